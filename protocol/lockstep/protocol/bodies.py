@@ -1,0 +1,407 @@
+"""Structured bodies, natively msgpack maps (codec/msgpack_body.py): heartbeats, routes, locks, sync, status."""
+
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+
+from lockstep.protocol.queue import MessageQueue, TopicLayout
+
+# ---------------------------------------------------------------------------------------------------------------- membership
+
+
+class MessageModel(Enum):
+    BROADCASTING = "BROADCASTING"
+    CLUSTERING = "CLUSTERING"
+
+
+class ConsumeType(Enum):
+    CONSUME_ACTIVELY = "CONSUME_ACTIVELY"
+    CONSUME_PASSIVELY = "CONSUME_PASSIVELY"
+
+
+class StartPoint(Enum):
+    """RocketMQ: ConsumeFromWhere. Where a group without progress begins."""
+
+    LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
+    FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
+    TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """One topic of a group. RocketMQ: SubscriptionData. The broker derives the tag hashes from the expression itself."""
+
+    topic: str
+    expression: str = field(default="*", metadata={"wire": "subString"})
+    expression_type: str = "TAG"
+    sub_version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroup:
+    """What one client says of one group in HEART_BEAT; everything but `sub_version` is the group's contract. RocketMQ: ConsumerData."""
+
+    group: str = field(metadata={"wire": "groupName"})
+    subscriptions: tuple[Subscription, ...] = field(metadata={"wire": "subscriptionDataSet"})
+    message_model: MessageModel = MessageModel.CLUSTERING
+    consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
+    consume_from_where: StartPoint = StartPoint.LAST_OFFSET
+    consume_timestamp_ms: int | None = None
+    ordered: bool = False
+    allocate: str = "by_broker"
+    """"by_broker": ordering.md 5. Other names follow RocketMQ's rule over all queues: "average", "average_by_circle"."""
+    order_by: str = "queue"
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerGroup:
+    group: str = field(metadata={"wire": "groupName"})
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatBody:
+    """HEART_BEAT (34). A client whose heartbeat carries no session is *classic* and is served by RocketMQ's own rules."""
+
+    client_id: str = field(metadata={"wire": "clientID"})
+    consumers: tuple[ConsumerGroup, ...] = field(default=(), metadata={"wire": "consumerDataSet"})
+    producers: tuple[ProducerGroup, ...] = field(default=(), metadata={"wire": "producerDataSet"})
+    session: str | None = None
+    """32 hex digits, random per client start."""
+    connection: int = 0
+    """Rises with each connect of this session to this broker: the session is bound to the connection with the highest."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListVersion:
+    """Version of a group's member list: (term of the broker, counter). Compared as a pair."""
+
+    term: int
+    counter: int
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    frame_bytes_max: int
+    header_bytes_max: int
+    body_bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemberList:
+    """The members whom one broker lists for a group, sorted. Answer to GET_CONSUMER_LIST_BY_GROUP (38) and part of HEART_BEAT's."""
+
+    members: tuple[str, ...] = field(metadata={"wire": "consumerIdList"})
+    version: ListVersion | None = None
+    classic: bool = False
+    """A classic member is present: RocketMQ's allocation rule is in force."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """One group in HEART_BEAT's answer."""
+
+    list: MemberList
+    since: dict[str, int]
+    """Topic → layout counter at which the group's start policy was resolved: a queue added by a later counter starts at 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatReply:
+    broker_name: str
+    term: int
+    features: tuple[str, ...]
+    limits: Limits
+    disconnect_grace_ms: int
+    session_timeout_ms: int
+    groups: dict[str, GroupView]
+
+
+# --------------------------------------------------------------------------------------------------------------------- locks
+
+
+class Verdict(IntEnum):
+    """How one item of LOCK or SYNC was answered."""
+
+    OK = 0
+    STALE = 1
+    """The epoch is not the current one: drop the queue and what was prefetched."""
+    NOT_YOURS = 2
+    """The broker's list gives the queue to another member."""
+    HELD = 3
+    """Yours by the list, but another session still holds it: QUEUE_FREE comes."""
+    REFUSED = 4
+    """The value can't be: an offset beyond the end, an unknown queue or topic, no contract. `remark` says which."""
+    WAIT = 5
+    """Nobody is granted a queue now: the broker is in its hold after an assumed loss, or a recorded holder has the grace. QUEUE_FREE comes."""
+
+
+@dataclass(frozen=True, slots=True)
+class LockItem:
+    """One queue that the client holds (with its epoch) or wants (without)."""
+
+    group: str
+    topic: str
+    queue_id: int
+    epoch: int | None = None
+    offset: int | None = None
+    """Finished work to commit with a renewal: next offset to consume."""
+    attempts: int = 0
+    """Failed calls of the batch that begins at `offset`."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartPolicy:
+    """Where a group without progress begins in a topic; the first LOCK of a group for a topic carries it."""
+
+    group: str
+    topic: str
+    where: StartPoint
+    timestamp_ms: int | None = None
+    since: int | None = None
+    """The lowest `since` that the client has heard from any broker."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReconcileBody:
+    """LOCK_BATCH_MQ (41) of a client with a session: everything it holds or wants at this broker, over all its groups.
+
+    What the session holds and the list does not name with its current epoch is freed, or acquired anew if wanted.
+    """
+
+    items: tuple[LockItem, ...]
+    starts: tuple[StartPolicy, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LockAnswer:
+    """One queue's answer, in the order of the request's items."""
+
+    group: str
+    topic: str
+    queue_id: int
+    verdict: Verdict
+    epoch: int = 0
+    offset: int = 0
+    """Committed offset: where the first pull begins."""
+    attempts: int = 0
+    generation: int = 0
+    since: int = 0
+    gap_first: int | None = None
+    gap_end: int | None = None
+    remark: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReconcileReply:
+    items: tuple[LockAnswer, ...]
+    versions: dict[str, ListVersion]
+    """Group → version of this broker's member list."""
+    disconnect_grace_ms: int
+    session_timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRef:
+    """A queue as classic bodies name it. RocketMQ: MessageQueue."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+    def queue(self) -> MessageQueue:
+        return MessageQueue(self.topic, self.broker_name, self.queue_id)
+
+
+@dataclass(frozen=True, slots=True)
+class LockBatchBody:
+    """LOCK_BATCH_MQ (41) and UNLOCK_BATCH_MQ (42) of a client without a session. RocketMQ: LockBatchRequestBody."""
+
+    client_id: str
+    consumer_group: str
+    mq_set: tuple[QueueRef, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LockBatchReply:
+    """The queues now held by the asking client."""
+
+    lock_ok_mq_set: tuple[QueueRef, ...] = field(metadata={"wire": "lockOKMQSet"})
+
+
+@dataclass(frozen=True, slots=True)
+class SyncItem:
+    """Commit and/or release of one queue. `offset` None: a release without an offset, which only fences the listener."""
+
+    group: str
+    topic: str
+    queue_id: int
+    epoch: int | None = None
+    generation: int | None = None
+    offset: int | None = None
+    attempts: int = 0
+    release: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SyncBody:
+    """SYNC (30001). Without items: proof of life, answered at once."""
+
+    items: tuple[SyncItem, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SyncAnswer:
+    """One item's answer, in the order of the request's items; names the epoch it is about."""
+
+    verdict: Verdict
+    epoch: int | None = None
+    remark: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SyncReply:
+    items: tuple[SyncAnswer, ...]
+    versions: dict[str, ListVersion]
+    """Every group of this session → version of its member list: heals a lost notice."""
+
+
+@dataclass(frozen=True, slots=True)
+class FreeQueue:
+    group: str
+    topic: str
+    queue_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFreeBody:
+    """QUEUE_FREE (30002), broker → client, one-way: LOCK now, these are yours by the list and free."""
+
+    queues: tuple[FreeQueue, ...]
+
+
+# -------------------------------------------------------------------------------------------------------------------- routes
+
+
+@dataclass(frozen=True, slots=True)
+class DataVersion:
+    timestamp: int
+    counter: int
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterBody:
+    """REGISTER_BROKER (103)."""
+
+    listeners: dict[str, str]
+    """Listener name → advertised host:port; `internal` is always there."""
+    layouts: tuple[TopicLayout, ...]
+    """Every layout that the broker stores (of the whole cluster)."""
+    data_version: DataVersion
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterReply:
+    layouts: tuple[TopicLayout, ...]
+    """Every layout of which the broker sent none or a lower one; it adopts them."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAddress:
+    name: str
+    cluster: str
+    address: str
+    """host:port of the listener on which the nameserver was asked, else `internal`."""
+    registered: bool
+    """False: the last address known of a broker that is not registered now."""
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRoute:
+    """GET_ROUTEINFO_BY_TOPIC (105): the whole layout plus the addresses known now. RocketMQ: TopicRouteData."""
+
+    layout: TopicLayout
+    brokers: tuple[BrokerAddress, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterInfo:
+    """GET_BROKER_CLUSTER_INFO (106)."""
+
+    brokers: tuple[BrokerAddress, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicList:
+    """GET_ALL_TOPIC_LIST_FROM_NAMESERVER (206): without deleted and system topics."""
+
+    topics: tuple[str, ...] = field(metadata={"wire": "topicList"})
+
+
+# -------------------------------------------------------------------------------------------------------------------- status
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    queue_id: int
+    min_offset: int
+    max_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicOffsets:
+    """TOPIC_OFFSETS (30004): bounds of all the topic's queues at this broker."""
+
+    queues: tuple[OffsetRange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatus:
+    topic: str
+    queue_id: int
+    owner: str | None
+    """Client id; None: free."""
+    epoch: int
+    generation: int
+    committed_offset: int
+    """−1: the group has no progress here."""
+    max_offset: int
+    attempts: int
+    committed_ago_ms: int | None
+    classic_lease_left_ms: int | None
+    """Only for a classic holder; a session's lock lives as long as the session."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberStatus:
+    client_id: str
+    session: str | None
+    """The first 8 hex digits: the whole is a secret. None: classic."""
+    address: str
+    connected: bool
+    heard_ago_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    group: str
+    version: ListVersion
+    contract: ConsumerGroup | None
+    members: tuple[MemberStatus, ...]
+    queues: tuple[QueueStatus, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatusReply:
+    """GROUP_STATUS (30005): `groups` holds every group's name; `status` is there when one was asked for."""
+
+    groups: tuple[str, ...]
+    status: GroupStatus | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopicReply:
+    """UPDATE_AND_CREATE_TOPIC (17): the layout in force at this broker."""
+
+    layout: TopicLayout
+
+

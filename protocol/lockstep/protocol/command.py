@@ -1,0 +1,46 @@
+"""One frame's content. RocketMQ: RemotingCommand."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from lockstep.protocol.codes import ResponseCode
+
+MSGPACK = 0x4D
+"""Serialize type of the native header."""
+RESPONSE_FLAG = 1
+ONEWAY_FLAG = 2
+NATIVE_VERSION = 409
+"""RocketMQ's version ordinal that native frames carry (4.9.8)."""
+
+
+@dataclass(slots=True)
+class Command:
+    """A request or a response. `opaque` pairs them on one connection; `fields` is the header's map of typed values."""
+
+    code: int
+    opaque: int = 0
+    flag: int = 0
+    version: int = NATIVE_VERSION
+    remark: str | None = None
+    fields: dict[str, Any] = field(default_factory=dict)
+    body: bytes | bytearray | memoryview = b""
+    codec: int = MSGPACK
+    """Serialize type byte: a reply is encoded in its request's."""
+
+    @property
+    def is_response(self) -> bool:
+        return bool(self.flag & RESPONSE_FLAG)
+
+    @property
+    def is_oneway(self) -> bool:
+        return bool(self.flag & ONEWAY_FLAG)
+
+    def reply(
+        self,
+        code: int = ResponseCode.SUCCESS,
+        remark: str | None = None,
+        fields: dict[str, Any] | None = None,
+        body: bytes | bytearray | memoryview = b"",
+    ) -> "Command":
+        """The response to this request: same opaque, same codec."""
+        return Command(code, self.opaque, RESPONSE_FLAG, NATIVE_VERSION, remark, fields or {}, body, self.codec)

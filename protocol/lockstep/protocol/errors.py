@@ -1,0 +1,208 @@
+"""One error tree. A message says what, which, the limit or expectation, and the next step.
+
+LockstepError
+    ConfigError            a setting is unknown, missing or out of range
+    LocalProtocolError     this side was about to break the protocol (bad argument, bad name, too large)
+    RemoteProtocolError    the other side broke the protocol (bad frame, bad header, bad body)
+    TransportError         no answer: refused, closed, timed out
+        RequestTimeout
+    BrokerError            an answer that refuses; one class per response code
+    StoreError             the log on disk
+    StateError             called at the wrong time (not started, closed)
+"""
+
+from typing import ClassVar
+
+from lockstep.protocol.codes import ResponseCode
+
+
+class LockstepError(Exception):
+    """The root of every error that lockstep raises."""
+
+
+class ConfigError(LockstepError):
+    """A setting is unknown, missing or out of range."""
+
+
+class LocalProtocolError(LockstepError, ValueError):
+    """This side was asked to send something that the protocol does not allow."""
+
+
+class RemoteProtocolError(LockstepError):
+    """The other side sent something that the protocol does not allow."""
+
+
+class TransportError(LockstepError, ConnectionError):
+    """The request has no answer: connection refused, closed or lost. Whether it was carried out is unknown once it was written."""
+
+
+class RequestTimeout(TransportError, TimeoutError):
+    """The answer did not come in time. Whether the request was carried out is unknown."""
+
+
+class StoreError(LockstepError):
+    """The log on disk can't be used as asked."""
+
+
+class StateError(LockstepError, RuntimeError):
+    """Called at the wrong time: not started yet, or closed already."""
+
+
+class BrokerError(LockstepError):
+    """A nameserver or broker refused. `code` is the wire's number, `remark` the other side's words."""
+
+    code: ClassVar[ResponseCode] = ResponseCode.SYSTEM_ERROR
+    retriable: ClassVar[bool] = False
+    """The same request may succeed later, here or at another broker."""
+    refresh_route: ClassVar[bool] = False
+    """The refusal says that the caller's route is old."""
+
+    def __init__(self, remark: str = "", *, wire_code: int | None = None) -> None:
+        self.remark = remark
+        self.wire_code = int(self.code) if wire_code is None else wire_code
+        super().__init__(f"{self.code.name if wire_code is None else wire_code}: {remark}" if remark else self.code.name)
+
+
+class SystemError_(BrokerError):
+    """SYSTEM_ERROR: the handler failed, or a RocketMQ rule answers so."""
+
+    retriable = True
+
+
+class SystemBusy(BrokerError):
+    code = ResponseCode.SYSTEM_BUSY
+    retriable = True
+
+
+class RequestCodeNotSupported(BrokerError):
+    code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+
+
+class FlushDiskTimeout(BrokerError):
+    """Stored, but not confirmed on disk in time."""
+
+    code = ResponseCode.FLUSH_DISK_TIMEOUT
+
+
+class MessageIllegal(BrokerError):
+    code = ResponseCode.MESSAGE_ILLEGAL
+
+
+class ServiceNotAvailable(BrokerError):
+    """Disk full, shutting down, or not started."""
+
+    code = ResponseCode.SERVICE_NOT_AVAILABLE
+    retriable = True
+
+
+class NoPermission(BrokerError):
+    code = ResponseCode.NO_PERMISSION
+
+
+class TopicNotExist(BrokerError):
+    code = ResponseCode.TOPIC_NOT_EXIST
+    refresh_route = True
+
+
+class QueryNotFound(BrokerError):
+    code = ResponseCode.QUERY_NOT_FOUND
+
+
+class SubscriptionParseFailed(BrokerError):
+    code = ResponseCode.SUBSCRIPTION_PARSE_FAILED
+
+
+class SubscriptionNotExist(BrokerError):
+    code = ResponseCode.SUBSCRIPTION_NOT_EXIST
+    retriable = True
+
+
+class SubscriptionNotLatest(BrokerError):
+    code = ResponseCode.SUBSCRIPTION_NOT_LATEST
+    retriable = True
+
+
+class SubscriptionGroupNotExist(BrokerError):
+    code = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+class StaleEpoch(BrokerError):
+    """The epoch is not the queue's current one: drop the queue and what was prefetched."""
+
+    code = ResponseCode.STALE_EPOCH
+
+
+class NotYours(BrokerError):
+    """The broker's member list gives the queue to another member."""
+
+    code = ResponseCode.NOT_YOURS
+
+
+class SubscriptionConflict(BrokerError):
+    """The group's members already agreed on another contract; the remark names both sides, field by field."""
+
+    code = ResponseCode.SUBSCRIPTION_CONFLICT
+
+
+class LayoutStale(BrokerError):
+    """A keyed send carried an older layout than the broker's."""
+
+    code = ResponseCode.LAYOUT_STALE
+    retriable = True
+    refresh_route = True
+
+
+class OutOfSequence(BrokerError):
+    """The frame straddles the next sequence or leaves a gap."""
+
+    code = ResponseCode.OUT_OF_SEQUENCE
+
+
+class DuplicateFrame(BrokerError):
+    """The frame lies wholly below the next sequence: it is stored already, the offset is no longer known."""
+
+    code = ResponseCode.DUPLICATE
+
+
+class NonDeterministicRetry(BrokerError):
+    """A retried frame carries other bytes than the first one did."""
+
+    code = ResponseCode.NON_DETERMINISTIC_RETRY
+
+
+class RouteNotReady(BrokerError):
+    """The nameserver has started and no broker has registered yet: ask another one or use the cache."""
+
+    code = ResponseCode.ROUTE_NOT_READY
+    retriable = True
+
+
+class NotLeader(BrokerError):
+    code = ResponseCode.NOT_LEADER
+    retriable = True
+    refresh_route = True
+
+
+class DuplicateClientId(BrokerError):
+    """A living session already has this client id."""
+
+    code = ResponseCode.DUPLICATE_CLIENT_ID
+
+
+class BrokerNameTaken(BrokerError):
+    """A live broker has this name with another store, or this store with a higher term."""
+
+    code = ResponseCode.BROKER_NAME_TAKEN
+
+
+def _leaves(cls: type[BrokerError]) -> list[type[BrokerError]]:
+    return [cls, *(leaf for sub in cls.__subclasses__() for leaf in _leaves(sub))]
+
+
+BY_CODE: dict[int, type[BrokerError]] = {int(cls.code): cls for cls in _leaves(BrokerError)}
+
+
+def broker_error(code: int, remark: str | None) -> BrokerError:
+    """The error for a response code; a code without a class of its own gives BrokerError with `wire_code` set."""
+    cls = BY_CODE.get(code)
+    return BrokerError(remark or "", wire_code=code) if cls is None else cls(remark or "")

@@ -1,0 +1,169 @@
+"""Frozen dataclasses ↔ plain values (maps, lists, ints, strings, bytes): one converter for header fields and structured bodies.
+
+A field travels under its name in camelCase, or under `field(metadata={"wire": "clientID"})`. None is left out. Unknown names are
+ignored (a later version may send more). A missing or mistyped value raises RemoteProtocolError naming class, field and what was expected.
+"""
+
+import dataclasses
+import enum
+import types
+import typing
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, TypeVar, cast
+
+from lockstep.protocol.errors import RemoteProtocolError
+
+T = TypeVar("T")
+Convert = Callable[[Any], Any]
+
+_MISSING = object()
+
+
+def to_plain(value: object) -> dict[str, Any]:
+    """A dataclass as a map of wire names to plain values."""
+    return cast(dict[str, Any], _encoder(type(value))(value))
+
+
+def from_plain(cls: type[T], plain: object) -> T:
+    """The dataclass `cls` from a map of wire names; raises RemoteProtocolError where it does not fit."""
+    return cast(T, _decoder(cls)(plain))
+
+
+def camel(name: str) -> str:
+    head, *rest = name.split("_")
+    return head + "".join(part.capitalize() for part in rest)
+
+
+def _wire_name(field: "dataclasses.Field[Any]") -> str:
+    return cast(str, field.metadata.get("wire") or camel(field.name))
+
+
+def _identity(value: Any) -> Any:
+    return value
+
+
+def _fail(where: str, expected: str, got: object) -> RemoteProtocolError:
+    return RemoteProtocolError(f"{where}: expected {expected}, got {type(got).__name__} {str(got)[:60]!r}")
+
+
+@cache
+def _encoder(kind: Any) -> Convert:
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        inner = _encoder(_some(args))
+        return _identity if inner is _identity else (lambda value: None if value is None else inner(value))
+    if origin is tuple:
+        inner = _encoder(args[0])
+        return list if inner is _identity else (lambda value: [inner(item) for item in value])
+    if origin in (dict, Mapping):
+        inner = _encoder(args[1])
+        return dict if inner is _identity else (lambda value: {key: inner(item) for key, item in value.items()})
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return lambda value: value.value
+    if dataclasses.is_dataclass(kind):
+        return _dataclass_encoder(cast(type, kind))
+    return _identity
+
+
+def _dataclass_encoder(cls: type) -> Convert:
+    hints = typing.get_type_hints(cls)
+    plan = [(f.name, _wire_name(f), _encoder(hints[f.name])) for f in dataclasses.fields(cls)]
+
+    def encode(value: Any) -> dict[str, Any]:
+        plain = {}
+        for name, wire, convert in plan:
+            item = getattr(value, name)
+            if item is not None:
+                plain[wire] = item if convert is _identity else convert(item)
+        return plain
+
+    return encode
+
+
+def _some(args: tuple[Any, ...]) -> Any:
+    (kind,) = [arg for arg in args if arg is not type(None)]
+    return kind
+
+
+@cache
+def _decoder(kind: Any, where: str = "") -> Convert:
+    where = where or getattr(kind, "__name__", str(kind))
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        inner = _decoder(_some(args), where)
+        return lambda value: None if value is None else inner(value)
+    if origin is tuple:
+        return _list_decoder(_decoder(args[0], where), where)
+    if origin in (dict, Mapping):
+        return _map_decoder(_decoder(args[0], where), _decoder(args[1], where), where)
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return _enum_decoder(kind, where)
+    if dataclasses.is_dataclass(kind):
+        return _dataclass_decoder(cast(type, kind))
+    return _scalar_decoder(cast(type, kind), where)
+
+
+def _scalar_decoder(kind: type, where: str) -> Convert:
+    def decode(value: Any) -> Any:
+        if type(value) is not kind:
+            raise _fail(where, kind.__name__, value)
+        return value
+
+    return decode
+
+
+def _list_decoder(inner: Convert, where: str) -> Convert:
+    def decode(value: Any) -> Any:
+        if not isinstance(value, list | tuple):
+            raise _fail(where, "list", value)
+        return tuple(inner(item) for item in value)
+
+    return decode
+
+
+def _map_decoder(key: Convert, inner: Convert, where: str) -> Convert:
+    def decode(value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise _fail(where, "map", value)
+        return {key(name): inner(item) for name, item in value.items()}
+
+    return decode
+
+
+def _enum_decoder(kind: type[enum.Enum], where: str) -> Convert:
+    def decode(value: Any) -> Any:
+        try:
+            return kind(value)
+        except ValueError:
+            raise _fail(where, "one of " + ", ".join(str(member.value) for member in kind), value) from None
+
+    return decode
+
+
+def _dataclass_decoder(cls: type) -> Convert:
+    hints = typing.get_type_hints(cls)
+    plan = []
+    for f in dataclasses.fields(cls):
+        default: Any = f.default if f.default is not dataclasses.MISSING else _MISSING
+        if f.default_factory is not dataclasses.MISSING:
+            default = f.default_factory()
+        elif default is _MISSING and type(None) in typing.get_args(hints[f.name]):
+            default = None
+        plan.append((_wire_name(f), _decoder(hints[f.name], f"{cls.__name__}.{_wire_name(f)}"), default))
+
+    def decode(value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise _fail(cls.__name__, "map", value)
+        items = []
+        for wire, convert, default in plan:
+            item = value.get(wire, _MISSING)
+            if item is not _MISSING:
+                items.append(convert(item))
+            elif default is not _MISSING:
+                items.append(default)
+            else:
+                raise RemoteProtocolError(f"{cls.__name__}.{wire}: missing")
+        return cls(*items)
+
+    return decode

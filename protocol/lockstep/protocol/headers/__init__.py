@@ -1,0 +1,1 @@
+"""Typed header fields, one frozen dataclass a request or response. Wire names are RocketMQ's (camelCase of the names here)."""

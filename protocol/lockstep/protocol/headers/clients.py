@@ -1,0 +1,36 @@
+"""Membership and locks. HEART_BEAT, LOCK_BATCH_MQ, UNLOCK_BATCH_MQ and SYNC carry structured bodies and no header fields."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class UnregisterClientHeader:
+    """UNREGISTER_CLIENT (35). For a session: takes the client off the group's member list at once, keeps session and locks."""
+
+    client_id: str = field(metadata={"wire": "clientID"})
+    producer_group: str | None = None
+    consumer_group: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupHeader:
+    """GET_CONSUMER_LIST_BY_GROUP (38)."""
+
+    consumer_group: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatusHeader:
+    """GROUP_STATUS (30005)."""
+
+    consumer_group: str | None = None
+    """None: the names of all groups."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyHeader:
+    """NOTIFY_CONSUMER_IDS_CHANGED (40), broker → client, one-way."""
+
+    consumer_group: str
+    list_term: int | None = None
+    list_counter: int | None = None

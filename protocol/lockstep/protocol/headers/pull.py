@@ -1,0 +1,42 @@
+"""PULL_MESSAGE."""
+
+from dataclasses import dataclass
+
+COMMIT_OFFSET = 1
+SUSPEND = 2
+SUBSCRIPTION = 4
+
+
+@dataclass(frozen=True, slots=True)
+class PullHeader:
+    """PULL_MESSAGE (11). RocketMQ: PullMessageRequestHeader."""
+
+    consumer_group: str
+    topic: str
+    queue_id: int
+    queue_offset: int
+    max_msg_nums: int = 32
+    sys_flag: int = 0
+    """Bits COMMIT_OFFSET 1, SUSPEND 2, SUBSCRIPTION 4."""
+    commit_offset: int = 0
+    suspend_timeout_millis: int = 0
+    subscription: str | None = None
+    sub_version: int = 0
+    expression_type: str | None = None
+    max_msg_bytes: int | None = None
+    """Native clients: how many bytes of records they want at most."""
+    epoch: int | None = None
+    """Native ordered consumers: the fence under which they hold the queue. Another one is answered STALE_EPOCH."""
+
+
+@dataclass(frozen=True, slots=True)
+class PullReply:
+    """The answer on codes 0, 19, 20, 21. The frame's body is records as stored. RocketMQ: PullMessageResponseHeader."""
+
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+    suggest_which_broker_id: int = 0
+    gap_first: int | None = None
+    gap_end: int | None = None
+    """Retention removed [gap_first, gap_end) before the group consumed it; told once."""

@@ -1,0 +1,72 @@
+"""SEND_MESSAGE and SEND_RECORDS."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SendMessageHeader:
+    """SEND_MESSAGE (10). The frame's body is the message body. RocketMQ: SendMessageRequestHeader."""
+
+    producer_group: str
+    topic: str
+    queue_id: int
+    """Negative: the broker picks a writable queue."""
+    sys_flag: int = 0
+    born_timestamp: int = 0
+    flag: int = 0
+    properties: str = ""
+    reconsume_times: int = 0
+    default_topic: str = "TBW102"
+    default_topic_queue_nums: int = 4
+    unit_mode: bool = False
+    max_reconsume_times: int | None = None
+    batch: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SendReply:
+    """The answer to SEND_MESSAGE. RocketMQ: SendMessageResponseHeader."""
+
+    msg_id: str
+    """offsetMsgId: hex of store host and physical offset."""
+    queue_id: int
+    queue_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendRecordsHeader:
+    """SEND_RECORDS (30003). The frame's body is `count` records (record.py) of one queue, the broker's fields zero."""
+
+    topic: str
+    queue_id: int
+    count: int
+    layout_counter: int | None = None
+    layout_writer: int | None = None
+    """A keyed send carries the layout version that it hashed over; None for an unkeyed one."""
+    producer_id: str | None = None
+    """32 hex digits (128 bits). None: the frame is not idempotent and carries no __LS_SEQ."""
+    partition: int = 0
+    producer_epoch: int = 0
+    first_sequence: int = 0
+    first: bool = False
+    """The producer knows of no earlier frame in this scope: taken even where the broker has no such scope and first_sequence > 0."""
+    crc: int = 0
+    """Running CRC-32 of everything in the scope since sequence 0, up to and including this frame (sequence.py)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendRecordsReply:
+    """The answer to SEND_RECORDS: records are contiguous, so the first one's place gives them all."""
+
+    queue_offset: int
+    """Queue offset of the first record; the i-th has queue_offset + i. −1 with DUPLICATE (no longer known)."""
+    physical_offset: int
+    """Log offset of the first record; the next begins at + its size. With the store host this gives every offsetMsgId."""
+    store_timestamp: int
+    store_host: str = ""
+    """host:port that the records carry as store host."""
+    next_sequence: int | None = None
+    """With OUT_OF_SEQUENCE: what the broker expects."""
+    layout_counter: int | None = None
+    layout_writer: int | None = None
+    """With LAYOUT_STALE: the broker's version."""
