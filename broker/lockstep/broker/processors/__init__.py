@@ -1,0 +1,1 @@
+"""One class a family of request codes: decode, ask a table, answer."""

@@ -1,0 +1,1 @@
+"""Pure tables: requests and times in, grants and changes out."""

@@ -1,0 +1,1 @@
+"""Receiving: rebalance, locks, pulls, ordered listeners."""

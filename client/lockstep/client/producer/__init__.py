@@ -1,0 +1,1 @@
+"""Sending: choosing a queue, batching, sequences, retries."""
