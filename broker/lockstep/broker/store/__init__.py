@@ -1,1 +1,23 @@
-"""The log on disk: append, read, recover, retain."""
+"""The log on disk: commit log, consume queues, snapshots, recovery, retention."""
+
+from lockstep.broker.store.config import FlushMode, Identity, StoreConfig
+from lockstep.broker.store.errors import IdentityError, StoreCorrupt, StoreDiskError, StoreInUse
+from lockstep.broker.store.results import Appended, DiskStatus, ReadResult, ReadStatus, Recovery, Replay
+from lockstep.broker.store.store import Store
+
+__all__ = [
+    "Appended",
+    "DiskStatus",
+    "FlushMode",
+    "Identity",
+    "IdentityError",
+    "ReadResult",
+    "ReadStatus",
+    "Recovery",
+    "Replay",
+    "Store",
+    "StoreConfig",
+    "StoreCorrupt",
+    "StoreDiskError",
+    "StoreInUse",
+]

@@ -1,0 +1,33 @@
+"""Why a store can't be opened or used. Each error carries the exit code of the process that it ends."""
+
+from typing import ClassVar
+
+from lockstep.protocol.errors import StoreError
+
+
+class StoreDiskError(StoreError):
+    """The disk refused: a failed write or sync is final, and the process ends before it gives another answer."""
+
+    exit_code: ClassVar[int] = 3
+
+
+class IdentityError(StoreError):
+    """The directory belongs to another cluster or broker, or has a format that this version does not know."""
+
+    exit_code: ClassVar[int] = 4
+
+
+class StoreCorrupt(StoreError):
+    """Bytes that a sync had covered are not what was written. `position` is the log offset of the first bad record, −1 outside the log."""
+
+    exit_code: ClassVar[int] = 5
+
+    def __init__(self, text: str, *, position: int = -1) -> None:
+        super().__init__(text)
+        self.position = position
+
+
+class StoreInUse(StoreError):
+    """Another process, or another store in this one, has the directory open."""
+
+    exit_code: ClassVar[int] = 6

@@ -1,0 +1,95 @@
+"""What the store answers."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from lockstep.protocol.sequence import FrameSequence
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Where a frame went. Records are contiguous: the i-th has queue_offset + i."""
+
+    queue_offset: int
+    physical_offset: int
+    """Log offset of the first record."""
+    store_timestamp: int
+    """Milliseconds of wall time, never lower than an earlier record's."""
+
+
+class ReadStatus(Enum):
+    """RocketMQ: GetMessageStatus."""
+
+    FOUND = "found"
+    NO_MATCHED = "no matched message"
+    """Entries were scanned, none passed the filter; `next_offset` is behind them."""
+    OFFSET_AT_END = "offset overflow one"
+    OFFSET_TOO_SMALL = "offset too small"
+    OFFSET_TOO_LARGE = "offset overflow badly"
+    EMPTY = "no message in queue"
+    """The queue exists and never had a message."""
+    NO_QUEUE = "no matched logic queue"
+
+
+@dataclass(slots=True)
+class ReadResult:
+    """The answer to one read. `parts` laid end to end are `count` whole records as stored."""
+
+    status: ReadStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    """One behind the last message that readers may see."""
+    parts: list[bytes] = field(default_factory=list)
+    count: int = 0
+    body_bytes: int = 0
+    """Bytes of all parts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What a start found."""
+
+    from_position: int
+    """Log offset from which records were read again: that of the snapshot used."""
+    end: int
+    """Where the log goes on."""
+    cut_bytes: int
+    """Bytes of an unfinished tail that were made zero, counted to the last one that was not zero already."""
+    clean: bool
+    """The store had been closed in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskStatus:
+    """Free space against the reserve."""
+
+    total_bytes: int
+    free_bytes: int
+    reserve_bytes: int
+    log_bytes: int
+    """Apparent bytes from the log's minimum to its end."""
+
+    @property
+    def writable(self) -> bool:
+        return self.free_bytes >= self.reserve_bytes
+
+
+class Replay(Protocol):
+    """Takes the state back at start: the snapshot first, then what the log holds behind it, in log order.
+
+    `Store.drop_topic` may be called from `state`: what the topic had up to that record stays hidden.
+    """
+
+    def snapshot(self, plain: object) -> None:
+        """At most once, first: what `write_snapshot` was given."""
+        ...
+
+    def state(self, body: bytes) -> None:
+        """A state record."""
+        ...
+
+    def frame(self, topic: str, queue_id: int, queue_offset: int, physical_offset: int, sequence: FrameSequence, record_count: int) -> None:
+        """A whole frame of an idempotent producer."""
+        ...

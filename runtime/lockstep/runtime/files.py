@@ -1,0 +1,221 @@
+"""Files as the store sees them: positioned reads and writes, explicit syncs, directory entries that need a sync of their own.
+
+Two implementations exist: `RealFiles` here, and the crash-consistent ones of the tests and the simulator, which lose and tear what was not
+synced. The protocol is therefore small, and leaves nothing to the operating system that a crash could decide: a write may be short, a sync
+names its file, a new name is durable only after `sync_directory`.
+"""
+
+import errno
+import fcntl
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+READ_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
+"""preadv flag: answer from the page cache or not at all (Linux 4.14)."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSpace:
+    """The file system that holds a path."""
+
+    total_bytes: int
+    free_bytes: int
+    """Free to this user, without what the file system keeps for root."""
+
+
+class File(Protocol):
+    """One open file. Every call may raise OSError."""
+
+    def size(self) -> int:
+        """Apparent length in bytes."""
+        ...
+
+    def pread(self, count: int, offset: int) -> bytes:
+        """`count` bytes from `offset`; fewer only at the end of the file. May wait for the disk."""
+        ...
+
+    def pread_cached(self, count: int, offset: int) -> bytes | None:
+        """As `pread`, but None where that might wait for the disk."""
+        ...
+
+    def pwritev(self, buffers: Sequence[Buffer], offset: int) -> int:
+        """One write of all buffers at `offset`; the number of bytes written, which may be short as with pwritev(2)."""
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Cut, or grow by zeros that take no space."""
+        ...
+
+    def sync(self) -> None:
+        """fdatasync: written bytes and the length survive a power cut after it. A failure is final: never call it again."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Files(Protocol):
+    """A file system. Paths are plain strings; every call may raise OSError."""
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        """For reading and writing; FileNotFoundError unless `create`."""
+        ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def listdir(self, path: str) -> list[str]:
+        """Names in a directory, sorted."""
+        ...
+
+    def makedirs(self, path: str) -> None:
+        """The directory and its missing parents; their names are durable only after `sync_directory` of each parent."""
+        ...
+
+    def rename(self, source: str, target: str) -> None:
+        """Atomically; replaces `target`."""
+        ...
+
+    def unlink(self, path: str) -> None: ...
+
+    def rmdir(self, path: str) -> None: ...
+
+    def sync_directory(self, path: str) -> None:
+        """Names created, renamed and removed in the directory survive a power cut after it."""
+        ...
+
+    def lock(self, path: str) -> Callable[[], None]:
+        """Takes the advisory lock on byte 0 (Java's record lock) of the file, creating it; BlockingIOError when another has it. Returns the release."""
+        ...
+
+    def disk_space(self, path: str) -> DiskSpace: ...
+
+    def memory_bytes(self) -> int:
+        """Physical memory of the machine."""
+        ...
+
+
+class RealFile:
+    """A file descriptor."""
+
+    __slots__ = ("_fd", "_nowait")
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._nowait = READ_NOWAIT
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def pread(self, count: int, offset: int) -> bytes:
+        data = os.pread(self._fd, count, offset)
+        if len(data) == count or not data:
+            return data
+        parts = [data]
+        have = len(data)
+        while have < count and (data := os.pread(self._fd, count - have, offset + have)):
+            parts.append(data)
+            have += len(data)
+        return b"".join(parts)
+
+    def pread_cached(self, count: int, offset: int) -> bytes | None:
+        if self._nowait is None:
+            return None
+        buffer = bytearray(count)
+        try:
+            have = os.preadv(self._fd, [buffer], offset, self._nowait)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
+                self._nowait = None
+                return None
+            raise
+        # Short: the rest is not in memory, or the file ends. Only a read that may wait can tell.
+        return bytes(buffer) if have == count else None
+
+    def pwritev(self, buffers: Sequence[Buffer], offset: int) -> int:
+        return os.pwritev(self._fd, buffers, offset)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def sync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+
+class RealFiles:
+    """The operating system's files."""
+
+    __slots__ = ()
+
+    _locked: dict[tuple[int, int], int] = {}  # noqa: RUF012
+    """(device, inode) → descriptor. A POSIX record lock belongs to the process: it would not refuse a second store in this one."""
+
+    def open(self, path: str, *, create: bool = False) -> RealFile:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return RealFile(os.open(path, flags, 0o640))
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def listdir(self, path: str) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def makedirs(self, path: str) -> None:
+        os.makedirs(path, mode=0o750, exist_ok=True)
+
+    def rename(self, source: str, target: str) -> None:
+        os.replace(source, target)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def rmdir(self, path: str) -> None:
+        os.rmdir(path)
+
+    def sync_directory(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def lock(self, path: str) -> Callable[[], None]:
+        # Closing any descriptor of a file drops all record locks that the process has on it: look before opening.
+        if os.path.exists(path):
+            found = os.stat(path)
+            if (found.st_dev, found.st_ino) in RealFiles._locked:
+                raise BlockingIOError(errno.EAGAIN, "locked by this process", path)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+            found = os.fstat(fd)
+        except OSError as error:
+            os.close(fd)
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                raise BlockingIOError(errno.EAGAIN, "locked by another process", path) from error
+            raise
+        key = (found.st_dev, found.st_ino)
+        RealFiles._locked[key] = fd
+
+        def release() -> None:
+            if RealFiles._locked.get(key) == fd:
+                del RealFiles._locked[key]
+                os.close(fd)
+
+        return release
+
+    def disk_space(self, path: str) -> DiskSpace:
+        found = os.statvfs(path)
+        return DiskSpace(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
+
+    def memory_bytes(self) -> int:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
