@@ -1,0 +1,246 @@
+"""The broker's word at every nameserver: who it is, where it listens, which layouts it stores. RocketMQ: BrokerOuterAPI.registerBrokerAll.
+
+One link per nameserver, all at once: registered on connect, every 30 s, and at once when something changed. The answer carries the layouts
+that this broker lacks; it adopts them and registers again, and only an answer that carries none is an *acceptance*: a broker that clients
+are sent to knows every topic that its nameserver knows.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, ClassVar
+
+from lockstep.protocol.bodies import DataVersion, RegisterBody, RegisterReply
+from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.command import Command
+from lockstep.protocol.errors import LockstepError, RemoteProtocolError, TransportError
+from lockstep.protocol.fields import to_plain
+from lockstep.protocol.headers.routes import RegisterBrokerHeader, UnregisterBrokerHeader
+from lockstep.protocol.queue import TopicLayout
+from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.host import Host
+from lockstep.runtime.log import get_logger
+from lockstep.runtime.pool import Link
+
+log = get_logger("lockstep.broker")
+
+INTERNAL = "internal"
+PERIOD_MS = 30_000
+"""RocketMQ's registerNameServerPeriod; a nameserver gives up after four of them."""
+TIMEOUT_MS = 6_000
+"""RocketMQ's registerBrokerTimeoutMills."""
+SETTLE_MS = 1_000
+"""After the first acceptance the other nameservers have this long to object before the data port opens."""
+GOODBYE_MS = 1_000
+ROUNDS_MAX = 10
+"""Adopt-and-register-again rounds in a row: more means that an adopted layout does not stay adopted."""
+
+
+class RegistrationRefused(LockstepError):
+    """A nameserver gave the name to somebody else, or this store is a copy; its words are the message."""
+
+    exit_code: ClassVar[int] = 4
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerCard:
+    """What stays the same from start to stop."""
+
+    name: str
+    cluster: str
+    store_id: str
+    term: int
+    listeners: dict[str, str]
+    """Listener name → address to dial; `internal` is always there."""
+
+    @property
+    def address(self) -> str:
+        return self.listeners[INTERNAL]
+
+
+class Standing(Enum):
+    """How one nameserver stands to this broker."""
+
+    PENDING = "pending"
+    """Not answered yet."""
+    UNREACHABLE = "unreachable"
+    LEARNING = "learning"
+    """Its answer carried layouts: adopted, not yet registered again."""
+    ACCEPTED = "accepted"
+    REFUSED = "refused"
+
+
+class Registrar:
+    """Registers with every nameserver for as long as the broker lives.
+
+    `layouts()` gives every layout that the broker stores, `adopt(layouts)` takes those that it lacked (the caller makes them durable).
+    A refusal before `accepted()` has returned is raised by it; a later one is an error in the log and never stops the broker.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        tasks: Tasks,
+        card: BrokerCard,
+        nameservers: Sequence[str],
+        *,
+        layouts: Callable[[], Iterable[TopicLayout]],
+        adopt: Callable[[Sequence[TopicLayout]], None],
+    ) -> None:
+        self.card = card
+        self.layouts = layouts
+        self.adopt = adopt
+        self._host = host
+        self._tasks = tasks
+        self._born_ms = host.clock.wall_ms()
+        self._changes = 0
+        self._moved = asyncio.Event()
+        """Some nameserver's standing changed."""
+        self._peers = tuple(_Nameserver(self, host, address) for address in dict.fromkeys(nameservers))
+
+    def start(self) -> None:
+        for peer in self._peers:
+            self._tasks.spawn(peer.run(), f"registrar {peer.address}")
+
+    def changed(self) -> None:
+        """A layout or an address changed: tell every nameserver now."""
+        self._changes += 1
+        for peer in self._peers:
+            peer.wake.set()
+
+    def standings(self) -> dict[str, Standing]:
+        """Nameserver address → how it stands to this broker."""
+        return {peer.address: peer.standing for peer in self._peers}
+
+    async def accepted(self) -> None:
+        """Return when one nameserver has accepted this broker and none has refused it; raises RegistrationRefused.
+
+        Waits for as long as none can be reached: a broker without a nameserver serves nobody.
+        """
+        settle_at: float | None = None
+        loop = asyncio.get_running_loop()
+        while True:
+            self._moved.clear()
+            self._raise_refusal()
+            standings = set(self.standings().values())
+            if not self._peers or {Standing.ACCEPTED} <= standings <= {Standing.ACCEPTED, Standing.UNREACHABLE}:
+                return
+            if settle_at is None and Standing.ACCEPTED in standings:
+                settle_at = loop.time() + SETTLE_MS / 1000
+            try:
+                async with asyncio.timeout_at(settle_at):
+                    await self._moved.wait()
+            except TimeoutError:
+                self._raise_refusal()
+                return
+
+    async def stop(self) -> None:
+        """Say goodbye to whoever is connected (at most 1 s), then close. The caller's Tasks end the loops."""
+        header = UnregisterBrokerHeader(self.card.name, self.card.cluster, self.card.address, self.card.store_id, self.card.term)
+        goodbyes = [
+            endpoint.request(RequestCode.UNREGISTER_BROKER, to_plain(header), timeout_ms=GOODBYE_MS)
+            for peer in self._peers
+            if (endpoint := peer.endpoint) is not None
+        ]
+        await asyncio.gather(*goodbyes, return_exceptions=True)
+        for peer in self._peers:
+            await peer.link.close()
+
+    def word(self) -> tuple[dict[str, Any], bytes]:
+        """REGISTER_BROKER's fields and body as of now."""
+        card = self.card
+        header = RegisterBrokerHeader(card.name, card.cluster, card.address, card.store_id, card.term)
+        body = RegisterBody(card.listeners, tuple(self.layouts()), DataVersion(self._born_ms, self._changes))
+        return to_plain(header), encode_body(body)
+
+    def standing_changed(self) -> None:
+        self._moved.set()
+
+    def _raise_refusal(self) -> None:
+        for peer in self._peers:
+            if peer.standing is Standing.REFUSED:
+                raise RegistrationRefused(f"nameserver {peer.address} refused this broker: {peer.remark}")
+
+
+class _Nameserver:
+    """One nameserver: its link, its standing, and the one loop that registers (so that one registration is in flight)."""
+
+    def __init__(self, registrar: Registrar, host: Host, address: str) -> None:
+        self.address = address
+        self.standing = Standing.PENDING
+        self.remark = ""
+        self.wake = asyncio.Event()
+        self.endpoint: Endpoint | None = None
+        self._registrar = registrar
+        self._rounds = 0
+        self.link = Link(host, lambda: address, on_connected=self._connected, on_refused=self._unreachable, on_lost=self._lost)
+
+    async def run(self) -> None:
+        self.link.start()
+        while True:
+            try:
+                async with asyncio.timeout(PERIOD_MS / 1000):
+                    await self.wake.wait()
+            except TimeoutError:
+                pass
+            self.wake.clear()
+            if self.endpoint is not None:
+                await self._register(self.endpoint)
+
+    async def _register(self, endpoint: Endpoint) -> None:
+        fields, body = self._registrar.word()
+        try:
+            answer = await endpoint.request(RequestCode.REGISTER_BROKER, fields, body, timeout_ms=TIMEOUT_MS)
+            self._take(answer)
+        except (TransportError, RemoteProtocolError) as error:
+            # A nameserver that does not answer is dialled anew: the link reconnects within 1 s, and connecting registers.
+            log.warning("nameserver.failed", nameserver=self.address, reason=str(error))
+            endpoint.close("registration failed")
+
+    def _take(self, answer: Command) -> None:
+        if answer.code == ResponseCode.BROKER_NAME_TAKEN:
+            self._stand(Standing.REFUSED, answer.remark or "name taken")
+        elif answer.code != ResponseCode.SUCCESS:
+            log.error("registration.failed", nameserver=self.address, code=answer.code, reason=answer.remark)
+        else:
+            self._learn(decode_body(RegisterReply, answer.body).layouts)
+
+    def _learn(self, missing: Sequence[TopicLayout]) -> None:
+        if not missing:
+            self._rounds = 0
+            self._stand(Standing.ACCEPTED)
+            return
+        self._registrar.adopt(missing)
+        self._rounds += 1
+        if self.standing is not Standing.ACCEPTED:
+            self._stand(Standing.LEARNING)
+        if self._rounds <= ROUNDS_MAX:
+            self._registrar.changed()
+        else:
+            log.error("layouts.not_adopted", nameserver=self.address, topics=[layout.topic for layout in missing][:10])
+
+    def _stand(self, standing: Standing, remark: str = "") -> None:
+        changed = (standing, remark) != (self.standing, self.remark)
+        self.standing, self.remark = standing, remark
+        if changed and standing is Standing.REFUSED:
+            log.error("registration.refused", nameserver=self.address, reason=remark)
+        elif changed:
+            log.info("registration.changed", nameserver=self.address, standing=standing.value)
+        if changed:
+            self._registrar.standing_changed()
+
+    async def _connected(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.wake.set()
+
+    def _unreachable(self) -> None:
+        if self.standing is not Standing.UNREACHABLE:
+            self._stand(Standing.UNREACHABLE)
+
+    def _lost(self, _endpoint: Endpoint, _reason: str) -> None:
+        self.endpoint = None
+        if self.standing is not Standing.PENDING:
+            self._stand(Standing.PENDING)

@@ -1,0 +1,105 @@
+"""Answers of the nameserver. RocketMQ: DefaultRequestProcessor, ClientRequestProcessor. The rules are RouteTable's."""
+
+from lockstep.nameserver.route_table import Registration, RouteChange, RouteTable
+from lockstep.protocol.bodies import ClusterInfo, RegisterBody, RegisterReply, TopicList
+from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.command import MSGPACK, Command
+from lockstep.protocol.errors import BrokerNameTaken, RemoteProtocolError, RouteNotReady, TopicNotExist
+from lockstep.protocol.headers.offsets import TopicHeader
+from lockstep.protocol.headers.routes import RegisterBrokerHeader, UnregisterBrokerHeader
+from lockstep.protocol.names import is_system_topic
+from lockstep.runtime.clock import Clock
+from lockstep.runtime.dispatch import Request, handles
+from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.log import get_logger
+
+log = get_logger("lockstep.nameserver")
+
+
+class RouteProcessor:
+    """One instance a nameserver: its RouteTable, and which endpoint speaks for which brokers."""
+
+    def __init__(self, table: RouteTable, clock: Clock) -> None:
+        self._table = table
+        self._clock = clock
+        self._speakers: dict[int, Endpoint] = {}
+        """Connections that have registered a broker; on_close unregisters."""
+
+    @handles(RequestCode.REGISTER_BROKER, RegisterBrokerHeader, RegisterBody)
+    def register(self, request: Request) -> Command:
+        header: RegisterBrokerHeader = request.header
+        body: RegisterBody = request.body
+        if header.broker_id != 0:
+            raise RemoteProtocolError(
+                f"broker {header.broker_name!r} registers with id {header.broker_id}: only 0 (the owner of its queues) is served"
+            )
+        said = Registration(header.broker_name, header.cluster_name, header.store_id, header.term, dict(body.listeners), body.layouts)
+        try:
+            change = self._table.register(said, self._speaker(request.endpoint), self._clock.monotonic_ms())
+        except BrokerNameTaken as error:
+            log.warning("broker.refused", name=said.name, peer=request.endpoint.peer, reason=error.remark)
+            raise
+        _log_change(said, change, request.endpoint.peer)
+        return request.reply(body=RegisterReply(change.missing))
+
+    @handles(RequestCode.UNREGISTER_BROKER, UnregisterBrokerHeader)
+    def unregister(self, request: Request) -> Command:
+        header: UnregisterBrokerHeader = request.header
+        if self._table.unregister(header.broker_name, header.store_id, header.term):
+            log.info("broker.unregistered", name=header.broker_name, reason="said goodbye")
+        return request.reply()
+
+    @handles(RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicHeader)
+    def route(self, request: Request) -> Command:
+        header: TopicHeader = request.header
+        route = self._table.route(header.topic, request.endpoint.listener)
+        if route is not None:
+            return request.reply(body=route)
+        if not self._table.ready and request.command.codec == MSGPACK:
+            raise RouteNotReady("no broker has registered since this nameserver started: ask another one, or use what you know")
+        raise TopicNotExist(f"no topic {header.topic!r}: create it with `lockstep topic create {header.topic}`")
+
+    @handles(RequestCode.GET_BROKER_CLUSTER_INFO)
+    def cluster(self, request: Request) -> Command:
+        return request.reply(body=ClusterInfo(self._table.brokers(request.endpoint.listener)))
+
+    @handles(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+    def topics(self, request: Request) -> Command:
+        if not self._table.ready and request.command.codec == MSGPACK:
+            raise RouteNotReady("no broker has registered since this nameserver started: ask another one")
+        live = (layout.topic for layout in self._table.layouts.all() if not layout.deleted)
+        return request.reply(body=TopicList(tuple(sorted(topic for topic in live if not is_system_topic(topic)))))
+
+    def expire(self) -> None:
+        """Unregister whoever is silent, and close its connection: if the broker lives, it comes back within a second."""
+        for name, connection in self._table.expire(self._clock.monotonic_ms()).items():
+            log.warning("broker.unregistered", name=name, reason="silent for too long")
+            speaker = self._speakers.get(connection)
+            if speaker is not None:
+                speaker.close("the broker has not registered in time")
+
+    def _speaker(self, endpoint: Endpoint) -> int:
+        if endpoint.id not in self._speakers:
+            self._speakers[endpoint.id] = endpoint
+            endpoint.on_close.append(self._closed)
+        return endpoint.id
+
+    def _closed(self, endpoint: Endpoint, reason: str) -> None:
+        del self._speakers[endpoint.id]
+        for name in self._table.connection_closed(endpoint.id):
+            log.warning("broker.unregistered", name=name, reason=f"connection closed: {reason}")
+
+
+def _log_change(said: Registration, change: RouteChange, peer: str) -> None:
+    if change.joined:
+        log.info(
+            "broker.registered",
+            name=said.name,
+            cluster=said.cluster,
+            listeners=said.listeners,
+            term=said.term,
+            peer=peer,
+            missing=len(change.missing),
+        )
+    for topic in change.adopted:
+        log.info("layout.adopted", topic=topic, broker=said.name)

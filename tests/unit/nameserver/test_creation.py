@@ -1,0 +1,74 @@
+"""Two creators at once end with one layout.
+
+Creation asks the brokers in name order and goes on with the layout of the first that has one.
+"""
+
+from collections.abc import Iterator
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.nameserver.route_table import Registration, RouteTable
+from lockstep.protocol.layouts import LayoutTable
+from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+
+NAMES = ("broker-a", "broker-b", "broker-c")
+
+
+def creator(brokers: dict[str, LayoutTable], seen: tuple[str, ...], writer: int) -> Iterator[None]:
+    """What create_topic does, one broker's answer a step; every broker keeps the higher of what it has and what it is told."""
+    mine = TopicLayout("orders", LayoutVersion(1, writer), tuple(LayoutEntry(name, writer % 4 + 1, writer % 4 + 1, 1) for name in seen))
+    for name in sorted(seen):
+        known = brokers[name].get("orders")
+        if known is None:
+            brokers[name].adopt(mine)
+        else:
+            mine = known
+        yield
+
+
+def registrar(name: str, brokers: dict[str, LayoutTable], table: RouteTable) -> Iterator[None]:
+    """One broker that registers again and again; between answer and adoption others may run."""
+    listeners = {"internal": f"{name}:10911"}
+    while True:
+        change = table.register(Registration(name, "c", name, 1, listeners, brokers[name].all()), NAMES.index(name), 0)
+        yield
+        for layout in change.missing:
+            brokers[name].adopt(layout)
+        yield
+
+
+def run(actors: list[Iterator[None]], order: list[int]) -> None:
+    for choice in order:
+        next(actors[choice % len(actors)], None)
+
+
+WRITERS = st.lists(st.integers(0, 2**32 - 1), min_size=2, max_size=3, unique=True)
+ORDER = st.lists(st.integers(0, 59), max_size=40)
+
+
+@given(WRITERS, ORDER)
+def test_creators_that_see_the_same_brokers_agree_with_no_nameserver_at_all(writers: list[int], order: list[int]) -> None:
+    brokers = {name: LayoutTable() for name in NAMES}
+    creators = [creator(brokers, NAMES, writer) for writer in writers]
+    run(creators, order)
+    for unfinished in creators:
+        list(unfinished)
+    assert len({brokers[name].get("orders") for name in NAMES}) == 1
+
+
+@given(WRITERS, ORDER, st.lists(st.sets(st.sampled_from(NAMES), min_size=1), min_size=3, max_size=3))
+def test_creators_that_see_different_brokers_agree_when_each_broker_has_registered_twice(
+    writers: list[int], order: list[int], views: list[set[str]]
+) -> None:
+    brokers, table = {name: LayoutTable() for name in NAMES}, RouteTable()
+    creators = [creator(brokers, tuple(sorted(view)), writer) for writer, view in zip(writers, views, strict=False)]
+    registrars = [registrar(name, brokers, table) for name in NAMES]
+    run(creators + registrars, order)
+    for unfinished in creators:
+        list(unfinished)
+    run(registrars, [0, 1, 2] * 5)
+    final = table.layouts.get("orders")
+    assert final is not None
+    assert {brokers[name].get("orders") for name in NAMES} == {final}
+    assert [broker.registered for broker in table.brokers("internal")] == [True, True, True]
