@@ -1,0 +1,173 @@
+"""The one connection of an instance to one broker: the session's connection (ordering.md 1). RocketMQ: MQClientAPIImpl.
+
+    DOWN --connect--> HANDSHAKE (HEART_BEAT with the next connection number) --answered--> UP --closed--> DOWN
+                      HANDSHAKE --refused or closed--> DOWN (the pool tries again: at once, then with back-off of at most 1 s)
+
+A link is UP only between an answered HEART_BEAT and the close of that connection; requests are refused at once while it is not.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from lockstep.protocol.bodies import HeartbeatBody, HeartbeatReply, QueueFreeBody
+from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.command import Command
+from lockstep.protocol.errors import BrokerError, RemoteProtocolError, TransportError, broker_error
+from lockstep.protocol.fields import from_plain, to_plain
+from lockstep.protocol.headers.clients import NotifyHeader
+from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.host import Host
+from lockstep.runtime.pool import Link
+
+
+@dataclass(frozen=True, slots=True)
+class LinkHooks:
+    """What the instance hands to each of its links; all are called on the event loop and must not block."""
+
+    describe: Callable[["BrokerLink"], HeartbeatBody]
+    """The body of the next HEART_BEAT on this link."""
+    refused: Callable[["BrokerLink", BrokerError], Awaitable[bool]]
+    """HEART_BEAT was refused; True: the body has been changed, beat once more."""
+    up: Callable[["BrokerLink", HeartbeatReply], None]
+    down: Callable[["BrokerLink"], None]
+    view: Callable[["BrokerLink", HeartbeatReply], None]
+    """A later HEART_BEAT of the same connection was answered."""
+    notice: Callable[["BrokerLink", NotifyHeader], None]
+    queue_free: Callable[["BrokerLink", QueueFreeBody], None]
+    unreachable: Callable[["BrokerLink"], None]
+    """A connect failed: ask for the route again."""
+
+
+class BrokerLink:
+    """One broker, by name. `connection` is the number of the current (or last) connect; `view` the last answer to HEART_BEAT."""
+
+    def __init__(self, host: Host, name: str, resolve: Callable[[], str | None], hooks: LinkHooks, *, request_timeout_ms: int) -> None:
+        self.name = name
+        self.connection = 0
+        self.view: HeartbeatReply | None = None
+        self.endpoint: Endpoint | None = None
+        """The connection while the link is UP, else None."""
+        self._hooks = hooks
+        self._request_timeout_ms = request_timeout_ms
+        self._settled = asyncio.Event()
+        self._link = Link(host, resolve, on_connected=self._handshake, on_refused=self._refused, on_lost=self._lost, handler=self._inbound)
+
+    def __repr__(self) -> str:
+        return f"BrokerLink({self.name}, connection {self.connection}, {'up' if self.up else 'down'})"
+
+    @property
+    def up(self) -> bool:
+        return self.endpoint is not None
+
+    @property
+    def grace_ms(self) -> int:
+        """The broker's `disconnect_grace_ms`, as its last answer to HEART_BEAT gave it; 3,000 before the first."""
+        return 3_000 if self.view is None else self.view.disconnect_grace_ms
+
+    async def settled(self) -> bool:
+        """Wait until the link is up or a connect has failed; answers `up`."""
+        await self._settled.wait()
+        return self.up
+
+    async def wait_up(self, timeout_ms: int) -> None:
+        """Wait until the link is up; TransportError after `timeout_ms`."""
+        await self._link.endpoint(timeout_ms)
+
+    def request(
+        self, code: int, header: object | None = None, body: object | bytes | None = None, *, timeout_ms: int | None = None
+    ) -> asyncio.Future[Command]:
+        """Write a request and answer the future of its response, whatever its code; TransportError at once while the link is down.
+
+        `header` is a header dataclass, `body` bytes or a body dataclass. The future raises TransportError or RequestTimeout.
+        """
+        endpoint = self.endpoint
+        if endpoint is None:
+            raise TransportError(f"broker {self.name} is not connected")
+        raw = body if isinstance(body, bytes | bytearray | memoryview) else b"" if body is None else encode_body(body)
+        fields = None if header is None else to_plain(header)
+        return endpoint.request(code, fields, raw, timeout_ms=self._request_timeout_ms if timeout_ms is None else timeout_ms)
+
+    async def call(
+        self, code: int, header: object | None = None, body: object | bytes | None = None, *, timeout_ms: int | None = None
+    ) -> Command:
+        """The response of a request; raises the BrokerError of its code unless that is SUCCESS."""
+        response = await self.request(code, header, body, timeout_ms=timeout_ms)
+        if response.code != ResponseCode.SUCCESS:
+            raise broker_error(response.code, response.remark)
+        return response
+
+    def oneway(self, code: int, header: object | None = None, body: object | bytes | None = None) -> None:
+        """Write a request that is not answered; TransportError while the link is down."""
+        if self.endpoint is None:
+            raise TransportError(f"broker {self.name} is not connected")
+        raw = body if isinstance(body, bytes | bytearray | memoryview) else b"" if body is None else encode_body(body)
+        self.endpoint.oneway(code, None if header is None else to_plain(header), raw)
+
+    async def beat(self) -> HeartbeatReply:
+        """HEART_BEAT now; BrokerError where it is refused, TransportError where there is no answer."""
+        endpoint = self.endpoint
+        if endpoint is None:
+            raise TransportError(f"broker {self.name} is not connected")
+        reply = await self._beat(endpoint)
+        if self.endpoint is endpoint:
+            self.view = reply
+            self._hooks.view(self, reply)
+        return reply
+
+    def reconnect(self, reason: str) -> None:
+        """Close the connection (its session binding is then unproven) and connect anew at once."""
+        if self.endpoint is not None:
+            self.endpoint.abort(reason)
+
+    async def close(self) -> None:
+        """Flush, close, and connect no more."""
+        await self._link.close()
+
+    async def _beat(self, endpoint: Endpoint) -> HeartbeatReply:
+        body = encode_body(self._hooks.describe(self))
+        response = await endpoint.request(RequestCode.HEART_BEAT, None, body, timeout_ms=self._request_timeout_ms)
+        if response.code != ResponseCode.SUCCESS:
+            raise broker_error(response.code, response.remark)
+        reply = decode_body(HeartbeatReply, response.body)
+        if reply.broker_name != self.name:
+            raise RemoteProtocolError(f"asked broker {self.name} at {endpoint.peer} and {reply.broker_name} answered: the route is old")
+        return reply
+
+    async def _handshake(self, endpoint: Endpoint) -> None:
+        self.connection += 1
+        try:
+            reply = await self._beat(endpoint)
+        except BrokerError as error:
+            if not await self._hooks.refused(self, error):
+                raise
+            reply = await self._beat(endpoint)
+        except RemoteProtocolError:
+            self._hooks.unreachable(self)
+            raise
+        self.endpoint = endpoint
+        self.view = reply
+        self._settled.set()
+        self._hooks.up(self, reply)
+
+    def _refused(self) -> None:
+        self._settled.set()
+        self._hooks.unreachable(self)
+
+    def _lost(self, endpoint: Endpoint, reason: str) -> None:
+        if self.endpoint is endpoint:
+            self.endpoint = None
+            self._hooks.down(self)
+
+    def _inbound(self, command: Command, endpoint: Endpoint) -> None:
+        try:
+            if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+                self._hooks.notice(self, from_plain(NotifyHeader, command.fields))
+            elif command.code == RequestCode.QUEUE_FREE:
+                self._hooks.queue_free(self, decode_body(QueueFreeBody, command.body))
+            elif not command.is_oneway:
+                remark = f"a client answers no request of code {command.code}"
+                endpoint.send(command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))
+        except RemoteProtocolError as error:
+            endpoint.abort(f"broker {self.name} sent what can't be read: {error}")

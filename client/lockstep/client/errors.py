@@ -1,0 +1,62 @@
+"""Errors that only a client can raise; the tree they hang in is lockstep.protocol.errors."""
+
+from enum import Enum
+
+from lockstep.protocol.errors import LockstepError
+from lockstep.protocol.queue import MessageQueue
+
+
+class Outcome(Enum):
+    """What a failed send left behind."""
+
+    NOT_STORED = "not stored"
+    """No broker has the message, and none will."""
+    UNKNOWN = "unknown"
+    """It was written and never answered: it may be there, once."""
+
+
+class SendError(LockstepError):
+    """A send ended without its message being acknowledged. `outcome` says whether the message may be stored all the same."""
+
+    outcome: Outcome = Outcome.NOT_STORED
+
+
+class QueueUnavailable(SendError):
+    """The queue that a keyed, selected or named send belongs to did not take it before the deadline; no other queue may."""
+
+    def __init__(self, queue: MessageQueue, outcome: Outcome, why: str) -> None:
+        self.queue = queue
+        self.outcome = outcome
+        super().__init__(f"{queue}: {why}; the message is {_words(outcome)}")
+
+
+class SendTimeout(SendError, TimeoutError):
+    """An unkeyed send found no broker that took it before the deadline."""
+
+    def __init__(self, topic: str, outcome: Outcome, why: str) -> None:
+        self.topic = topic
+        self.outcome = outcome
+        super().__init__(f"topic {topic}: {why}; the message is {_words(outcome)}")
+
+
+class PrecedingSendFailed(SendError):
+    """An earlier send of the same key failed while this one waited behind it: it was not sent, so that the key's order holds.
+
+    Send the failed message again (or give it up), then this one.
+    """
+
+    def __init__(self, queue: MessageQueue, key: str | None) -> None:
+        self.queue = queue
+        self.key = key
+        what = f'sharding key "{key}"' if key is not None else "a selected or named queue"
+        super().__init__(f"{queue}: an earlier send of {what} failed; this one was not sent")
+
+
+class NotDurable(SendError):
+    """`require="durable"`: the broker stored the message and did not confirm it as durable. It may be read, and may be lost in a crash."""
+
+    outcome = Outcome.UNKNOWN
+
+
+def _words(outcome: Outcome) -> str:
+    return "not stored" if outcome is Outcome.NOT_STORED else "in an unknown state: it may be stored, once"

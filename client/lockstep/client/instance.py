@@ -1,0 +1,436 @@
+"""One client of one cluster in one event loop. RocketMQ: MQClientInstance (one per client id).
+
+Producers and consumers of one (running loop, nameserver list) share an instance: one session, one connection per broker, one route
+cache, one heartbeat. It is kept by reference count. A second consumer of one group gets an instance of its own, for a session holds each
+group once.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from lockstep.client.broker_link import BrokerLink, LinkHooks
+from lockstep.client.config import InstanceConfig, nameserver_addresses
+from lockstep.client.nameservers import Nameservers
+from lockstep.client.route_cache import RouteCache
+from lockstep.protocol.bodies import (
+    ConsumerGroup,
+    FreeQueue,
+    HeartbeatBody,
+    HeartbeatReply,
+    ProducerGroup,
+    QueueFreeBody,
+    SyncBody,
+    TopicRoute,
+)
+from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.errors import BrokerError, DuplicateClientId, StateError, SubscriptionConflict, TopicNotExist, TransportError
+from lockstep.protocol.headers.clients import NotifyHeader, UnregisterClientHeader
+from lockstep.protocol.queue import TopicLayout
+from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.host import Host
+from lockstep.runtime.log import get_logger
+
+log = get_logger("lockstep.client")
+
+
+def _ignore(*_: object) -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerHooks:
+    """What an instance tells a consumer. Called on the event loop, in the order in which things happened; must not block."""
+
+    on_up: Callable[[BrokerLink, HeartbeatReply], None]
+    """The broker was (re)connected and HEART_BEAT answered: LOCK next."""
+    on_down: Callable[[BrokerLink], None]
+    """The connection is gone."""
+    on_view: Callable[[BrokerLink, HeartbeatReply], None] = _ignore
+    """A later HEART_BEAT was answered (every 30 s, and after a join)."""
+    on_notice: Callable[[BrokerLink, NotifyHeader], None]
+    """The group's member list at that broker changed."""
+    on_queue_free: Callable[[BrokerLink, QueueFreeBody], None]
+    """Queues of this group (only of this one) are free at that broker."""
+    on_layout: Callable[[TopicLayout], None] = _ignore
+    """A topic has a higher layout than before, or is new."""
+    on_refused: Callable[[BrokerLink, BrokerError], None] = _ignore
+    """A running member was refused (SUBSCRIPTION_CONFLICT, DUPLICATE_CLIENT_ID): it is named in no further heartbeat."""
+    on_failed: Callable[[BaseException], None] = _ignore
+    """A task of the shared client died: nothing is kept alive any more."""
+
+
+@dataclass(slots=True)
+class _Consumer:
+    group: str
+    supplier: Callable[[], ConsumerGroup]
+    hooks: ConsumerHooks
+    everywhere: bool = False
+    """Named in the heartbeats to every broker."""
+    joined: dict[str, None] = field(default_factory=dict)
+    """While joining: the brokers whose heartbeats name it."""
+    refusal: BrokerError | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerHooks:
+    """What an instance tells a producer."""
+
+    on_links: Callable[[], None]
+    """A broker came up or went down."""
+    on_layout: Callable[[TopicLayout], None]
+    """A topic has a higher layout than before, or is new."""
+
+
+_instances: list["Instance"] = []
+
+
+class Instance:
+    """The shared client: identity, routes, links, heartbeats. Get one by `Instance.current(…)`, give it back by `await close()`."""
+
+    @classmethod
+    def current(
+        cls,
+        nameserver: str | list[str] | tuple[str, ...],
+        *,
+        group: str | None = None,
+        host: Host | None = None,
+        config: InstanceConfig | None = None,
+    ) -> "Instance":
+        """The running loop's instance for this nameserver list, one reference taken. `group` reserves a consumer group in it."""
+        loop = asyncio.get_running_loop()
+        addresses = nameserver_addresses(nameserver)
+        _instances[:] = [instance for instance in _instances if not instance.loop.is_closed()]
+        for instance in _instances:
+            fits = instance.loop is loop and instance.nameservers.addresses == addresses and (host is None or instance.host is host)
+            if fits and not instance.closing and (config is None or instance.config == config) and group not in instance._reserved:
+                break
+        else:
+            instance = cls(addresses, host=host or Host.real(), config=config or InstanceConfig())
+            _instances.append(instance)
+        instance._references += 1
+        if group is not None:
+            instance._reserved[group] = None
+        return instance
+
+    def __init__(self, addresses: tuple[str, ...], *, host: Host, config: InstanceConfig) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.host = host
+        self.config = config
+        self.routes = RouteCache()
+        self.session = host.random.token(16).hex()
+        """128 random bits: who this start of the client is."""
+        self.nameservers = Nameservers(host, addresses, timeout_ms=config.request_timeout_ms)
+        self.closing = False
+        self._identity = host.random.token(8).hex()
+        self._references = 0
+        self._reserved: dict[str, None] = {}
+        self._started: asyncio.Future[None] | None = None
+        self._links: dict[str, BrokerLink] = {}
+        self._consumers: dict[str, _Consumer] = {}
+        self._producers: dict[int, tuple[str, ProducerHooks]] = {}
+        self._topics: dict[str, None] = {}
+        self._refreshed_ms: int | None = None
+        self._refresh_wanted = asyncio.Event()
+        self.tasks = Tasks(on_failure=self._failed)
+
+    # -------------------------------------------------------------------------------------------------------------- identity
+
+    @property
+    def client_id(self) -> str:
+        """`ip@pid#16 hex digits`; the address is the local end of the nameserver connection, so it is known after `start`."""
+        return f"{self.nameservers.local_ip or '127.0.0.1'}@{os.getpid()}#{self._identity}"
+
+    async def start(self) -> None:
+        """Reach one nameserver and begin to heartbeat; once for all who share the instance. TransportError where none answers."""
+        if self.closing:
+            raise StateError("this client is closed: make a new producer or consumer")
+        if self._started is None or (self._started.done() and self._started.exception() is not None):
+            self._started = started = self.loop.create_future()
+            try:
+                await self.nameservers.connect()
+            except BaseException as error:  # re-raised; whoever waits for the same start fails with it
+                started.set_exception(error if isinstance(error, TransportError) else TransportError("the start was cancelled"))
+                started.exception()
+                raise
+            self.tasks.spawn(self._heartbeat_loop(), "client.heartbeat")
+            self.tasks.spawn(self._keepalive_loop(), "client.keepalive")
+            self.tasks.spawn(self._route_loop(), "client.routes")
+            started.set_result(None)
+        await asyncio.shield(self._started)
+
+    async def close(self, *, group: str | None = None) -> None:
+        """Give one reference (and the reserved group) back; the last one closes the connections."""
+        if group is not None:
+            self._reserved.pop(group, None)
+        self._references -= 1
+        if self._references > 0 or self.closing:
+            return
+        self.closing = True
+        if self in _instances:
+            _instances.remove(self)
+        await self.tasks.cancel_all()
+        for link in self.links():
+            await link.close()
+        await self.nameservers.close()
+
+    # ---------------------------------------------------------------------------------------------------------------- routes
+
+    async def route(self, topic: str, *, refresh: bool = False) -> TopicLayout | None:
+        """The topic's highest known layout, asked of a nameserver if unknown or `refresh`; None: there is no such topic now.
+
+        From then on the topic is watched: its route is asked for every 30 s, and its brokers are linked. TransportError where no
+        nameserver answers and the cache has nothing.
+        """
+        self._topics.setdefault(topic)
+        known = self.routes.layout(topic)
+        if known is None or refresh:
+            try:
+                self._learn(await self.nameservers.route(topic))
+            except TopicNotExist:
+                if known is None:
+                    return None
+            except (TransportError, BrokerError):
+                if known is None:
+                    raise
+        self._link_brokers()
+        layout = self.routes.layout(topic)
+        return None if layout is None or layout.deleted else layout
+
+    def adopt(self, route: TopicRoute) -> None:
+        """Take over a route learnt elsewhere (a created topic) and watch its topic."""
+        self._topics.setdefault(route.layout.topic)
+        self._learn(route)
+
+    def refresh_soon(self) -> None:
+        """Ask for the watched routes again at once, but at most once a second."""
+        self._refresh_wanted.set()
+
+    def _learn(self, route: TopicRoute) -> None:
+        change = self.routes.merge(route)
+        self._link_brokers()
+        if not change.layout:
+            return
+        layout = route.layout
+        log.info("layout.adopted", topic=layout.topic, counter=layout.version.counter, queues=len(layout.write_queues))
+        for consumer in list(self._consumers.values()):
+            consumer.hooks.on_layout(layout)
+        for _, hooks in list(self._producers.values()):
+            hooks.on_layout(layout)
+
+    async def _route_loop(self) -> None:
+        config, clock = self.config, self.host.clock
+        while True:
+            try:
+                async with asyncio.timeout(config.route_interval_ms / 1000):
+                    await self._refresh_wanted.wait()
+            except TimeoutError:
+                pass
+            if self._refreshed_ms is not None:
+                wait_ms = self._refreshed_ms + config.route_refresh_spacing_ms - clock.monotonic_ms()
+                if wait_ms > 0:
+                    await asyncio.sleep(wait_ms / 1000)
+            self._refresh_wanted.clear()
+            self._refreshed_ms = clock.monotonic_ms()
+            await self._refresh()
+
+    async def _refresh(self) -> None:
+        for topic in list(self._topics):
+            try:
+                self._learn(await self.nameservers.route(topic))
+            except TopicNotExist:
+                continue
+            except (TransportError, BrokerError) as error:
+                log.warning("route.unanswered", topic=topic, error=str(error))
+
+    # ----------------------------------------------------------------------------------------------------------------- links
+
+    def links(self) -> list[BrokerLink]:
+        """Every linked broker, up or not, in the order of their names."""
+        return [self._links[name] for name in sorted(self._links)]
+
+    def link(self, broker_name: str) -> BrokerLink | None:
+        """The link to one broker; None: no watched topic names it, or its address was never known."""
+        return self._links.get(broker_name)
+
+    def _link_brokers(self) -> None:
+        if self.closing:
+            return
+        for topic in self._topics:
+            for name in self.routes.brokers_of(topic):
+                if name not in self._links and self.routes.address(name) is not None:
+                    self._links[name] = self._make_link(name)
+
+    def _make_link(self, name: str) -> BrokerLink:
+        hooks = LinkHooks(
+            describe=self._describe,
+            refused=self._heartbeat_refused,
+            up=self._link_up,
+            down=self._link_down,
+            view=self._link_view,
+            notice=self._notice,
+            queue_free=self._queue_free,
+            unreachable=lambda _: self.refresh_soon(),
+        )
+        return BrokerLink(self.host, name, lambda: self.routes.address(name), hooks, request_timeout_ms=self.config.request_timeout_ms)
+
+    def _link_up(self, link: BrokerLink, reply: HeartbeatReply) -> None:
+        log.info("broker.connected", broker=link.name, connection=link.connection, term=reply.term)
+        for consumer in list(self._consumers.values()):
+            consumer.hooks.on_up(link, reply)
+        self._tell_producers()
+
+    def _link_down(self, link: BrokerLink) -> None:
+        log.info("broker.disconnected", broker=link.name, connection=link.connection)
+        for consumer in list(self._consumers.values()):
+            consumer.hooks.on_down(link)
+        self._tell_producers()
+
+    def _link_view(self, link: BrokerLink, reply: HeartbeatReply) -> None:
+        for consumer in list(self._consumers.values()):
+            consumer.hooks.on_view(link, reply)
+
+    def _notice(self, link: BrokerLink, notice: NotifyHeader) -> None:
+        consumer = self._consumers.get(notice.consumer_group)
+        if consumer is not None:
+            consumer.hooks.on_notice(link, notice)
+
+    def _queue_free(self, link: BrokerLink, free: QueueFreeBody) -> None:
+        by_group: dict[str, list[FreeQueue]] = {}
+        for queue in free.queues:
+            by_group.setdefault(queue.group, []).append(queue)
+        for group, queues in by_group.items():
+            if group in self._consumers:
+                self._consumers[group].hooks.on_queue_free(link, QueueFreeBody(tuple(queues)))
+
+    def _tell_producers(self) -> None:
+        for _, hooks in list(self._producers.values()):
+            hooks.on_links()
+
+    # ------------------------------------------------------------------------------------------------------------ membership
+
+    def register_producer(self, owner: object, group: str, hooks: ProducerHooks) -> None:
+        """Name the producer group in heartbeats, and tell `owner` of links and layouts."""
+        self._producers[id(owner)] = (group, hooks)
+
+    def unregister_producer(self, owner: object) -> None:
+        self._producers.pop(id(owner), None)
+
+    def register_consumer(self, group: str, supplier: Callable[[], ConsumerGroup], hooks: ConsumerHooks) -> None:
+        """Call the hooks for this group from now on; no heartbeat names it before `join`. `supplier` gives what HEART_BEAT says of it."""
+        if group in self._consumers:
+            raise StateError(f'group "{group}" is in this client already: ask Instance.current(…, group=…) for one of its own')
+        self._consumers[group] = _Consumer(group, supplier, hooks)
+
+    def unregister_consumer(self, group: str) -> None:
+        """No further hook is called and no further heartbeat names the group. Leave first (`leave`)."""
+        self._consumers.pop(group, None)
+
+    async def join(self, group: str) -> None:
+        """HEART_BEAT with the group to one broker after another, in the order of their names.
+
+        A broker that can't be reached hears of the group when it is connected. Refused anywhere (SubscriptionConflict,
+        DuplicateClientId, another BrokerError): leaves the brokers that it joined, and raises the refusal.
+        """
+        consumer = self._consumers[group]
+        consumer.refusal = None
+        for link in self.links():
+            await link.settled()
+            consumer.joined[link.name] = None
+            if not link.up:
+                continue
+            try:
+                await link.beat()
+            except TransportError:
+                log.info("group.join_deferred", group=group, broker=link.name)
+            except BrokerError as error:
+                consumer.refusal = error
+            if consumer.refusal is not None:
+                refusal = consumer.refusal
+                await self.leave(group)
+                raise refusal
+        consumer.everywhere = True
+
+    async def leave(self, group: str) -> None:
+        """UNREGISTER_CLIENT at every broker at once: off the member lists now; session and locks stay, hooks go on until unregistered."""
+        consumer = self._consumers[group]
+        consumer.everywhere = False
+        consumer.joined.clear()
+        header = UnregisterClientHeader(self.client_id, consumer_group=group)
+        asked = [(link, link.request(RequestCode.UNREGISTER_CLIENT, header)) for link in self.links() if link.up]
+        for link, answer in asked:
+            try:
+                await answer
+            except TransportError as error:
+                log.info("group.leave_unanswered", group=group, broker=link.name, error=str(error))
+
+    async def heartbeat_now(self) -> None:
+        """HEART_BEAT to every connected broker, one after another; refusals go to the consumers' `on_refused`."""
+        for link in self.links():
+            if not link.up:
+                continue
+            try:
+                await link.beat()
+            except BrokerError as error:
+                await self._heartbeat_refused(link, error)
+            except TransportError as error:
+                log.warning("heartbeat.unanswered", broker=link.name, error=str(error))
+
+    def _describe(self, link: BrokerLink) -> HeartbeatBody:
+        named = [consumer for consumer in self._consumers.values() if consumer.everywhere or link.name in consumer.joined]
+        groups = dict.fromkeys(group for group, _ in self._producers.values())
+        return HeartbeatBody(
+            self.client_id,
+            tuple(consumer.supplier() for consumer in named),
+            tuple(ProducerGroup(group) for group in groups),
+            self.session,
+            link.connection,
+        )
+
+    async def _heartbeat_refused(self, link: BrokerLink, error: BrokerError) -> bool:
+        """A beat that is no part of a join was refused: the consumers that caused it are told and named no more."""
+        log.error("heartbeat.refused", broker=link.name, error=str(error))
+        named = [consumer for consumer in self._consumers.values() if consumer.everywhere or link.name in consumer.joined]
+        if isinstance(error, SubscriptionConflict):
+            guilty = [consumer for consumer in named if f'"{consumer.group}"' in error.remark] if len(named) > 1 else named
+        elif isinstance(error, DuplicateClientId):
+            guilty = named
+        else:
+            return False
+        for consumer in guilty:
+            consumer.everywhere = False
+            consumer.joined.clear()
+            consumer.refusal = error
+            consumer.hooks.on_refused(link, error)
+        return bool(guilty)
+
+    # ----------------------------------------------------------------------------------------------------------------- loops
+
+    async def _heartbeat_loop(self) -> None:
+        while True:
+            await asyncio.sleep(self.config.heartbeat_interval_ms / 1000)
+            await self.heartbeat_now()
+
+    async def _keepalive_loop(self) -> None:
+        """Without a consumer (whose SYNCs prove life) an empty SYNC every 5 s keeps the session and finds a dead connection."""
+        while True:
+            await asyncio.sleep(self.config.keepalive_interval_ms / 1000)
+            if self._consumers:
+                continue
+            asked = [
+                (link, link.endpoint, link.request(RequestCode.SYNC, body=SyncBody(), timeout_ms=link.grace_ms))
+                for link in self.links()
+                if link.up
+            ]
+            for link, endpoint, answer in asked:
+                try:
+                    await answer
+                except TransportError:
+                    if link.endpoint is endpoint:
+                        link.reconnect("an empty SYNC was not answered within the grace")
+
+    def _failed(self, error: BaseException) -> None:
+        log.error("client.failed", error=repr(error))
+        for consumer in list(self._consumers.values()):
+            consumer.hooks.on_failed(error)

@@ -1,0 +1,89 @@
+"""Asking nameservers: several addresses that know nothing of one another, one of them kept while it answers. RocketMQ: NettyRemotingClient.
+
+The list is begun at a random place. One that refuses, closes, times out or has no broker yet (ROUTE_NOT_READY) is left for the next.
+"""
+
+from lockstep.protocol.bodies import ClusterInfo, TopicRoute
+from lockstep.protocol.codec.msgpack_body import decode_body
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.command import Command
+from lockstep.protocol.errors import RemoteProtocolError, RouteNotReady, TransportError, broker_error
+from lockstep.protocol.fields import to_plain
+from lockstep.protocol.headers.offsets import TopicHeader
+from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.host import Host
+from lockstep.runtime.pool import Link
+
+
+class Nameservers:
+    """A sticky connection to one of `addresses`."""
+
+    def __init__(self, host: Host, addresses: tuple[str, ...], *, timeout_ms: int) -> None:
+        self.addresses = addresses
+        self.local_ip: str | None = None
+        self._host = host
+        self._timeout_ms = timeout_ms
+        self._index = host.random.below(len(addresses))
+        self._link: Link | None = None
+
+    async def connect(self) -> None:
+        """Reach one of them; TransportError names all that were tried."""
+        tried = []
+        for _ in self.addresses:
+            try:
+                await self._current().endpoint(self._timeout_ms)
+                return
+            except TransportError as error:
+                tried.append(f"{self._address()} ({error})")
+                await self._next()
+        raise TransportError(f"no nameserver can be reached: {', '.join(tried)}. Is one running there?")
+
+    async def route(self, topic: str) -> TopicRoute:
+        """The topic's layout and the addresses known now; TopicNotExist, or TransportError where no nameserver answers."""
+        return decode_body(TopicRoute, (await self.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicHeader(topic))).body)
+
+    async def cluster(self) -> ClusterInfo:
+        """Every broker that the nameserver knows."""
+        return decode_body(ClusterInfo, (await self.call(RequestCode.GET_BROKER_CLUSTER_INFO)).body)
+
+    async def call(self, code: int, header: object | None = None, body: bytes = b"") -> Command:
+        """Ask the kept nameserver, then each other one once. Raises the BrokerError of an answer that refuses."""
+        fields = None if header is None else to_plain(header)
+        last: TransportError | RouteNotReady | RemoteProtocolError | None = None
+        for _ in self.addresses:
+            try:
+                endpoint = await self._current().endpoint(self._timeout_ms)
+                response = await endpoint.request(code, fields, body, timeout_ms=self._timeout_ms)
+            except TransportError as error:
+                last = TransportError(f"nameserver {self._address()}: {error}")
+            else:
+                if response.code == ResponseCode.SUCCESS:
+                    return response
+                if response.code != ResponseCode.ROUTE_NOT_READY:
+                    raise broker_error(response.code, response.remark)
+                last = RouteNotReady(f"nameserver {self._address()} knows no broker yet")
+            await self._next()
+        assert last is not None
+        raise last
+
+    async def close(self) -> None:
+        if self._link is not None:
+            await self._link.close()
+            self._link = None
+
+    def _address(self) -> str:
+        return self.addresses[self._index % len(self.addresses)]
+
+    def _current(self) -> Link:
+        if self._link is None:
+            address = self._address()
+            self._link = Link(self._host, lambda: address, on_connected=self._connected)
+        return self._link
+
+    async def _connected(self, endpoint: Endpoint) -> None:
+        self.local_ip = self.local_ip or endpoint.local.rpartition(":")[0]
+
+    async def _next(self) -> None:
+        if len(self.addresses) > 1:
+            await self.close()
+            self._index += 1
