@@ -131,7 +131,7 @@ class Verdict(IntEnum):
     REFUSED = 4
     """The value can't be: an offset beyond the end, an unknown queue or topic, no contract. `remark` says which."""
     WAIT = 5
-    """Nobody is granted a queue now: the broker is in its hold after an assumed loss, or a recorded holder has the grace. QUEUE_FREE comes."""
+    """Nobody is granted a queue now: the broker holds after an assumed loss, or a recorded holder has the grace. QUEUE_FREE comes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,5 +403,3 @@ class CreateTopicReply:
     """UPDATE_AND_CREATE_TOPIC (17): the layout in force at this broker."""
 
     layout: TopicLayout
-
-

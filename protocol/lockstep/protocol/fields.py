@@ -22,12 +22,14 @@ _MISSING = object()
 
 def to_plain(value: object) -> dict[str, Any]:
     """A dataclass as a map of wire names to plain values."""
-    return cast(dict[str, Any], _encoder(type(value))(value))
+    kind: Any = type(value)
+    return cast(dict[str, Any], _encoder(kind)(value))
 
 
 def from_plain(cls: type[T], plain: object) -> T:
     """The dataclass `cls` from a map of wire names; raises RemoteProtocolError where it does not fit."""
-    return cast(T, _decoder(cls)(plain))
+    kind: Any = cls
+    return cast(T, _decoder(kind)(plain))
 
 
 def camel(name: str) -> str:

@@ -1,0 +1,135 @@
+"""One frame on the wire. RocketMQ: NettyDecoder, NettyEncoder, RemotingCommand.
+
+    0   4   length          = 4 + header length + body length; does not count itself
+    4   1   serialize type  0x4D ('M') msgpack (codec/__init__.py lists what is known)
+    5   3   header length   unsigned
+    8   H   header
+    8+H B   body
+
+The whole frame (length word included) may have `frame_bytes_max` bytes, the header `header_bytes_max`. Both are checked before a byte of
+them is waited for, and nothing is ever allocated from a length: the buffer grows with what has come.
+"""
+
+from collections.abc import Sequence
+from struct import Struct
+
+from lockstep.protocol.codec import CODECS
+from lockstep.protocol.command import Command
+from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
+
+FRAME_BYTES_MAX = 16 * 1024 * 1024
+"""RocketMQ: com.rocketmq.remoting.frameMaxLength."""
+HEADER_BYTES_MAX = 256 * 1024
+BODY_BYTES_MAX = 4 * 1024 * 1024
+"""The largest message body. A larger one gets a readable refusal, not a closed connection. RocketMQ: maxMessageSize."""
+
+_PREFIX = Struct(">iI")
+_LENGTH = Struct(">i")
+_PREFIX_BYTES = 8
+
+
+class FrameBuffer:
+    """Bytes in, commands out: any split of the bytes gives the same commands, in time linear in the bytes.
+
+    `next` raises RemoteProtocolError at the first frame that can't be; from then on the buffer is dead: it drops what is fed and raises
+    the same error again. The stream has no way back, so the connection is to be closed.
+    """
+
+    __slots__ = ("_data", "_error", "_frame_bytes_max", "_header_bytes_max", "_position")
+
+    def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX, header_bytes_max: int = HEADER_BYTES_MAX) -> None:
+        self._frame_bytes_max = frame_bytes_max
+        self._header_bytes_max = header_bytes_max
+        self._data: bytes | bytearray = b""
+        self._position = 0
+        self._error: str | None = None
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes that were fed and are not yet part of a command."""
+        return len(self._data) - self._position
+
+    def feed(self, data: bytes | bytearray | memoryview) -> None:
+        """Adds what has arrived. The caller may reuse `data` at once."""
+        if self._error is not None:
+            return
+        kept = self._data
+        position = self._position
+        if position == len(kept):
+            self._data = data if type(data) is bytes else bytes(data)
+        elif type(kept) is bytearray:
+            # Cutting at the front moves no bytes; CPython shrinks the block when less than half is used.
+            if position:
+                del kept[:position]
+            kept += data
+        else:
+            joined = bytearray(memoryview(kept)[position:])
+            joined += data
+            self._data = joined
+        self._position = 0
+
+    def next(self) -> Command | None:
+        """The next whole command, or None until more bytes come. Raises RemoteProtocolError."""
+        data = self._data
+        start = self._position
+        available = len(data) - start
+        if available < _PREFIX_BYTES:
+            if available >= 4 or self._error is not None:
+                self._check_length(_LENGTH.unpack_from(data, start)[0] if self._error is None else 0)
+            return None
+        length, word = _PREFIX.unpack_from(data, start)
+        if length < 4 or length > self._frame_bytes_max - 4:
+            self._check_length(length)
+        header_bytes = word & 0xFFFFFF
+        codec = CODECS.get(word >> 24)
+        if codec is None:
+            raise self._fail(f"serialize type 0x{word >> 24:02X} is unknown")
+        if header_bytes > length - 4 or header_bytes > self._header_bytes_max:
+            raise self._fail(
+                f"header length {header_bytes} is refused: at most {min(length - 4, self._header_bytes_max)} in a frame of length {length}"
+            )
+        end = start + 4 + length
+        if end > len(data):
+            return None
+        body_at = start + _PREFIX_BYTES + header_bytes
+        header = data[start + _PREFIX_BYTES : body_at]
+        body = data[body_at:end] if type(data) is bytes else bytes(memoryview(data)[body_at:end])
+        try:
+            command = codec.decode(header, body)
+        except RemoteProtocolError as error:
+            raise self._fail(str(error)) from None
+        self._position = end
+        return command
+
+    def _check_length(self, length: int) -> None:
+        if self._error is not None:
+            raise RemoteProtocolError(self._error)
+        if length < 4 or length > self._frame_bytes_max - 4:
+            raise self._fail(f"frame length {length} is refused: 4 … {self._frame_bytes_max - 4}")
+
+    def _fail(self, message: str) -> RemoteProtocolError:
+        self._error = message
+        self._data = b""
+        self._position = 0
+        return RemoteProtocolError(message)
+
+
+def encode_frame(command: Command) -> bytes:
+    """The whole frame. Raises LocalProtocolError where it would be larger than a peer accepts."""
+    header = CODECS[command.codec].encode(command)
+    return b"".join((_prefix(command, len(header), len(command.body)), header, command.body))
+
+
+def encode_frame_parts(command: Command, body_parts: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
+    """The frame as a list: its head, then `body_parts` as they are (for writelines: bodies are not copied). `command.body` is not sent."""
+    header = CODECS[command.codec].encode(command)
+    return [_prefix(command, len(header), sum(map(len, body_parts))) + header, *body_parts]
+
+
+def _prefix(command: Command, header_bytes: int, body_bytes: int) -> bytes:
+    length = 4 + header_bytes + body_bytes
+    if header_bytes > HEADER_BYTES_MAX:
+        raise LocalProtocolError(f"header of code {command.code} has {header_bytes} bytes: at most {HEADER_BYTES_MAX}")
+    if length > FRAME_BYTES_MAX - 4:
+        raise LocalProtocolError(f"frame of code {command.code} has {length + 4} bytes: at most {FRAME_BYTES_MAX}")
+    return _PREFIX.pack(length, command.codec << 24 | header_bytes)

@@ -1,0 +1,78 @@
+"""Message ids. RocketMQ: MessageDecoder.createMessageId, MessageClientIDSetter.
+
+    offsetMsgId   store host IPv4 4, port 4, physical offset 8                       → 32 hex digits, upper case
+    UNIQ_KEY      prefix 10 (IPv4 4, pid 2, random 4), ms of the month 4, counter 2  → 32 hex digits, upper case
+
+A UNIQ_KEY is opaque to everyone but RocketMQ's tools, which read the time from it.
+"""
+
+from datetime import UTC, datetime, timedelta
+from struct import Struct
+
+from lockstep.protocol.errors import LocalProtocolError
+from lockstep.protocol.record import host_address, pack_host
+
+UNIQUE_PREFIX_BYTES = 10
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_OFFSET_ID = Struct(">8sq")
+
+
+def offset_message_id(host: str, physical_offset: int) -> str:
+    """The id of the record at `physical_offset` of the broker whose store host is `host` ("ip:port")."""
+    return message_id_of(pack_host(host), physical_offset)
+
+
+def message_id_of(host: bytes, physical_offset: int) -> str:
+    """`offset_message_id` of a store host in its 8 stored bytes."""
+    return _OFFSET_ID.pack(host, physical_offset).hex().upper()
+
+
+def parse_offset_message_id(message_id: str) -> tuple[str, int]:
+    """(store host "ip:port", physical offset). Raises LocalProtocolError for a text that is no offsetMsgId with an IPv4 host.
+
+    A UNIQ_KEY has the same shape: its host and offset are then meaningless.
+    """
+    try:
+        if len(message_id) != 32:
+            raise ValueError
+        host, offset = _OFFSET_ID.unpack(bytes.fromhex(message_id))
+    except ValueError:
+        raise LocalProtocolError(f"message id {message_id[:80]!r}: expected 32 hex digits (IPv4, port, log offset)") from None
+    return host_address(host), offset
+
+
+class UniqueKeys:
+    """Gives UNIQ_KEYs that never repeat within one prefix: (ms, counter) only rises, and each month changes the prefix's last 4 bytes."""
+
+    __slots__ = ("_counter", "_head", "_month_end_ms", "_month_start_ms", "_ms", "_prefix")
+
+    def __init__(self, prefix: bytes) -> None:
+        if len(prefix) != UNIQUE_PREFIX_BYTES:
+            raise LocalProtocolError(f"a unique-key prefix has {UNIQUE_PREFIX_BYTES} bytes, not {len(prefix)}")
+        self._prefix = prefix
+        self._head = ""
+        self._ms = 0
+        self._counter = -1
+        self._month_start_ms = 0
+        self._month_end_ms = 0
+
+    def next(self, now_ms: int) -> str:
+        """A new key; `now_ms` is wall time, and may stand still or fall."""
+        if now_ms > self._ms:
+            self._ms = now_ms
+        self._counter += 1
+        if self._counter > 0xFFFF:
+            self._counter = 0
+            self._ms += 1
+        if self._ms >= self._month_end_ms:
+            self._enter_month()
+        return f"{self._head}{self._ms - self._month_start_ms:08X}{self._counter:04X}"
+
+    def _enter_month(self) -> None:
+        start = (_EPOCH + timedelta(milliseconds=self._ms)).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+        end = (start + timedelta(days=32)).replace(day=1)
+        self._month_start_ms = (start - _EPOCH) // timedelta(milliseconds=1)
+        self._month_end_ms = (end - _EPOCH) // timedelta(milliseconds=1)
+        months = start.year * 12 + start.month
+        salt = (int.from_bytes(self._prefix[6:], "big") + months) & 0xFFFFFFFF
+        self._head = f"{self._prefix[:6].hex().upper()}{salt:08X}"

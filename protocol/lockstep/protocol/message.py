@@ -1,0 +1,374 @@
+"""What a user sends (Message) and what a listener gets (MessageExt). RocketMQ: Message, MessageExt, MessageDecoder."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from struct import Struct
+from types import MappingProxyType
+
+from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
+from lockstep.protocol.frame import BODY_BYTES_MAX
+from lockstep.protocol.ids import message_id_of
+from lockstep.protocol.names import check_topic, is_sendable_topic
+from lockstep.protocol.properties import (
+    KEYS,
+    LS_SEQ,
+    OWN_PREFIX,
+    SHARDING_KEY,
+    TAGS,
+    UNIQ_KEY,
+    check_text,
+    check_user_properties,
+    encode_properties,
+    split_properties,
+)
+from lockstep.protocol.record import (
+    BODY_AT,
+    BORN_TIMESTAMP_AT,
+    FLAG_AT,
+    INT32,
+    INT64,
+    MAGIC,
+    PHYSICAL_OFFSET_AT,
+    PROPERTIES_BYTES_MAX,
+    QUEUE_ID_AT,
+    RECONSUME_TIMES_AT,
+    RECORD_BYTES_MIN,
+    STORE_HOST_AT,
+    STORE_TIMESTAMP_AT,
+    SYS_FLAG_AT,
+    encode_record,
+    record_bounds,
+)
+from lockstep.protocol.sequence import STAMP_BYTES
+
+NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_YEAR_9999_MS = 253_402_300_799_999
+_INT32 = 0x80000000
+_UNIQ_KEY_HEAD = f"{UNIQ_KEY}\x01".encode()
+_SHARDING_KEY_HEAD = f"{SHARDING_KEY}\x01".encode()
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Message:
+    """A message to send. Checked when it is made: LocalProtocolError names what is wrong.
+
+    `body` 1 byte … 4 MiB. `tags` is one tag. `keys` are for finding the message later: a str (split at blanks) or several str without
+    blanks. `properties` are the user's own: reserved names are refused. `flag` is an int32 that the broker only stores.
+    """
+
+    topic: str
+    body: bytes
+    tags: str | None
+    keys: tuple[str, ...]
+    properties: Mapping[str, str] = field(hash=False)
+    flag: int
+    stored_topic: bytes = field(repr=False, compare=False)
+    """The topic as it is stored."""
+    stored_properties: bytes = field(repr=False, compare=False)
+    """User's properties, TAGS and KEYS as they are stored."""
+
+    def __init__(
+        self,
+        topic: str,
+        body: bytes | bytearray | memoryview,
+        *,
+        tags: str | None = None,
+        keys: str | Sequence[str] = (),
+        properties: Mapping[str, str] = NO_PROPERTIES,
+        flag: int = 0,
+    ) -> None:
+        if type(topic) is not str:
+            raise LocalProtocolError(f"topic is a {type(topic).__name__}: expected str")
+        stored_topic = topic_bytes(topic)
+        if type(body) is not bytes:
+            body = _body_bytes(body)
+        if not 0 < len(body) <= BODY_BYTES_MAX:
+            raise _body_size(len(body))
+        if type(flag) is not int or not -_INT32 <= flag < _INT32:
+            raise LocalProtocolError(f"flag {flag!r} is no int32")
+        stored_properties = b""
+        if tags is not None or keys or properties:
+            keys = tuple(keys.split()) if isinstance(keys, str) else tuple(keys)
+            properties = MappingProxyType(dict(properties))
+            stored_properties = _stored_properties(tags, keys, properties)
+        else:
+            keys, properties = (), NO_PROPERTIES
+        put = object.__setattr__
+        put(self, "topic", topic)
+        put(self, "body", body)
+        put(self, "tags", tags)
+        put(self, "keys", keys)
+        put(self, "properties", properties)
+        put(self, "flag", flag)
+        put(self, "stored_topic", stored_topic)
+        put(self, "stored_properties", stored_properties)
+
+
+@lru_cache(maxsize=4096)
+def topic_bytes(topic: str) -> bytes:
+    """The topic as it is stored. Raises LocalProtocolError for what is no topic's name, and for topics that only the broker writes."""
+    check_topic(topic)
+    if not is_sendable_topic(topic):
+        raise LocalProtocolError(f"topic {topic!r} is the broker's own: nobody may send to it")
+    return topic.encode()
+
+
+def _stored_properties(tags: str | None, keys: tuple[str, ...], properties: Mapping[str, str]) -> bytes:
+    check_user_properties(properties)
+    stored = dict(properties)
+    if tags is not None:
+        check_tag(tags)
+        stored[TAGS] = tags
+    for key in keys:
+        check_text("key", key)
+        if key.split() != [key]:
+            raise LocalProtocolError(f"key {key[:40]!r} holds a blank: keys are stored separated by blanks")
+    if keys:
+        stored[KEYS] = " ".join(keys)
+    encoded = encode_properties(stored)
+    _check_properties_fit(len(encoded))
+    return encoded
+
+
+def check_tag(tag: str) -> None:
+    """Raises LocalProtocolError for a tag that no subscription could name."""
+    check_text("tag", tag)
+    if tag != tag.strip() or "||" in tag or tag == "*":
+        raise LocalProtocolError(f"tag {tag[:40]!r} could not be subscribed to: no blanks around it, no `||`, not `*`")
+
+
+def encode_message(
+    message: Message,
+    queue_id: int,
+    unique_key: str,
+    born_ms: int,
+    sharding_key: str | None = None,
+    extra: Mapping[str, str] | None = None,
+) -> bytes:
+    """The record that a client sends: the broker's fields zero. `extra` properties (lockstep's own) come first.
+
+    Room is kept for `sequence.stamp`. Raises LocalProtocolError for a bad sharding key, or properties that are too long together.
+    """
+    parts = [encode_properties(extra)] if extra else []
+    if message.stored_properties:
+        parts.append(message.stored_properties)
+    if sharding_key is not None:
+        check_text("sharding_key", sharding_key)
+        parts.append(_SHARDING_KEY_HEAD + sharding_key.encode())
+    parts.append(_UNIQ_KEY_HEAD + unique_key.encode())
+    properties = b"\x02".join(parts)
+    if not extra or LS_SEQ not in extra:
+        _check_properties_fit(len(properties))
+    return encode_record(message.stored_topic, queue_id, message.body, properties, flag=message.flag, born_ms=born_ms)
+
+
+def _check_properties_fit(properties_bytes: int) -> None:
+    if properties_bytes > PROPERTIES_BYTES_MAX - STAMP_BYTES:
+        raise LocalProtocolError(
+            f"properties have {properties_bytes} bytes with tags and keys: at most {PROPERTIES_BYTES_MAX - STAMP_BYTES}; "
+            "put large values into the body"
+        )
+
+
+def _body_bytes(body: object) -> bytes:
+    if isinstance(body, bytes | bytearray | memoryview):
+        return bytes(body)
+    hint = ": call .encode() on it" if isinstance(body, str) else ""
+    raise LocalProtocolError(f"body is a {type(body).__name__}, expected bytes{hint}")
+
+
+def _body_size(size: int) -> LocalProtocolError:
+    if size == 0:
+        return LocalProtocolError("the message body length is zero: a message has at least 1 byte")
+    return LocalProtocolError(f"the message body has {size} bytes, over max value, MAX: {BODY_BYTES_MAX}")
+
+
+class MessageExt:
+    """A message as it was stored. Fields are read from the pulled bytes when they are first asked for; nothing raises then.
+
+    It keeps the bytes of its whole pull alive; `body` is a copy of its own.
+    """
+
+    __slots__ = ("_body", "_data", "_end", "_properties", "_properties_at", "_start", "_topic_at", "broker_name", "queue_offset")
+
+    broker_name: str
+    """The broker that stored it."""
+    queue_offset: int
+    """Its place in its queue: dense, from 0."""
+    _data: bytes
+    _start: int
+    _topic_at: int
+    _properties_at: int
+    _end: int
+    _body: bytes | None
+    _properties: dict[str, str] | None
+
+    @property
+    def topic(self) -> str:
+        return str(self._data[self._topic_at : self._properties_at - 2], "utf-8", "replace")
+
+    @property
+    def body(self) -> bytes:
+        body = self._body
+        if body is None:
+            body = self._body = self._data[self._start + BODY_AT : self._topic_at - 1]
+        return body
+
+    @property
+    def body_bytes(self) -> int:
+        """The body's size, without copying it."""
+        return self._topic_at - 1 - self._start - BODY_AT
+
+    @property
+    def record_bytes(self) -> int:
+        """Size of the whole stored record."""
+        return self._end - self._start
+
+    @property
+    def all_properties(self) -> Mapping[str, str]:
+        """Every stored property, lockstep's own too."""
+        properties = self._properties
+        if properties is None:
+            properties = self._properties = split_properties(str(self._data[self._properties_at : self._end], "utf-8", "replace"))
+        return properties
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The stored properties (TAGS, KEYS and UNIQ_KEY among them, as in RocketMQ) without lockstep's own. A new dict."""
+        return {name: value for name, value in self.all_properties.items() if not name.startswith(OWN_PREFIX)}
+
+    @property
+    def tags(self) -> str | None:
+        return self.all_properties.get(TAGS)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(self.all_properties.get(KEYS, "").split())
+
+    @property
+    def sharding_key(self) -> str | None:
+        return self.all_properties.get(SHARDING_KEY)
+
+    @property
+    def message_id(self) -> str:
+        """The id that the producer gave (UNIQ_KEY), else `offset_message_id`. RocketMQ: msgId."""
+        return self.all_properties.get(UNIQ_KEY) or self.offset_message_id
+
+    @property
+    def offset_message_id(self) -> str:
+        """Store host and log offset in hex: unique in the cluster. RocketMQ: offsetMsgId."""
+        host = self._data[self._start + STORE_HOST_AT : self._start + STORE_HOST_AT + 8]
+        return message_id_of(host, self.physical_offset)
+
+    @property
+    def queue_id(self) -> int:
+        return self._int32(QUEUE_ID_AT)
+
+    @property
+    def physical_offset(self) -> int:
+        """Where the record stands in its broker's log."""
+        return self._int64(PHYSICAL_OFFSET_AT)
+
+    @property
+    def flag(self) -> int:
+        return self._int32(FLAG_AT)
+
+    @property
+    def sys_flag(self) -> int:
+        return self._int32(SYS_FLAG_AT)
+
+    @property
+    def reconsume_times(self) -> int:
+        return self._int32(RECONSUME_TIMES_AT)
+
+    @property
+    def born_ms(self) -> int:
+        """When the producer made it, by its own clock: ms since 1970."""
+        return self._int64(BORN_TIMESTAMP_AT)
+
+    @property
+    def stored_ms(self) -> int:
+        """When the broker stored it: ms since 1970; never falls within a queue."""
+        return self._int64(STORE_TIMESTAMP_AT)
+
+    @property
+    def born_at(self) -> datetime:
+        """`born_ms` as an aware datetime (UTC), held to the years 1970 … 9999."""
+        return _instant(self.born_ms)
+
+    @property
+    def stored_at(self) -> datetime:
+        """`stored_ms` as an aware datetime (UTC), held to the years 1970 … 9999."""
+        return _instant(self.stored_ms)
+
+    def __repr__(self) -> str:
+        place = f"{self.topic}@{self.broker_name}:{self.queue_id} offset {self.queue_offset}"
+        return f"MessageExt({place}, {self.body_bytes} bytes, {self.message_id})"
+
+    def _int32(self, at: int) -> int:
+        value: int = INT32.unpack_from(self._data, self._start + at)[0]
+        return value
+
+    def _int64(self, at: int) -> int:
+        value: int = INT64.unpack_from(self._data, self._start + at)[0]
+        return value
+
+
+def _instant(ms: int) -> datetime:
+    return _EPOCH + timedelta(milliseconds=min(max(ms, 0), _YEAR_9999_MS))
+
+
+_GLANCE = Struct(">II12xq56xi")
+"""Bytes 0 … 88, only total size, magic, queue offset and body length."""
+
+
+def decode_messages(data: bytes, broker_name: str) -> list[MessageExt]:
+    """The messages of a pull's body. Every length is checked here, so that nothing raises later; the rest is read on demand.
+
+    Raises RemoteProtocolError where the bytes are not whole records of v1.
+    """
+    messages: list[MessageExt] = []
+    append = messages.append
+    glance = _GLANCE.unpack_from
+    new = MessageExt.__new__
+    start = 0
+    data_bytes = len(data)
+    while start < data_bytes:
+        if data_bytes - start < RECORD_BYTES_MIN:
+            raise RemoteProtocolError(f"record at {start}: {data_bytes - start} bytes are left, a record has at least {RECORD_BYTES_MIN}")
+        size, magic, queue_offset, body_bytes = glance(data, start)
+        end = start + size
+        topic_at = start + 89 + body_bytes
+        if magic != MAGIC or body_bytes < 0 or end > data_bytes or topic_at + 2 > end:
+            raise _broken(data, start)
+        properties_at = topic_at + 2 + data[topic_at - 1]
+        if properties_at > end or (data[properties_at - 2] << 8 | data[properties_at - 1]) != end - properties_at:
+            raise _broken(data, start)
+        message = new(MessageExt)
+        message._data = data
+        message._start = start
+        message._topic_at = topic_at
+        message._properties_at = properties_at
+        message._end = end
+        message._body = None
+        message._properties = None
+        message.broker_name = broker_name
+        message.queue_offset = queue_offset
+        append(message)
+        start = end
+    return messages
+
+
+def _broken(data: bytes, start: int) -> RemoteProtocolError:
+    """What is wrong with the record that `decode_messages` refused."""
+    magic = int.from_bytes(data[start + 4 : start + 8], "big")
+    if magic != MAGIC:
+        return RemoteProtocolError(f"record at {start}: magic {magic:08X}, expected {MAGIC:08X}")
+    try:
+        record_bounds(data, start)
+    except RemoteProtocolError as error:
+        return error
+    return RemoteProtocolError(f"record at {start}: its lengths do not agree")

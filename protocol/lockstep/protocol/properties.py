@@ -1,0 +1,105 @@
+"""A message's properties: `name 0x01 value 0x02 name 0x01 value`. RocketMQ: MessageDecoder.messageProperties2String, MessageConst.
+
+Nothing is escaped, so names and values may not hold 0x01 or 0x02. The last 0x02 is written by some RocketMQ releases and not by others:
+both are read; we write none, as 4.9.8.
+"""
+
+from collections.abc import Mapping
+
+from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
+from lockstep.protocol.record import PROPERTIES_BYTES_MAX
+
+TAGS = "TAGS"
+KEYS = "KEYS"
+UNIQ_KEY = "UNIQ_KEY"
+DELAY = "DELAY"
+WAIT = "WAIT"
+RETRY_TOPIC = "RETRY_TOPIC"
+ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
+REAL_TOPIC = "REAL_TOPIC"
+REAL_QID = "REAL_QID"
+TRAN_MSG = "TRAN_MSG"
+PGROUP = "PGROUP"
+RECONSUME_TIME = "RECONSUME_TIME"
+MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
+SHARDING_KEY = "__SHARDINGKEY"
+TIMER_DELAY_SEC = "TIMER_DELAY_SEC"
+TIMER_DELAY_MS = "TIMER_DELAY_MS"
+TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
+OWN_PREFIX = "__LS_"
+"""lockstep's own: refused from users, hidden in MessageExt.properties."""
+LS_SEQ = "__LS_SEQ"
+"""The frame's place in an idempotent producer's stream (sequence.py)."""
+
+NAME_END = "\x01"
+VALUE_END = "\x02"
+
+RESERVED_PREFIXES = (OWN_PREFIX, "__RMQ.TRANSIENT.", "TIMER_")
+RESERVED = frozenset(
+    f"{TAGS} {KEYS} {UNIQ_KEY} {DELAY} {WAIT} {RETRY_TOPIC} {ORIGIN_MESSAGE_ID} {REAL_TOPIC} {REAL_QID} {TRAN_MSG} {PGROUP} "
+    f"{RECONSUME_TIME} {MAX_RECONSUME_TIMES} {SHARDING_KEY} {TIMER_DELAY_SEC} {TIMER_DELAY_MS} {TIMER_DELIVER_MS} "
+    "TRAN_PREPARED_QUEUE_OFFSET TRANSACTION_CHECK_TIMES CHECK_IMMUNITY_TIME_IN_SECONDS __transactionId__ "
+    "MIN_OFFSET MAX_OFFSET CONSUME_START_TIME CLUSTER MSG_REGION TRACE_ON "
+    "CORRELATION_ID REPLY_TO_CLIENT TTL MSG_TYPE ARRIVE_TIME PUSH_REPLY_TIME INSTANCE_ID "
+    "BUYER_ID TRANSFER_FLAG CORRECTION_FLAG MQ2_FLAG INNER_MULTI_DISPATCH INNER_MULTI_QUEUE_OFFSET "
+    "POP_CK POP_CK_OFFSET 1ST_POP_TIME INNER_NUM INNER_BASE DUP_INFO EXTEND_UNIQ_INFO TRACE_CONTEXT __BORNHOST BORN_TIMESTAMP "
+    "__CRC32# DLQ_ORIGIN_TOPIC DLQ_ORIGIN_MESSAGE_ID SHARDING_KEY".split()
+)
+"""Names that a user may not set: RocketMQ or lockstep gives them a meaning. RocketMQ: MessageConst.STRING_HASH_SET."""
+
+
+def encode_properties(properties: Mapping[str, str]) -> bytes:
+    """The stored form, in the mapping's order. Says nothing about reserved names: see `check_user_properties`."""
+    return VALUE_END.join([f"{name}{NAME_END}{value}" for name, value in properties.items()]).encode()
+
+
+def decode_properties(data: bytes | bytearray | memoryview | str) -> dict[str, str]:
+    """The properties by name, both trailing forms. A pair without name or value is dropped, as RocketMQ does; of two the last one wins.
+
+    Raises RemoteProtocolError for bytes that are not UTF-8.
+    """
+    if isinstance(data, str):
+        text = data
+    else:
+        try:
+            text = str(data, "utf-8")
+        except UnicodeDecodeError as error:
+            raise RemoteProtocolError(f"properties are not UTF-8: {error.reason} at byte {error.start}") from None
+    return split_properties(text)
+
+
+def split_properties(text: str) -> dict[str, str]:
+    """`decode_properties` of a text; raises nothing."""
+    properties = {}
+    for pair in text.split(VALUE_END):
+        name, _, value = pair.partition(NAME_END)
+        if name and value:
+            properties[name] = value
+    return properties
+
+
+def check_user_properties(properties: Mapping[str, str]) -> None:
+    """Raises LocalProtocolError for reserved names, empty names or values, 0x01 or 0x02, text that is not Unicode, and too many bytes."""
+    for name, value in properties.items():
+        check_text("property name", name)
+        check_text(f"property {name!r}", value)
+        if name in RESERVED or name.startswith(RESERVED_PREFIXES):
+            raise LocalProtocolError(f"property {name!r} is reserved: choose another name (tags, keys and sharding_key are arguments)")
+    size = len(encode_properties(properties))
+    if size > PROPERTIES_BYTES_MAX:
+        raise LocalProtocolError(f"properties have {size} bytes: at most {PROPERTIES_BYTES_MAX}; put large values into the body")
+
+
+def check_text(what: str, text: object) -> None:
+    """Raises LocalProtocolError unless `text` can stand in a property: a str, not empty, Unicode, without 0x01 and 0x02."""
+    if not isinstance(text, str):
+        raise LocalProtocolError(f"{what} is a {type(text).__name__}: expected str")
+    if not text:
+        raise LocalProtocolError(f"{what} is empty: RocketMQ drops properties without a name or value, leave it out")
+    if NAME_END in text or VALUE_END in text:
+        raise LocalProtocolError(f"{what} {text[:40]!r} holds 0x01 or 0x02, which separate properties on the wire")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise LocalProtocolError(f"{what} {text[:40]!r} holds half a surrogate pair, which is not UTF-8") from None

@@ -1,0 +1,262 @@
+"""The stored message, byte for byte as Apache RocketMQ 4.9 stores it (v1, IPv4). RocketMQ: MessageDecoder, CommitLog.
+
+    0   4   total size           91 + n + t + p
+    4   4   magic                DA A3 20 A7
+    8   4   body CRC             CRC-32 of the body & 7F FF FF FF
+    12  4   queue id
+    16  4   flag                 the user's
+    20  8   queue offset         *
+    28  8   physical offset      *
+    36  4   sys flag
+    40  8   born timestamp       ms since 1970
+    48  8   born host            *  IPv4 4, port 4
+    56  8   store timestamp      *  ms since 1970
+    64  8   store host           *  IPv4 4, port 4
+    72  4   reconsume times
+    76  8   prepared transaction offset
+    84  4   body length n,           88    body
+    88+n      1   topic length t,        89+n      topic
+    89+n+t    2   properties length p,   91+n+t    properties
+
+All integers big-endian, signed. Fields marked * are the broker's: a client leaves them zero, and digests of a frame are taken with
+them zero. Records follow one another without padding.
+"""
+
+import zlib
+from collections.abc import Iterator
+from functools import lru_cache
+from struct import Struct
+from struct import error as StructError
+
+from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
+
+MAGIC = 0xDAA320A7
+BLANK_MAGIC = 0xCBD43194
+"""Fills the rest of a commit log segment; never on the wire."""
+
+TOTAL_SIZE_AT = 0
+MAGIC_AT = 4
+BODY_CRC_AT = 8
+QUEUE_ID_AT = 12
+FLAG_AT = 16
+QUEUE_OFFSET_AT = 20
+PHYSICAL_OFFSET_AT = 28
+SYS_FLAG_AT = 36
+BORN_TIMESTAMP_AT = 40
+BORN_HOST_AT = 48
+STORE_TIMESTAMP_AT = 56
+STORE_HOST_AT = 64
+RECONSUME_TIMES_AT = 72
+PREPARED_OFFSET_AT = 76
+BODY_LENGTH_AT = 84
+BODY_AT = 88
+RECORD_BYTES_MIN = 91
+"""A record without body, topic and properties."""
+
+TOPIC_BYTES_MAX = 127
+PROPERTIES_BYTES_MAX = 32767
+CRC_MASK = 0x7FFFFFFF
+
+SYS_COMPRESSED = 0x1
+SYS_TRANSACTION_MASK = 0xC
+SYS_IPV6_MASK = 0x30
+
+SIZE_AND_MAGIC = Struct(">II")
+HEAD = Struct(">IIIiiqqiq8sq8siqi")
+"""Bytes 0 … 88: every field before the body, in order."""
+PLACE = Struct(">qq")
+"""At QUEUE_OFFSET_AT: queue offset, physical offset."""
+HOSTS = Struct(">8sq8s")
+"""At BORN_HOST_AT: born host, store timestamp, store host."""
+INT32 = Struct(">i")
+UINT32 = Struct(">I")
+INT64 = Struct(">q")
+UINT16 = Struct(">H")
+
+_FRESH = Struct(">IIIii16xiq24xi8xI")
+"""HEAD with the broker's fields zero: size, magic, CRC, queue, flag, sys flag, born, reconsume times, body length."""
+_HOST = Struct(">4sI")
+_ZERO_16 = bytes(16)
+_ZERO_24 = bytes(24)
+_BYTE = [bytes((i,)) for i in range(TOPIC_BYTES_MAX + 1)]
+
+
+def encode_record(
+    topic: bytes,
+    queue_id: int,
+    body: bytes | bytearray | memoryview,
+    properties: bytes,
+    *,
+    flag: int = 0,
+    sys_flag: int = 0,
+    born_ms: int,
+    reconsume_times: int = 0,
+) -> bytes:
+    """One record with the broker's fields zero. Raises LocalProtocolError where a length or number does not fit the layout."""
+    topic_bytes = len(topic)
+    properties_bytes = len(properties)
+    body_bytes = len(body)
+    if topic_bytes > TOPIC_BYTES_MAX or properties_bytes > PROPERTIES_BYTES_MAX:
+        raise _too_long(topic_bytes, properties_bytes)
+    try:
+        return b"".join(
+            (
+                _FRESH.pack(
+                    RECORD_BYTES_MIN + body_bytes + topic_bytes + properties_bytes,
+                    MAGIC,
+                    zlib.crc32(body) & CRC_MASK,
+                    queue_id,
+                    flag,
+                    sys_flag,
+                    born_ms,
+                    reconsume_times,
+                    body_bytes,
+                ),
+                body,
+                _BYTE[topic_bytes],
+                topic,
+                properties_bytes.to_bytes(2, "big"),
+                properties,
+            )
+        )
+    except StructError as error:
+        raise LocalProtocolError(
+            f"a record's numbers do not fit its layout (queue {queue_id}, flag {flag}, born {born_ms}): {error}"
+        ) from None
+
+
+def _too_long(topic_bytes: int, properties_bytes: int) -> LocalProtocolError:
+    if topic_bytes > TOPIC_BYTES_MAX:
+        return LocalProtocolError(f"the topic has {topic_bytes} bytes: at most {TOPIC_BYTES_MAX}")
+    return LocalProtocolError(f"the properties have {properties_bytes} bytes: at most {PROPERTIES_BYTES_MAX}")
+
+
+def iter_records(data: bytes | bytearray | memoryview, start: int = 0, end: int | None = None) -> Iterator[tuple[int, int]]:
+    """(start, end) of each record in data[start:end], in order. Raises RemoteProtocolError at the first whose size or magic can't be."""
+    end = len(data) if end is None else end
+    read = SIZE_AND_MAGIC.unpack_from
+    while start < end:
+        if end - start < RECORD_BYTES_MIN:
+            raise RemoteProtocolError(f"record at {start}: {end - start} bytes are left, a record has at least {RECORD_BYTES_MIN}")
+        size, magic = read(data, start)
+        if magic != MAGIC:
+            raise RemoteProtocolError(f"record at {start}: magic {magic:08X}, expected {MAGIC:08X}")
+        if size < RECORD_BYTES_MIN or size > end - start:
+            raise RemoteProtocolError(f"record at {start}: size {size}, expected {RECORD_BYTES_MIN} … {end - start}")
+        yield start, start + size
+        start += size
+
+
+def split_records(data: bytes | bytearray | memoryview) -> list[tuple[int, int]]:
+    """All of `iter_records`."""
+    return list(iter_records(data))
+
+
+class RecordView:
+    """One record, decoded and checked. `body` and the rest are copies: the buffer may move on.
+
+    Raises RemoteProtocolError where sizes disagree, the magic is another, or a host is IPv6. The body's CRC is compared by `crc_holds`.
+    """
+
+    __slots__ = (
+        "body",
+        "body_crc",
+        "born_host",
+        "born_ms",
+        "flag",
+        "magic",
+        "physical_offset",
+        "prepared_offset",
+        "properties",
+        "queue_id",
+        "queue_offset",
+        "reconsume_times",
+        "start",
+        "store_host",
+        "store_ms",
+        "sys_flag",
+        "topic",
+        "total_size",
+    )
+
+    def __init__(self, data: bytes | bytearray | memoryview, start: int = 0) -> None:
+        if start < 0 or len(data) - start < RECORD_BYTES_MIN:
+            raise RemoteProtocolError(f"record at {start}: fewer than {RECORD_BYTES_MIN} bytes are left")
+        self.start = start
+        (
+            self.total_size,
+            self.magic,
+            self.body_crc,
+            self.queue_id,
+            self.flag,
+            self.queue_offset,
+            self.physical_offset,
+            self.sys_flag,
+            self.born_ms,
+            self.born_host,
+            self.store_ms,
+            self.store_host,
+            self.reconsume_times,
+            self.prepared_offset,
+            body_bytes,
+        ) = HEAD.unpack_from(data, start)
+        if self.magic != MAGIC:
+            raise RemoteProtocolError(f"record at {start}: magic {self.magic:08X}, expected {MAGIC:08X}")
+        if self.sys_flag & SYS_IPV6_MASK:
+            raise RemoteProtocolError(f"record at {start}: sys flag {self.sys_flag:#x} says IPv6 hosts, which are not stored here")
+        topic_at, properties_at, end = record_bounds(data, start)
+        self.body = bytes(data[start + BODY_AT : start + BODY_AT + body_bytes])
+        self.topic = bytes(data[topic_at : properties_at - 2])
+        self.properties = bytes(data[properties_at:end])
+
+    def crc_holds(self) -> bool:
+        """Whether the body is the one that the CRC was taken of."""
+        return bool(zlib.crc32(self.body) & CRC_MASK == self.body_crc)
+
+
+def record_bounds(data: bytes | bytearray | memoryview, start: int = 0) -> tuple[int, int, int]:
+    """(where the topic begins, where the properties begin, where the record ends); every inner length is checked against the total.
+
+    Raises RemoteProtocolError. The magic is not looked at.
+    """
+    left = len(data) - start
+    if left < RECORD_BYTES_MIN:
+        raise RemoteProtocolError(f"record at {start}: {left} bytes are left, a record has at least {RECORD_BYTES_MIN}")
+    size: int = UINT32.unpack_from(data, start)[0]
+    body_bytes: int = INT32.unpack_from(data, start + BODY_LENGTH_AT)[0]
+    rest = size - RECORD_BYTES_MIN - body_bytes
+    if size > left or body_bytes < 0 or rest < 0:
+        raise RemoteProtocolError(f"record at {start}: size {size} and body length {body_bytes} do not fit the {left} bytes that are there")
+    topic_at = start + BODY_AT + body_bytes + 1
+    topic_bytes = data[topic_at - 1]
+    if topic_bytes > TOPIC_BYTES_MAX or topic_bytes > rest:
+        raise RemoteProtocolError(f"record at {start}: topic length {topic_bytes}, expected 0 … {min(rest, TOPIC_BYTES_MAX)}")
+    properties_at = topic_at + topic_bytes + 2
+    properties_bytes = data[properties_at - 2] << 8 | data[properties_at - 1]
+    if properties_bytes != rest - topic_bytes or properties_bytes > PROPERTIES_BYTES_MAX:
+        raise RemoteProtocolError(f"record at {start}: properties length {properties_bytes}, the total size says {rest - topic_bytes}")
+    return topic_at, properties_at, start + size
+
+
+def zero_broker_fields(buffer: bytearray | memoryview, start: int = 0) -> None:
+    """Puts the record at `start` back into the form in which a client sends it: queue and physical offset, hosts and store time zero."""
+    buffer[start + QUEUE_OFFSET_AT : start + SYS_FLAG_AT] = _ZERO_16
+    buffer[start + BORN_HOST_AT : start + RECONSUME_TIMES_AT] = _ZERO_24
+
+
+@lru_cache(maxsize=1024)
+def pack_host(address: str) -> bytes:
+    """ "ip:port" as the 8 bytes of a born or store host (IPv4 4, port 4). Raises LocalProtocolError for anything but IPv4:port."""
+    ip, _, port = address.rpartition(":")
+    parts = ip.split(".")
+    if len(parts) != 4 or not all(part.isdecimal() and part.isascii() and int(part) < 256 for part in parts):
+        raise LocalProtocolError(f"address {address[:80]!r}: expected IPv4:port, the stored layout has room for nothing else")
+    if not (port.isdecimal() and port.isascii() and int(port) < 65536):
+        raise LocalProtocolError(f"address {address[:80]!r}: expected a port 0 … 65535")
+    return _HOST.pack(bytes(map(int, parts)), int(port))
+
+
+def host_address(host: bytes) -> str:
+    """The 8 bytes of a born or store host as "ip:port"."""
+    ip, port = _HOST.unpack(host)
+    return f"{ip[0]}.{ip[1]}.{ip[2]}.{ip[3]}:{port}"
