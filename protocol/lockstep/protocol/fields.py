@@ -1,7 +1,8 @@
 """Frozen dataclasses ↔ plain values (maps, lists, ints, strings, bytes): one converter for header fields and structured bodies.
 
-A field travels under its name in camelCase, or under `field(metadata={"wire": "clientID"})`. None is left out. Unknown names are
-ignored (a later version may send more). A missing or mistyped value raises RemoteProtocolError naming class, field and what was expected.
+A field travels under its name in camelCase, or under `field(metadata={"wire": "clientID"})`. None is left out. Maps are written sorted
+by name, so that equal values give equal bytes. Unknown names are ignored (a later version may send more). A missing or mistyped value
+raises RemoteProtocolError naming class, field and what was expected.
 """
 
 import dataclasses
@@ -46,7 +47,13 @@ def _identity(value: Any) -> Any:
 
 
 def _fail(where: str, expected: str, got: object) -> RemoteProtocolError:
-    return RemoteProtocolError(f"{where}: expected {expected}, got {type(got).__name__} {str(got)[:60]!r}")
+    """`got` may be deep or large, so only short scalars are shown."""
+    shown = ""
+    if isinstance(got, str | bytes):
+        shown = f" {got[:60]!r}"
+    elif isinstance(got, int | float):
+        shown = f" {got!r}"
+    return RemoteProtocolError(f"{where}: expected {expected}, got {type(got).__name__}{shown}")
 
 
 @cache
@@ -60,7 +67,7 @@ def _encoder(kind: Any) -> Convert:
         return list if inner is _identity else (lambda value: [inner(item) for item in value])
     if origin in (dict, Mapping):
         inner = _encoder(args[1])
-        return dict if inner is _identity else (lambda value: {key: inner(item) for key, item in value.items()})
+        return lambda value: {key: inner(value[key]) for key in sorted(value)}
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return lambda value: value.value
     if dataclasses.is_dataclass(kind):
@@ -134,13 +141,24 @@ def _map_decoder(key: Convert, inner: Convert, where: str) -> Convert:
 
 
 def _enum_decoder(kind: type[enum.Enum], where: str) -> Convert:
+    members = {member.value: member for member in kind}
+    plain_types = {type(value) for value in members}
+    expected = "one of " + ", ".join(str(value) for value in members)
+
     def decode(value: Any) -> Any:
-        try:
-            return kind(value)
-        except ValueError:
-            raise _fail(where, "one of " + ", ".join(str(member.value) for member in kind), value) from None
+        if type(value) not in plain_types or value not in members:
+            raise _fail(where, expected, value)
+        return members[value]
 
     return decode
+
+
+def _exact(kind: Any) -> Any:
+    """The type of which a value may be taken as it is, without a call: a scalar's own, also where None is allowed."""
+    args = typing.get_args(kind)
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        kind = _some(args)
+    return kind if kind in (str, int, bool, bytes, float) else None
 
 
 def _dataclass_decoder(cls: type) -> Convert:
@@ -152,15 +170,17 @@ def _dataclass_decoder(cls: type) -> Convert:
             default = f.default_factory()
         elif default is _MISSING and type(None) in typing.get_args(hints[f.name]):
             default = None
-        plan.append((_wire_name(f), _decoder(hints[f.name], f"{cls.__name__}.{_wire_name(f)}"), default))
+        plan.append((_wire_name(f), _exact(hints[f.name]), _decoder(hints[f.name], f"{cls.__name__}.{_wire_name(f)}"), default))
 
     def decode(value: Any) -> Any:
         if not isinstance(value, dict):
             raise _fail(cls.__name__, "map", value)
         items = []
-        for wire, convert, default in plan:
+        for wire, exact, convert, default in plan:
             item = value.get(wire, _MISSING)
-            if item is not _MISSING:
+            if type(item) is exact:
+                items.append(item)
+            elif item is not _MISSING:
                 items.append(convert(item))
             elif default is not _MISSING:
                 items.append(default)

@@ -74,12 +74,13 @@ class FrameBuffer:
         start = self._position
         available = len(data) - start
         if available < _PREFIX_BYTES:
-            if available >= 4 or self._error is not None:
-                self._check_length(_LENGTH.unpack_from(data, start)[0] if self._error is None else 0)
+            if self._error is not None:
+                raise RemoteProtocolError(self._error)
+            if available >= 4:
+                self._check_length(_LENGTH.unpack_from(data, start)[0])
             return None
         length, word = _PREFIX.unpack_from(data, start)
-        if length < 4 or length > self._frame_bytes_max - 4:
-            self._check_length(length)
+        self._check_length(length)
         header_bytes = word & 0xFFFFFF
         codec = CODECS.get(word >> 24)
         if codec is None:
@@ -102,8 +103,6 @@ class FrameBuffer:
         return command
 
     def _check_length(self, length: int) -> None:
-        if self._error is not None:
-            raise RemoteProtocolError(self._error)
         if length < 4 or length > self._frame_bytes_max - 4:
             raise self._fail(f"frame length {length} is refused: 4 … {self._frame_bytes_max - 4}")
 
