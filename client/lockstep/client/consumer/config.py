@@ -1,0 +1,149 @@
+"""What a user may set on a consumer, with the ranges that are checked at construction. RocketMQ: DefaultMQPushConsumer's fields."""
+
+from dataclasses import dataclass, field, fields
+from typing import Literal, TypedDict
+
+from lockstep.protocol.allocate import STRATEGIES
+from lockstep.protocol.bodies import MessageModel, StartPoint
+from lockstep.protocol.errors import ConfigError
+
+ConsumeFromWhere = StartPoint
+"""RocketMQ's name: FIRST_OFFSET, LAST_OFFSET, TIMESTAMP; looked at only where the group has no progress."""
+
+SUSPEND_MS_MIN = 10
+SUSPEND_MS_MAX = 30_000
+"""Every pause between two calls of one batch lies in 10 ≤ ms ≤ 30,000. RocketMQ: ConsumeMessageOrderlyService."""
+
+BLOCKED_AFTER_ATTEMPTS = 3
+"""With unlimited attempts, QueueBlocked is told at this many failed calls and at each doubling."""
+
+
+def clamp_suspend_ms(suspend_ms: float) -> int:
+    return int(min(max(suspend_ms, SUSPEND_MS_MIN), SUSPEND_MS_MAX))
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Pause before the n-th further try: first_ms · factor^(n−1), at most max_ms, clamped to 10 … 30,000 ms."""
+
+    first_ms: int = 1_000
+    factor: float = 2.0
+    max_ms: int = SUSPEND_MS_MAX
+
+    def __post_init__(self) -> None:
+        if self.first_ms < 1 or self.factor < 1 or self.max_ms < self.first_ms:
+            raise ConfigError(f"{self}: expected first_ms ≥ 1, factor ≥ 1, max_ms ≥ first_ms")
+
+    def pause_ms(self, attempts: int) -> int:
+        """`attempts` = failed calls so far, ≥ 1."""
+        exponent = min(attempts - 1, 64)  # beyond this any factor > 1 has long met max_ms; bounds the power
+        return clamp_suspend_ms(min(self.first_ms * self.factor**exponent, self.max_ms))
+
+
+@dataclass(frozen=True, slots=True)
+class OrderedRetry:
+    """What becomes of a batch that fails (the listener raised, returned None or no status, or SUSPEND).
+
+    `max_attempts` None: tried for ever with back-off, as RocketMQ does. A number with `on_exhausted="block"`: after that many failed calls
+    the queue stands still and QueueBlocked is told; the next grant (restart, move) or `consumer.resume()` gives it one call more. Attempts
+    are stored with the progress: neither a move nor a restart resets them. Nothing is skipped, ever.
+    """
+
+    max_attempts: int | None = None
+    backoff: Backoff = field(default_factory=Backoff)
+    on_exhausted: Literal["block"] = "block"
+
+    def __post_init__(self) -> None:
+        if self.max_attempts is not None and self.max_attempts < 1:
+            raise ConfigError(f"max_attempts {self.max_attempts}: expected None (unlimited) or ≥ 1")
+        if self.on_exhausted != "block":
+            raise ConfigError(f'on_exhausted {self.on_exhausted!r}: expected "block" (dead-lettering is not built yet)')
+
+    def exhausted(self, attempts: int) -> bool:
+        return self.max_attempts is not None and attempts >= self.max_attempts
+
+    def tells(self, attempts: int) -> bool:
+        """Whether QueueBlocked is told after this many failed calls."""
+        if self.max_attempts is not None:
+            return attempts >= self.max_attempts
+        step, rest = divmod(attempts, BLOCKED_AFTER_ATTEMPTS)
+        return rest == 0 and step > 0 and step & (step - 1) == 0
+
+
+class ConsumerOptions(TypedDict, total=False):
+    """The keywords of PushConsumer beside its group and nameserver: ConsumerConfig's fields."""
+
+    consume_from_where: StartPoint
+    consume_timestamp_ms: int | None
+    message_model: MessageModel
+    allocate: str
+    batch_count: int
+    commit: Literal["interval", "each"]
+    retry: OrderedRetry
+    suspend_current_queue_time_ms: int
+    pull_count: int
+    pull_bytes: int
+    queue_count_max: int
+    queue_bytes_max: int
+    queue_span_max: int
+    drain_timeout_ms: int
+    stop_timeout_ms: int
+
+
+_RANGES = {
+    "batch_count": (1, 1_024),
+    "suspend_current_queue_time_ms": (SUSPEND_MS_MIN, SUSPEND_MS_MAX),
+    "pull_count": (1, 1_000),
+    "pull_bytes": (1, 1 << 20),
+    "queue_count_max": (1, 65_535),
+    "queue_bytes_max": (1, 1 << 30),
+    "queue_span_max": (1, 1 << 31),
+    "drain_timeout_ms": (0, 600_000),
+    "stop_timeout_ms": (0, 600_000),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerConfig:
+    """A push consumer's settings. Each integer has a range (`_RANGES`); ConfigError names the one that is outside."""
+
+    consume_from_where: StartPoint = StartPoint.FIRST_OFFSET
+    consume_timestamp_ms: int | None = None
+    """With ConsumeFromWhere.TIMESTAMP: store time, ms since 1970."""
+    message_model: MessageModel = MessageModel.CLUSTERING
+    allocate: str = "by_broker"
+    batch_count: int = 1
+    """Messages a listener call at most. RocketMQ: consumeMessageBatchMaxSize."""
+    commit: Literal["interval", "each"] = "interval"
+    """"interval": by SYNC at most every 100 ms. "each": the next batch waits until the commit is answered."""
+    retry: OrderedRetry = field(default_factory=OrderedRetry)
+    suspend_current_queue_time_ms: int = 1_000
+    """Pause after a listener returned SUSPEND_CURRENT_QUEUE_A_MOMENT and named no pause of its own."""
+    pull_count: int = 1_000
+    pull_bytes: int = 1 << 20
+    """What one pull asks for at most; the broker caps it (wire.md)."""
+    queue_count_max: int = 1_000
+    """Messages of one queue held here at most. RocketMQ: pullThresholdForQueue."""
+    queue_bytes_max: int = 100 << 20
+    """Record bytes of one queue held here, exceeded by one pull at most. RocketMQ: pullThresholdSizeForQueue."""
+    queue_span_max: int = 2_000
+    """Pulling waits while next pull offset − first unfinished offset exceeds this. RocketMQ: consumeConcurrentlyMaxSpan."""
+    drain_timeout_ms: int = 30_000
+    """How long a running listener may go on when a rebalance takes its queue away."""
+    stop_timeout_ms: int = 8_000
+    """The same when the consumer stops."""
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            low, high = _RANGES.get(f.name, (None, None))
+            value = getattr(self, f.name)
+            if low is not None and high is not None and not (type(value) is int and low <= value <= high):
+                raise ConfigError(f"{f.name} {value!r}: expected an integer in {low:,} … {high:,}")
+        if self.message_model is not MessageModel.CLUSTERING:
+            raise ConfigError(f"message_model {self.message_model.value}: only CLUSTERING is built yet")
+        if self.allocate not in STRATEGIES:
+            raise ConfigError(f"allocate {self.allocate!r}: expected one of {', '.join(STRATEGIES)}")
+        if self.commit not in ("interval", "each"):
+            raise ConfigError(f'commit {self.commit!r}: expected "interval" or "each"')
+        if self.consume_from_where is StartPoint.TIMESTAMP and self.consume_timestamp_ms is None:
+            raise ConfigError("consume_from_where TIMESTAMP needs consume_timestamp_ms (store time, ms since 1970)")

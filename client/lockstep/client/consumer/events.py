@@ -1,0 +1,45 @@
+"""What a consumer tells beside messages: frozen values for `consumer.on_event(callback)`; each is logged too."""
+
+from dataclasses import dataclass
+
+from lockstep.protocol.queue import MessageQueue
+
+
+@dataclass(frozen=True, slots=True)
+class QueueAssigned:
+    """The broker granted the queue: consumption begins at `offset` under `epoch`."""
+
+    queue: MessageQueue
+    epoch: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRevoked:
+    """The queue is no longer this consumer's. `fenced`: by a higher epoch, not by a release of its own."""
+
+    queue: MessageQueue
+    epoch: int
+    fenced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class QueueGap:
+    """Messages `first` ≤ offset < `end` were removed by retention before the group consumed them."""
+
+    queue: MessageQueue
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueBlocked:
+    """The batch that begins at `offset` has failed `attempts` times; everything behind it in the queue waits."""
+
+    queue: MessageQueue
+    offset: int
+    attempts: int
+    error: str
+
+
+ConsumerEvent = QueueAssigned | QueueRevoked | QueueGap | QueueBlocked

@@ -1,0 +1,168 @@
+"""What a listener gets and returns, and what its answer means for the queue. RocketMQ: MessageListenerOrderly, ConsumeOrderlyContext."""
+
+import asyncio
+import inspect
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from lockstep.protocol.message import MessageExt
+from lockstep.protocol.queue import MessageQueue
+
+
+class ConsumeOrderlyStatus(Enum):
+    """What an orderly listener returns. None, any other value or an exception counts as SUSPEND_CURRENT_QUEUE_A_MOMENT."""
+
+    SUCCESS = "SUCCESS"
+    SUSPEND_CURRENT_QUEUE_A_MOMENT = "SUSPEND_CURRENT_QUEUE_A_MOMENT"
+    COMMIT = "COMMIT"
+    """With `context.auto_commit = False`: everything taken and not committed so far is done."""
+    ROLLBACK = "ROLLBACK"
+    """With `context.auto_commit = False`: everything taken and not committed so far comes again."""
+
+
+class Step(Enum):
+    """What a call's status does to the process queue."""
+
+    COMMIT = "commit all that is taken"
+    KEEP = "count only: it stays taken until a COMMIT"
+    ROLL_BACK = "all that is taken waits again"
+    PUT_BACK = "this batch waits again, attempts + 1"
+
+
+_S = ConsumeOrderlyStatus
+STEPS: dict[tuple[bool, ConsumeOrderlyStatus], Step] = {
+    (True, _S.SUCCESS): Step.COMMIT,
+    (True, _S.COMMIT): Step.COMMIT,
+    (True, _S.ROLLBACK): Step.COMMIT,
+    (True, _S.SUSPEND_CURRENT_QUEUE_A_MOMENT): Step.PUT_BACK,
+    (False, _S.SUCCESS): Step.KEEP,
+    (False, _S.COMMIT): Step.COMMIT,
+    (False, _S.ROLLBACK): Step.ROLL_BACK,
+    (False, _S.SUSPEND_CURRENT_QUEUE_A_MOMENT): Step.PUT_BACK,
+}
+"""(auto_commit, status) → step. COMMIT and ROLLBACK under auto commit are warned of and count as SUCCESS (RocketMQ's table, C.13)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """The right under which a call runs, for conditional writes of the user's own: refuse what carries a lower epoch than was seen.
+
+    Epochs compare only within one (group, topic, broker, queue).
+    """
+
+    group: str
+    topic: str
+    broker: str
+    queue: int
+    epoch: int
+
+    def to_json(self) -> str:
+        """The epoch is printed as a string: it has more digits than a JSON reader's double may hold."""
+        return json.dumps({"group": self.group, "topic": self.topic, "broker": self.broker, "queue": self.queue, "epoch": str(self.epoch)})
+
+    def __str__(self) -> str:
+        return self.to_json()
+
+
+class Cancelled:
+    """`context.cancelled`: set once the result of this call may no longer be accepted, so that a long listener can end early.
+
+    `is_set()` may be asked from any thread, also while the event loop is blocked; `await wait()` belongs to the loop.
+    """
+
+    __slots__ = ("_lapsed", "_set", "_waiters")
+
+    def __init__(self, lapsed: Callable[[], bool]) -> None:
+        self._lapsed = lapsed
+        self._set = False
+        self._waiters: list[asyncio.Future[None]] = []
+
+    def is_set(self) -> bool:
+        if not self._set and self._lapsed():
+            self._set = True
+        return self._set
+
+    def __bool__(self) -> bool:
+        return self.is_set()
+
+    async def wait(self) -> bool:
+        if not self.is_set():
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+        return True
+
+    def set(self) -> None:
+        """On the event loop only."""
+        self._set = True
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+class OrderlyContext:
+    """One call's circumstances. RocketMQ: ConsumeOrderlyContext.
+
+    queue      the MessageQueue
+    fence      the right under which this call runs (Fence)
+    attempt    how often this batch has failed before, 0 for the first call; survives moves and restarts
+    cancelled  see Cancelled
+    auto_commit  True unless the listener sets it False: then only COMMIT moves the progress
+    suspend_current_queue_time_ms  set it with SUSPEND: pause before the next call, clamped to 10 … 30,000; None: the consumer's setting
+    """
+
+    __slots__ = ("_cancelled", "_lapsed", "attempt", "auto_commit", "fence", "queue", "suspend_current_queue_time_ms")
+
+    def __init__(self, queue: MessageQueue, fence: Fence, attempt: int, lapsed: Callable[[], bool]) -> None:
+        self.queue = queue
+        self.fence = fence
+        self.attempt = attempt
+        self.auto_commit = True
+        self.suspend_current_queue_time_ms: int | None = None
+        self._lapsed = lapsed
+        self._cancelled: Cancelled | None = None
+
+    @property
+    def cancelled(self) -> Cancelled:
+        if self._cancelled is None:
+            self._cancelled = Cancelled(self._lapsed)
+        return self._cancelled
+
+    def cancel(self) -> None:
+        """The consumer's own: this call's result may no longer be accepted."""
+        self.cancelled.set()
+
+
+OrderlyResult = ConsumeOrderlyStatus | None
+AsyncListener = Callable[[Sequence[MessageExt], OrderlyContext], Awaitable[OrderlyResult]]
+PlainListener = Callable[[Sequence[MessageExt], OrderlyContext], OrderlyResult]
+Listener = AsyncListener | PlainListener
+
+
+def is_async(listener: Listener) -> bool:
+    """Awaited on the loop (True) or run in a daemon thread (False); an object with an async `__call__` counts as async."""
+    return inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(getattr(listener, "__call__", None))  # noqa: B004
+
+
+def listener_name(listener: Listener) -> str:
+    """How logs call it: module and qualified name."""
+    named = listener if hasattr(listener, "__qualname__") else type(listener)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def read_result(result: object) -> tuple[ConsumeOrderlyStatus, str | None]:
+    """The status, and what was wrong with the result where it counts as SUSPEND for that."""
+    if isinstance(result, ConsumeOrderlyStatus):
+        return result, None
+    if result is None:
+        return ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT, "the listener returned None, expected a ConsumeOrderlyStatus"
+    if inspect.iscoroutine(result):
+        result.close()
+        return (
+            ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT,
+            "the listener returned a coroutine: declare the listener itself `async def`",
+        )
+    return ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT, f"the listener returned {result!r:.100}, expected a ConsumeOrderlyStatus"

@@ -1,0 +1,336 @@
+"""One queue between a consumer and its broker: who may call the listener, what LOCK and SYNC say of it.
+
+RocketMQ: RebalanceImpl, ProcessQueue.locked.
+
+    state      event     → state        what happened
+    WANTED     GRANTED     HELD         LOCK without an epoch was answered OK
+    HELD       STALE       GONE         a higher epoch exists, or the grant ended
+    DRAINING   ENDED       RELEASING    the running call's result is in; without a call at once
+    DRAINING   LIMIT       RELEASING    the call runs past the drain limit: a release without an offset fences it
+    DRAINING   STALE       GONE
+    RELEASING  SENT        RELEASED     the release left in a SYNC
+    RELEASING  STALE       GONE
+    RELEASED   ANSWERED    GONE
+    RELEASED   STALE       GONE
+    RELEASED   CUT         UNSURE       the connection broke: the next LOCK names it and tells
+    UNSURE     RENEWED     RELEASING
+    UNSURE     STALE       GONE
+    GONE       GRANTED     RELEASING    a grant for a queue no longer wanted is released at once
+
+`wanted` (list and layout give the queue to this client, and the consumer is not stopping) bends the state after each event:
+WANTED not wanted → GONE; HELD not wanted → DRAINING; DRAINING or RELEASING wanted again → HELD with its epoch (the release was not sent);
+GONE wanted → WANTED. RELEASED and UNSURE stay: the answer comes first, then the queue is acquired anew.
+
+A pair that is not in the table changes nothing. An answer for another epoch than the current one is ignored.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from lockstep.protocol.bodies import LockAnswer, LockItem, SyncAnswer, SyncItem, Verdict
+from lockstep.protocol.queue import MessageQueue
+
+
+class State(Enum):
+    WANTED = "wanted"
+    HELD = "held"
+    DRAINING = "draining"
+    RELEASING = "releasing"
+    RELEASED = "released"
+    UNSURE = "unsure"
+    GONE = "gone"
+
+
+class Event(Enum):
+    GRANTED = "granted"
+    RENEWED = "renewed"
+    STALE = "stale"
+    ENDED = "ended"
+    LIMIT = "limit"
+    SENT = "sent"
+    ANSWERED = "answered"
+    CUT = "cut"
+
+
+TRANSITIONS: Mapping[tuple[State, Event], State] = {
+    (State.WANTED, Event.GRANTED): State.HELD,
+    (State.HELD, Event.STALE): State.GONE,
+    (State.DRAINING, Event.ENDED): State.RELEASING,
+    (State.DRAINING, Event.LIMIT): State.RELEASING,
+    (State.DRAINING, Event.STALE): State.GONE,
+    (State.RELEASING, Event.SENT): State.RELEASED,
+    (State.RELEASING, Event.STALE): State.GONE,
+    (State.RELEASED, Event.ANSWERED): State.GONE,
+    (State.RELEASED, Event.STALE): State.GONE,
+    (State.RELEASED, Event.CUT): State.UNSURE,
+    (State.UNSURE, Event.RENEWED): State.RELEASING,
+    (State.UNSURE, Event.STALE): State.GONE,
+    (State.GONE, Event.GRANTED): State.RELEASING,
+}
+
+BENDS: Mapping[tuple[State, bool], State] = {
+    (State.WANTED, False): State.GONE,
+    (State.HELD, False): State.DRAINING,
+    (State.DRAINING, True): State.HELD,
+    (State.RELEASING, True): State.HELD,
+    (State.GONE, True): State.WANTED,
+}
+
+_HOLDING = frozenset({State.HELD, State.DRAINING, State.RELEASING, State.UNSURE})
+"""Named in LOCK with the epoch. RELEASED is not: its release left earlier on this very connection."""
+_WITH_EPOCH = _HOLDING | {State.RELEASED}
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One item as it left in SYNC or LOCK: its answer is about this and nothing later."""
+
+    owner: "QueueOwnership"
+    epoch: int | None
+    offset: int | None
+    attempts: int
+    release: bool = False
+
+
+class QueueOwnership:
+    """The machine of one (group, queue). All its methods are plain calls on the event loop; times are boot-clock milliseconds.
+
+    `changed` counts the state's changes: a shell that looks again after an await compares it.
+    """
+
+    __slots__ = (
+        "_fenced",
+        "_settled",
+        "_told",
+        "attempts",
+        "cancel_at_ms",
+        "changed",
+        "drain_at_ms",
+        "epoch",
+        "generation",
+        "group",
+        "in_lock",
+        "offset",
+        "queue",
+        "running",
+        "since",
+        "state",
+        "wanted",
+    )
+
+    def __init__(self, group: str, queue: MessageQueue) -> None:
+        self.group = group
+        self.queue = queue
+        self.state = State.GONE
+        self.wanted = False
+        self.running = False
+        """A listener call of this process works on the queue, under whichever epoch: while it does, the queue is not locked again."""
+        self.in_lock = False
+        """Named without an epoch in a LOCK that is not answered yet."""
+        self.epoch = 0
+        self.generation = 0
+        self.since = 0
+        self.offset = 0
+        """Next offset to consume, as far as results are in; valid while an epoch is held."""
+        self.attempts = 0
+        self.drain_at_ms: int | None = None
+        self.cancel_at_ms: int | None = None
+        self.changed = 0
+        self._fenced = False
+        """The release goes without an offset: a call still runs past its limit."""
+        self._told: tuple[int, int] = (0, 0)
+        """(offset, attempts) that left last on this connection."""
+        self._settled: tuple[int, int] = (0, 0)
+        """(offset, attempts) that the broker has answered OK last."""
+
+    def __repr__(self) -> str:
+        return f"<{self.group} {self.queue} {self.state.value} epoch {self.epoch} offset {self.offset}{' running' if self.running else ''}>"
+
+    # -------------------------------------------------------------------------------------------------------------- state
+
+    def _on(self, event: Event) -> bool:
+        after = TRANSITIONS.get((self.state, event))
+        if after is None:
+            return False
+        self._become(after)
+        return True
+
+    def _become(self, state: State) -> None:
+        state = BENDS.get((state, self.wanted), state)
+        if state is State.DRAINING and not self.running:
+            state = State.RELEASING
+        if state is State.HELD:
+            self.drain_at_ms = self.cancel_at_ms = None
+            self._fenced = False
+        if state is not self.state:
+            self.state = state
+            self.changed += 1
+
+    @property
+    def holds(self) -> bool:
+        """An epoch is held as far as this side knows: proof of life is due every grace/3."""
+        return self.state in _WITH_EPOCH
+
+    @property
+    def done(self) -> bool:
+        """Nothing is left to say, hear or wait for: the queue can be forgotten."""
+        return self.state is State.GONE and not self.running and not self.in_lock
+
+    # --------------------------------------------------------------------------------------------------------------- plan
+
+    def want(self) -> None:
+        """List and layout give the queue to this client."""
+        self.wanted = True
+        self._become(self.state)
+
+    def unwant(self, now_ms: int, drain_ms: int) -> None:
+        """List or layout took it away, or the consumer stops. A running call gets `drain_ms`, never more than an earlier limit left it."""
+        self.wanted = False
+        limit = now_ms + drain_ms
+        if self.drain_at_ms is None or limit < self.drain_at_ms:
+            self.drain_at_ms = limit
+            self.cancel_at_ms = limit - min(drain_ms // 4, 5_000)
+        self._become(self.state)
+        if self.state is not State.DRAINING:
+            self.drain_at_ms = self.cancel_at_ms = None
+
+    def tick(self, now_ms: int) -> bool:
+        """True: the drain limit has passed and the running call was given up."""
+        if self.state is State.DRAINING and self.drain_at_ms is not None and now_ms >= self.drain_at_ms:
+            self._fenced = True
+            self.drain_at_ms = self.cancel_at_ms = None
+            return self._on(Event.LIMIT)
+        return False
+
+    # -------------------------------------------------------------------------------------------------------------- calls
+
+    def call_started(self) -> None:
+        assert self.state is State.HELD, self
+        assert not self.running, self
+        self.running = True
+
+    def call_ended(self, epoch: int, offset: int, attempts: int) -> bool:
+        """The running call is over: results are in up to `offset` under `epoch`. False: that epoch is not held any more, they are void."""
+        self.running = False
+        self._fenced = False
+        counts = epoch == self.epoch and self.state in _HOLDING
+        if counts:
+            self.offset = offset
+            self.attempts = attempts
+        if self.state is State.DRAINING:
+            self._on(Event.ENDED)
+        return counts
+
+    def progressed(self, epoch: int, offset: int) -> None:
+        """Without a call: everything below `offset` was filtered or is gone."""
+        if epoch == self.epoch and self.state in _HOLDING and offset > self.offset:
+            self.offset = offset
+            self.attempts = 0
+
+    # --------------------------------------------------------------------------------------------------------------- LOCK
+
+    @property
+    def may_lock(self) -> bool:
+        return self.state is State.WANTED and not self.running
+
+    def lock_item(self) -> LockItem | None:
+        """How LOCK names the queue now; None: it does not."""
+        if self.may_lock:
+            return LockItem(self.group, self.queue.topic, self.queue.queue_id)
+        if self.state in _HOLDING:
+            return LockItem(self.group, self.queue.topic, self.queue.queue_id, self.epoch, self.offset, self.attempts)
+        return None
+
+    def lock_sent(self, item: LockItem) -> Sent:
+        if item.epoch is None:
+            self.in_lock = True
+        elif item.offset is not None:
+            self._told = (item.offset, item.attempts)
+        return Sent(self, item.epoch, item.offset, item.attempts)
+
+    def lock_answered(self, sent: Sent, answer: LockAnswer) -> Event | None:
+        """What the answer meant: GRANTED, RENEWED, STALE, or None (refused for now, or about an epoch that is not held any more)."""
+        if sent.epoch is None:
+            self.in_lock = False
+            if answer.verdict is not Verdict.OK or self.state not in (State.WANTED, State.GONE):
+                return None
+            self._grant(answer)
+            self._on(Event.GRANTED)
+            return Event.GRANTED
+        if sent.epoch != self.epoch or self.state not in _WITH_EPOCH:
+            return None
+        if answer.verdict is Verdict.OK and answer.epoch == sent.epoch:
+            self._settle(sent)
+            self._on(Event.RENEWED)
+            return Event.RENEWED
+        return Event.STALE if self._on(Event.STALE) else None
+
+    def _settle(self, sent: Sent) -> None:
+        """LOCK and SYNC are answered in whatever order the log confirms them: the higher one stands."""
+        if sent.offset is not None:
+            self._settled = max(self._settled, (sent.offset, sent.attempts))
+
+    def _grant(self, answer: LockAnswer) -> None:
+        self.epoch = answer.epoch
+        self.generation = answer.generation
+        self.since = answer.since
+        self.offset = answer.offset
+        self.attempts = answer.attempts
+        self._told = self._settled = (answer.offset, answer.attempts)
+        self._fenced = False
+
+    # --------------------------------------------------------------------------------------------------------------- SYNC
+
+    @property
+    def dirty(self) -> bool:
+        """SYNC has something to say of it."""
+        if self.state is State.RELEASING:
+            return True
+        return self.state in (State.HELD, State.DRAINING) and self._told != (self.offset, self.attempts)
+
+    @property
+    def settled_offset(self) -> int:
+        """Every result below it is answered OK."""
+        return self._settled[0]
+
+    def sync_item(self) -> SyncItem | None:
+        """How SYNC names the queue now; None: nothing to say."""
+        if not self.dirty:
+            return None
+        release = self.state is State.RELEASING
+        offset = None if release and self._fenced else self.offset
+        attempts = 0 if offset is None else self.attempts
+        return SyncItem(self.group, self.queue.topic, self.queue.queue_id, self.epoch, None, offset, attempts, release)
+
+    def sync_sent(self, item: SyncItem) -> Sent:
+        assert item.epoch == self.epoch, (self, item)
+        if item.offset is not None:
+            self._told = (item.offset, item.attempts)
+        if item.release:
+            self._on(Event.SENT)
+        return Sent(self, item.epoch, item.offset, item.attempts, item.release)
+
+    def sync_answered(self, sent: Sent, answer: SyncAnswer) -> Event | None:
+        """ANSWERED, STALE, or None where the answer is about an epoch that is not held any more."""
+        if sent.epoch != self.epoch or self.state not in _WITH_EPOCH or (answer.epoch is not None and answer.epoch != sent.epoch):
+            return None
+        if answer.verdict is not Verdict.OK and not sent.release:
+            return Event.STALE if self._on(Event.STALE) else None
+        if answer.verdict is Verdict.OK:
+            self._settle(sent)
+        if sent.release:
+            self._on(Event.ANSWERED if answer.verdict is not Verdict.STALE else Event.STALE)
+        return Event.STALE if answer.verdict is Verdict.STALE else Event.ANSWERED
+
+    # --------------------------------------------------------------------------------------------------------- connection
+
+    def stale(self, epoch: int) -> bool:
+        """A pull was told that `epoch` is not the current one. False: it is not held here any more, ignore it."""
+        return epoch == self.epoch and self.state in _WITH_EPOCH and self._on(Event.STALE)
+
+    def cut(self) -> None:
+        """The connection is gone: what left on it unanswered is offered again by the next LOCK, which names the queue with its epoch."""
+        self.in_lock = False
+        self._told = self._settled
+        self._on(Event.CUT)

@@ -1,0 +1,122 @@
+"""Which queues a consumer wants: every broker's own member list, every topic's layout, one `allocate`. Pure. RocketMQ: RebalanceImpl.
+
+- A list without me is no list: what was wanted at that broker stays, a heartbeat goes out and the list is asked for again.
+- A broker that has not been heard yet gives nothing and takes nothing.
+- A queue leaves only because a list or a layout says so: an unknown layout (a nameserver restarted empty) changes nothing.
+- RocketMQ's strategies, and any group with a classic member, share all queues of a topic by ONE broker's list: the first by name that can
+  be asked.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from lockstep.protocol.allocate import AVERAGE, BY_BROKER, allocate
+from lockstep.protocol.bodies import ListVersion, MemberList
+from lockstep.protocol.queue import MessageQueue, TopicLayout
+
+Wanted = Mapping[MessageQueue, None]
+"""Queues in a fixed order (topic, then layout): a dict serves as an ordered set."""
+
+
+def version_key(version: ListVersion | None) -> tuple[int, int]:
+    return (-1, -1) if version is None else (version.term, version.counter)
+
+
+class MemberLists:
+    """The newest member list of one group from each broker, and which are to be asked for."""
+
+    def __init__(self, me: str) -> None:
+        self._me = me
+        self._lists: dict[str, MemberList] = {}
+        self._heard: dict[str, tuple[int, int]] = {}
+
+    def adopt(self, broker_name: str, members: MemberList) -> bool:
+        """True: the list that counts has changed. A list without me, or an older one, is not taken over."""
+        self.hear(broker_name, members.version)
+        if self._me not in members.members:
+            return False
+        known = self._lists.get(broker_name)
+        if known is not None and version_key(members.version) < version_key(known.version):
+            return False
+        self._lists[broker_name] = members
+        return known is None or known.members != members.members or known.classic != members.classic
+
+    def hear(self, broker_name: str, version: ListVersion | None) -> bool:
+        """A notice, LOCK or SYNC named the list's version. True: the list known here is older, or there is none; ask."""
+        if version is not None:
+            self._heard[broker_name] = max(version_key(version), self._heard.get(broker_name, (-1, -1)))
+        return self.is_behind(broker_name)
+
+    def is_behind(self, broker_name: str) -> bool:
+        known = self._lists.get(broker_name)
+        return known is None or version_key(known.version) < self._heard.get(broker_name, (-1, -1))
+
+    def get(self, broker_name: str) -> MemberList | None:
+        return self._lists.get(broker_name)
+
+    @property
+    def any_classic(self) -> bool:
+        return any(members.classic for members in self._lists.values())
+
+
+@dataclass(frozen=True, slots=True)
+class RebalancePlan:
+    """One round's answer: what to want, what that gains and loses."""
+
+    wanted: Wanted
+    gained: tuple[MessageQueue, ...]
+    lost: tuple[MessageQueue, ...]
+
+
+def plan(
+    me: str,
+    strategy: str,
+    layouts: Mapping[str, TopicLayout | None],
+    lists: MemberLists,
+    *,
+    previous: Wanted,
+    reachable: Callable[[str], bool],
+) -> RebalancePlan:
+    """One round over the subscribed topics (`layouts`: topic → its layout, None where it is not known).
+
+    `reachable`: the broker is connected now; only RocketMQ's strategies look at it, to choose the one list for everything.
+    """
+    if strategy == BY_BROKER and lists.any_classic:
+        strategy = AVERAGE
+    wanted: dict[MessageQueue, None] = {}
+    for topic, layout in layouts.items():
+        before = [queue for queue in previous if queue.topic == topic]
+        if layout is None:
+            wanted.update(dict.fromkeys(before))
+        elif strategy == BY_BROKER:
+            wanted.update(dict.fromkeys(_by_broker(me, layout, lists, before)))
+        else:
+            wanted.update(dict.fromkeys(_by_one_list(me, strategy, layout, lists, before, reachable)))
+    gained = tuple(queue for queue in wanted if queue not in previous)
+    lost = tuple(queue for queue in previous if queue not in wanted)
+    return RebalancePlan(wanted, gained, lost)
+
+
+def _by_broker(me: str, layout: TopicLayout, lists: MemberLists, before: Iterable[MessageQueue]) -> list[MessageQueue]:
+    mine: list[MessageQueue] = []
+    for broker_name in _brokers(layout):
+        members = lists.get(broker_name)
+        if members is None:
+            mine += [queue for queue in before if queue.broker_name == broker_name and queue in layout.number_of]
+        else:
+            mine += allocate(BY_BROKER, broker_name, layout, members.members, me)
+    return mine
+
+
+def _by_one_list(
+    me: str, strategy: str, layout: TopicLayout, lists: MemberLists, before: Iterable[MessageQueue], reachable: Callable[[str], bool]
+) -> list[MessageQueue]:
+    for broker_name in sorted(_brokers(layout)):
+        members = lists.get(broker_name)
+        if members is not None and reachable(broker_name):
+            return list(allocate(strategy, None, layout, members.members, me))
+    return [queue for queue in before if queue in layout.number_of]
+
+
+def _brokers(layout: TopicLayout) -> list[str]:
+    return list(dict.fromkeys(queue.broker_name for queue in layout.read_queues))

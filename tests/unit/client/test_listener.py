@@ -1,0 +1,157 @@
+"""What a listener's answer means, and what its context promises."""
+
+import functools
+import json
+from collections.abc import Sequence
+
+import pytest
+
+from lockstep.client.consumer.config import Backoff, ConsumerConfig, OrderedRetry, clamp_suspend_ms
+from lockstep.client.consumer.listener import STEPS, ConsumeOrderlyStatus, Fence, OrderlyContext, Step, is_async, listener_name, read_result
+from lockstep.protocol.bodies import MessageModel, StartPoint
+from lockstep.protocol.errors import ConfigError
+from lockstep.protocol.message import MessageExt
+from lockstep.protocol.queue import MessageQueue
+
+S = ConsumeOrderlyStatus
+SUSPEND = S.SUSPEND_CURRENT_QUEUE_A_MOMENT
+FENCE = Fence("g", "t", "broker-a", 3, (12 << 32) + 7)
+
+
+def context(lapsed: bool = False) -> OrderlyContext:
+    return OrderlyContext(MessageQueue("t", "broker-a", 3), FENCE, 0, lambda: lapsed)
+
+
+@pytest.mark.parametrize(
+    ("auto_commit", "status", "step"),
+    [
+        (True, S.SUCCESS, Step.COMMIT),
+        (True, S.COMMIT, Step.COMMIT),
+        (True, S.ROLLBACK, Step.COMMIT),
+        (True, SUSPEND, Step.PUT_BACK),
+        (False, S.SUCCESS, Step.KEEP),
+        (False, S.COMMIT, Step.COMMIT),
+        (False, S.ROLLBACK, Step.ROLL_BACK),
+        (False, SUSPEND, Step.PUT_BACK),
+    ],
+)
+def test_auto_and_manual_commit_follow_rocketmqs_table(auto_commit: bool, status: S, step: Step) -> None:
+    assert STEPS[auto_commit, status] is step
+
+
+def test_the_table_is_complete() -> None:
+    assert len(STEPS) == 2 * len(S)
+
+
+@pytest.mark.parametrize("wrong", [None, "SUCCESS", 0, True, object()])
+def test_none_and_wrong_values_count_as_suspend_and_say_why(wrong: object) -> None:
+    status, why = read_result(wrong)
+    assert status is SUSPEND
+    assert why
+
+
+def test_a_coroutine_that_nobody_awaited_is_a_wrong_value_and_leaves_no_warning() -> None:
+    async def inner() -> None: ...
+
+    status, why = read_result(inner())
+    assert status is SUSPEND
+    assert why is not None
+    assert "async def" in why
+
+
+def test_a_status_is_taken_as_it_is() -> None:
+    assert [read_result(status) for status in S] == [(status, None) for status in S]
+
+
+def test_a_fence_is_frozen_and_its_epoch_is_text_in_json() -> None:
+    assert json.loads(FENCE.to_json()) == {"group": "g", "topic": "t", "broker": "broker-a", "queue": 3, "epoch": str((12 << 32) + 7)}
+    with pytest.raises(AttributeError):
+        FENCE.epoch = 1  # type: ignore[misc]
+
+
+def test_cancelled_once_seen_stays_set() -> None:
+    late = [False]
+    call = OrderlyContext(MessageQueue("t", "broker-a", 3), FENCE, 0, lambda: late[0])
+    assert not call.cancelled.is_set()
+    late[0] = True
+    assert call.cancelled.is_set()
+    late[0] = False
+    assert call.cancelled.is_set()
+    assert bool(call.cancelled)
+
+
+async def test_cancelled_wakes_whoever_waits() -> None:
+    call = context()
+    waiting = call.cancelled.wait()
+    waiting.send(None)  # type: ignore[attr-defined]
+    call.cancel()
+    with pytest.raises(StopIteration):
+        waiting.send(None)  # type: ignore[attr-defined]
+    assert await call.cancelled.wait()
+
+
+def test_async_is_seen_through_partials_and_callable_objects() -> None:
+    async def async_(messages: Sequence[MessageExt], context: OrderlyContext) -> S:
+        return S.SUCCESS
+
+    def plain(messages: Sequence[MessageExt], context: OrderlyContext) -> S:
+        return S.SUCCESS
+
+    class Both:
+        async def __call__(self, messages: Sequence[MessageExt], context: OrderlyContext) -> S:
+            return S.SUCCESS
+
+    assert is_async(async_)
+    assert is_async(functools.partial(async_))
+    assert is_async(Both())
+    assert not is_async(plain)
+    assert listener_name(plain).endswith("plain")
+    assert listener_name(Both()).endswith("Both")
+
+
+@pytest.mark.parametrize(("given", "used"), [(-1, 10), (9, 10), (10, 10), (29_999, 29_999), (30_000, 30_000), (30_001, 30_000)])
+def test_a_pause_is_clamped_to_10_ms_and_30_s(given: int, used: int) -> None:
+    assert clamp_suspend_ms(given) == used
+
+
+def test_back_off_doubles_from_a_second_to_half_a_minute() -> None:
+    assert [Backoff().pause_ms(attempts) for attempts in (1, 2, 3, 5, 6, 1_000_000)] == [1_000, 2_000, 4_000, 16_000, 30_000, 30_000]
+
+
+def test_unlimited_attempts_tell_at_3_and_each_doubling() -> None:
+    retry = OrderedRetry()
+    assert [attempts for attempts in range(1, 50) if retry.tells(attempts)] == [3, 6, 12, 24, 48]
+    assert not retry.exhausted(1_000_000)
+
+
+def test_a_limit_tells_when_it_is_met() -> None:
+    retry = OrderedRetry(max_attempts=2)
+    assert [retry.tells(attempts) for attempts in (1, 2, 3)] == [False, True, True]
+    assert [retry.exhausted(attempts) for attempts in (1, 2, 3)] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"batch_count": 0},
+        {"batch_count": 1_025},
+        {"queue_count_max": 0},
+        {"pull_bytes": (1 << 20) + 1},
+        {"suspend_current_queue_time_ms": 9},
+        {"commit": "sometimes"},
+        {"consume_from_where": StartPoint.TIMESTAMP},
+        {"message_model": MessageModel.BROADCASTING},
+        {"allocate": "by_moon"},
+    ],
+)
+def test_settings_out_of_range_are_refused_by_name(wrong: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        ConsumerConfig(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "build", [lambda: OrderedRetry(max_attempts=0), lambda: OrderedRetry(on_exhausted="dlq"), lambda: Backoff(factor=0.5)]
+)  # type: ignore[arg-type]
+def test_a_retry_policy_out_of_range_is_refused(build: object) -> None:
+    with pytest.raises(ConfigError):
+        build()  # type: ignore[operator]

@@ -1,0 +1,351 @@
+"""QueueOwnership: every row of the table, what LOCK and SYNC name in each state, and which answers are believed."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lockstep.client.consumer.ownership import BENDS, TRANSITIONS, Event, QueueOwnership, State
+from lockstep.protocol.bodies import LockAnswer, LockItem, SyncAnswer, SyncItem, Verdict
+from lockstep.protocol.queue import MessageQueue
+
+QUEUE = MessageQueue("orders", "broker-a", 2)
+DRAIN_MS = 30_000
+
+
+def wanted() -> QueueOwnership:
+    own = QueueOwnership("billing", QUEUE)
+    own.want()
+    return own
+
+
+def answer(epoch: int = 7, verdict: Verdict = Verdict.OK, offset: int = 100, attempts: int = 0) -> LockAnswer:
+    return LockAnswer("billing", "orders", 2, verdict, epoch=epoch, offset=offset, attempts=attempts)
+
+
+def lock(own: QueueOwnership, reply: LockAnswer) -> Event | None:
+    item = own.lock_item()
+    assert item is not None
+    return own.lock_answered(own.lock_sent(item), reply)
+
+
+def sync(own: QueueOwnership, verdict: Verdict = Verdict.OK) -> tuple[SyncItem, Event | None]:
+    item = own.sync_item()
+    assert item is not None
+    return item, own.sync_answered(own.sync_sent(item), SyncAnswer(verdict, item.epoch))
+
+
+def held(epoch: int = 7, offset: int = 100) -> QueueOwnership:
+    own = wanted()
+    assert lock(own, answer(epoch, offset=offset)) is Event.GRANTED
+    return own
+
+
+def running(epoch: int = 7) -> QueueOwnership:
+    own = held(epoch)
+    own.call_started()
+    return own
+
+
+def released() -> QueueOwnership:
+    own = held()
+    own.unwant(0, DRAIN_MS)
+    item = own.sync_item()
+    assert item is not None
+    own.sync_sent(item)
+    return own
+
+
+def in_state(state: State) -> QueueOwnership:
+    match state:
+        case State.WANTED:
+            return wanted()
+        case State.HELD:
+            return held()
+        case State.DRAINING:
+            own = running()
+            own.unwant(0, DRAIN_MS)
+            return own
+        case State.RELEASING:
+            own = held()
+            own.unwant(0, DRAIN_MS)
+            return own
+        case State.RELEASED:
+            return released()
+        case State.UNSURE:
+            own = released()
+            own.cut()
+            return own
+        case State.GONE:
+            return QueueOwnership("billing", QUEUE)
+
+
+@pytest.mark.parametrize("state", list(State))
+@pytest.mark.parametrize("event", list(Event))
+def test_every_pair_goes_where_the_table_says_and_nowhere_else(state: State, event: Event) -> None:
+    own = in_state(state)
+    assert own.state is state
+    after = TRANSITIONS.get((state, event), state)
+    own._on(event)
+    assert own.state is BENDS.get((after, own.wanted), after)
+
+
+@pytest.mark.parametrize("state", [State.DRAINING, State.RELEASING])
+def test_a_queue_that_comes_back_before_its_release_was_sent_goes_on_with_its_epoch(state: State) -> None:
+    own = in_state(state)
+    own.want()
+    assert (own.state, own.epoch, own.sync_item()) == (State.HELD, 7, None)
+    assert own.drain_at_ms is None
+
+
+@pytest.mark.parametrize("state", [State.RELEASED, State.UNSURE])
+def test_a_queue_whose_release_was_sent_is_acquired_anew_only_after_the_answer(state: State) -> None:
+    own = in_state(state)
+    own.want()
+    assert own.state is state
+    assert not own.may_lock
+    own.lock_answered(own.lock_sent(LockItem("billing", "orders", 2, 7, 100)), answer(0, Verdict.STALE))
+    assert own.state is State.WANTED
+    assert own.lock_item() == LockItem("billing", "orders", 2)
+
+
+def test_after_a_lost_release_that_never_arrived_a_renewal_lets_a_wanted_queue_go_on() -> None:
+    own = in_state(State.UNSURE)
+    own.want()
+    assert own.lock_item() == LockItem("billing", "orders", 2, 7, 100, 0)
+    assert lock(own, answer(7)) is Event.RENEWED
+    assert own.state is State.HELD
+
+
+def test_after_a_lost_release_that_never_arrived_an_unwanted_queue_is_released_again() -> None:
+    own = in_state(State.UNSURE)
+    assert lock(own, answer(7)) is Event.RENEWED
+    item, _ = sync(own)
+    assert item.release
+    assert own.state is State.GONE
+    assert own.done
+
+
+def test_a_release_on_the_way_is_not_named_in_lock() -> None:
+    assert released().lock_item() is None
+
+
+def test_a_grant_for_a_queue_no_longer_wanted_is_released_at_once() -> None:
+    own = wanted()
+    item = own.lock_item()
+    assert item is not None
+    sent = own.lock_sent(item)
+    own.unwant(0, DRAIN_MS)
+    assert not own.done  # its answer is awaited
+    own.lock_answered(sent, answer(9, offset=55, attempts=2))
+    assert own.sync_item() == SyncItem("billing", "orders", 2, 9, None, 55, 2, release=True)
+
+
+def test_a_queue_is_not_locked_again_while_its_old_listener_runs() -> None:
+    own = running()
+    own.stale(7)
+    assert own.state is State.WANTED
+    assert own.lock_item() is None
+    assert not own.call_ended(7, 101, 0)
+    assert own.lock_item() == LockItem("billing", "orders", 2)
+
+
+def test_a_stale_answer_for_an_epoch_no_longer_held_is_ignored() -> None:
+    own = held(7)
+    item = SyncItem("billing", "orders", 2, 7, None, 101)
+    sent = own.sync_sent(item)
+    own.stale(7)
+    assert lock(own, answer(8)) is Event.GRANTED
+    assert own.sync_answered(sent, SyncAnswer(Verdict.STALE, 7)) is None
+    assert own.stale(7) is False
+    assert (own.state, own.epoch) == (State.HELD, 8)
+
+
+def test_an_answer_that_names_another_epoch_is_ignored() -> None:
+    own = held(7)
+    sent = own.sync_sent(SyncItem("billing", "orders", 2, 7, None, 101))
+    assert own.sync_answered(sent, SyncAnswer(Verdict.STALE, 6)) is None
+    assert own.state is State.HELD
+
+
+@pytest.mark.parametrize("verdict", [Verdict.STALE, Verdict.NOT_YOURS, Verdict.REFUSED])
+def test_a_renewal_that_is_not_ok_never_keeps_the_queue(verdict: Verdict) -> None:
+    own = held()
+    assert lock(own, answer(7, verdict)) is Event.STALE
+    assert own.state is State.WANTED
+
+
+@pytest.mark.parametrize("verdict", [Verdict.NOT_YOURS, Verdict.HELD, Verdict.WAIT, Verdict.REFUSED])
+def test_a_refused_wish_stays_a_wish(verdict: Verdict) -> None:
+    own = wanted()
+    assert lock(own, answer(0, verdict)) is None
+    assert own.may_lock
+
+
+def test_results_are_named_by_lock_and_committed_by_sync_once() -> None:
+    own = running()
+    assert own.call_ended(7, 110, 0)
+    assert own.lock_item() == LockItem("billing", "orders", 2, 7, 110, 0)
+    item, _ = sync(own)
+    assert item == SyncItem("billing", "orders", 2, 7, None, 110, 0)
+    assert own.sync_item() is None
+    assert own.settled_offset == 110
+
+
+def test_failed_calls_are_told_though_the_offset_stands() -> None:
+    own = running()
+    own.call_ended(7, 100, 1)
+    item, _ = sync(own)
+    assert (item.offset, item.attempts) == (100, 1)
+
+
+def test_what_was_sent_and_not_answered_is_offered_again_after_a_cut() -> None:
+    own = running()
+    own.call_ended(7, 110, 0)
+    item = own.sync_item()
+    assert item is not None
+    own.sync_sent(item)
+    assert own.sync_item() is None
+    own.cut()
+    assert own.lock_item() == LockItem("billing", "orders", 2, 7, 110, 0)
+    lock(own, answer(7))
+    assert own.settled_offset == 110
+    assert own.sync_item() is None
+
+
+def test_an_older_answer_does_not_take_back_a_newer_one() -> None:
+    own = running()
+    own.call_ended(7, 105, 0)
+    lock_item = own.lock_item()
+    assert lock_item is not None
+    locked = own.lock_sent(lock_item)
+    own.call_started()
+    own.call_ended(7, 110, 0)
+    sync(own)
+    own.lock_answered(locked, answer(7))
+    assert own.settled_offset == 110
+    assert not own.dirty
+
+
+def test_a_draining_queue_is_released_with_the_final_offset() -> None:
+    own = running()
+    own.unwant(1_000, DRAIN_MS)
+    assert own.state is State.DRAINING
+    assert own.sync_item() is None
+    assert own.lock_item() is not None  # named while it drains: LOCK frees what it does not name
+    own.call_ended(7, 101, 0)
+    assert own.sync_item() == SyncItem("billing", "orders", 2, 7, None, 101, 0, release=True)
+
+
+@pytest.mark.parametrize(("now_ms", "given_up"), [(30_999, False), (31_000, True), (31_001, True)])
+def test_past_the_drain_limit_it_is_released_without_an_offset(now_ms: int, given_up: bool) -> None:
+    own = running()
+    own.unwant(1_000, DRAIN_MS)
+    assert own.tick(now_ms) is given_up
+    if given_up:
+        item, _ = sync(own)
+        assert (item.release, item.offset) == (True, None)
+        assert not own.call_ended(7, 101, 0)
+        assert own.done
+
+
+def test_a_result_that_comes_past_the_limit_but_before_the_release_left_still_counts() -> None:
+    own = running()
+    own.unwant(0, DRAIN_MS)
+    own.tick(DRAIN_MS)
+    assert own.call_ended(7, 101, 0)
+    item = own.sync_item()
+    assert item is not None
+    assert item.offset == 101
+
+
+def test_a_stop_shortens_a_drain_and_a_rebalance_never_lengthens_it() -> None:
+    own = running()
+    own.unwant(0, 30_000)
+    own.unwant(1_000, 8_000)
+    assert own.drain_at_ms == 9_000
+    own.unwant(2_000, 30_000)
+    assert own.drain_at_ms == 9_000
+
+
+def test_cancelled_is_set_a_quarter_of_the_drain_before_its_end_and_never_more_than_5_s() -> None:
+    own = running()
+    own.unwant(0, 30_000)
+    assert own.cancel_at_ms == 25_000
+    own.unwant(0, 8_000)
+    assert own.cancel_at_ms == 6_000
+
+
+commands = st.sampled_from(
+    [
+        "want",
+        "unwant",
+        "lock",
+        "lock_ok",
+        "lock_stale",
+        "lock_no",
+        "sync",
+        "sync_ok",
+        "sync_stale",
+        "start",
+        "end",
+        "limit",
+        "cut",
+        "pull_stale",
+    ]
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(commands, max_size=80))
+def test_against_a_broker_that_answers_anything_in_any_order(steps: list[str]) -> None:
+    """A call needs a held epoch; a lock is asked for only while nothing runs and nothing is unanswered."""
+    own = QueueOwnership("billing", QUEUE)
+    locks, syncs = [], []
+    epoch, now = 10, 0
+    for step in steps:
+        now += 1_000
+        match step:
+            case "want":
+                own.want()
+            case "unwant":
+                own.unwant(now, 5_000)
+            case "lock" if not locks and (item := own.lock_item()) is not None:
+                assert item.epoch == own.epoch or (item.epoch is None and not own.running and not own.holds)
+                locks.append(own.lock_sent(item))
+            case "lock_ok" if locks:
+                sent = locks.pop()
+                epoch += 1
+                own.lock_answered(sent, answer(epoch if sent.epoch is None else sent.epoch, offset=own.offset))
+            case "lock_stale" if locks:
+                own.lock_answered(locks.pop(), answer(0, Verdict.STALE))
+            case "lock_no" if locks:
+                own.lock_answered(locks.pop(), answer(0, Verdict.HELD))
+            case "sync" if not syncs and (sync_item := own.sync_item()) is not None:
+                assert sync_item.epoch == own.epoch
+                assert not (sync_item.release and own.running and sync_item.offset is not None)
+                syncs.append(own.sync_sent(sync_item))
+            case "sync_ok" if syncs:
+                sent = syncs.pop()
+                own.sync_answered(sent, SyncAnswer(Verdict.OK, sent.epoch))
+            case "sync_stale" if syncs:
+                sent = syncs.pop()
+                own.sync_answered(sent, SyncAnswer(Verdict.STALE, sent.epoch))
+            case "start" if own.state is State.HELD and not own.running:
+                own.call_started()
+            case "end" if own.running:
+                own.call_ended(own.epoch, own.offset + 1, 0)
+            case "limit":
+                now += 5_000
+                own.tick(now)
+            case "cut":
+                own.cut()
+                locks.clear()
+                syncs.clear()
+            case "pull_stale":
+                own.stale(own.epoch)
+            case _:
+                pass
+        assert own.state is not State.HELD or own.wanted
+        assert own.state is not State.WANTED or own.wanted
+        assert own.state is not State.DRAINING or own.running
+        assert not own.done or own.lock_item() is None

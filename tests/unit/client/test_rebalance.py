@@ -1,0 +1,119 @@
+"""RebalancePlan: a queue comes and goes only by a list or a layout."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.client.consumer.rebalance import MemberLists, RebalancePlan, plan
+from lockstep.protocol.bodies import ListVersion, MemberList
+from lockstep.protocol.queue import LayoutEntry, LayoutVersion, MessageQueue, TopicLayout
+
+
+def layout(*counts: tuple[str, int], topic: str = "t", counter: int = 1) -> TopicLayout:
+    return TopicLayout(topic, LayoutVersion(counter, 1), tuple(LayoutEntry(broker, count, count, counter) for broker, count in counts))
+
+
+def members(*names: str, counter: int = 1, term: int = 1, classic: bool = False) -> MemberList:
+    return MemberList(tuple(sorted(names)), ListVersion(term, counter), classic)
+
+
+def lists(me: str = "m1", **of: MemberList) -> MemberLists:
+    known = MemberLists(me)
+    for broker, listed in of.items():
+        known.adopt(broker, listed)
+    return known
+
+
+def wanted(
+    layouts: dict[str, TopicLayout | None],
+    known: MemberLists,
+    previous: tuple[MessageQueue, ...] = (),
+    *,
+    me: str = "m1",
+    strategy: str = "by_broker",
+    down: tuple[str, ...] = (),
+) -> RebalancePlan:
+    return plan(me, strategy, layouts, known, previous=dict.fromkeys(previous), reachable=lambda broker: broker not in down)
+
+
+def q(broker: str, queue_id: int, topic: str = "t") -> MessageQueue:
+    return MessageQueue(topic, broker, queue_id)
+
+
+def test_each_broker_shares_its_own_queues_among_its_own_list() -> None:
+    known = lists(a=members("m1", "m2"), b=members("m1"))
+    round_ = wanted({"t": layout(("a", 2), ("b", 2))}, known)
+    assert list(round_.wanted) == [q("a", 0), q("b", 0), q("b", 1)]
+    assert round_.gained == tuple(round_.wanted)
+
+
+def test_a_list_without_me_is_no_list() -> None:
+    known = lists(a=members("m1", "m2"))
+    assert not known.adopt("a", members("m2", counter=5))
+    assert known.is_behind("a")
+    round_ = wanted({"t": layout(("a", 2))}, known, (q("a", 0),))
+    assert list(round_.wanted) == [q("a", 0)]
+    assert known.adopt("a", members("m1", "m2", "m0", counter=6))
+    assert not known.is_behind("a")
+
+
+def test_a_broker_not_heard_yet_gives_nothing_and_takes_nothing() -> None:
+    assert list(wanted({"t": layout(("a", 2))}, lists()).wanted) == []
+    assert wanted({"t": layout(("a", 2))}, lists(), (q("a", 1),)).lost == ()
+
+
+def test_a_route_that_shrank_takes_nothing() -> None:
+    known = lists(a=members("m1"))
+    assert wanted({"t": None}, known, (q("a", 0), q("a", 1))).lost == ()
+
+
+def test_a_higher_layout_without_the_queue_takes_it() -> None:
+    known = lists(a=members("m1"))
+    assert wanted({"t": layout(("a", 1), counter=2)}, known, (q("a", 0), q("a", 1))).lost == (q("a", 1),)
+    deleted = TopicLayout("t", LayoutVersion(3, 1), ())
+    assert wanted({"t": deleted}, known, (q("a", 0),)).lost == (q("a", 0),)
+
+
+def test_a_list_that_gives_the_queue_to_another_takes_it() -> None:
+    known = lists(a=members("m0", "m1"))
+    round_ = wanted({"t": layout(("a", 2))}, known, (q("a", 0), q("a", 1)))
+    assert (round_.lost, list(round_.wanted)) == ((q("a", 0),), [q("a", 1)])
+
+
+def test_an_older_list_is_not_taken_over_and_a_broker_that_restarted_is() -> None:
+    known = lists(a=members("m1", counter=9, term=1))
+    assert not known.adopt("a", members("m0", "m1", counter=8, term=1))
+    assert known.get("a") == members("m1", counter=9, term=1)
+    assert known.adopt("a", members("m0", "m1", counter=1, term=2))
+
+
+def test_a_version_heard_in_passing_asks_for_the_list_once_it_is_newer() -> None:
+    known = lists(a=members("m1", counter=3))
+    assert not known.hear("a", ListVersion(1, 3))
+    assert known.hear("a", ListVersion(1, 4))
+    assert known.is_behind("a")
+    known.adopt("a", members("m1", counter=4))
+    assert not known.is_behind("a")
+
+
+def test_rocketmq_strategies_follow_the_first_reachable_brokers_list_for_everything() -> None:
+    known = lists(a=members("m1"), b=members("m1", "m2"))
+    everything = layout(("a", 2), ("b", 2))
+    assert len(wanted({"t": everything}, known, strategy="average").wanted) == 4
+    assert list(wanted({"t": everything}, known, strategy="average", down=("a",)).wanted) == [q("a", 0), q("a", 1)]
+    previous = (q("b", 1),)
+    assert list(wanted({"t": everything}, known, previous, strategy="average", down=("a", "b")).wanted) == [q("b", 1)]
+
+
+def test_a_classic_member_puts_rocketmqs_average_in_force() -> None:
+    known = lists(a=members("m1", "m2", classic=True), b=members("m1", "m2"))
+    assert list(wanted({"t": layout(("a", 2), ("b", 2))}, known).wanted) == [q("a", 0), q("a", 1)]
+
+
+@given(st.lists(st.sampled_from(["m1", "m2", "m3", "m4"]), min_size=1, unique=True), st.integers(0, 9), st.integers(0, 9))
+def test_equal_lists_share_every_queue_exactly_once(names: list[str], a: int, b: int) -> None:
+    everything = layout(("a", a), ("b", b))
+    owned: list[MessageQueue] = []
+    for me in names:
+        known = lists(me, a=members(*names), b=members(*names))
+        owned += wanted({"t": everything}, known, me=me).wanted
+    assert sorted(owned) == sorted(everything.read_queues)

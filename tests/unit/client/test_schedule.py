@@ -1,0 +1,153 @@
+"""Proof of life, LOCK and SYNC: when each is due, and what proves what."""
+
+import pytest
+
+from lockstep.client.consumer.schedule import LockSchedule, Proof, SyncSchedule
+
+GRACE_MS = 3_000
+
+
+def connected(now_ms: int = 10_000, connection: int = 1) -> Proof:
+    proof = Proof()
+    proof.connected(connection, now_ms, GRACE_MS)
+    return proof
+
+
+def test_nothing_is_proven_before_the_first_lock_of_a_connection_is_answered() -> None:
+    proof = connected()
+    proof.answered(proof.sent(10_100, empty=True))
+    assert proof.proven_ms is None
+    assert proof.deadline_ms < 0
+    proof.answered(proof.sent(10_200, lock=True))
+    assert proof.proven_ms == 10_200
+    assert proof.deadline_ms == 12_700
+
+
+def test_on_a_new_connection_the_old_proof_stands_until_its_first_lock() -> None:
+    proof = connected()
+    proof.answered(proof.sent(10_000, lock=True))
+    proof.cut()
+    proof.connected(2, 11_000, GRACE_MS)
+    proof.answered(proof.sent(11_100, empty=True))
+    assert proof.proven_ms == 10_000
+    proof.answered(proof.sent(11_200, lock=True))
+    assert proof.proven_ms == 11_200
+
+
+def test_an_answer_of_an_older_connection_proves_nothing() -> None:
+    proof = connected()
+    late = proof.sent(10_500, lock=True)
+    proof.cut()
+    proof.connected(2, 11_000, GRACE_MS)
+    proof.answered(late)
+    assert proof.proven_ms is None
+    assert not proof.is_locked
+
+
+def test_proven_is_the_send_time_and_never_falls() -> None:
+    proof = connected()
+    first, second = proof.sent(10_000, lock=True), proof.sent(10_900, empty=True)
+    proof.answered(second)
+    assert proof.proven_ms is None
+    proof.answered(first)
+    assert proof.proven_ms == 10_000
+    slow = proof.sent(11_000)
+    proof.answered(proof.sent(12_000, empty=True))
+    proof.answered(slow)
+    assert proof.proven_ms == 12_000
+
+
+@pytest.mark.parametrize(("holding", "interval_ms"), [(True, 1_000), (False, 5_000)])
+def test_an_empty_sync_is_due_every_third_of_the_grace_while_holding_else_every_5_s(holding: bool, interval_ms: int) -> None:
+    proof = connected()
+    assert proof.due_ms(holding) == 10_000 + interval_ms
+    proof.answered(proof.sent(10_400, lock=True))
+    assert proof.due_ms(holding) == 10_400 + interval_ms
+    proof.sent(10_800)  # waits for the disk: it proves nothing yet
+    assert proof.due_ms(holding) == 10_400 + interval_ms
+    proof.sent(11_000, empty=True)
+    assert proof.due_ms(holding) == 11_000 + interval_ms
+
+
+def test_with_a_grace_of_a_minute_something_is_still_said_every_5_s() -> None:
+    proof = Proof()
+    proof.connected(1, 0, 60_000)
+    assert proof.due_ms(True) == 5_000
+
+
+def test_one_empty_sync_unanswered_for_the_grace_makes_the_connection_dead() -> None:
+    proof = connected()
+    assert proof.silent_at_ms() is None
+    first, second = proof.sent(10_000, empty=True), proof.sent(11_000, empty=True)
+    assert proof.silent_at_ms() == 13_000
+    proof.answered(first)
+    assert proof.silent_at_ms() == 14_000
+    proof.answered(second)
+    assert proof.silent_at_ms() is None
+
+
+def test_a_sync_that_waits_for_the_disk_never_makes_the_connection_dead() -> None:
+    proof = connected()
+    proof.sent(10_000)
+    proof.sent(10_000, lock=True)
+    assert proof.silent_at_ms() is None
+
+
+def test_lock_leaves_at_once_on_a_new_connection_after_a_second_and_then_every_20_s() -> None:
+    schedule = LockSchedule()
+    schedule.connected(5_000)
+    assert due(schedule, 5_000)
+    schedule.sent(5_000)
+    assert schedule.due_ms() is None
+    schedule.answered()
+    assert schedule.due_ms() == 6_000
+    schedule.sent(6_000)
+    schedule.answered()
+    assert schedule.due_ms() == 26_000
+
+
+def test_a_trigger_while_one_is_in_flight_sends_another_after_the_answer() -> None:
+    schedule = LockSchedule()
+    schedule.connected(0)
+    schedule.sent(0)
+    schedule.trigger()
+    assert schedule.due_ms() is None
+    schedule.answered()
+    assert schedule.due_ms() == 10
+    schedule.sent(12)
+    schedule.answered()
+    assert schedule.due_ms() == 20_012
+
+
+def test_a_cut_forgets_the_lock_in_flight() -> None:
+    schedule = LockSchedule()
+    schedule.connected(0)
+    schedule.sent(0)
+    schedule.connected(700)
+    assert due(schedule, 700)
+
+
+def test_sync_leaves_100_ms_after_the_last_and_never_two_at_once() -> None:
+    schedule = SyncSchedule()
+    assert due(schedule, 0)
+    schedule.sent(1_000)
+    assert schedule.due_ms() is None
+    schedule.answered()
+    assert schedule.due_ms() == 1_100
+
+
+def test_a_release_does_not_wait_for_the_spacing_but_for_the_answer() -> None:
+    schedule = SyncSchedule()
+    schedule.sent(1_000)
+    schedule.hurry()
+    assert schedule.due_ms() is None
+    schedule.answered()
+    assert due(schedule, 1_001)
+    schedule.sent(1_001)
+    schedule.answered()
+    assert schedule.due_ms() == 1_101
+
+
+def due(schedule: LockSchedule | SyncSchedule, now_ms: int) -> bool:
+    at = schedule.due_ms()
+    return at is not None and at <= now_ms
