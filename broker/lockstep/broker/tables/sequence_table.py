@@ -1,0 +1,157 @@
+"""What each idempotent producer sent last to each queue: a repeat gets its first answer and is never stored twice.
+
+RocketMQ has nothing like it (the broker never de-duplicates). One entry a scope = (producer id, partition, topic, queue id):
+epoch, next sequence, running CRC, and the last frame with its place in the log. `end` = first + count of the frame that is asked about.
+
+| scope           | epoch  | frame                                         | verdict                                           |
+|-----------------|--------|-----------------------------------------------|---------------------------------------------------|
+| unknown         | any    | flagged first, or first = 0                   | take                                              |
+| unknown         | any    | else                                          | OUT_OF_SEQUENCE {next: 0}                         |
+| known           | lower  | any                                           | STALE_EPOCH                                       |
+| known           | higher | first = 0                                     | take                                              |
+| known           | higher | else                                          | OUT_OF_SEQUENCE {next: 0}                         |
+| known           | equal  | first = next                                  | take                                              |
+| known           | equal  | end = next, the stored CRC, the last's first  | repeat: the first answer                          |
+| known           | equal  | end = next, the stored CRC, another first     | DUPLICATE                                         |
+| known           | equal  | end = next, another CRC                       | NON_DETERMINISTIC_RETRY                           |
+| known           | equal  | end < next                                    | DUPLICATE                                         |
+| known           | equal  | else (it straddles next, or leaves a gap)     | OUT_OF_SEQUENCE {next}                            |
+
+A function of the log alone: what `record` is told live, recovery tells it again from the property `__LS_SEQ` of the frames. Time decides only
+what is forgotten, and it is the store time of the scope's last frame, which is in the log too.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from lockstep.protocol.codes import ResponseCode
+from lockstep.protocol.sequence import FrameSequence
+
+SCOPE_COUNT_MAX = 100_000
+"""Scopes remembered; about 40 MB. Beyond it the one that has been silent longest goes."""
+IDLE_MS = 24 * 3_600_000
+"""A scope without a frame for this long is forgotten: ten thousand times the longest send deadline."""
+
+
+class Scope(NamedTuple):
+    producer_id: str
+    """32 hex digits."""
+    partition: int
+    topic: str
+    queue_id: int
+
+
+class Place(NamedTuple):
+    """Where a frame was stored: its first answer."""
+
+    queue_offset: int
+    physical_offset: int
+    store_timestamp: int
+
+
+class Last(NamedTuple):
+    """What is known of one scope."""
+
+    epoch: int
+    first: int
+    next: int
+    crc: int
+    place: Place
+
+
+class Verdict(NamedTuple):
+    """`code` SUCCESS without a place: take it. With one: the frame is stored there already."""
+
+    code: ResponseCode
+    place: Place | None = None
+    next: int | None = None
+    remark: str | None = None
+
+
+TAKE = Verdict(ResponseCode.SUCCESS)
+DUPLICATE = Verdict(ResponseCode.DUPLICATE, remark="the frame is stored already, its offset is no longer known")
+
+
+class SequenceTable:
+    """Scope → last frame, in the order of the log (the longest silent first)."""
+
+    def __init__(self, *, scope_count_max: int = SCOPE_COUNT_MAX) -> None:
+        self._scope_count_max = scope_count_max
+        self._last: dict[Scope, Last] = {}
+
+    def __len__(self) -> int:
+        return len(self._last)
+
+    def check(self, scope: Scope, frame: FrameSequence, *, now_ms: int) -> Verdict:
+        """What is to be done with a frame that came just now. `now_ms`: wall time. Changes nothing."""
+        last = self.last(scope, now_ms=now_ms)
+        if last is None:
+            return TAKE if frame.first_known or frame.first == 0 else _gap(0, "the broker knows no earlier frame of this scope")
+        if frame.epoch != last.epoch:
+            return _other_epoch(last, frame)
+        if frame.first == last.next:
+            return TAKE
+        return _same_epoch(last, frame)
+
+    def record(self, scope: Scope, frame: FrameSequence, place: Place) -> None:
+        """The frame stands in the log at `place`."""
+        self._last.pop(scope, None)
+        self._last[scope] = Last(frame.epoch, frame.first, frame.next, frame.crc, place)
+        if len(self._last) > self._scope_count_max:
+            del self._last[next(iter(self._last))]
+
+    def last(self, scope: Scope, *, now_ms: int) -> Last | None:
+        """What is known of the scope; None where nothing is, or was and is forgotten by now."""
+        last = self._last.get(scope)
+        return last if last is not None and now_ms - last.place.store_timestamp <= IDLE_MS else None
+
+    def crc_before(self, scope: Scope, frame: FrameSequence, *, now_ms: int) -> int | None:
+        """The running CRC that a frame to be taken goes on from; None where nobody can know it (`first` with a sequence above 0)."""
+        if frame.first == 0:
+            return 0
+        last = self.last(scope, now_ms=now_ms)
+        return last.crc if last is not None and last.epoch == frame.epoch and last.next == frame.first else None
+
+    def forget(self, *, now_ms: int) -> int:
+        """Frees what has been idle for too long; returns how many scopes that were. Answers do not depend on when it is called."""
+        gone = []
+        for scope, last in self._last.items():
+            if now_ms - last.place.store_timestamp <= IDLE_MS:
+                break
+            gone.append(scope)
+        for scope in gone:
+            del self._last[scope]
+        return len(gone)
+
+    def snapshot(self) -> list[object]:
+        return [[*scope, last.epoch, last.first, last.next, last.crc, *last.place] for scope, last in self._last.items()]
+
+    def restore(self, plain: Iterable[list[object]]) -> None:
+        self._last.clear()
+        for row in plain:
+            producer_id, partition, topic, queue_id, epoch, first, next_, crc, *place = row
+            scope = Scope(producer_id, partition, topic, queue_id)  # type: ignore[arg-type]
+            self._last[scope] = Last(epoch, first, next_, crc, Place(*place))  # type: ignore[arg-type]
+
+
+def _gap(expected: int, why: str) -> Verdict:
+    return Verdict(ResponseCode.OUT_OF_SEQUENCE, next=expected, remark=f"{why}: expected sequence {expected}")
+
+
+def _other_epoch(last: Last, frame: FrameSequence) -> Verdict:
+    if frame.epoch < last.epoch:
+        remark = f"producer epoch {frame.epoch} is over: the scope is at {last.epoch}; another producer with this id has taken over, or this batch was given up"
+        return Verdict(ResponseCode.STALE_EPOCH, remark=remark)
+    return TAKE if frame.first == 0 else _gap(0, f"producer epoch {frame.epoch} is new here and starts at 0")
+
+
+def _same_epoch(last: Last, frame: FrameSequence) -> Verdict:
+    end = frame.next
+    if end < last.next:
+        return DUPLICATE
+    if end > last.next:
+        return _gap(last.next, f"frame [{frame.first}, {end}) does not begin where the last one ended")
+    if frame.crc != last.crc:
+        remark = f"frame [{frame.first}, {end}) has CRC {frame.crc:08x}, the stored one {last.crc:08x}: a retry must carry the same bytes"
+        return Verdict(ResponseCode.NON_DETERMINISTIC_RETRY, remark=remark)
+    return Verdict(ResponseCode.SUCCESS, last.place) if frame.first == last.first else DUPLICATE

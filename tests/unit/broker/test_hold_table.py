@@ -1,0 +1,146 @@
+"""HoldTable: a held pull ends by the first of arrival, deadline, stale and gone; and never twice."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.broker.tables.hold_table import HeldPull, HoldTable
+
+
+def pull(
+    item: str = "p", *, connection: int = 1, group: str = "g", queue: int = 0, topic: str = "t", deadline_ms: int = 1_000
+) -> HeldPull[str]:
+    return HeldPull(item, connection, group, topic, queue, deadline_ms)
+
+
+def names(pulls: list[HeldPull[str]]) -> list[str]:
+    return [one.item for one in pulls]
+
+
+def test_an_arrival_wakes_everyone_of_its_queue_first_come_first_and_nobody_else() -> None:
+    table = HoldTable[str]()
+    for item, topic, queue in [("a", "t", 0), ("b", "t", 1), ("c", "t", 0), ("d", "u", 0)]:
+        assert table.hold(pull(item, topic=topic, queue=queue))
+    assert names(table.arrived("t", 0)) == ["a", "c"]
+    assert table.arrived("t", 0) == []
+    assert len(table) == 2
+
+
+def test_a_pull_is_held_until_its_deadline_and_not_a_millisecond_longer() -> None:
+    table = HoldTable[str]()
+    table.hold(pull("a", deadline_ms=1_000))
+    assert table.expired(999) == []
+    assert table.next_deadline_ms() == 1_000
+    assert names(table.expired(1_000)) == ["a"]
+    assert table.expired(1_001) == []
+    assert table.next_deadline_ms() is None
+
+
+def test_deadlines_come_in_order_of_time() -> None:
+    table = HoldTable[str]()
+    for item, deadline_ms in [("late", 30), ("early", 10), ("middle", 20)]:
+        table.hold(pull(item, deadline_ms=deadline_ms))
+    assert names(table.expired(25)) == ["early", "middle"]
+
+
+def test_one_that_was_woken_no_longer_has_a_deadline() -> None:
+    table = HoldTable[str]()
+    table.hold(pull("a", deadline_ms=10))
+    table.hold(pull("b", deadline_ms=20, queue=1))
+    table.arrived("t", 0)
+    assert table.next_deadline_ms() == 20
+    assert names(table.expired(100)) == ["b"]
+
+
+def test_one_that_is_held_again_keeps_its_deadline_and_ends_once() -> None:
+    table = HoldTable[str]()
+    waiting = pull("a", deadline_ms=10)
+    table.hold(waiting)
+    for _ in range(3):
+        (again,) = table.arrived("t", 0)
+        table.hold(again)
+    assert names(table.expired(10)) == ["a"]
+    assert table.expired(10) == []
+
+
+def test_only_the_group_whose_epoch_rose_is_answered_stale() -> None:
+    table = HoldTable[str]()
+    table.hold(pull("a", group="g"))
+    table.hold(pull("b", group="h"))
+    table.hold(pull("c", group="g", queue=1))
+    assert names(table.of_group("g", "t", 0)) == ["a"]
+    assert len(table) == 2
+
+
+def test_a_closed_connection_leaves_nothing_behind() -> None:
+    table = HoldTable[str]()
+    table.hold(pull("a", connection=1))
+    table.hold(pull("b", connection=2))
+    table.hold(pull("c", connection=1, queue=3))
+    assert names(table.of_connection(1)) == ["a", "c"]
+    assert table.of_connection(1) == []
+    assert names(table.everyone()) == ["b"]
+
+
+def test_a_deleted_topic_frees_all_its_pulls() -> None:
+    table = HoldTable[str]()
+    table.hold(pull("a", queue=0))
+    table.hold(pull("b", queue=1))
+    table.hold(pull("c", topic="u"))
+    assert names(table.of_topic("t")) == ["a", "b"]
+    assert names(list(table)) == ["c"]
+
+
+def test_a_connection_may_hold_just_so_many() -> None:
+    table = HoldTable[str](held_per_connection_max=2)
+    assert table.hold(pull("a"))
+    assert table.hold(pull("b"))
+    assert not table.hold(pull("c"))
+    assert table.hold(pull("d", connection=2))
+    table.of_connection(1)
+    assert table.hold(pull("c"))
+
+
+def test_waking_again_and_again_does_not_grow_the_table() -> None:
+    table = HoldTable[str]()
+    for deadline_ms in range(10_000):
+        table.hold(pull(deadline_ms=deadline_ms))
+        table.arrived("t", 0)
+    assert len(table._due) < 200
+
+
+Step = tuple[str, int, int, int]
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["hold", "arrive", "close", "group", "time"]), st.integers(0, 2), st.integers(0, 2), st.integers(0, 50)),
+    max_size=60,
+)
+
+
+@given(STEPS)
+def test_everyone_held_comes_out_once_and_never_after_the_deadline(steps: list[Step]) -> None:
+    table = HoldTable[int]()
+    held: dict[int, HeldPull[int]] = {}
+    now = 0
+    for number, (step, one, two, three) in enumerate(steps):
+        out: list[HeldPull[int]] = []
+        expected: set[int] = set()
+        if step == "hold":
+            held[number] = HeldPull(number, one, f"g{two}", "t", three % 3, now + 1 + three)
+            table.hold(held[number])
+        elif step == "arrive":
+            expected = {n for n, p in held.items() if p.queue_id == one}
+            out = table.arrived("t", one)
+        elif step == "close":
+            expected = {n for n, p in held.items() if p.connection_id == one}
+            out = table.of_connection(one)
+        elif step == "group":
+            expected = {n for n, p in held.items() if p.group == f"g{two}" and p.queue_id == one}
+            out = table.of_group(f"g{two}", "t", one)
+        else:
+            now += three
+            expected = {n for n, p in held.items() if p.deadline_ms <= now}
+            out = table.expired(now)
+        assert sorted(p.item for p in out) == sorted(expected)
+        for number_out in expected:
+            del held[number_out]
+        assert len(table) == len(held)
+        assert table.next_deadline_ms() == min((p.deadline_ms for p in held.values()), default=None)

@@ -1,0 +1,225 @@
+"""SequenceTable: a repeat gets its first answer, nothing is stored twice, nothing is left out (wire.md, "Idempotent sends")."""
+
+import zlib
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.broker.tables.sequence_table import IDLE_MS, TAKE, Place, Scope, SequenceTable, Verdict
+from lockstep.protocol.codes import ResponseCode
+from lockstep.protocol.sequence import FrameSequence
+
+PRODUCER = "0123456789abcdef" * 2
+SCOPE = Scope(PRODUCER, 0, "orders", 3)
+NOW_MS = 1_800_000_000_000
+PLACE = Place(40, 9_000, NOW_MS)
+
+
+def frame(first: int, count: int, *, epoch: int = 5, crc: int = 0xAA, first_known: bool = False) -> FrameSequence:
+    return FrameSequence(PRODUCER, 0, epoch, first, count, first_known, crc)
+
+
+def known() -> SequenceTable:
+    """Epoch 5, frames [0, 10) and [10, 15) with CRC 0xAA."""
+    table = SequenceTable()
+    table.record(SCOPE, frame(0, 10, crc=0x99), Place(30, 8_000, NOW_MS))
+    table.record(SCOPE, frame(10, 5), PLACE)
+    return table
+
+
+REFUSED = {
+    "a sequence above 0 from an unknown scope": (SequenceTable, frame(7, 1), ResponseCode.OUT_OF_SEQUENCE, 0),
+    "a gap of one": (known, frame(16, 1), ResponseCode.OUT_OF_SEQUENCE, 15),
+    "one that straddles next by one at its end": (known, frame(10, 6), ResponseCode.OUT_OF_SEQUENCE, 15),
+    "one that straddles next by one at its start": (known, frame(14, 3), ResponseCode.OUT_OF_SEQUENCE, 15),
+    "one that covers everything and more": (known, frame(0, 16), ResponseCode.OUT_OF_SEQUENCE, 15),
+    "a gap flagged first in a known scope": (known, frame(16, 1, first_known=True), ResponseCode.OUT_OF_SEQUENCE, 15),
+    "an older one wholly below next": (known, frame(0, 10, crc=0x99), ResponseCode.DUPLICATE, None),
+    "one that ends just below next": (known, frame(13, 1, crc=0x77), ResponseCode.DUPLICATE, None),
+    "one that ends at next with other bytes": (known, frame(10, 5, crc=0xAB), ResponseCode.NON_DETERMINISTIC_RETRY, None),
+    "one that ends at next, cut otherwise, with other bytes": (known, frame(12, 3, crc=0xAB), ResponseCode.NON_DETERMINISTIC_RETRY, None),
+    "one that ends at next, cut otherwise, with the stored CRC": (known, frame(12, 3), ResponseCode.DUPLICATE, None),
+    "a lower epoch, even at next": (known, frame(15, 1, epoch=4), ResponseCode.STALE_EPOCH, None),
+    "a lower epoch from 0": (known, frame(0, 1, epoch=4, first_known=True), ResponseCode.STALE_EPOCH, None),
+    "a higher epoch above 0": (known, frame(15, 1, epoch=6), ResponseCode.OUT_OF_SEQUENCE, 0),
+    "a higher epoch above 0 flagged first in a known scope": (
+        known,
+        frame(1, 1, epoch=6, first_known=True),
+        ResponseCode.OUT_OF_SEQUENCE,
+        0,
+    ),
+}
+TAKEN = {
+    "sequence 0 from an unknown scope": (SequenceTable, frame(0, 3)),
+    "first from an unknown scope": (SequenceTable, frame(7, 3, first_known=True)),
+    "exactly next": (known, frame(15, 1, crc=0x01)),
+    "exactly next, many": (known, frame(15, 1_000, crc=0x01)),
+    "sequence 0 of the next epoch": (known, frame(0, 1, epoch=6)),
+    "sequence 0 of a much higher epoch": (known, frame(0, 1, epoch=1 << 40)),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_is_refused(name: str) -> None:
+    make, asked, code, expected_next = REFUSED[name]
+    verdict = make().check(SCOPE, asked, now_ms=NOW_MS)
+    assert (verdict.code, verdict.place, verdict.next) == (code, None, expected_next)
+    assert verdict.remark
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_is_taken(name: str) -> None:
+    make, asked = TAKEN[name]
+    assert make().check(SCOPE, asked, now_ms=NOW_MS) is TAKE
+
+
+def test_the_last_frame_again_gets_its_first_answer() -> None:
+    table = known()
+    for _ in range(3):
+        assert table.check(SCOPE, frame(10, 5), now_ms=NOW_MS) == Verdict(ResponseCode.SUCCESS, PLACE)
+
+
+def test_asking_changes_nothing() -> None:
+    table = known()
+    before = table.snapshot()
+    for _, asked, *_rest in [*REFUSED.values(), *TAKEN.values()]:
+        table.check(SCOPE, asked, now_ms=NOW_MS)
+    assert table.snapshot() == before
+
+
+@pytest.mark.parametrize(
+    "other",
+    [SCOPE._replace(producer_id="f" * 32), SCOPE._replace(partition=1), SCOPE._replace(topic="other"), SCOPE._replace(queue_id=4)],
+    ids=["producer", "partition", "topic", "queue"],
+)
+def test_each_part_of_the_scope_counts(other: Scope) -> None:
+    table = known()
+    assert table.check(other, frame(0, 1), now_ms=NOW_MS) is TAKE
+    assert table.check(other, frame(15, 1), now_ms=NOW_MS).code == ResponseCode.OUT_OF_SEQUENCE
+
+
+def test_a_new_epoch_forgets_the_old_one() -> None:
+    table = known()
+    table.record(SCOPE, frame(0, 2, epoch=6, crc=0x11), Place(45, 9_500, NOW_MS))
+    assert table.check(SCOPE, frame(15, 1, epoch=5), now_ms=NOW_MS).code == ResponseCode.STALE_EPOCH
+    assert table.check(SCOPE, frame(2, 1, epoch=6), now_ms=NOW_MS) is TAKE
+
+
+def test_the_crc_to_go_on_from_is_that_of_the_last_frame_of_the_epoch() -> None:
+    table = known()
+    assert table.crc_before(SCOPE, frame(15, 1), now_ms=NOW_MS) == 0xAA
+    assert table.crc_before(SCOPE, frame(0, 1, epoch=6), now_ms=NOW_MS) == 0
+    assert table.crc_before(SCOPE._replace(queue_id=9), frame(7, 1, first_known=True), now_ms=NOW_MS) is None
+
+
+@pytest.mark.parametrize(("idle_ms", "remembered"), [(IDLE_MS - 1, True), (IDLE_MS, True), (IDLE_MS + 1, False)])
+def test_an_idle_scope_is_forgotten_at_its_time_and_whether_it_was_swept_does_not_matter(idle_ms: int, remembered: bool) -> None:
+    swept, unswept = known(), known()
+    now_ms = NOW_MS + idle_ms
+    assert swept.forget(now_ms=now_ms) == (0 if remembered else 1)
+    for table in (swept, unswept):
+        assert (table.check(SCOPE, frame(10, 5), now_ms=now_ms).place == PLACE) is remembered
+
+
+def test_beyond_its_count_the_longest_silent_scope_goes() -> None:
+    table = SequenceTable(scope_count_max=2)
+    a, b, c = (SCOPE._replace(queue_id=n) for n in range(3))
+    table.record(a, frame(0, 1), PLACE)
+    table.record(b, frame(0, 1), PLACE)
+    table.record(a, frame(1, 1), PLACE)
+    table.record(c, frame(0, 1), PLACE)
+    assert len(table) == 2
+    assert table.check(b, frame(1, 1), now_ms=NOW_MS).code == ResponseCode.OUT_OF_SEQUENCE
+    assert table.check(a, frame(2, 1), now_ms=NOW_MS) is TAKE
+
+
+# ------------------------------------------------------------------------------------------------------ against a simple model
+
+
+@dataclass
+class Model:
+    """Remembers every frame of every epoch; the law, said the long way."""
+
+    stored: dict[Scope, list[tuple[FrameSequence, Place]]] = field(default_factory=dict)
+
+    def expected(self, scope: Scope, asked: FrameSequence) -> tuple[ResponseCode, Place | None, int | None]:
+        frames = self.stored.get(scope, [])
+        if not frames:
+            return (ResponseCode.SUCCESS, None, None) if asked.first_known or asked.first == 0 else (ResponseCode.OUT_OF_SEQUENCE, None, 0)
+        epoch = max(stored.epoch for stored, _ in frames)
+        if asked.epoch < epoch:
+            return ResponseCode.STALE_EPOCH, None, None
+        if asked.epoch > epoch:
+            return (ResponseCode.SUCCESS, None, None) if asked.first == 0 else (ResponseCode.OUT_OF_SEQUENCE, None, 0)
+        last, place = frames[-1]
+        covered = {number for stored, _ in frames if stored.epoch == epoch for number in range(stored.first, stored.next)}
+        top = max(covered) + 1
+        numbers = range(asked.first, asked.next)
+        if asked.first == top:
+            return ResponseCode.SUCCESS, None, None
+        if numbers[-1] >= top:
+            return ResponseCode.OUT_OF_SEQUENCE, None, top
+        if numbers[-1] == top - 1:
+            if asked.crc != last.crc:
+                return ResponseCode.NON_DETERMINISTIC_RETRY, None, None
+            return (ResponseCode.SUCCESS, place, None) if asked.first == last.first else (ResponseCode.DUPLICATE, None, None)
+        return ResponseCode.DUPLICATE, None, None
+
+
+FRAMES = st.builds(
+    frame,
+    st.integers(0, 12),
+    st.integers(1, 4),
+    epoch=st.integers(1, 3),
+    crc=st.integers(0, 2),
+    first_known=st.booleans(),
+)
+ASKED = st.lists(st.tuples(st.integers(0, 1), FRAMES), max_size=40)
+
+
+@given(ASKED, st.integers(0, 40))
+def test_answers_as_the_model_and_is_rebuilt_equal_from_snapshot_and_log(asked: list[tuple[int, FrameSequence]], snapshot_at: int) -> None:
+    live, model, rebuilt = SequenceTable(), Model(), SequenceTable()
+    log: list[tuple[Scope, FrameSequence, Place]] = []
+    snapshot: list[object] = []
+    tail_from = 0
+    for number, (queue_id, one) in enumerate(asked):
+        if number == snapshot_at:
+            snapshot, tail_from = live.snapshot(), len(log)
+        scope = SCOPE._replace(queue_id=queue_id)
+        verdict = live.check(scope, one, now_ms=NOW_MS)
+        assert (verdict.code, verdict.place, verdict.next) == model.expected(scope, one)
+        if verdict is TAKE:
+            place = Place(len(log), 100 * len(log), NOW_MS)
+            live.record(scope, one, place)
+            model.stored.setdefault(scope, []).append((one, place))
+            log.append((scope, one, place))
+    rebuilt.restore(snapshot)  # type: ignore[arg-type]
+    for entry in log[tail_from:]:
+        rebuilt.record(*entry)
+    assert rebuilt.snapshot() == live.snapshot()
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.booleans(), st.booleans()), min_size=1, max_size=30))
+def test_a_producer_that_repeats_every_unanswered_frame_stores_each_sequence_once(plan: list[tuple[int, bool, bool]]) -> None:
+    """Each frame: how many messages, whether its request is lost, whether its first answer is lost. It is then sent again, as often as it takes."""
+    table = SequenceTable()
+    stored: list[int] = []
+    sequence, crc = 0, 0
+    for count, request_lost, answer_lost in plan:
+        crc = zlib.crc32(bytes([count]), crc)
+        one = frame(sequence, count, crc=crc)
+        for lost, silent in [(request_lost, answer_lost), (False, False), (False, False)]:
+            if lost:
+                continue
+            verdict = table.check(SCOPE, one, now_ms=NOW_MS)
+            assert verdict.code == ResponseCode.SUCCESS
+            if verdict is TAKE:
+                table.record(SCOPE, one, Place(len(stored), 0, NOW_MS))
+                stored += range(one.first, one.next)
+            elif not silent:
+                assert verdict.place == Place(one.first, 0, NOW_MS)
+        sequence += count
+    assert stored == list(range(sequence))
