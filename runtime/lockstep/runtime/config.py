@@ -1,0 +1,239 @@
+"""A program's settings: defaults < TOML file (--config) < environment (LOCKSTEP_…) < flags. What nobody knows is refused with a suggestion.
+
+A program describes its settings as a subclass of Settings: one field an option, its description the help text. `flush` is then the flag
+--flush, the variable LOCKSTEP_FLUSH and the TOML key flush. A tuple of strings is a flag that may be repeated, a TOML array, and in
+the environment a list with commas.
+"""
+
+import argparse
+import difflib
+import json
+import os
+import tomllib
+import types
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from ipaddress import ip_address
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.fields import FieldInfo
+
+from lockstep.protocol.errors import ConfigError
+from lockstep.runtime.pool import parse_address
+
+ENVIRONMENT_PREFIX = "LOCKSTEP_"
+SHARED_OPTIONS = frozenset({"nameserver", "config"})
+"""Options that a shell may set for all programs: one that does not know them passes over them."""
+INTERNAL = "internal"
+"""The listener name of an unnamed listener."""
+
+
+class Settings(BaseModel):
+    """Base of a program's settings: frozen, unknown names refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+S = TypeVar("S", bound=Settings)
+
+
+class Loaded(NamedTuple, Generic[S]):
+    """Settings, and where each value came from: "default", "file …", "environment …" or "flag …"."""
+
+    config: S
+    origins: dict[str, str]
+
+
+class Listen(NamedTuple):
+    """One listener."""
+
+    name: str
+    host: str
+    port: int
+
+
+def parse_listen(text: str) -> Listen:
+    """ "[NAME=]HOST:PORT"; without a name it is `internal`. ConfigError."""
+    name, equals, address = text.rpartition("=")
+    if equals and not name.strip():
+        raise ConfigError(f"{text!r}: expected [NAME=]HOST:PORT")
+    return Listen(name.strip() if equals else INTERNAL, *parse_address(address))
+
+
+def parse_listeners(texts: Iterable[str]) -> dict[str, tuple[str, int]]:
+    """Listener name → (host, port), as Server takes it. ConfigError where a name stands twice."""
+    listeners: dict[str, tuple[str, int]] = {}
+    for listen in map(parse_listen, texts):
+        if listen.name in listeners:
+            raise ConfigError(f"listener {listen.name!r} is given twice")
+        listeners[listen.name] = (listen.host, listen.port)
+    return listeners
+
+
+def require_loopback_or_insecure(listeners: Mapping[str, tuple[str, int]], *, insecure: bool) -> None:
+    """ConfigError where a listener can be reached from outside this machine and nobody said that this is meant."""
+    for name, (host, port) in listeners.items():
+        if not insecure and not _is_loopback(host):
+            raise ConfigError(
+                f"listener {name!r} on {host}:{port} can be reached from other machines, and there is no authentication yet: "
+                "whoever reaches it reads, writes and deletes. Listen on 127.0.0.1, or say --insecure if the network around it is trusted"
+            )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def load(
+    model: type[S],
+    argv: Sequence[str],
+    prog: str,
+    *,
+    environment: Mapping[str, str] | None = None,
+) -> Loaded[S]:
+    """The settings of a program. ConfigError; SystemExit(0) after --help and --show-config, SystemExit(2) for a flag that can't be read."""
+    flags = vars(_parser(model, prog).parse_args(argv))
+    show, path = flags.pop("show_config"), flags.pop("config")
+    variables = _from_environment(model, os.environ if environment is None else environment)
+    path = path or variables.pop("config", None)
+    values: dict[str, Any] = {}
+    origins = dict.fromkeys(model.model_fields, "default")
+    for key, value in (_from_file(model, path) if path else {}).items():
+        values[key], origins[key] = value, f"file {path}"
+    for key, value in variables.items():
+        values[key], origins[key] = value, f"environment {_variable(key)}"
+    for key, value in flags.items():
+        if value is not None:
+            values[key], origins[key] = value, f"flag {_flag(key)}"
+    try:
+        config = model.model_validate({key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
+    except ValidationError as error:
+        raise ConfigError(_explain(error, origins)) from None
+    if show:
+        print(render(config, origins))
+        raise SystemExit(0)
+    return Loaded(config, origins)
+
+
+def render(config: Settings, origins: Mapping[str, str]) -> str:
+    """The effective settings as a TOML file that gives them again, each with its origin as a comment."""
+    rows = [
+        (f"{key} = {_toml(getattr(config, key))}" if getattr(config, key) is not None else f"# {key} is not set", origins[key])
+        for key in origins
+    ]
+    width = max(len(row) for row, _ in rows)
+    return "\n".join(f"{row:<{width}}  # {origin}" for row, origin in rows)
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return json.dumps(value if isinstance(value, bool | int | float) else str(getattr(value, "value", value)), ensure_ascii=False)
+
+
+def _flag(key: str) -> str:
+    return "--" + key.replace("_", "-")
+
+
+def _variable(key: str) -> str:
+    return ENVIRONMENT_PREFIX + key.upper()
+
+
+def _is_list(field: FieldInfo) -> bool:
+    return any(typing.get_origin(kind) in (tuple, list) for kind in (field.annotation, *typing.get_args(field.annotation)))
+
+
+def _is_bool(field: FieldInfo) -> bool:
+    return field.annotation is bool
+
+
+def _choices(field: FieldInfo) -> tuple[str, ...] | None:
+    kinds = (field.annotation, *typing.get_args(field.annotation)) if isinstance(field.annotation, types.UnionType) else (field.annotation,)
+    for kind in kinds:
+        if typing.get_origin(kind) is typing.Literal:
+            return tuple(map(str, typing.get_args(kind)))
+    return None
+
+
+def _parser(model: type[Settings], prog: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        description=(model.__doc__ or "").strip().splitlines()[0] if model.__doc__ else None,
+        epilog=f"Every option has an environment name ({ENVIRONMENT_PREFIX}…) and a TOML key of the same name.",
+        allow_abbrev=False,
+    )
+    for key, field in model.model_fields.items():
+        help_text = (field.description or "").replace("%", "%%")
+        if not field.is_required() and field.default not in (None, (), False):
+            default = field.get_default(call_default_factory=True)
+            shown = ", ".join(map(str, default)) if isinstance(default, tuple) else str(default)
+            help_text = f"{help_text} (default: {shown})".replace("%", "%%")
+        if _is_bool(field):
+            parser.add_argument(_flag(key), dest=key, default=None, action=argparse.BooleanOptionalAction, help=help_text)
+        elif _is_list(field):
+            parser.add_argument(_flag(key), dest=key, default=None, action="append", help=help_text + " May be repeated.")
+        else:
+            parser.add_argument(_flag(key), dest=key, default=None, choices=_choices(field), help=help_text)
+    parser.add_argument("--config", metavar="FILE", help="TOML file with any of these options")
+    parser.add_argument("--show-config", action="store_true", help="print the effective values and where each came from, and exit")
+    return parser
+
+
+def _from_file(model: type[Settings], path: str) -> dict[str, Any]:
+    try:
+        with open(path, "rb") as file:  # world: the settings are read before there is a Host
+            table = tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(f"settings file {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"settings file {path}: {error}") from error
+    for key, value in table.items():
+        if key not in model.model_fields:
+            raise ConfigError(f"settings file {path}: unknown key {key!r}{_suggestion(key, model.model_fields)}")
+        if _is_list(model.model_fields[key]) and isinstance(value, str):
+            table[key] = (value,)
+    return table
+
+
+def _from_environment(model: type[Settings], environment: Mapping[str, str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    known = {_variable(key): key for key in model.model_fields}
+    shared = {_variable(key) for key in SHARED_OPTIONS}
+    for name in sorted(environment):
+        text = environment[name]
+        if not name.startswith(ENVIRONMENT_PREFIX):
+            continue
+        if name == _variable("config"):
+            values["config"] = text
+        elif name in known:
+            listed = _is_list(model.model_fields[known[name]])
+            values[known[name]] = tuple(part.strip() for part in text.split(",") if part.strip()) if listed else text
+        elif name not in shared:
+            raise ConfigError(f"environment: unknown variable {name}{_suggestion(name, known)}")
+    return values
+
+
+def _suggestion(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name.replace("-", "_"), known, n=1, cutoff=0.6)
+    return f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(sorted(known))}"
+
+
+def _explain(error: ValidationError, origins: Mapping[str, str]) -> str:
+    """One line: which setting, from where, what is wrong, what it was."""
+    parts = []
+    for problem in error.errors(include_url=False):
+        key = str(problem["loc"][0]) if problem["loc"] else ""
+        message = problem["msg"].removeprefix("Value error, ")
+        if not key:
+            parts.append(message)
+        elif problem["type"] == "missing":
+            parts.append(f"{key} is needed: {_flag(key)}, {_variable(key)} or TOML key {key}")
+        else:
+            parts.append(f"{key} = {problem['input']!r} ({origins.get(key, 'default')}): {message}")
+    return "; ".join(parts)

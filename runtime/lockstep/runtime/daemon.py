@@ -1,0 +1,192 @@
+"""Tasks with an owner, and the process around a service: signals, ordered stop, exit code."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from lockstep.protocol.errors import LockstepError
+from lockstep.runtime.log import get_logger
+
+log = get_logger("runtime.daemon")
+
+STOP_MS = 30_000
+"""How long an ordered stop may take before the process ends without it: longer than the longest held pull (15 s) and a last flush."""
+
+
+class Tasks:
+    """Owns tasks: the only place beside TaskGroup where one begins. Each failure is logged, the first is told to `on_failure`."""
+
+    __slots__ = ("_on_failure", "_tasks", "failure")
+
+    def __init__(self, on_failure: Callable[[BaseException], None] | None = None) -> None:
+        self._on_failure = on_failure
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        self.failure: BaseException | None = None
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> "asyncio.Task[Any]":
+        """Starts a task that belongs to this owner until it ends."""
+        task = asyncio.get_running_loop().create_task(coroutine, name=name)
+        self._tasks[task] = None
+        task.add_done_callback(self._done)
+        return task
+
+    async def cancel_all(self) -> None:
+        """Cancels the latest first, one after the other, and waits for each. The calling task is left alone."""
+        current = asyncio.current_task()
+        while rest := [task for task in self._tasks if task is not current]:
+            task = rest[-1]
+            task.cancel()
+            await asyncio.wait([task])
+            self._tasks.pop(task, None)
+
+    def _done(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.pop(task, None)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is None:
+            return
+        log.error("task.failed", task=task.get_name(), error=repr(error), exc_info=error)
+        if self.failure is None:
+            self.failure = error
+            if self._on_failure is not None:
+                self._on_failure(error)
+
+
+class Service(Protocol):
+    """What a Daemon runs."""
+
+    on_fatal: Callable[[BaseException], None] | None
+    """Set by the Daemon before `start`: call it with what makes going on impossible; the process stops with that error's exit code."""
+
+    async def start(self) -> None:
+        """Returns when the service serves. Raises what keeps it from serving."""
+        ...
+
+    async def stop(self) -> None:
+        """Ordered stop. Also called after a `start` that failed or was cancelled half-way."""
+        ...
+
+
+def exit_code_of(error: BaseException) -> int:
+    """The exit code that an error carries (`exit_code`), else 1."""
+    code = getattr(error, "exit_code", 1)
+    return code if isinstance(code, int) else 1
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's loop where uvloop is installed, else asyncio's."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+class Daemon:
+    """One service in one process. SIGTERM and SIGINT stop it in order (exit 0); a second one ends it at once (exit 1).
+
+    | event                              | then                                                  | exit               |
+    |------------------------------------|-------------------------------------------------------|--------------------|
+    | start() raises                     | one line on stderr, stop()                            | error's exit_code  |
+    | signal during start()              | start() is cancelled, stop()                          | 0                  |
+    | signal while serving               | stop()                                                | 0                  |
+    | on_fatal(error)                    | one line on stderr, stop()                            | error's exit_code  |
+    | stop() raises or exceeds stop_ms   | logged                                                | 1 (or the above)   |
+    | second signal                      | stop() is cancelled                                   | 1 (or the above)   |
+    """
+
+    def __init__(self, name: str, *, stop_ms: int = STOP_MS) -> None:
+        self._name = name
+        self._stop_ms = stop_ms
+        self._signals = 0
+        self._error: BaseException | None = None
+        self._wake: asyncio.Event | None = None
+        self._hurry: asyncio.Event | None = None
+
+    def run(self, service: Service) -> int:
+        """Runs until a signal or a failure, on uvloop where there is one. The result is the exit code."""
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            return runner.run(self.serve(service))
+
+    async def serve(self, service: Service) -> int:
+        """`run` on the running loop."""
+        loop = asyncio.get_running_loop()
+        self._wake, self._hurry = asyncio.Event(), asyncio.Event()
+        loop.set_exception_handler(_log_loop_error)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._signalled, number)
+        service.on_fatal = self._fatal
+        try:
+            await self._start(service)
+            await self._wake.wait()
+            clean = await self._stop(service)
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+        if self._error is not None:
+            print(f"{self._name}: {describe(self._error)}", file=sys.stderr, flush=True)
+            return exit_code_of(self._error) or 1
+        return 0 if clean else 1
+
+    def _signalled(self, number: int) -> None:
+        self._signals += 1
+        log.info("signal.received", signal=signal.Signals(number).name)
+        assert self._wake is not None
+        assert self._hurry is not None
+        self._wake.set()
+        if self._signals > 1:
+            self._hurry.set()
+
+    def _fatal(self, error: BaseException) -> None:
+        if self._error is None:
+            self._error = error
+            log.error("daemon.failed", error=describe(error))
+        assert self._wake is not None
+        self._wake.set()
+
+    async def _start(self, service: Service) -> None:
+        assert self._wake is not None
+        start = asyncio.create_task(service.start(), name=f"{self._name} start")
+        wake = asyncio.create_task(self._wake.wait(), name=f"{self._name} wake")
+        try:
+            await asyncio.wait([start, wake], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            wake.cancel()
+            start.cancel()
+            await asyncio.wait([start, wake])
+        if not start.cancelled() and (error := start.exception()) is not None:
+            self._fatal(error)
+
+    async def _stop(self, service: Service) -> bool:
+        assert self._hurry is not None
+        stop = asyncio.create_task(service.stop(), name=f"{self._name} stop")
+        hurry = asyncio.create_task(self._hurry.wait(), name=f"{self._name} hurry")
+        try:
+            await asyncio.wait([stop, hurry], timeout=self._stop_ms / 1000, return_when=asyncio.FIRST_COMPLETED)
+            in_time = stop.done()
+            if not in_time:
+                log.error("stop.abandoned", after_ms=self._stop_ms if not hurry.done() else None, signals=self._signals)
+        finally:
+            hurry.cancel()
+            stop.cancel()
+            await asyncio.wait([stop, hurry], timeout=1)
+        if in_time and not stop.cancelled() and (error := stop.exception()) is not None:
+            log.error("stop.failed", error=describe(error), exc_info=error)
+            return False
+        return in_time
+
+
+def describe(error: BaseException) -> str:
+    """One line for people: our own errors speak for themselves, others are named by their type."""
+    return str(error) if isinstance(error, LockstepError) and str(error) else f"{type(error).__name__}: {error}"
+
+
+def _log_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    error = context.get("exception")
+    log.error("loop.failed", message=context.get("message"), error=repr(error), exc_info=error)

@@ -1,0 +1,501 @@
+"""One connection: frames in, frames out, requests paired with their answers, back-pressure both ways. RocketMQ: NettyRemotingAbstract.
+
+    OPEN ──close(reason)──▶ CLOSING ──written or linger over──▶ CLOSED      what is outstanding fails when OPEN ends
+      └──abort(reason), lost, peer broke the protocol─────────▶ CLOSED      on_close is called once, in a loop turn of its own
+
+- Everything runs in the protocol's callbacks: a burst of frames is decoded and handled without a task or a timer per request. The
+  time-outs of all requests share one heap and one timer.
+- Frames that are sent within one loop turn leave in one write.
+- The end that was dialled stops reading (and stops handling what it has read) while the peer does not take its answers. The end that
+  dialled always reads: so the two can never wait for each other.
+- At most `turn_bytes_max` are handled before other connections have their turn.
+"""
+
+import asyncio
+import heapq
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.command import MSGPACK, ONEWAY_FLAG, RESPONSE_FLAG, Command
+from lockstep.protocol.errors import RemoteProtocolError, RequestTimeout, TransportError
+from lockstep.protocol.frame import FRAME_BYTES_MAX, HEADER_BYTES_MAX, FrameBuffer, encode_frame, encode_frame_parts
+from lockstep.runtime.alarm import Alarm
+from lockstep.runtime.host import Host
+from lockstep.runtime.log import get_logger
+
+log = get_logger("runtime.endpoint")
+
+Handler = Callable[[Command, "Endpoint"], None]
+"""Takes a request that came in. Runs in the protocol callback: it must not raise and must not block."""
+
+OPAQUE_LIMIT = 1 << 31
+_CLOCK_STEP_S = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointLimits:
+    """What one connection may use."""
+
+    frame_bytes_max: int = FRAME_BYTES_MAX
+    header_bytes_max: int = HEADER_BYTES_MAX
+    turn_bytes_max: int = 256 * 1024
+    """Bytes handled in one loop turn: what one read brings at most, so one connection delays the others by some milliseconds."""
+    join_bytes: int = 64 * 1024
+    """Outgoing bytes that are no longer held back for the end of the loop turn: beyond this size joining saves nothing."""
+    unsent_bytes_high: int = 2 * 1024 * 1024
+    """Above it drain() waits and the dialled end stops reading: two pull answers of the usual 1 MiB."""
+    unsent_bytes_low: int = 512 * 1024
+    """At or below it both go on."""
+    requests_max: int = 65_536
+    """Outstanding requests: thirty times the producer's usual 2,000 in flight."""
+    partial_frame_ms: int = 30_000
+    """A frame that has begun must be complete within this time."""
+    idle_ms: int = 120_000
+    """The dialled end closes a connection on which nothing came for so long: four missed heartbeats.
+    RocketMQ: serverChannelMaxIdleTimeSeconds."""
+    linger_ms: int = 5_000
+    """How long close() may wait for the peer to take what is still unsent."""
+    late_ms: int = 100
+    """A timer that fires later than this says that this process stood still: what has come meanwhile is read first."""
+
+
+DEFAULT_LIMITS = EndpointLimits()
+
+
+def code_name(code: int) -> str:
+    """A request code for people."""
+    try:
+        return f"{RequestCode(code).name} ({code})"
+    except ValueError:
+        return f"request code {code}"
+
+
+def format_address(name: object) -> str:
+    """A socket name as "ip:port" ("[ip]:port" for IPv6)."""
+    if isinstance(name, tuple) and len(name) >= 2:
+        host, port = name[0], name[1]
+        return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
+    return "unknown"
+
+
+class Endpoint(asyncio.Protocol):
+    """One connection. Made by Server for who dials in, by `pool.connect` and `pool.Link` for dialling out."""
+
+    __slots__ = (
+        "_closing",
+        "_drainers",
+        "_ended",
+        "_flush_due",
+        "_frames",
+        "_handler",
+        "_heap",
+        "_heard_at",
+        "_idle",
+        "_inbox",
+        "_limits",
+        "_linger_timer",
+        "_loop",
+        "_lost",
+        "_opaque",
+        "_out",
+        "_out_bytes",
+        "_partial",
+        "_partial_at",
+        "_pending",
+        "_resume_due",
+        "_timeouts",
+        "_transport",
+        "_turn_bytes",
+        "_write_paused",
+        "closed",
+        "codec",
+        "connected_ms",
+        "id",
+        "listener",
+        "local",
+        "on_close",
+        "on_open",
+        "owner",
+        "peer",
+        "reason",
+    )
+
+    def __init__(
+        self, host: Host, handler: Handler | None, limits: EndpointLimits = DEFAULT_LIMITS, listener: str = "", id: int = 0
+    ) -> None:
+        """`listener` names the listener on which the peer dialled in; empty on the end that dialled. `id` is its server's number for it."""
+        self.id = id
+        self.listener = listener
+        self.peer = "unknown"
+        """The other end, "ip:port"."""
+        self.local = "unknown"
+        self.codec = MSGPACK
+        """Serialize type of the frames that this end starts."""
+        self.closed = False
+        """Nothing more will be sent or handled."""
+        self.reason = ""
+        """Why it was closed."""
+        self.owner: object | None = None
+        """Whom the layer above has bound to the connection."""
+        self.on_open: Callable[[Endpoint], None] | None = None
+        self.on_close: list[Callable[[Endpoint, str], None]] = []
+        """Called once with the reason, after every outstanding request has failed."""
+        self.connected_ms = host.clock.wall_ms()
+        self._loop = asyncio.get_running_loop()
+        self._handler = handler
+        self._limits = limits
+        self._frames = FrameBuffer(limits.frame_bytes_max, limits.header_bytes_max)
+        self._inbox: deque[bytes | memoryview] = deque()
+        self._turn_bytes = 0
+        self._resume_due = False
+        self._out: list[bytes | memoryview] = []
+        self._out_bytes = 0
+        self._flush_due = False
+        self._write_paused = False
+        self._drainers: list[asyncio.Future[None]] = []
+        self._pending: dict[int, asyncio.Future[Command]] = {}
+        self._heap: list[tuple[float, int, int, int]] = []
+        """(deadline, opaque, timeout_ms, code) of the requests; answered ones linger until they are due or outnumber the others."""
+        self._opaque = 0
+        self._timeouts = Alarm(self._loop, self._expire, limits.late_ms)
+        self._partial = Alarm(self._loop, self._check_partial, limits.late_ms)
+        self._partial_at = 0.0
+        """When the frame that is not complete yet began; 0.0: there is none."""
+        self._idle = Alarm(self._loop, self._check_idle, limits.late_ms)
+        self._heard_at = 0.0
+        self._linger_timer: asyncio.TimerHandle | None = None
+        self._closing = False
+        self._ended = False
+        self._lost: asyncio.Future[None] = self._loop.create_future()
+        self._transport: asyncio.Transport | None = None
+
+    def __repr__(self) -> str:
+        way = f"from {self.peer} on {self.listener}" if self.listener else f"to {self.peer}"
+        return f"<Endpoint {way}{', closed' if self.closed else ''}>"
+
+    # ------------------------------------------------------------------------------------------------------------- sending
+
+    def request(
+        self, code: int, fields: dict[str, Any] | None = None, body: bytes | bytearray | memoryview = b"", *, timeout_ms: int
+    ) -> "asyncio.Future[Command]":
+        """Sends a request; the future gives the response, whatever its code.
+
+        The future fails with TransportError when the connection is closed or lost, RequestTimeout after `timeout_ms`. What is too large
+        for a frame raises LocalProtocolError here, before anything is sent. Cancelling the future drops the answer, not the request.
+        """
+        future: asyncio.Future[Command] = self._loop.create_future()
+        if self.closed:
+            future.set_exception(self._gone())
+            return future
+        if len(self._pending) >= self._limits.requests_max:
+            future.set_exception(TransportError(f"{self.peer}: {len(self._pending)} requests are outstanding, the limit of one connection"))
+            return future
+        self._opaque = opaque = (self._opaque + 1) % OPAQUE_LIMIT
+        frame = encode_frame(Command(code, opaque, fields={} if fields is None else fields, body=body, codec=self.codec))
+        self._pending[opaque] = future
+        deadline = self._loop.time() + timeout_ms / 1000
+        heap = self._heap
+        if len(heap) > 64 and len(heap) > 2 * len(self._pending):
+            # Answered requests leave their entry behind; it goes here, at a constant cost per request.
+            heap[:] = [entry for entry in heap if entry[1] in self._pending]
+            heapq.heapify(heap)
+        heapq.heappush(heap, (deadline, opaque, timeout_ms, code))
+        if not self._timeouts.armed or deadline < self._timeouts.due:
+            self._timeouts.set(deadline)
+        self._write(frame)
+        return future
+
+    def oneway(self, code: int, fields: dict[str, Any] | None = None, body: bytes | bytearray | memoryview = b"") -> None:
+        """Sends a request that nobody answers. Does nothing on a closed connection."""
+        if not self.closed:
+            self._opaque = (self._opaque + 1) % OPAQUE_LIMIT
+            self._write(
+                encode_frame(Command(code, self._opaque, ONEWAY_FLAG, fields={} if fields is None else fields, body=body, codec=self.codec))
+            )
+
+    def send(self, command: Command) -> None:
+        """Sends a frame as it is, usually a response. Does nothing on a closed connection. LocalProtocolError where it is too large."""
+        if not self.closed:
+            self._write(encode_frame(command))
+
+    def send_frame(self, frame: bytes) -> None:
+        """Sends a frame that is encoded already."""
+        if not self.closed:
+            self._write(frame)
+
+    def send_parts(self, command: Command, parts: Sequence[bytes | memoryview]) -> None:
+        """Sends a frame whose body is `parts`, without copying them here: they must not change until they are sent."""
+        if self.closed:
+            return
+        buffers = encode_frame_parts(command, parts)
+        last = buffers.pop()
+        self._out += buffers
+        self._out_bytes += sum(map(len, buffers))
+        self._write(last)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes accepted for sending that the operating system has not taken yet."""
+        waiting = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return self._out_bytes + waiting
+
+    async def drain(self) -> None:
+        """Waits while more than `unsent_bytes_high` are unsent, until at most `unsent_bytes_low` are.
+
+        TransportError when the connection ends.
+        """
+        if self._out_bytes > self._limits.unsent_bytes_high:
+            self._flush()
+        if self._write_paused and not self.closed:
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._drainers.append(waiter)
+            await waiter
+        if self.closed:
+            raise self._gone()
+
+    def _write(self, frame: bytes | memoryview) -> None:
+        self._out.append(frame)
+        self._out_bytes += len(frame)
+        if self._out_bytes >= self._limits.join_bytes:
+            self._flush()
+        elif not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush_turn)
+
+    def _flush_turn(self) -> None:
+        self._flush_due = False
+        if self._out:
+            self._flush()
+
+    def _flush(self) -> None:
+        out = self._out
+        if not out or self._transport is None:
+            return
+        joined = self._out_bytes < 2 * self._limits.join_bytes
+        self._out = []
+        self._out_bytes = 0
+        if len(out) == 1:
+            self._transport.write(out[0])
+        elif joined:
+            self._transport.write(b"".join(out))
+        else:
+            self._transport.writelines(out)
+
+    # ------------------------------------------------------------------------------------------------------------- closing
+
+    def close(self, reason: str) -> None:
+        """Sends what is unsent (within `linger_ms`), then closes. Outstanding requests fail now."""
+        if self.closed:
+            return
+        self._flush()
+        self._end(reason)
+        if self._transport is not None:
+            self._transport.close()
+            self._linger_timer = self._loop.call_later(self._limits.linger_ms / 1000, self._transport.abort)
+
+    def abort(self, reason: str) -> None:
+        """Closes at once; what is unsent is dropped."""
+        self._end(reason)
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def wait_closed(self) -> None:
+        """Waits until the connection is gone, however that came."""
+        await asyncio.shield(self._lost)
+
+    def _end(self, reason: str) -> None:
+        """The end of OPEN: nothing is sent or handled from here on."""
+        if self.closed:
+            return
+        self.closed = True
+        self.reason = reason
+        self._inbox.clear()
+        self._out.clear()
+        self._out_bytes = 0
+        for alarm in (self._timeouts, self._partial, self._idle):
+            alarm.cancel()
+        pending, self._pending = self._pending, {}
+        self._heap.clear()
+        for future in pending.values():
+            if not future.done():
+                future.set_exception(self._gone())
+        drainers, self._drainers = self._drainers, []
+        for waiter in drainers:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._loop.call_soon(self._tell_closed)
+
+    def _tell_closed(self) -> None:
+        if not self._ended:
+            self._ended = True
+            for callback in list(self.on_close):
+                callback(self, self.reason)
+
+    def _gone(self) -> TransportError:
+        return TransportError(f"{self.peer}: connection closed: {self.reason}")
+
+    # ---------------------------------------------------------------------------------------------------- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self.peer = format_address(transport.get_extra_info("peername"))
+        self.local = format_address(transport.get_extra_info("sockname"))
+        self._transport.set_write_buffer_limits(self._limits.unsent_bytes_high, self._limits.unsent_bytes_low)
+        self._heard_at = self._loop.time()
+        if self.closed:
+            self._transport.abort()
+            return
+        if self.listener and self._limits.idle_ms:
+            self._idle.set(self._heard_at + self._limits.idle_ms / 1000)
+        if self.on_open is not None:
+            self.on_open(self)
+        self._flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._linger_timer is not None:
+            self._linger_timer.cancel()
+        self._end("closed by the peer" if exc is None else f"{type(exc).__name__}: {exc}")
+        self._tell_closed()
+        if not self._lost.done():
+            self._lost.set_result(None)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def data_received(self, data: bytes) -> None:
+        self._heard_at = self._loop.time()
+        limits = self._limits
+        if self._inbox or self._write_paused or self._turn_bytes + len(data) > limits.turn_bytes_max:
+            self._put_off(data)
+        else:
+            self._turn_bytes += len(data)
+            self._frames.feed(data)
+            self._handle_frames()
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+        if self.listener and self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        drainers, self._drainers = self._drainers, []
+        for waiter in drainers:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._resume_soon()
+
+    # ----------------------------------------------------------------------------------------------------------- receiving
+
+    def _put_off(self, data: bytes) -> None:
+        """This turn's share is used up, or the peer does not take our answers: the rest waits, and reading stops."""
+        assert self._transport is not None
+        step = self._limits.turn_bytes_max
+        if len(data) <= step:
+            self._inbox.append(data)
+        else:
+            view = memoryview(data)
+            self._inbox.extend(view[at : at + step] for at in range(0, len(data), step))
+        self._transport.pause_reading()
+        if not self._blocked:
+            self._resume_soon()
+
+    @property
+    def _blocked(self) -> bool:
+        return self._write_paused and bool(self.listener)
+
+    def _resume_soon(self) -> None:
+        if not self._resume_due:
+            self._resume_due = True
+            self._loop.call_soon(self._resume)
+
+    def _resume(self) -> None:
+        """A new turn: handles what was put off, one share a turn, then reads again."""
+        self._resume_due = False
+        if self.closed or self._blocked:
+            return
+        self._turn_bytes = 0
+        if self._inbox:
+            data = self._inbox.popleft()
+            self._turn_bytes = len(data)
+            self._frames.feed(data)
+        self._handle_frames()
+        if self.closed or self._blocked or self._transport is None:
+            return
+        if self._inbox:
+            self._resume_soon()
+        else:
+            self._transport.resume_reading()
+
+    def _handle_frames(self) -> None:
+        """Every whole frame in the buffer, in order, and one write for what they are answered."""
+        frames, pending, handler = self._frames, self._pending, self._handler
+        owed, self._flush_due = self._flush_due, True
+        try:
+            while (command := frames.next()) is not None:
+                self._partial_at = 0.0
+                if command.flag & RESPONSE_FLAG:
+                    future = pending.pop(command.opaque, None)
+                    if future is not None and not future.done():
+                        future.set_result(command)
+                elif handler is not None:
+                    handler(command, self)
+                if self.closed or (self._write_paused and self.listener):
+                    break
+        except RemoteProtocolError as error:
+            self._refuse(str(error))
+        finally:
+            self._flush_due = owed
+            if self._out:
+                self._flush()
+        if not self.closed:
+            self._watch_partial()
+
+    def _refuse(self, reason: str) -> None:
+        log.warning("connection.refused", peer=self.peer, listener=self.listener or None, reason=reason)
+        if self._transport is not None:
+            self._transport.pause_reading()
+        self.close(f"protocol broken by the peer: {reason}")
+
+    # -------------------------------------------------------------------------------------------------------------- timers
+
+    def _expire(self) -> None:
+        """Fails what is due; `_CLOCK_STEP_S` because uvloop's clock and timers count whole milliseconds."""
+        now = self._loop.time() + _CLOCK_STEP_S
+        heap, pending = self._heap, self._pending
+        while heap and (heap[0][0] <= now or heap[0][1] not in pending):
+            _, opaque, timeout_ms, code = heapq.heappop(heap)
+            future = pending.pop(opaque, None)
+            if future is not None and not future.done():
+                future.set_exception(RequestTimeout(f"{self.peer}: no answer to {code_name(code)} within {timeout_ms} ms"))
+        if heap:
+            self._timeouts.set(heap[0][0])
+
+    def _watch_partial(self) -> None:
+        if not self._frames.pending_bytes:
+            self._partial_at = 0.0
+        elif not self._partial_at:
+            self._partial_at = self._heard_at
+            if not self._partial.armed:
+                self._partial.set(self._partial_at + self._limits.partial_frame_ms / 1000)
+
+    def _check_partial(self) -> None:
+        if not self._partial_at:
+            return
+        if self._blocked or self._inbox:
+            self._partial_at = self._loop.time()
+        due = self._partial_at + self._limits.partial_frame_ms / 1000
+        if due > self._loop.time() + _CLOCK_STEP_S:
+            self._partial.set(due)
+        else:
+            self._refuse(f"{self._frames.pending_bytes} bytes of a frame came, the rest did not within {self._limits.partial_frame_ms} ms")
+
+    def _check_idle(self) -> None:
+        due = (self._loop.time() if self._blocked else self._heard_at) + self._limits.idle_ms / 1000
+        if due > self._loop.time() + _CLOCK_STEP_S:
+            self._idle.set(due)
+        else:
+            self.close(f"nothing heard for {self._limits.idle_ms} ms")

@@ -1,0 +1,124 @@
+"""The machine as product code sees it: clock, randomness, files, threads, boot id. The simulator hands out a Host of its own.
+
+The network is the running loop's (create_server, create_connection): another loop brings another network.
+"""
+
+import asyncio
+import os
+import random
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from lockstep.runtime.clock import Clock
+
+if TYPE_CHECKING:
+    from lockstep.runtime.files import Files
+
+T = TypeVar("T")
+
+THREADS_MAX = 4
+"""Workers of one host: an fsync, a cold read, a retention pass and one to spare. They wait for the disk, so more would only queue there."""
+BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
+
+
+class Random(Protocol):
+    """Randomness. Seeded in the simulator."""
+
+    def token(self, count: int) -> bytes:
+        """`count` bytes that nobody can guess."""
+        ...
+
+    def uniform(self, low: float, high: float) -> float:
+        """Evenly from low … high: jitter."""
+        ...
+
+    def below(self, limit: int) -> int:
+        """Evenly from 0 … limit−1."""
+        ...
+
+
+class Threads(Protocol):
+    """Threads for calls that block. `run` is the only way from a coroutine to a thread."""
+
+    async def run(self, function: Callable[..., T], *args: object) -> T:
+        """`function(*args)` in a small pool. A cancelled wait does not stop the function."""
+        ...
+
+    def start_daemon(self, function: Callable[[], None], name: str) -> None:
+        """A thread of its own that ends with the process."""
+        ...
+
+    def close(self) -> None:
+        """Waits for what runs in the pool."""
+        ...
+
+
+class SystemRandom:
+    """The operating system's tokens; jitter from a generator that it seeds."""
+
+    __slots__ = ("_generator",)
+
+    def __init__(self) -> None:
+        self._generator = random.Random()
+
+    def token(self, count: int) -> bytes:
+        return os.urandom(count)
+
+    def uniform(self, low: float, high: float) -> float:
+        return self._generator.uniform(low, high)
+
+    def below(self, limit: int) -> int:
+        return self._generator.randrange(limit)
+
+
+class PoolThreads:
+    """A thread pool that is made at its first use."""
+
+    __slots__ = ("_pool", "_workers")
+
+    def __init__(self, workers: int = THREADS_MAX) -> None:
+        self._workers = workers
+        self._pool: ThreadPoolExecutor | None = None
+
+    async def run(self, function: Callable[..., T], *args: object) -> T:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._workers, thread_name_prefix="lockstep")
+        return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
+
+    def start_daemon(self, function: Callable[[], None], name: str) -> None:
+        threading.Thread(target=function, name=name, daemon=True).start()
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
+            self._pool = None
+
+
+def read_boot_id(path: str = BOOT_ID_PATH) -> str:
+    """The kernel's id of this boot. Where there is none: a new one each time, so that every start counts as after a power cut."""
+    try:
+        with open(path, encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return f"unknown-{os.urandom(16).hex()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What a process may reach beside the network."""
+
+    clock: Clock
+    random: Random
+    files: "Files"
+    threads: Threads
+    boot_id: Callable[[], str]
+
+    @classmethod
+    def real(cls) -> "Host":
+        """This machine."""
+        from lockstep.runtime.files import RealFiles
+
+        return cls(Clock(), SystemRandom(), RealFiles(), PoolThreads(), read_boot_id)

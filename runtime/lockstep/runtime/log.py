@@ -1,0 +1,87 @@
+"""Logging: events `noun.past_verb` with facts as keys, by structlog, through the standard library's `logging` tree "lockstep".
+
+A library does not configure its user's logging: the SDK's events go to the loggers `lockstep.*` as `event key=value …` and appear as the
+application decides. A program of ours calls `configure` once: JSON lines when stdout is no terminal, coloured lines on a terminal.
+"""
+
+import logging
+import sys
+from collections.abc import Mapping, MutableMapping
+from datetime import UTC, datetime
+from typing import Any, TextIO, cast
+
+import structlog
+from structlog.typing import FilteringBoundLogger
+
+ROOT = "lockstep"
+LEVELS = ("debug", "info", "warning", "error")
+_ANNOUNCER = f"{ROOT}.announce"
+
+Logger = FilteringBoundLogger
+
+
+def _to_record(logger: object, method: str, facts: MutableMapping[str, Any]) -> tuple[tuple[str], dict[str, Any]]:
+    """What the standard logger is called with: readable text for any handler, the facts for ours."""
+    event = str(facts.pop("event"))
+    extra: dict[str, Any] = {"extra": {"event": event, "facts": facts}}
+    if (exc_info := facts.pop("exc_info", None)) is not None:
+        extra["exc_info"] = exc_info
+    text = " ".join([event, *(f"{key}={value}" for key, value in facts.items())])
+    # `logging` formats a message only when it is given arguments, so a % in a fact is left alone.
+    return (text,), extra
+
+
+def get_logger(name: str) -> Logger:
+    """A logger below "lockstep": `get_logger("broker.store").info("segment.opened", path=…)`."""
+    return cast(
+        Logger,
+        structlog.wrap_logger(
+            logging.getLogger(name if name == ROOT or name.startswith(f"{ROOT}.") else f"{ROOT}.{name}"),
+            processors=[structlog.stdlib.filter_by_level, _to_record],
+            wrapper_class=structlog.stdlib.BoundLogger,
+            context_class=dict,
+        ),
+    )
+
+
+class _Lines(logging.Formatter):
+    """Renders a record: time, level, event, logger, facts."""
+
+    def __init__(self, *, json: bool, colors: bool) -> None:
+        super().__init__()
+        self._render: Any = structlog.processors.JSONRenderer(default=str) if json else structlog.dev.ConsoleRenderer(colors=colors)
+        self._json = json
+
+    def format(self, record: logging.LogRecord) -> str:
+        stamp = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        facts: Mapping[str, Any] = getattr(record, "facts", {})
+        line = {
+            "event": getattr(record, "event", None) or record.getMessage(),
+            "level": record.levelname.lower(),
+            "timestamp": stamp,
+            "logger": record.name,
+            **facts,
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return cast(str, self._render(None, record.levelname.lower(), line))
+
+
+def configure(level: str = "info", *, stream: TextIO | None = None) -> None:
+    """Sets the process's logging up: once, by a program. `level` is one of LEVELS; `stream` is stdout by default."""
+    out = sys.stdout if stream is None else stream
+    terminal = out.isatty()
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(_Lines(json=not terminal, colors=terminal))
+    root = logging.getLogger(ROOT)
+    for old in list(root.handlers):
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+    root.propagate = False
+    logging.getLogger(_ANNOUNCER).setLevel(logging.INFO)
+
+
+def announce(event: str, **facts: object) -> None:
+    """An event that others wait for (`broker.started`): written whatever the level is."""
+    get_logger(_ANNOUNCER).info(event, **facts)

@@ -1,0 +1,239 @@
+"""Dialling out: one-shot calls, and links that are kept alive. RocketMQ: NettyRemotingClient.
+
+WAITING ──resolve()──▶ DIALLING ──connected──▶ HANDSHAKE ──on_connected() returned──▶ UP ──lost──▶ DIALLING (at once)
+   ▲                      │ refused, timed out      │ failed                                        WAITING if it was up for less than 1 s
+   └──────on_refused()────┴─────────────────────────┘
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from lockstep.protocol.command import Command
+from lockstep.protocol.errors import ConfigError, LockstepError, TransportError
+from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.endpoint import DEFAULT_LIMITS, Endpoint, EndpointLimits, Handler
+from lockstep.runtime.host import Host
+from lockstep.runtime.log import get_logger
+
+log = get_logger("runtime.pool")
+
+CONNECT_MS = 3_000
+"""RocketMQ: connectTimeoutMillis."""
+HANDSHAKE_MS = 5_000
+BACKOFF_FIRST_MS = 50
+BACKOFF_MAX_MS = 1_000
+"""A peer that is back is found within a second (wire.md)."""
+STABLE_MS = 1_000
+"""A connection that was up for less does not earn an immediate reconnect: a peer that accepts and closes is not dialled in a tight loop."""
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """ "host:port" or "[ipv6]:port" in parts. ConfigError for anything else."""
+    host, colon, port = address.strip().rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise ConfigError(f"{address!r} is not an address: expected HOST:PORT")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    return host, int(port)
+
+
+async def connect(
+    host: Host, address: str, *, handler: Handler | None = None, limits: EndpointLimits = DEFAULT_LIMITS, timeout_ms: int = CONNECT_MS
+) -> Endpoint:
+    """Dials. TransportError where nobody answers within `timeout_ms` or the connection is refused."""
+    name, port = parse_address(address)
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            _, endpoint = await loop.create_connection(lambda: Endpoint(host, handler, limits), name, port)
+    except TimeoutError as error:
+        raise TransportError(f"{address}: no connection within {timeout_ms} ms") from error
+    except OSError as error:
+        raise TransportError(f"{address}: {error.strerror or error}") from error
+    return endpoint
+
+
+async def call(
+    host: Host,
+    address: str,
+    code: int,
+    fields: dict[str, Any] | None = None,
+    body: bytes | bytearray | memoryview = b"",
+    *,
+    timeout_ms: int,
+) -> Command:
+    """One request over a connection of its own; the response, whatever its code. TransportError, RequestTimeout."""
+    deadline = host.clock.monotonic_ms() + timeout_ms
+    endpoint = await connect(host, address, timeout_ms=min(timeout_ms, CONNECT_MS))
+    try:
+        return await endpoint.request(code, fields, body, timeout_ms=max(1, deadline - host.clock.monotonic_ms()))
+    finally:
+        endpoint.abort("done")
+        await endpoint.wait_closed()
+
+
+class Link:
+    """One connection to one peer, made again whenever it is lost.
+
+    `resolve` gives the peer's address now, or None while none is known. `on_connected` is the handshake: the link counts as up when it
+    returns; where it raises one of our errors the connection is closed and dialled again. `on_refused` is called for each attempt that
+    failed or found no address: refresh the route. `on_lost(endpoint, reason)` is called once for each connection for which
+    `on_connected` returned.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        resolve: Callable[[], str | None],
+        *,
+        on_connected: Callable[[Endpoint], Awaitable[None]] | None = None,
+        on_refused: Callable[[], None] | None = None,
+        on_lost: Callable[[Endpoint, str], None] | None = None,
+        handler: Handler | None = None,
+        limits: EndpointLimits = DEFAULT_LIMITS,
+        name: str = "",
+    ) -> None:
+        self._host = host
+        self._resolve = resolve
+        self._on_connected = on_connected
+        self._on_refused = on_refused
+        self._on_lost = on_lost
+        self._handler = handler
+        self._limits = limits
+        self._name = name
+        self._tasks = Tasks()
+        self._retry = asyncio.Event()
+        self._waiters: list[asyncio.Future[Endpoint]] = []
+        self._closed = False
+        self._dialled: Endpoint | None = None
+        self.current: Endpoint | None = None
+        """The connection while the link is up."""
+        self.last_error: LockstepError | None = None
+        """Why the last attempt failed."""
+
+    def __repr__(self) -> str:
+        return f"Link({self._called()}, {'up' if self.current else 'down'})"
+
+    def start(self) -> None:
+        """Begins to dial. May be called again: it does nothing then."""
+        if not self._closed and not len(self._tasks):
+            self._tasks.spawn(self._run(), f"link {self._called()}")
+
+    def retry(self) -> None:
+        """Dials now instead of waiting for the end of the back-off: there is a new address."""
+        self._retry.set()
+
+    async def endpoint(self, timeout_ms: int) -> Endpoint:
+        """The connection, waiting for it for `timeout_ms`. TransportError says what keeps it from being there."""
+        if self.current is not None and not self.current.closed:
+            return self.current
+        if self._closed:
+            raise TransportError(f"{self._called()}: the link is closed")
+        self.start()
+        waiter: asyncio.Future[Endpoint] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await waiter
+        except TimeoutError as error:
+            why = f": {self.last_error}" if self.last_error is not None else ""
+            raise TransportError(f"{self._called()}: not connected within {timeout_ms} ms{why}") from error
+        finally:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+
+    async def request(
+        self, code: int, fields: dict[str, Any] | None = None, body: bytes | bytearray | memoryview = b"", *, timeout_ms: int
+    ) -> Command:
+        """Connects if need be and asks, all within `timeout_ms`; the response, whatever its code. TransportError, RequestTimeout."""
+        deadline = self._host.clock.monotonic_ms() + timeout_ms
+        endpoint = await self.endpoint(timeout_ms)
+        return await endpoint.request(code, fields, body, timeout_ms=max(1, deadline - self._host.clock.monotonic_ms()))
+
+    async def close(self, reason: str = "link closed") -> None:
+        """Sends what is unsent, closes, dials no more."""
+        self._closed = True
+        if self.current is not None:
+            self.current.close(reason)
+        await self._tasks.cancel_all()
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_exception(TransportError(f"{self._called()}: the link is closed"))
+        if self._dialled is not None:
+            await self._dialled.wait_closed()
+
+    def _called(self) -> str:
+        return self._name or self._resolve() or "unknown address"
+
+    async def _run(self) -> None:
+        failures = 0
+        while not self._closed:
+            self._retry.clear()
+            endpoint = await self._attempt()
+            if endpoint is None:
+                if self._on_refused is not None:
+                    self._on_refused()
+            else:
+                up_since = self._host.clock.monotonic_ms()
+                await self._hold(endpoint)
+                if self._host.clock.monotonic_ms() - up_since >= STABLE_MS:
+                    failures = 0
+                    continue
+            failures += 1
+            await self._back_off(failures)
+
+    async def _attempt(self) -> Endpoint | None:
+        """Dials and shakes hands. None where that failed (`last_error`)."""
+        address = self._resolve()
+        if address is None:
+            self.last_error = TransportError(f"{self._called()}: no address is known")
+            return None
+        endpoint: Endpoint | None = None
+        try:
+            endpoint = self._dialled = await connect(self._host, address, handler=self._handler, limits=self._limits)
+            if self._on_connected is not None:
+                async with asyncio.timeout(HANDSHAKE_MS / 1000):
+                    await self._on_connected(endpoint)
+            done, endpoint = endpoint, None
+            return done
+        except LockstepError as error:
+            self.last_error = error
+        except TimeoutError:
+            self.last_error = TransportError(f"{address}: no handshake within {HANDSHAKE_MS} ms")
+        finally:
+            if endpoint is not None:
+                endpoint.close("handshake failed")
+        log.debug("link.refused", peer=address, name=self._name or None, error=str(self.last_error))
+        return None
+
+    async def _hold(self, endpoint: Endpoint) -> None:
+        """The link is up until the connection ends."""
+        ended = asyncio.Event()
+
+        def lost(_: Endpoint, reason: str) -> None:
+            self.current = None
+            log.debug("link.lost", peer=endpoint.peer, name=self._name or None, reason=reason)
+            if self._on_lost is not None:
+                self._on_lost(endpoint, reason)
+            ended.set()
+
+        if endpoint.closed:
+            lost(endpoint, endpoint.reason)
+            return
+        self.current = endpoint
+        endpoint.on_close.append(lost)
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(endpoint)
+        await ended.wait()
+
+    async def _back_off(self, failures: int) -> None:
+        """50 ms, doubled each time up to 1 s, of which half is jitter; or until `retry`."""
+        ceiling_ms = min(BACKOFF_MAX_MS, BACKOFF_FIRST_MS << min(failures - 1, 10))
+        try:
+            async with asyncio.timeout(self._host.random.uniform(ceiling_ms / 2, ceiling_ms) / 1000):
+                await self._retry.wait()
+        except TimeoutError:
+            pass

@@ -1,0 +1,34 @@
+"""A server program from its settings to its exit code."""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from lockstep.protocol.errors import LockstepError
+from lockstep.runtime import log
+from lockstep.runtime.config import Settings, load
+from lockstep.runtime.daemon import Daemon, Service, exit_code_of
+
+S = TypeVar("S", bound=Settings)
+
+EXIT_USAGE = 2
+
+
+def run_program(prog: str, model: type[S], make: Callable[[S], Service], argv: Sequence[str], *, stop_ms: int | None = None) -> int:
+    """Loads the settings, sets logging up at `config.log_level` (where there is one), runs the service. The exit code.
+
+    A setting that can't be is one line on stderr and exit 2; what `make` refuses is told the same way with the error's own exit code.
+    """
+    try:
+        config = load(model, argv, prog).config
+    except LockstepError as error:
+        print(f"{prog}: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    log.configure(getattr(config, "log_level", "info"))
+    try:
+        service = make(config)
+    except LockstepError as error:
+        print(f"{prog}: {error}", file=sys.stderr)
+        return exit_code_of(error)
+    daemon = Daemon(prog) if stop_ms is None else Daemon(prog, stop_ms=stop_ms)
+    return daemon.run(service)

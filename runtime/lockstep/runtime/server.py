@@ -1,0 +1,110 @@
+"""Listens by name and keeps what dialled in. RocketMQ: NettyRemotingServer."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from lockstep.protocol.errors import ConfigError
+from lockstep.runtime.endpoint import DEFAULT_LIMITS, Endpoint, EndpointLimits, Handler, format_address
+from lockstep.runtime.host import Host
+from lockstep.runtime.log import get_logger
+
+log = get_logger("runtime.server")
+
+BACKLOG = 1024
+"""Connections that the kernel holds until they are accepted: all clients of a restarted broker come back at once."""
+CONNECTIONS_MAX = 10_000
+"""At most so many connections at once: each may hold some MiB of unsent answers."""
+
+
+class Server:
+    """Named listeners with one handler. `bind()` takes the ports, `start()` opens them, `close()` ends it all."""
+
+    def __init__(
+        self,
+        host: Host,
+        listeners: Mapping[str, tuple[str, int]],
+        handler: Handler,
+        limits: EndpointLimits = DEFAULT_LIMITS,
+        *,
+        on_connect: Callable[[Endpoint], None] | None = None,
+        on_close: Callable[[Endpoint, str], None] | None = None,
+        connections_max: int = CONNECTIONS_MAX,
+    ) -> None:
+        self._host = host
+        self._listeners = dict(listeners)
+        self._handler = handler
+        self._limits = limits
+        self._on_connect = on_connect
+        self._on_close = on_close
+        self._connections_max = connections_max
+        self._servers: list[asyncio.Server] = []
+        self._next_id = 0
+        self._open = False
+        self.addresses: dict[str, str] = {}
+        """Listener name → "ip:port" as bound; a port 0 is replaced by the one that the system gave."""
+        self.endpoints: dict[int, Endpoint] = {}
+        """Open connections by Endpoint.id, oldest first."""
+
+    async def bind(self) -> None:
+        """Takes every port without accepting yet: who dials is refused until `start`. ConfigError when a port can't be had."""
+        loop = asyncio.get_running_loop()
+        for name, (host, port) in self._listeners.items():
+            try:
+                server = await loop.create_server(self._factory(name), host, port, backlog=BACKLOG, start_serving=False)
+            except OSError as error:
+                self.stop_accepting()
+                raise ConfigError(f"listener {name!r} can't listen on {host}:{port}: {error.strerror or error}") from error
+            self._servers.append(server)
+            self.addresses[name] = format_address(server.sockets[0].getsockname()) if server.sockets else f"{host}:{port}"
+
+    async def start(self) -> None:
+        """Binds, unless `bind` has, and accepts from now on."""
+        if not self._servers:
+            await self.bind()
+        self._open = True
+        for server in self._servers:
+            await server.start_serving()
+
+    def stop_accepting(self) -> None:
+        """Closes the ports; what is connected stays."""
+        self._open = False
+        for server in self._servers:
+            server.close()
+
+    async def close(self, reason: str = "server closed") -> None:
+        """Closes the ports and every connection, and waits until all are gone (their unsent bytes have `linger_ms`)."""
+        self.stop_accepting()
+        for endpoint in list(self.endpoints.values()):
+            endpoint.close(reason)
+        for endpoint in list(self.endpoints.values()):
+            await endpoint.wait_closed()
+        for server in self._servers:
+            await server.wait_closed()
+        self._servers.clear()
+
+    def _factory(self, name: str) -> Callable[[], Endpoint]:
+        def accept() -> Endpoint:
+            self._next_id += 1
+            endpoint = Endpoint(self._host, self._handler, self._limits, name, self._next_id)
+            endpoint.on_open = self._opened
+            return endpoint
+
+        return accept
+
+    def _opened(self, endpoint: Endpoint) -> None:
+        if not self._open or len(self.endpoints) >= self._connections_max:
+            reason = f"{len(self.endpoints)} connections are open, the limit" if self._open else "the server is closing"
+            log.warning("connection.refused", peer=endpoint.peer, listener=endpoint.listener, reason=reason)
+            endpoint.abort(reason)
+            return
+        self.endpoints[endpoint.id] = endpoint
+        endpoint.on_close.append(self._closed)
+        log.debug("connection.opened", peer=endpoint.peer, listener=endpoint.listener, id=endpoint.id)
+        if self._on_connect is not None:
+            self._on_connect(endpoint)
+
+    def _closed(self, endpoint: Endpoint, reason: str) -> None:
+        log.debug("connection.closed", peer=endpoint.peer, listener=endpoint.listener, id=endpoint.id, reason=reason)
+        del self.endpoints[endpoint.id]
+        if self._on_close is not None:
+            self._on_close(endpoint, reason)
