@@ -23,7 +23,7 @@ from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
 from lockstep.runtime.log import get_logger
-from lockstep.runtime.pool import Link
+from lockstep.runtime.pool import Link, parse_address
 
 log = get_logger("lockstep.broker")
 
@@ -89,16 +89,21 @@ class Registrar:
         *,
         layouts: Callable[[], Iterable[TopicLayout]],
         adopt: Callable[[Sequence[TopicLayout]], None],
+        period_ms: int = PERIOD_MS,
     ) -> None:
+        """ConfigError for an address that is none."""
         self.card = card
         self.layouts = layouts
         self.adopt = adopt
+        self.period_ms = period_ms
         self._host = host
         self._tasks = tasks
         self._born_ms = host.clock.wall_ms()
         self._changes = 0
         self._moved = asyncio.Event()
         """Some nameserver's standing changed."""
+        for address in nameservers:
+            parse_address(address)
         self._peers = tuple(_Nameserver(self, host, address) for address in dict.fromkeys(nameservers))
 
     def start(self) -> None:
@@ -182,7 +187,7 @@ class _Nameserver:
         self.link.start()
         while True:
             try:
-                async with asyncio.timeout(PERIOD_MS / 1000):
+                async with asyncio.timeout(self._registrar.period_ms / 1000):
                     await self.wake.wait()
             except TimeoutError:
                 pass

@@ -7,7 +7,7 @@ from lockstep.protocol.command import MSGPACK, Command
 from lockstep.protocol.errors import BrokerNameTaken, RemoteProtocolError, RouteNotReady, TopicNotExist
 from lockstep.protocol.headers.offsets import TopicHeader
 from lockstep.protocol.headers.routes import RegisterBrokerHeader, UnregisterBrokerHeader
-from lockstep.protocol.names import is_system_topic
+from lockstep.protocol.names import check_broker_name, is_system_topic
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.dispatch import Request, handles
 from lockstep.runtime.endpoint import Endpoint
@@ -33,6 +33,7 @@ class RouteProcessor:
             raise RemoteProtocolError(
                 f"broker {header.broker_name!r} registers with id {header.broker_id}: only 0 (the owner of its queues) is served"
             )
+        check_broker_name(header.broker_name)
         said = Registration(header.broker_name, header.cluster_name, header.store_id, header.term, dict(body.listeners), body.layouts)
         try:
             change = self._table.register(said, self._speaker(request.endpoint), self._clock.monotonic_ms())
@@ -55,20 +56,18 @@ class RouteProcessor:
         route = self._table.route(header.topic, request.endpoint.listener)
         if route is not None:
             return request.reply(body=route)
-        if not self._table.ready and request.command.codec == MSGPACK:
-            raise RouteNotReady("no broker has registered since this nameserver started: ask another one, or use what you know")
+        self._check_ready(request)
         raise TopicNotExist(f"no topic {header.topic!r}: create it with `lockstep topic create {header.topic}`")
 
     @handles(RequestCode.GET_BROKER_CLUSTER_INFO)
     def cluster(self, request: Request) -> Command:
+        self._check_ready(request)
         return request.reply(body=ClusterInfo(self._table.brokers(request.endpoint.listener)))
 
     @handles(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
     def topics(self, request: Request) -> Command:
-        if not self._table.ready and request.command.codec == MSGPACK:
-            raise RouteNotReady("no broker has registered since this nameserver started: ask another one")
-        live = (layout.topic for layout in self._table.layouts.all() if not layout.deleted)
-        return request.reply(body=TopicList(tuple(sorted(topic for topic in live if not is_system_topic(topic)))))
+        self._check_ready(request)
+        return request.reply(body=TopicList(tuple(topic for topic in self._table.layouts.live_topics() if not is_system_topic(topic))))
 
     def expire(self) -> None:
         """Unregister whoever is silent, and close its connection: if the broker lives, it comes back within a second."""
@@ -77,6 +76,11 @@ class RouteProcessor:
             speaker = self._speakers.get(connection)
             if speaker is not None:
                 speaker.close("the broker has not registered in time")
+
+    def _check_ready(self, request: Request) -> None:
+        """A classic client does not know this refusal: it gets what RocketMQ answers, and keeps what it has."""
+        if not self._table.ready and request.command.codec == MSGPACK:
+            raise RouteNotReady("no broker has registered since this nameserver started: ask another one, or use what you know")
 
     def _speaker(self, endpoint: Endpoint) -> int:
         if endpoint.id not in self._speakers:

@@ -1,0 +1,19 @@
+"""python -m lockstep.nameserver = lockstep nameserver."""
+
+import sys
+from collections.abc import Sequence
+
+from lockstep.nameserver.app import Nameserver
+from lockstep.nameserver.config import NameserverConfig
+from lockstep.runtime.host import Host
+from lockstep.runtime.program import run_program
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve until SIGTERM or SIGINT; the exit code."""
+    arguments = sys.argv[1:] if argv is None else argv
+    return run_program("lockstep nameserver", NameserverConfig, lambda config: Nameserver(config, Host.real()), arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,231 @@
+"""The Registrar against real nameservers over loopback sockets."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+
+from lockstep.broker.registrar import ROUNDS_MAX, BrokerCard, Registrar, RegistrationRefused, Standing
+from lockstep.nameserver.app import Nameserver
+from lockstep.nameserver.config import NameserverConfig
+from lockstep.protocol.errors import ConfigError
+from lockstep.protocol.layouts import LayoutTable
+from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.host import Host
+from support.until import until
+
+HOST = Host.real()
+
+
+def layout(topic: str, counter: int = 1, broker: str = "broker-a") -> TopicLayout:
+    return TopicLayout(topic, LayoutVersion(counter, 7), (LayoutEntry(broker, 4, 4, counter),))
+
+
+class Broker:
+    """What a registrar needs of a broker: layouts, and who it is."""
+
+    def __init__(
+        self,
+        nameservers: Sequence[str],
+        *layouts: TopicLayout,
+        name: str = "broker-a",
+        store: str = "a" * 32,
+        term: int = 5,
+        port: int = 1,
+    ) -> None:
+        self.table = LayoutTable(layouts)
+        self.tasks = Tasks()
+        self.adoptions = 0
+        card = BrokerCard(name, "DefaultCluster", store, term, {"internal": f"10.0.0.{port}:10911"})
+        self.registrar = Registrar(HOST, self.tasks, card, nameservers, layouts=self.table.all, adopt=self.adopt, period_ms=60_000)
+
+    def adopt(self, layouts: Sequence[TopicLayout]) -> None:
+        self.adoptions += 1
+        for one in layouts:
+            self.table.adopt(one)
+
+    async def stop(self) -> None:
+        await self.registrar.stop()
+        await self.tasks.cancel_all()
+
+
+@asynccontextmanager
+async def nameserver(port: int = 0) -> AsyncIterator[Nameserver]:
+    served = Nameserver(NameserverConfig(listen=(f"127.0.0.1:{port}",)), HOST)
+    await served.start()
+    try:
+        yield served
+    finally:
+        await served.stop()
+
+
+@asynccontextmanager
+async def running(broker: Broker) -> AsyncIterator[Broker]:
+    broker.registrar.start()
+    try:
+        async with asyncio.timeout(10):
+            yield broker
+    finally:
+        await broker.stop()
+
+
+async def standing(broker: Broker, address: str, wanted: Standing) -> None:
+    await until(lambda: broker.registrar.standings()[address] is wanted)
+
+
+async def unused_address() -> str:
+    server = await asyncio.get_running_loop().create_server(asyncio.Protocol, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    server.close()
+    await server.wait_closed()
+    return f"127.0.0.1:{port}"
+
+
+async def test_a_broker_registers_with_every_nameserver() -> None:
+    async with nameserver() as one, nameserver() as other, running(Broker([one.address, other.address], layout("orders"))) as broker:
+        await broker.registrar.accepted()
+        for served in (one, other):
+            assert served.table.registered() == ("broker-a",)
+            assert served.table.layouts.get("orders") == layout("orders")
+        assert broker.registrar.standings() == {one.address: Standing.ACCEPTED, other.address: Standing.ACCEPTED}
+
+
+async def test_layouts_that_the_broker_lacks_are_adopted_before_it_is_accepted_and_routed() -> None:
+    async with nameserver() as served, running(Broker([served.address], layout("orders"))) as first:
+        await first.registrar.accepted()
+        async with running(Broker([served.address], name="broker-b", store="b" * 32, port=2)) as second:
+            await second.registrar.accepted()
+            assert second.table.get("orders") == layout("orders")
+            assert [(b.name, b.registered) for b in served.table.brokers("internal")] == [("broker-a", True), ("broker-b", True)]
+
+
+async def test_what_one_nameserver_teaches_is_told_to_the_others() -> None:
+    known = layout("orders"), layout("bills", broker="broker-b")
+    async with nameserver() as one, nameserver() as other, running(Broker([one.address], *known)) as first:
+        await first.registrar.accepted()
+        async with running(Broker([one.address, other.address], name="broker-b", store="b" * 32, port=2)) as second:
+            await second.registrar.accepted()
+            await until(lambda: other.table.layouts.get("orders") is not None)
+            assert other.table.layouts.all() == one.table.layouts.all()
+
+
+async def test_a_taken_name_is_refused_at_the_start_with_exit_code_4() -> None:
+    async with nameserver() as served, running(Broker([served.address])) as first:
+        await first.registrar.accepted()
+        async with running(Broker([served.address], store="b" * 32, port=2)) as second:
+            with pytest.raises(RegistrationRefused) as refused:
+                await second.registrar.accepted()
+    assert refused.value.exit_code == 4
+    for word in (served.address, "10.0.0.1:10911", "10.0.0.2:10911"):
+        assert word in str(refused.value)
+
+
+async def test_one_refusal_outweighs_another_nameservers_acceptance() -> None:
+    async with nameserver() as empty, nameserver() as taken, running(Broker([taken.address])) as first:
+        await first.registrar.accepted()
+        async with running(Broker([empty.address, taken.address], store="b" * 32, port=2)) as second:
+            with pytest.raises(RegistrationRefused, match=taken.address):
+                await second.registrar.accepted()
+
+
+async def test_a_nameserver_that_is_down_keeps_nobody_from_serving() -> None:
+    down = await unused_address()
+    async with nameserver() as served, running(Broker([down, served.address])) as broker:
+        await broker.registrar.accepted()
+        assert broker.registrar.standings()[served.address] is Standing.ACCEPTED
+        await standing(broker, down, Standing.UNREACHABLE)
+
+
+async def test_a_broker_waits_for_its_first_nameserver() -> None:
+    address = await unused_address()
+    async with running(Broker([address])) as broker:
+        await standing(broker, address, Standing.UNREACHABLE)
+        accepted = broker.tasks.spawn(broker.registrar.accepted(), "accepted")
+        async with nameserver(int(address.rpartition(":")[2])):
+            await accepted
+            assert broker.registrar.standings() == {address: Standing.ACCEPTED}
+
+
+async def test_without_any_nameserver_a_broker_stands_alone() -> None:
+    async with running(Broker([])) as broker:
+        await broker.registrar.accepted()
+
+
+async def test_a_change_is_told_at_once() -> None:
+    async with nameserver() as served, running(Broker([served.address], layout("orders"))) as broker:
+        await broker.registrar.accepted()
+        broker.table.adopt(layout("bills"))
+        broker.registrar.changed()
+        await until(lambda: served.table.layouts.get("bills") is not None)
+
+
+async def test_a_broker_registers_again_every_period_without_a_change() -> None:
+    async with nameserver() as served:
+        broker = Broker([served.address])
+        broker.registrar.period_ms = 1
+        async with running(broker):
+            await broker.registrar.accepted()
+            broker.table.adopt(layout("silently-added"))
+            await until(lambda: served.table.layouts.get("silently-added") is not None)
+
+
+async def test_a_nameserver_that_comes_back_empty_relearns_everything_from_one_broker() -> None:
+    async with nameserver() as served:
+        port = int(served.address.rpartition(":")[2])
+        broker = Broker([served.address], layout("orders"), layout("bills", broker="broker-b"))
+        broker.registrar.start()
+        await broker.registrar.accepted()
+    try:
+        async with asyncio.timeout(10), nameserver(port) as again:
+            await until(lambda: again.table.ready)
+            assert again.table.layouts.all() == (layout("bills", broker="broker-b"), layout("orders"))
+            assert again.table.registered() == ("broker-a",)
+    finally:
+        await broker.stop()
+
+
+async def test_a_refusal_while_serving_is_only_told() -> None:
+    async with nameserver() as served, running(Broker([served.address], term=5)) as first:
+        await first.registrar.accepted()
+        async with running(Broker([served.address], term=6, port=2)) as newer:
+            await newer.registrar.accepted()
+            first.registrar.changed()
+            await standing(first, served.address, Standing.REFUSED)
+            assert first.tasks.failure is None
+            assert [(b.address, b.registered) for b in served.table.brokers("internal")] == [("10.0.0.2:10911", True)]
+
+
+async def test_stop_says_goodbye_before_the_connection_closes() -> None:
+    async with nameserver() as served, running(Broker([served.address])) as broker:
+        await broker.registrar.accepted()
+        await broker.registrar.stop()
+        assert served.table.registered() == ()
+
+
+async def test_layouts_that_do_not_stay_adopted_do_not_make_an_endless_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with nameserver() as served, running(Broker([served.address], layout("orders"))) as first:
+        await first.registrar.accepted()
+        forgetful = Broker([served.address], name="broker-b", store="b" * 32, port=2)
+        registrations = 0
+        plain_word = forgetful.registrar.word
+
+        def word() -> tuple[dict[str, object], bytes]:
+            nonlocal registrations
+            registrations += 1
+            forgetful.table = LayoutTable()
+            return plain_word()
+
+        monkeypatch.setattr(forgetful.registrar, "word", word)
+        forgetful.registrar.layouts = tuple
+        async with running(forgetful):
+            await until(lambda: forgetful.adoptions > ROUNDS_MAX)
+            assert forgetful.registrar.standings() == {served.address: Standing.LEARNING}
+        assert registrations == ROUNDS_MAX + 1
+        assert forgetful.adoptions == ROUNDS_MAX + 1
+
+
+def test_an_address_that_is_none_is_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match="nowhere"):
+        Broker(["nowhere"])

@@ -1,0 +1,189 @@
+"""The nameserver as its peers meet it: real frames over loopback sockets."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from lockstep.nameserver.app import Nameserver
+from lockstep.nameserver.config import NameserverConfig
+from lockstep.nameserver.route_table import SILENCE_MS
+from lockstep.protocol.bodies import ClusterInfo, DataVersion, RegisterBody, RegisterReply, TopicList, TopicRoute
+from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.command import Command
+from lockstep.protocol.fields import to_plain
+from lockstep.protocol.headers.offsets import TopicHeader
+from lockstep.protocol.headers.routes import RegisterBrokerHeader, UnregisterBrokerHeader
+from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.runtime.clock import Clock
+from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.host import Host
+from lockstep.runtime.pool import call, connect
+from support.until import until
+
+STORE = "5" * 32
+HOST = Host.real()
+ORDERS = TopicLayout("orders", LayoutVersion(1, 7), (LayoutEntry("broker-a", 4, 4, 1),))
+
+
+class SetClock(Clock):
+    """A clock that a test sets."""
+
+    __slots__ = ("now_ms",)
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+
+    def monotonic_ms(self) -> int:
+        return self.now_ms
+
+
+@asynccontextmanager
+async def nameserver(*listen: str, clock: Clock | None = None) -> AsyncIterator[Nameserver]:
+    host = Host.real() if clock is None else Host(clock, HOST.random, HOST.files, HOST.threads, HOST.boot_id)
+    served = Nameserver(NameserverConfig(listen=listen or ("127.0.0.1:0",)), host)
+    await served.start()
+    try:
+        yield served
+    finally:
+        await served.stop()
+
+
+async def ask(address: str, code: RequestCode, header: object | None = None) -> Command:
+    return await call(HOST, address, code, None if header is None else to_plain(header), timeout_ms=5_000)
+
+
+async def register(
+    endpoint: Endpoint,
+    name: str = "broker-a",
+    *,
+    store: str = STORE,
+    term: int = 1,
+    layouts: tuple[TopicLayout, ...] = (ORDERS,),
+    broker_id: int = 0,
+) -> Command:
+    listeners = {"internal": f"{name}:10911", "external": "localhost:20911"}
+    header = RegisterBrokerHeader(name, "DefaultCluster", listeners["internal"], store, term, broker_id)
+    body = encode_body(RegisterBody(listeners, layouts, DataVersion(0, 0)))
+    return await endpoint.request(RequestCode.REGISTER_BROKER, to_plain(header), body, timeout_ms=5_000)
+
+
+async def route(address: str, topic: str = "orders") -> TopicRoute:
+    return decode_body(TopicRoute, (await ask(address, RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicHeader(topic))).body)
+
+
+async def test_before_the_first_registration_every_native_question_is_not_ready() -> None:
+    async with nameserver() as served:
+        for code, header in (
+            (RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicHeader("orders")),
+            (RequestCode.GET_BROKER_CLUSTER_INFO, None),
+            (RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, None),
+        ):
+            assert (await ask(served.address, code, header)).code == ResponseCode.ROUTE_NOT_READY
+
+
+async def test_a_registered_broker_and_its_topics_are_answered() -> None:
+    async with nameserver() as served:
+        broker = await connect(HOST, served.address)
+        answer = await register(broker)
+        assert (answer.code, decode_body(RegisterReply, answer.body)) == (ResponseCode.SUCCESS, RegisterReply(()))
+        told = await route(served.address)
+        assert told.layout == ORDERS
+        assert [(b.name, b.address, b.registered) for b in told.brokers] == [("broker-a", "broker-a:10911", True)]
+        topics = await ask(served.address, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        assert decode_body(TopicList, topics.body) == TopicList(("orders",))
+        unknown = await ask(served.address, RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicHeader("nothing"))
+        assert unknown.code == ResponseCode.TOPIC_NOT_EXIST
+        assert "lockstep topic create nothing" in str(unknown.remark)
+        broker.close("done")
+
+
+async def test_system_and_deleted_topics_are_not_listed() -> None:
+    system = TopicLayout("LOCKSTEP_SYS_STATE", LayoutVersion(1, 1), ORDERS.entries)
+    gone = TopicLayout("gone", LayoutVersion(2, 1), ())
+    async with nameserver() as served:
+        broker = await connect(HOST, served.address)
+        await register(broker, layouts=(ORDERS, system, gone))
+        topics = await ask(served.address, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        assert decode_body(TopicList, topics.body) == TopicList(("orders",))
+        broker.close("done")
+
+
+async def test_each_listener_answers_with_its_own_addresses() -> None:
+    async with nameserver("internal=127.0.0.1:0", "external=127.0.0.1:0", "other=127.0.0.1:0") as served:
+        broker = await connect(HOST, served.address)
+        await register(broker)
+        seen = {name: (await route(address)).brokers[0].address for name, address in served.addresses.items()}
+        assert seen == {"internal": "broker-a:10911", "external": "localhost:20911", "other": "broker-a:10911"}
+        assert served.address == served.addresses["internal"]
+        broker.close("done")
+
+
+async def test_the_close_of_the_connection_unregisters_and_the_address_stays() -> None:
+    async with nameserver() as served:
+        broker = await connect(HOST, served.address)
+        await register(broker)
+        broker.abort("killed")
+        await until(lambda: served.table.registered() == ())
+        gone = (await route(served.address)).brokers[0]
+        assert (gone.registered, gone.address) == (False, "broker-a:10911")
+
+
+async def test_a_broker_that_says_goodbye_is_unregistered_before_it_closes() -> None:
+    async with nameserver() as served:
+        broker = await connect(HOST, served.address)
+        await register(broker)
+        goodbye = UnregisterBrokerHeader("broker-a", "DefaultCluster", "broker-a:10911", STORE, 1)
+        assert (await broker.request(RequestCode.UNREGISTER_BROKER, to_plain(goodbye), timeout_ms=5_000)).code == ResponseCode.SUCCESS
+        cluster = decode_body(ClusterInfo, (await ask(served.address, RequestCode.GET_BROKER_CLUSTER_INFO)).body)
+        assert [(b.name, b.registered) for b in cluster.brokers] == [("broker-a", False)]
+        broker.close("done")
+
+
+async def test_a_taken_name_is_refused_and_the_connection_stays_open() -> None:
+    async with nameserver() as served:
+        first, second = await connect(HOST, served.address), await connect(HOST, served.address)
+        await register(first)
+        refused = await register(second, store="6" * 32)
+        assert refused.code == ResponseCode.BROKER_NAME_TAKEN
+        assert "another name" in str(refused.remark)
+        assert (await register(second, "broker-b", store="6" * 32, layouts=(ORDERS,))).code == ResponseCode.SUCCESS
+        first.close("done")
+        second.close("done")
+
+
+@pytest.mark.parametrize(("name", "broker_id"), [("bad name", 0), ("broker-a", 1)])
+async def test_a_registration_that_makes_no_sense_is_refused_readably(name: str, broker_id: int) -> None:
+    async with nameserver() as served:
+        broker = await connect(HOST, served.address)
+        answer = await register(broker, name, broker_id=broker_id)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert name in str(answer.remark)
+        assert not served.table.ready
+        broker.close("done")
+
+
+async def test_a_silent_broker_is_unregistered_and_its_connection_closed() -> None:
+    clock = SetClock()
+    async with nameserver(clock=clock) as served:
+        broker = await connect(HOST, served.address)
+        await register(broker)
+        clock.now_ms = SILENCE_MS - 1
+        served.expire()
+        assert served.table.registered() == ("broker-a",)
+        clock.now_ms = SILENCE_MS
+        served.expire()
+        assert served.table.registered() == ()
+        async with asyncio.timeout(5):
+            await broker.wait_closed()
+
+
+async def test_nameservers_are_independent() -> None:
+    async with nameserver() as one, nameserver() as other:
+        broker = await connect(HOST, one.address)
+        await register(broker)
+        assert (await route(one.address)).layout == ORDERS
+        assert (await ask(other.address, RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicHeader("orders"))).code == ResponseCode.ROUTE_NOT_READY
+        broker.close("done")
