@@ -1,20 +1,30 @@
 """Who may consume what: sessions, member lists, locks and progress of one broker, under one set of rules (ordering.md 1-7, 9, 10).
 
-Pure: a connection is an int, time is `now_ms` of one monotonic clock that counts suspension, what must happen in the world comes out of
-`drain()` as values (effects.py), what must survive goes into the Journal.
+Pure: a connection is an int, time is `now_ms` of one monotonic clock that counts suspension. What must happen in the world comes out of
+`drain()` as values (effects.py); what must survive goes into the Journal as changes and comes back through `apply`.
+
+    membership.py  who is there          reconcile.py  LOCK, SYNC, start policies          classic.py  requests without an epoch
+    books.py       the tables together, the one way to free, end, join, leave              contract.py what members must agree on
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any
 
+from lockstep.broker.books import Books, CoordinationConfig, QueueBounds
+from lockstep.broker.classic import ClassicRules, PullCheck
 from lockstep.broker.effects import Effect
 from lockstep.broker.journal import Change, Journal
+from lockstep.broker.membership import Membership
+from lockstep.broker.reconcile import OffsetsByTime, Reconciliation
+from lockstep.broker.status import group_names, group_status
+from lockstep.broker.tables.group_table import GroupTable
+from lockstep.broker.tables.lock_table import LockTable
+from lockstep.broker.tables.progress_table import Progress, ProgressTable
 from lockstep.protocol.bodies import (
     GroupStatus,
     HeartbeatBody,
     HeartbeatReply,
-    Limits,
     LockBatchBody,
     LockBatchReply,
     MemberList,
@@ -27,94 +37,272 @@ from lockstep.protocol.bodies import (
 )
 from lockstep.protocol.layouts import LayoutTable
 
+__all__ = ["TICK_MS_MAX", "Coordination", "CoordinationConfig", "PullCheck", "QueueBounds", "next_term"]
 
-@dataclass(frozen=True, slots=True)
-class CoordinationConfig:
-    broker_name: str
-    limits: Limits
-    features: tuple[str, ...] = ()
-    disconnect_grace_ms: int = 3_000
-    session_timeout_ms: int = 20_000
-    classic_lock_ms: int = 60_000
-    classic_member_ms: int = 120_000
-    classic_restart_ms: int = 30_000
-
-
-class QueueBounds(Protocol):
-    """What the store knows of a queue (Store has these)."""
-
-    def bounds(self, topic: str, queue_id: int) -> tuple[int, int]: ...
-
-    def end_offset(self, topic: str, queue_id: int) -> int: ...
-
-
-@dataclass(frozen=True, slots=True)
-class PullCheck:
-    """Whether a pull may be served. `stale`: answer STALE_EPOCH. `may_commit`: its commit bit counts (classic). `gap`: tell it in PullReply."""
-
-    stale: bool = False
-    may_commit: bool = False
-    gap: tuple[int, int] | None = None
+TICK_MS_MAX = 1_000
+"""`tick` is due at least this often: a longer distance is time in which this process stood still and heard nobody."""
+SECONDS_2020 = 1_577_836_800
+"""2020-01-01 in seconds since 1970."""
 
 
 def next_term(last_term: int, wall_ms: int) -> int:
-    """max(last + 1, seconds since 2020-01-01)."""
-    return max(last_term + 1, wall_ms // 1000 - 1_577_836_800)
+    """max(last + 1, seconds since 2020-01-01): fences never fall, not even after a wiped or restored store."""
+    return max(last_term + 1, wall_ms // 1000 - SECONDS_2020)
 
 
 class Coordination:
-    """`wake` is called when `drain()` has something where it had nothing. Answers that are None: the connection is being closed, say nothing."""
+    """The one door. An answer that is None means: the connection is being closed (see `drain`), say nothing.
 
-    KINDS: frozenset[str] = frozenset()
-    """First words of this class's journal changes: `apply` takes exactly these."""
+    Start:   restore() the snapshot, apply() the changes behind it, started(next_term(c.term, wall_ms), …); sync the log; open the port; opened().
+    Running: heard() for every frame that comes in, the calls below, tick() when it says; drain() whenever `wake` was called.
+    """
+
+    KINDS = Books.KINDS | GroupTable.KINDS | LockTable.KINDS | ProgressTable.KINDS
+    """First words of the journal changes that `apply` takes."""
 
     def __init__(self, config: CoordinationConfig, layouts: LayoutTable, bounds: QueueBounds, journal: Journal) -> None:
-        self.wake: Callable[[], None] | None = None
-        raise NotImplementedError
+        self._books = Books(config, layouts, bounds, journal)
+        self._membership = Membership(self._books)
+        self._reconciliation = Reconciliation(self._books)
+        self._classic = ClassicRules(self._books, self._membership, self._reconciliation)
+        self._opened_ms: int | None = None
+        self._ticked_ms: int | None = None
 
-    # start: replay with restore() and apply(), then started(next_term(c.term, wall_ms), …), sync the log, open the port, opened(now)
     @property
-    def term(self) -> int: ...
-    def snapshot(self) -> dict[str, Any]: ...
-    def restore(self, plain: Mapping[str, Any]) -> None: ...
-    def apply(self, change: Change) -> None: ...
-    def started(self, term: int, *, assumed_loss: bool, now_ms: int) -> None: ...
-    def opened(self, now_ms: int) -> None: ...
+    def wake(self) -> Callable[[], None] | None:
+        """Called when `drain()` has something where it had nothing."""
+        return self._books.wake
 
-    # running
+    @wake.setter
+    def wake(self, wake: Callable[[], None] | None) -> None:
+        self._books.wake = wake
+
+    @property
+    def config(self) -> CoordinationConfig:
+        return self._books.config
+
+    # ------------------------------------------------------------------------------------------------------------ durable
+
+    @property
+    def term(self) -> int:
+        """Of the last start that the log knows; 0 in a new store."""
+        return self._books.term
+
+    @property
+    def holding(self) -> bool:
+        """After an assumed loss, until the grace is over: nobody is granted a queue."""
+        return self._books.holding
+
+    def apply(self, change: Change) -> None:
+        """One change from the log; its kind is one of KINDS."""
+        kind = change[0]
+        if kind in LockTable.KINDS:
+            self._books.locks.apply(change)
+        elif kind in ProgressTable.KINDS:
+            self._books.progress.apply(change)
+        elif kind in GroupTable.KINDS:
+            self._books.groups.apply(change)
+        else:
+            self._books.apply(change)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything durable, as plain values."""
+        books = self._books
+        return {
+            "term": books.term,
+            "holding": books.holding,
+            "groups": books.groups.snapshot(),
+            "locks": books.locks.snapshot(),
+            "progress": books.progress.snapshot(),
+        }
+
+    def restore(self, plain: Mapping[str, Any]) -> None:
+        """Into empty tables."""
+        books = self._books
+        books.term, books.holding = plain["term"], plain["holding"]
+        books.groups.restore(plain["groups"])
+        books.locks.restore(plain["locks"])
+        books.progress.restore(plain["progress"])
+
+    # -------------------------------------------------------------------------------------------------------------- start
+
+    def started(self, term: int, *, assumed_loss: bool, now_ms: int) -> None:
+        """After replay: a new term; everybody recorded has the grace. What this records must be durable before the port opens.
+
+        `assumed_loss`: the machine crashed under async flush, so a visible suffix of the log, grants in it included, may be gone.
+        """
+        books = self._books
+        books.fence.start(term)
+        books.do(("broker.term", term))
+        if assumed_loss:
+            books.locks.end_all(books.fence.draw())
+            books.progress.renew_all(books.fence.draw())
+            if not books.holding:
+                books.do(("broker.hold", True))
+        self._mend_truncated()
+        self._begin_grace(now_ms)
+
+    def opened(self, now_ms: int) -> None:
+        """The port is open: every grace counts from here."""
+        self._books.sessions.restart(now_ms)
+        self._begin_grace(now_ms)
+        self._opened_ms = now_ms
+
+    def _begin_grace(self, now_ms: int) -> None:
+        self._ticked_ms = now_ms
+        self._books.contracts_held = True
+        self._membership.recorded(now_ms)
+        self._classic.recorded(now_ms)
+
+    def _mend_truncated(self) -> None:
+        """Progress beyond the end of its queue: the log was cut, and those offsets will be given to other messages."""
+        books = self._books
+        for key, progress in list(books.progress):
+            end = books.bounds.end_offset(key[1], key[2])
+            if progress.offset > end:
+                books.progress.set(key, Progress(books.fence.draw(), end))
+                books.end(key)
+
+    # --------------------------------------------------------------------------------------------------------------- time
+
     def tick(self, now_ms: int) -> int:
-        """What time alone changes. Returns when to call next, at most 1 s from now."""
-        ...
-    def drain(self) -> list[Effect]: ...
+        """What time alone changes: sessions and leases that are over, the end of the hold. Returns when to call next."""
+        books = self._books
+        if self._ticked_ms is not None and (pause_ms := now_ms - self._ticked_ms - TICK_MS_MAX) > 0:
+            books.sessions.shift(pause_ms, now_ms)
+        self._ticked_ms = now_ms
+        if self._opened_ms is None:
+            return now_ms + TICK_MS_MAX
+        self._membership.expire(now_ms)
+        self._classic.expire(now_ms)
+        held_until = self._opened_ms + books.config.session_timeout_ms
+        if books.contracts_held and now_ms >= held_until:
+            books.contracts_held = False
+            for group in books.groups:
+                books.settle(group.name)
+        if books.holding and now_ms >= self._opened_ms + books.config.disconnect_grace_ms:
+            books.do(("broker.hold", False))
+            for group in books.groups:
+                books.tell_all_free(group)
+        return self._next_due_ms(now_ms)
+
+    def _next_due_ms(self, now_ms: int) -> int:
+        assert self._opened_ms is not None
+        dues = [now_ms + TICK_MS_MAX, self._membership.next_due_ms(), self._classic.next_due_ms()]
+        if self._books.holding:
+            dues.append(self._opened_ms + self._books.config.disconnect_grace_ms)
+        return max(now_ms + 1, min(due for due in dues if due is not None))
+
+    def drain(self) -> list[Effect]:
+        """What is to be done in the world, in order; each effect once."""
+        return self._books.drain()
+
+    # --------------------------------------------------------------------------------------------------------- membership
+
     def heard(self, connection: int, now_ms: int) -> None:
-        """A frame came in: call it for every one. Cheap."""
-    def connection_closed(self, connection: int, now_ms: int) -> None: ...
-    def layout_changed(self, topic: str) -> None: ...
-    def retention_moved(self, topic: str, queue_id: int, new_min: int) -> None: ...
+        """A frame came in on this connection. Cheap: call it for every one."""
+        self._books.sessions.heard(connection, now_ms)
 
-    # membership
+    def has_session(self, connection: int) -> bool:
+        """Whether this is a session's connection now."""
+        return self._books.sessions.of_connection(connection) is not None
+
     def heartbeat(self, connection: int, body: HeartbeatBody, now_ms: int) -> HeartbeatReply | None:
-        """Raises SubscriptionConflict, DuplicateClientId, LocalProtocolError."""
-        ...
-    def unregister(self, connection: int, client_id: str, group: str, now_ms: int) -> None: ...
-    def member_list(self, group: str) -> MemberList | None: ...
-    def online(self, group: str) -> bool: ...
-    def subscription(self, group: str, topic: str) -> Subscription | None: ...
-    def has_session(self, connection: int) -> bool: ...
+        """HEART_BEAT. Raises SubscriptionConflict, DuplicateClientId, LocalProtocolError."""
+        return self._membership.heartbeat(connection, body, now_ms)
 
-    # locks and progress
+    def unregister(self, connection: int, client_id: str, group: str, now_ms: int) -> bool:
+        """UNREGISTER_CLIENT of a consumer group. False: the connection is being closed."""
+        return self._membership.unregister(connection, client_id, group, now_ms)
+
+    def connection_closed(self, connection: int, now_ms: int) -> None:
+        """Exactly once for every connection that is gone, also for those that `drain` asked to close."""
+        self._membership.closed(connection, now_ms)
+
+    def member_list(self, group: str) -> MemberList | None:
+        """None: the group has no member here."""
+        return self._membership.member_list(group)
+
+    def online(self, group: str) -> bool:
+        """Whether the group has a member here (RocketMQ's condition for a pull that brings no subscription)."""
+        return self._membership.member_list(group) is not None
+
+    def subscription(self, group: str, topic: str) -> Subscription | None:
+        """What the group subscribes to of this topic: by its contract, else as its classic members say."""
+        known = self._books.groups.get(group)
+        if known is None:
+            return None
+        if known.contract is not None:
+            for each in known.contract.subscriptions:
+                if each.topic == topic:
+                    return each
+        return known.subscriptions.get(topic)
+
+    # ------------------------------------------------------------------------------------------------- locks and progress
+
     def times_needed(self, connection: int, body: ReconcileBody) -> tuple[StartPolicy, ...]:
-        """Start policies by time that this LOCK will resolve: look up every own queue of the topic and pass the offsets to reconcile."""
-        ...
-    def reconcile(
-        self, connection: int, body: ReconcileBody, now_ms: int, by_time: Mapping[tuple[str, int], int] | None = None
-    ) -> ReconcileReply | None: ...
-    def sync(self, connection: int, body: SyncBody, now_ms: int) -> SyncReply | None: ...
-    def check_pull(self, connection: int, group: str, topic: str, queue_id: int, epoch: int | None) -> PullCheck | None: ...
-    def classic_lock(self, body: LockBatchBody, now_ms: int) -> LockBatchReply: ...
-    def classic_unlock(self, body: LockBatchBody) -> None: ...
-    def query_offset(self, group: str, topic: str, queue_id: int, *, young: bool) -> int | None: ...
+        """Start policies by time that this LOCK will resolve: look up each of this broker's queues of the topic, pass them to `reconcile`."""
+        return self._reconciliation.times_needed(connection, body)
+
+    def reconcile(self, connection: int, body: ReconcileBody, now_ms: int, by_time: OffsetsByTime | None = None) -> ReconcileReply | None:
+        """LOCK_BATCH_MQ of a session. The answer waits until the log is confirmed."""
+        return self._reconciliation.reconcile(connection, body, now_ms, by_time or {})
+
+    def sync(self, connection: int, body: SyncBody, now_ms: int) -> SyncReply | None:
+        """SYNC. The answer waits until the log is confirmed, unless the body has no items."""
+        return self._reconciliation.sync(connection, body, now_ms)
+
+    def check_pull(self, connection: int, group: str, topic: str, queue_id: int, epoch: int | None) -> PullCheck | None:
+        """PULL_MESSAGE: ask again before a held pull is answered."""
+        return self._classic.check_pull(connection, (group, topic, queue_id), epoch)
+
+    def classic_lock(self, body: LockBatchBody, now_ms: int) -> LockBatchReply:
+        """LOCK_BATCH_MQ of a classic client. The answer waits until the log is confirmed."""
+        return self._classic.lock(body, now_ms)
+
+    def classic_unlock(self, body: LockBatchBody) -> None:
+        """UNLOCK_BATCH_MQ."""
+        self._classic.unlock(body)
+
+    def query_offset(self, group: str, topic: str, queue_id: int, *, young: bool) -> int | None:
+        """QUERY_CONSUMER_OFFSET; `young`: Store.young_queue. None: QUERY_NOT_FOUND."""
+        return self._classic.query_offset((group, topic, queue_id), young=young)
+
     def update_offset(self, connection: int, group: str, topic: str, queue_id: int, offset: int, now_ms: int) -> None:
-        """Raises NoPermission naming the holder."""
-    def groups(self) -> tuple[str, ...]: ...
-    def status(self, group: str, now_ms: int, address: Callable[[int], str]) -> GroupStatus | None: ...
+        """UPDATE_CONSUMER_OFFSET, and the commit bit of a pull that may commit. NoPermission names who holds the queue."""
+        self._classic.update_offset(connection, (group, topic, queue_id), offset, now_ms)
+
+    # ------------------------------------------------------------------------------------------------------ topics, status
+
+    def layout_changed(self, topic: str) -> None:
+        """A layout was adopted. A deleted topic loses progress and locks; queues that were added are free."""
+        books = self._books
+        layout = books.layouts.get(topic)
+        if layout is None or layout.deleted:
+            books.drop_topic(topic)
+            return
+        for group in books.groups:
+            if group.contract is not None and group.contract.ordered and any(each.topic == topic for each in group.contract.subscriptions):
+                for queue in books.own_queues(topic):
+                    books.tell_free((group.name, topic, queue.queue_id))
+
+    def retention_moved(self, topic: str, queue_id: int, new_min: int) -> None:
+        """Retention removed what lies below `new_min`: groups that were not there yet are moved, and told of the gap."""
+        progress_table = self._books.progress
+        for key, progress in list(progress_table):
+            if key[1:] == (topic, queue_id) and progress.offset < new_min:
+                first = progress.offset if progress.gap is None else progress.gap[0]
+                progress_table.set(key, replace(progress, offset=new_min, attempts=0, gap=(first, new_min)))
+
+    def groups(self) -> tuple[str, ...]:
+        """Every group of which anything is known."""
+        return group_names(self._books)
+
+    def status(self, group: str, now_ms: int, address: Callable[[int], str]) -> GroupStatus | None:
+        """GROUP_STATUS of one group; `address` names the peer of a connection."""
+        return group_status(self._books, self._membership, self._classic, group, now_ms, address)
+
+    @property
+    def refused_update_count(self) -> int:
+        """Commits without an epoch that were not applied because somebody else holds the queue."""
+        return self._classic.refused_update_count

@@ -142,6 +142,13 @@ class SubscriptionConflict(BrokerError):
     """The group's members already agreed on another contract; the remark names both sides, field by field."""
 
     code = ResponseCode.SUBSCRIPTION_CONFLICT
+    PASSING: ClassVar[str] = " (passing: nobody who stands by it is connected)"
+    """How the remark ends while the other side is only in its grace, draining, or expected back after a start."""
+
+    @property
+    def passing(self) -> bool:
+        """Trying again may succeed without anybody's doing."""
+        return self.remark.endswith(self.PASSING)
 
 
 class LayoutStale(BrokerError):

@@ -1,0 +1,268 @@
+"""The coordination tables of one broker together, and every step that touches more than one of them.
+
+There is one way to free a queue, one to end a grant, one to drop a contract; each leaves what the world must be told in here until `drain`.
+Who is told of a free queue is decided then, from the state at that time: a queue that was granted again meanwhile is told to nobody.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from lockstep.broker.effects import CloseConnection, Effect, Notify, PushQueueFree, StalePulls
+from lockstep.broker.journal import Change, Journal
+from lockstep.broker.tables.group_table import Group, GroupTable
+from lockstep.broker.tables.lock_table import Fence, Key, LockTable
+from lockstep.broker.tables.progress_table import ProgressTable
+from lockstep.broker.tables.session_table import SessionTable
+from lockstep.protocol.allocate import BY_BROKER, owner_of
+from lockstep.protocol.bodies import FreeQueue, Limits, ListVersion
+from lockstep.protocol.errors import ConfigError, StoreError
+from lockstep.protocol.layouts import LayoutTable
+from lockstep.protocol.queue import MessageQueue
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinationConfig:
+    """Times in milliseconds. What grants and heartbeats carry comes from here, so both ends use one value."""
+
+    broker_name: str
+    limits: Limits
+    features: tuple[str, ...] = ()
+    disconnect_grace_ms: int = 3_000
+    """How long a session whose connection closed keeps its locks and its place on the lists."""
+    session_timeout_ms: int = 20_000
+    """Silence after which a session is over. Never below the grace: a silent client stops by itself only when the grace is over."""
+    classic_lock_ms: int = 60_000
+    """RocketMQ: rebalance.lockMaxLiveTime."""
+    classic_member_ms: int = 120_000
+    """RocketMQ: CHANNEL_EXPIRED_TIMEOUT."""
+    classic_restart_ms: int = 30_000
+    """How long a recorded classic member may take to come back after a start: one heartbeat interval of RocketMQ's clients."""
+
+    def __post_init__(self) -> None:
+        if self.disconnect_grace_ms < 1_000:
+            raise ConfigError(
+                f"disconnect_grace_ms is {self.disconnect_grace_ms}: expected at least 1000, clients stop 500 ms before it is over"
+            )
+        if self.session_timeout_ms < self.disconnect_grace_ms:
+            object.__setattr__(self, "session_timeout_ms", self.disconnect_grace_ms)
+
+
+class QueueBounds(Protocol):
+    """What the store knows of a queue."""
+
+    def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """(minimum, end) of what readers may see; (0, 0) for a queue that never had a message."""
+        ...
+
+    def end_offset(self, topic: str, queue_id: int) -> int:
+        """The offset that the next message gets."""
+        ...
+
+
+class Books:
+    """`wake` is called when there is something to drain where there was nothing."""
+
+    KINDS = frozenset({"broker.term", "broker.hold"})
+
+    def __init__(self, config: CoordinationConfig, layouts: LayoutTable, bounds: QueueBounds, journal: Journal) -> None:
+        self.config = config
+        self.layouts = layouts
+        self.bounds = bounds
+        self.journal = journal
+        self.fence = Fence()
+        self.sessions = SessionTable(grace_ms=config.disconnect_grace_ms, timeout_ms=config.session_timeout_ms)
+        self.groups = GroupTable(journal)
+        self.locks = LockTable(journal)
+        self.progress = ProgressTable(journal)
+        self.term = 0
+        """Of the start that wrote last."""
+        self.holding = False
+        """Durable: a suffix of the log is assumed lost, nobody is granted a queue for the grace (ordering.md 7)."""
+        self.contracts_held = False
+        """The session timeout after a start: recorded contracts stand even without a member."""
+        self.classic_connections: dict[str, int] = {}
+        """Client id of a classic member → its connection now."""
+        self.wake: Callable[[], None] | None = None
+        self._urgent: list[CloseConnection | StalePulls] = []
+        self._freed: dict[Key, None] = {}
+        self._awake = False
+
+    # ------------------------------------------------------------------------------------------------------------ durable
+
+    def apply(self, change: Change) -> None:
+        match change:
+            case ("broker.term", int(term)):
+                self.term = term
+            case ("broker.hold", bool(holding)):
+                self.holding = holding
+            case _:
+                raise StoreError(f"state change {change[:1]} is unknown")
+
+    def do(self, change: Change) -> None:
+        self.apply(change)
+        self.journal.append(change)
+
+    # ------------------------------------------------------------------------------------------------------------- queues
+
+    def has_queue(self, topic: str, queue_id: int) -> bool:
+        """Whether the layout gives this broker such a readable queue."""
+        layout = self.layouts.get(topic)
+        return layout is not None and 0 <= queue_id < layout.read_count(self.config.broker_name)
+
+    def own_queues(self, topic: str) -> list[MessageQueue]:
+        """This broker's readable queues of the topic, in layout order."""
+        layout = self.layouts.get(topic)
+        name = self.config.broker_name
+        return [] if layout is None else [queue for queue in layout.read_queues if queue.broker_name == name]
+
+    def ruled(self, group: Group) -> bool:
+        """Whether this broker's list alone says whose a queue is; else RocketMQ's rule over all queues is in force, which one broker can't judge."""
+        return group.contract is not None and group.contract.allocate == BY_BROKER and not group.classic
+
+    def owner(self, group: Group, topic: str, queue_id: int) -> str | None:
+        """The member to whom the list of a ruled group gives the queue."""
+        layout = self.layouts.get(topic)
+        if layout is None:
+            return None
+        return owner_of(layout, MessageQueue(topic, self.config.broker_name, queue_id), group.member_ids)
+
+    def version(self, group: str) -> ListVersion:
+        known = self.groups.get(group)
+        return ListVersion(self.term, 0 if known is None else known.version)
+
+    # ------------------------------------------------------------------------------------------------------------- grants
+
+    def grant(self, key: Key, session: str | None, client_id: str) -> int:
+        """Gives the queue, under a new epoch."""
+        epoch = self.fence.draw()
+        self.locks.grant(key, epoch, session, client_id)
+        self._stale(key, epoch)
+        return epoch
+
+    def free(self, key: Key) -> None:
+        """The queue may be granted to others; its epoch stays good until then."""
+        if self.locks.holder(key) is not None:
+            self.locks.free(key)
+            self.tell_free(key)
+            self.settle(key[0])
+
+    def end(self, key: Key) -> None:
+        """Ends the grant: the epoch rises, and nobody has the new one."""
+        if self.locks.get(key) is not None:
+            epoch = self.fence.draw()
+            self.locks.end(key, epoch)
+            self._stale(key, epoch)
+            self.tell_free(key)
+
+    def end_group(self, group: str) -> None:
+        """Ends the grants of the group's sessions: its contract is dropped or changed."""
+        if self.locks.of_group(group):
+            epoch = self.fence.draw()
+            self.locks.end_group(group, epoch)
+            for queue in self.locks.of_group(group):
+                self._stale((group, *queue), epoch)
+                self.tell_free((group, *queue))
+
+    def join(self, group: str, client_id: str, session: str | None) -> None:
+        """The one way onto a list."""
+        if self.groups.join(group, client_id, session):
+            self._rouse()
+
+    def leave(self, group: str, client_id: str) -> None:
+        """The one way off a list."""
+        self.groups.leave(group, client_id)
+        self._rouse()
+        self.settle(group)
+
+    def settle(self, name: str) -> None:
+        """Drops the contract when the last member is gone. One that has left and still drains a queue is not gone."""
+        group = self.groups.get(name)
+        if group is None or group.contract is None or group.members or self.contracts_held or self.locks.sessions_holding(name):
+            return
+        self.end_group(name)
+        self.groups.agree(name, None)
+
+    # ------------------------------------------------------------------------------------------------------------ effects
+
+    def close(self, connection: int, reason: str) -> None:
+        self._urgent.append(CloseConnection(connection, reason))
+        self._rouse()
+
+    def tell_free(self, key: Key) -> None:
+        """If the queue is still free when effects are drained, whom it belongs to is told."""
+        self._freed[key] = None
+        self._rouse()
+
+    def tell_all_free(self, group: Group) -> None:
+        if group.contract is not None and group.contract.ordered:
+            for subscription in group.contract.subscriptions:
+                for queue in self.own_queues(subscription.topic):
+                    self.tell_free((group.name, queue.topic, queue.queue_id))
+
+    def drop_topic(self, topic: str) -> None:
+        """Its progress and locks go with it."""
+        for key in self.locks.of_topic(topic):
+            self._stale(key, 0)
+        self.locks.drop_topic(topic)
+        self.progress.drop_topic(topic)
+
+    def drain(self) -> list[Effect]:
+        """What is to be done in the world, in this order: close, answer stale pulls, notify, tell of free queues."""
+        self._awake = True
+        effects: list[Effect] = list(self._urgent)
+        self._urgent = []
+        notices: dict[str, tuple[int, ...]] = {}
+        for name in self.groups.take_changed():
+            group = self.groups.get(name)
+            if group is not None:
+                notices[name] = (*self._native_connections(group), *self._classic_connections(group))
+                if self.ruled(group):
+                    self.tell_all_free(group)
+        effects += self._free_queue_effects(notices)
+        self._awake = False
+        return effects
+
+    def _free_queue_effects(self, notices: dict[str, tuple[int, ...]]) -> list[Effect]:
+        freed, self._freed = self._freed, {}
+        pushes: dict[int, list[FreeQueue]] = {}
+        if not self.holding:
+            for key in freed:
+                group = self.groups.get(key[0])
+                if group is not None and self.has_queue(key[1], key[2]) and self.locks.holder(key) is None:
+                    for connection in self._told_of(group, key):
+                        pushes.setdefault(connection, []).append(FreeQueue(*key))
+                    if not self.ruled(group) and key[0] not in notices and (classic := self._classic_connections(group)):
+                        notices[key[0]] = classic
+        effects: list[Effect] = [Notify(name, connections, self.version(name)) for name, connections in notices.items() if connections]
+        effects += [PushQueueFree(connection, tuple(queues)) for connection, queues in pushes.items()]
+        return effects
+
+    def _told_of(self, group: Group, key: Key) -> tuple[int, ...]:
+        """The connections that hear of this free queue: its owner's, or every native member's where no rule of this broker's names one."""
+        if group.contract is None or not group.contract.ordered:
+            return ()
+        if not self.ruled(group):
+            return self._native_connections(group)
+        owner = self.owner(group, key[1], key[2])
+        session = None if owner is None else self.sessions.get(group.members[owner])
+        return () if session is None or session.connection is None else (session.connection,)
+
+    def _native_connections(self, group: Group) -> tuple[int, ...]:
+        sessions = [self.sessions.get(group.members[client_id]) for client_id in group.member_ids]
+        return tuple(session.connection for session in sessions if session is not None and session.connection is not None)
+
+    def _classic_connections(self, group: Group) -> tuple[int, ...]:
+        ids = [client_id for client_id in group.member_ids if group.members[client_id] is None]
+        found = [self.classic_connections.get(client_id) for client_id in ids]
+        return tuple(connection for connection in found if connection is not None)
+
+    def _stale(self, key: Key, epoch: int) -> None:
+        self._urgent.append(StalePulls(*key, epoch))
+        self._rouse()
+
+    def _rouse(self) -> None:
+        if not self._awake:
+            self._awake = True
+            if self.wake is not None:
+                self.wake()

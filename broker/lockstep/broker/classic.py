@@ -1,0 +1,154 @@
+"""Requests without an epoch: RocketMQ's own rules beside sessions (ordering.md 9). RocketMQ: RebalanceLockManager, ConsumerOffsetManager.
+
+A classic lock has a lease of 60 s from its last LOCK_BATCH_MQ, survives its client's connection, and lives on for 60 s after a start.
+
+| LOCK_BATCH_MQ by client c | the queue is                      | answer                     |
+|---------------------------|-----------------------------------|----------------------------|
+|                           | held by c, lease not over         | granted, lease renewed     |
+|                           | free                              | granted                    |
+|                           | held by another, lease over       | granted: taken over        |
+|                           | held by another, or by a session  | refused: not in the answer |
+"""
+
+from dataclasses import dataclass
+
+from lockstep.broker.books import Books
+from lockstep.broker.membership import Membership
+from lockstep.broker.reconcile import Reconciliation
+from lockstep.broker.tables.lock_table import Key, Lock
+from lockstep.broker.tables.progress_table import Progress
+from lockstep.protocol.bodies import LockBatchBody, LockBatchReply, QueueRef
+from lockstep.protocol.errors import LocalProtocolError, NoPermission, TopicNotExist
+from lockstep.protocol.names import check_client_id, check_group
+
+
+@dataclass(frozen=True, slots=True)
+class PullCheck:
+    """Whether a pull may be served: the fence of a session, and what a pull without one may do beside reading."""
+
+    stale: bool = False
+    """Its epoch is not good: STALE_EPOCH."""
+    may_commit: bool = False
+    """Its commit bit counts."""
+    gap: tuple[int, int] | None = None
+    """[first, end) that retention took from the group: for PullReply, told once."""
+
+
+class ClassicRules:
+    """Over the books: what RocketMQ's clients ask for, and the pull, which both kinds ask for."""
+
+    def __init__(self, books: Books, membership: Membership, reconciliation: Reconciliation) -> None:
+        self._books = books
+        self._membership = membership
+        self._reconciliation = reconciliation
+        self._leases: dict[Key, int] = {}
+        self.refused_update_count = 0
+        """Commits without an epoch that were not applied because somebody else holds the queue."""
+
+    # -------------------------------------------------------------------------------------------------------------- locks
+
+    def lock(self, body: LockBatchBody, now_ms: int) -> LockBatchReply:
+        """The queues that this client holds now. As in RocketMQ nobody checks that it is a member."""
+        check_group(body.consumer_group)
+        check_client_id(body.client_id)
+        return LockBatchReply(tuple(ref for ref in body.mq_set if self._lock(self._key(body, ref), ref, body.client_id, now_ms)))
+
+    def _lock(self, key: Key, ref: QueueRef, client_id: str, now_ms: int) -> bool:
+        books = self._books
+        if ref.broker_name != books.config.broker_name or not books.has_queue(ref.topic, ref.queue_id) or books.holding:
+            return False
+        holder = books.locks.holder(key)
+        if holder is not None and not (holder.classic and (holder.client_id == client_id or self._expired(key, now_ms))):
+            return False
+        if holder is None or holder.client_id != client_id or self._expired(key, now_ms):
+            books.grant(key, None, client_id)
+        self._leases[key] = now_ms
+        return True
+
+    def unlock(self, body: LockBatchBody) -> None:
+        """Frees what this client holds; anything else has no effect."""
+        for ref in body.mq_set:
+            key = self._key(body, ref)
+            holder = self._books.locks.holder(key)
+            if ref.broker_name == self._books.config.broker_name and holder is not None and self._is_holder(holder, body.client_id):
+                self._free(key)
+
+    def expire(self, now_ms: int) -> None:
+        """Frees the locks whose lease is over."""
+        for key in [key for key in self._leases if self._expired(key, now_ms)]:
+            self._free(key)
+
+    def recorded(self, now_ms: int) -> None:
+        """Every recorded classic lock has its whole lease from now."""
+        self._leases = {key: now_ms for key, lock in self._books.locks if lock.classic}
+
+    def next_due_ms(self) -> int | None:
+        return min((renewed + self._books.config.classic_lock_ms + 1 for renewed in self._leases.values()), default=None)
+
+    def lease_left_ms(self, key: Key, now_ms: int) -> int | None:
+        """None: no classic client holds the queue."""
+        renewed = self._leases.get(key)
+        return None if renewed is None else max(0, renewed + self._books.config.classic_lock_ms - now_ms)
+
+    def _expired(self, key: Key, now_ms: int) -> bool:
+        return now_ms - self._leases[key] > self._books.config.classic_lock_ms
+
+    def _free(self, key: Key) -> None:
+        del self._leases[key]
+        self._books.free(key)
+
+    def _is_holder(self, holder: Lock, client_id: str | None) -> bool:
+        return holder.classic and holder.client_id == client_id
+
+    def _key(self, body: LockBatchBody, ref: QueueRef) -> Key:
+        return body.consumer_group, ref.topic, ref.queue_id
+
+    # ----------------------------------------------------------------------------------------------------- pull and offset
+
+    def check_pull(self, connection: int, key: Key, epoch: int | None) -> PullCheck | None:
+        """None: the pull carries an epoch on a connection without a session, which is being closed."""
+        books = self._books
+        session = books.sessions.of_connection(connection)
+        if epoch is None:
+            return PullCheck(may_commit=self._may_commit(connection, key))
+        if session is None:
+            books.close(connection, "PULL with an epoch on a connection without a session")
+            return None
+        if not books.locks.good(key, session.id, epoch):
+            return PullCheck(stale=True)
+        return PullCheck(gap=self._reconciliation.tell_gap(key, session))
+
+    def _may_commit(self, connection: int, key: Key) -> bool:
+        holder = self._books.locks.holder(key)
+        return holder is None or self._is_holder(holder, self._membership.classic_client(connection))
+
+    def query_offset(self, key: Key, *, young: bool) -> int | None:
+        """The group's offset; without one 0 for a young queue, whose first message is still at hand; else None: not found."""
+        progress = self._books.progress.get(key)
+        if progress is not None:
+            return progress.offset
+        return 0 if young or self._books.progress.since(key[0], key[1]) is not None else None
+
+    def update_offset(self, connection: int, key: Key, offset: int, now_ms: int) -> None:
+        """A commit without an epoch: taken as it is, a lower one as a reset. NoPermission names who holds the queue."""
+        books = self._books
+        group, topic, queue_id = key
+        check_group(group)
+        if not books.has_queue(topic, queue_id):
+            raise TopicNotExist(f"{topic} has no readable queue {queue_id} at {books.config.broker_name}")
+        if not self._may_commit(connection, key):
+            self.refused_update_count += 1
+            holder = books.locks.holder(key)
+            raise NoPermission(
+                f"{topic} queue {queue_id} is held by {holder.client_id if holder else 'nobody'} of group {group}: the offset is not taken"
+            )
+        end = books.bounds.end_offset(topic, queue_id)
+        if not 0 <= offset <= end:
+            raise LocalProtocolError(f"offset {offset} of {topic} queue {queue_id}: expected 0 to {end}, where the queue ends")
+        progress = books.progress.get(key)
+        if progress is not None and offset >= progress.offset:
+            books.progress.commit(key, offset, 0, now_ms)
+            return
+        books.progress.set(key, Progress(books.fence.draw(), offset))
+        if progress is not None and books.locks.holder(key) is None:
+            books.end(key)

@@ -1,0 +1,253 @@
+"""Who is there: heartbeats, leaving, closed connections, silence (ordering.md 1, 6, 10). RocketMQ: ClientManageProcessor, ConsumerManager.
+
+A session joins a group by HEART_BEAT. It leaves by UNREGISTER_CLIENT, by a later HEART_BEAT that does not name the group, or when it is over;
+its locks it loses only when it is over or lets them go. A classic client leaves with its connection, or after 120 s of silence.
+"""
+
+from dataclasses import dataclass
+
+from lockstep.broker.books import Books
+from lockstep.broker.contract import contract_of, differences
+from lockstep.broker.tables.group_table import Group
+from lockstep.broker.tables.session_table import Refusal, Session
+from lockstep.protocol.bodies import ConsumerGroup, GroupView, HeartbeatBody, HeartbeatReply, MemberList
+from lockstep.protocol.errors import DuplicateClientId, LocalProtocolError, SubscriptionConflict
+from lockstep.protocol.names import check_client_id, check_group, check_topic
+
+SESSION_DIGITS = 32
+GROUPS_PER_CLIENT_MAX = 1_024
+"""Consumer groups in one HEART_BEAT; RocketMQ's clients have a handful."""
+
+
+@dataclass(slots=True)
+class ClassicSeen:
+    """A classic member of one group: on which connection it was heard, until when it counts without being heard again."""
+
+    connection: int | None
+    until_ms: int
+
+
+class Membership:
+    """Over the books: everything that changes a member list."""
+
+    def __init__(self, books: Books) -> None:
+        self._books = books
+        self._classic: dict[tuple[str, str], ClassicSeen] = {}
+        self._classic_clients: dict[int, str] = {}
+
+    # ---------------------------------------------------------------------------------------------------------- heartbeat
+
+    def heartbeat(self, connection: int, body: HeartbeatBody, now_ms: int) -> HeartbeatReply | None:
+        """Binds the session, joins the groups it names, leaves those it no longer names. None: the connection is being closed.
+
+        Groups that are refused do not keep the others from being joined; the first refusal is raised when all are done.
+        """
+        self._check(body)
+        if body.session is None:
+            if self._books.sessions.of_connection(connection) is not None:
+                self._books.close(connection, "heartbeat without a session on a session's connection")
+                return None
+            self._classic_heartbeat(connection, body, now_ms)
+            return self._reply(body)
+        session = self._bind(connection, body.session, body, now_ms)
+        if session is None:
+            return None
+        refused = [conflict for entry in body.consumers if (conflict := self._join(session, entry))]
+        named = {entry.group: None for entry in body.consumers}
+        for group in self._books.groups.of_session(session.id):
+            if group.name not in named:
+                self._books.leave(group.name, session.client_id)
+        if refused:
+            raise refused[0]
+        return self._reply(body)
+
+    def _check(self, body: HeartbeatBody) -> None:
+        check_client_id(body.client_id)
+        if body.session is not None and (len(body.session) != SESSION_DIGITS or body.session.strip("0123456789abcdef")):
+            raise LocalProtocolError(f"session of client {body.client_id}: expected {SESSION_DIGITS} lower-case hex digits")
+        if len(body.consumers) > GROUPS_PER_CLIENT_MAX:
+            raise LocalProtocolError(
+                f"client {body.client_id} names {len(body.consumers)} consumer groups, {GROUPS_PER_CLIENT_MAX} allowed"
+            )
+        for entry in body.consumers:
+            check_group(entry.group)
+            for subscription in entry.subscriptions:
+                check_topic(subscription.topic)
+
+    def _bind(self, connection: int, session_id: str, body: HeartbeatBody, now_ms: int) -> Session | None:
+        books = self._books
+        bound = books.sessions.bind(session_id, body.client_id, connection=connection, number=body.connection, now_ms=now_ms)
+        if bound is Refusal.DUPLICATE:
+            raise DuplicateClientId(f"client id {body.client_id} belongs to a living session here: give each client an id of its own")
+        if isinstance(bound, Refusal):
+            books.close(connection, f"heartbeat refused: {bound.value}")
+            return None
+        if bound.older is not None:
+            books.close(bound.older, "a newer connection of its session took over")
+        return bound.session
+
+    def _join(self, session: Session, entry: ConsumerGroup) -> SubscriptionConflict | None:
+        books = self._books
+        offered = contract_of(entry)
+        group = books.groups.get(entry.group)
+        if group is not None and group.contract is not None and group.contract != offered:
+            conflict = self._conflict(group, group.contract, session, offered)
+            if conflict is not None:
+                return conflict
+            books.end_group(entry.group)
+            books.groups.agree(entry.group, offered)
+        elif group is None or group.contract is None:
+            books.groups.agree(entry.group, offered)
+        books.join(entry.group, session.client_id, session.id)
+        return None
+
+    def _conflict(self, group: Group, here: ConsumerGroup, session: Session, asked: ConsumerGroup) -> SubscriptionConflict | None:
+        """None: nobody else stands by the old contract, so it may be changed."""
+        books = self._books
+        others = [client_id for client_id in group.member_ids if client_id != session.client_id]
+        draining = [each for each in books.locks.sessions_holding(group.name) if each != session.id]
+        if not others and not draining and not books.contracts_held:
+            return None
+        connected = [client_id for client_id in others if self._connected(group, client_id)]
+        text = f"group {group.name} has another contract at {books.config.broker_name}: {'; '.join(differences(here, asked))}. "
+        text += f"Members: {', '.join(others[:8]) or 'none'}{' …' if len(others) > 8 else ''}. Stop them, or use their settings"
+        return SubscriptionConflict(text if connected else text + SubscriptionConflict.PASSING)
+
+    def _connected(self, group: Group, client_id: str) -> bool:
+        session_id = group.members[client_id]
+        if session_id is None:
+            return client_id in self._books.classic_connections
+        session = self._books.sessions.get(session_id)
+        return session is not None and session.connection is not None
+
+    def _reply(self, body: HeartbeatBody) -> HeartbeatReply:
+        books, config = self._books, self._books.config
+        return HeartbeatReply(
+            broker_name=config.broker_name,
+            term=books.term,
+            features=config.features,
+            limits=config.limits,
+            disconnect_grace_ms=config.disconnect_grace_ms,
+            session_timeout_ms=config.session_timeout_ms,
+            groups={entry.group: self._view(entry.group) for entry in body.consumers},
+        )
+
+    def _view(self, name: str) -> GroupView:
+        group = self._books.groups.get(name)
+        topics = [] if group is None or group.contract is None else [each.topic for each in group.contract.subscriptions]
+        since = {topic: counter for topic in topics if (counter := self._books.progress.since(name, topic)) is not None}
+        return GroupView(self.member_list(name) or MemberList((), self._books.version(name)), since)
+
+    def member_list(self, name: str) -> MemberList | None:
+        """None: the group has no member here."""
+        group = self._books.groups.get(name)
+        if group is None or not group.members:
+            return None
+        return MemberList(group.member_ids, self._books.version(name), group.classic)
+
+    # ------------------------------------------------------------------------------------------------------------ leaving
+
+    def unregister(self, connection: int, client_id: str, name: str, now_ms: int) -> bool:
+        """Leave first, then drain: off the list at once, session and locks stay. False: the connection is being closed."""
+        books = self._books
+        group = books.groups.get(name)
+        session = books.sessions.heard(connection, now_ms)
+        if session is not None:
+            if group is not None and session.client_id == client_id and group.members.get(client_id) == session.id:
+                books.leave(name, client_id)
+            return True
+        if group is not None and group.members.get(client_id) is not None:
+            books.close(connection, "UNREGISTER_CLIENT of a session on a connection that is not its own")
+            return False
+        seen = self._classic.get((name, client_id))
+        if seen is not None and seen.connection == connection:
+            self._classic_leave(name, client_id)
+        return True
+
+    def closed(self, connection: int, now_ms: int) -> None:
+        """A session's grace begins; a classic client is gone; any other connection's close means nothing."""
+        self._books.sessions.closed(connection, now_ms)
+        self._classic_clients.pop(connection, None)
+        for name, client_id in [key for key, seen in self._classic.items() if seen.connection == connection]:
+            self._classic_leave(name, client_id)
+
+    def expire(self, now_ms: int) -> None:
+        """Ends the sessions that are over and the classic members that are silent."""
+        books = self._books
+        for session in books.sessions.overdue(now_ms):
+            if session.connection is not None:
+                books.close(session.connection, "nothing was heard of its session for the session timeout")
+            self._end(session)
+        for (name, client_id), seen in list(self._classic.items()):
+            if now_ms > seen.until_ms:
+                if seen.connection is not None:
+                    books.close(seen.connection, "nothing was heard of its classic client")
+                self._classic_leave(name, client_id)
+
+    def _end(self, session: Session) -> None:
+        """A session is over: off every list, then its locks are free."""
+        books = self._books
+        books.sessions.remove(session)
+        for group in books.groups.of_session(session.id):
+            books.leave(group.name, session.client_id)
+        for key in books.locks.held_by(session.id):
+            books.free(key)
+
+    # ------------------------------------------------------------------------------------------------------------ classic
+
+    def _classic_heartbeat(self, connection: int, body: HeartbeatBody, now_ms: int) -> None:
+        """RocketMQ's registry: the newest connection of a client id counts, the newer subscription version wins."""
+        books = self._books
+        self._classic_clients[connection] = body.client_id
+        for entry in body.consumers:
+            group = books.groups.get(entry.group)
+            if group is not None and group.members.get(body.client_id) is not None:
+                raise DuplicateClientId(f"client id {body.client_id} belongs to a living session here: give each client an id of its own")
+            books.join(entry.group, body.client_id, None)
+            self._classic[entry.group, body.client_id] = ClassicSeen(connection, now_ms + books.config.classic_member_ms)
+            books.classic_connections[body.client_id] = connection
+            group = books.groups.get(entry.group)
+            assert group is not None, "it was joined"
+            known = group.subscriptions
+            for each in entry.subscriptions:
+                if each.topic not in known or each.sub_version > known[each.topic].sub_version:
+                    known[each.topic] = each
+            for topic in [topic for topic in known if topic not in {each.topic for each in entry.subscriptions}]:
+                del known[topic]
+
+    def _classic_leave(self, name: str, client_id: str) -> None:
+        del self._classic[name, client_id]
+        if not any(client == client_id for _, client in self._classic):
+            self._books.classic_connections.pop(client_id, None)
+        self._books.leave(name, client_id)
+
+    def classic_client(self, connection: int) -> str | None:
+        """The classic client whose heartbeat came on this connection."""
+        return self._classic_clients.get(connection)
+
+    def classic_heard(self, name: str, client_id: str) -> tuple[int | None, int]:
+        """The connection of a classic member (None: not back since the start) and when it was heard."""
+        seen = self._classic[name, client_id]
+        config = self._books.config
+        return seen.connection, seen.until_ms - (config.classic_restart_ms if seen.connection is None else config.classic_member_ms)
+
+    # -------------------------------------------------------------------------------------------------------------- start
+
+    def recorded(self, now_ms: int) -> None:
+        """Everyone whom the log names is there and has the grace (classic: 30 s) from now."""
+        books = self._books
+        for group in books.groups:
+            for client_id, session_id in group.members.items():
+                if session_id is None:
+                    self._classic[group.name, client_id] = ClassicSeen(None, now_ms + books.config.classic_restart_ms)
+                else:
+                    books.sessions.recorded(session_id, client_id, now_ms)
+        for _, lock in books.locks:
+            if lock.held and lock.session is not None and lock.client_id is not None:
+                books.sessions.recorded(lock.session, lock.client_id, now_ms)
+
+    def next_due_ms(self) -> int | None:
+        dues = [seen.until_ms + 1 for seen in self._classic.values()]
+        if (due := self._books.sessions.next_due_ms()) is not None:
+            dues.append(due)
+        return min(dues, default=None)

@@ -1,0 +1,276 @@
+"""LOCK and SYNC of clients with a session (ordering.md 2-6). RocketMQ: RebalanceLockManager, ConsumerManageProcessor.
+
+LOCK is the reconciliation of everything the session holds at this broker. Each item in turn, over what is recorded of its queue:
+
+| the item names       | recorded                                  | answer      | the session then holds it       |
+|----------------------|-------------------------------------------|-------------|---------------------------------|
+| its current epoch    | held by this session                      | OK, renewed | yes, also when it only drains   |
+| its current epoch    | free, and still the session's by the list | OK, renewed | yes                             |
+| its current epoch    | free, the list gives it to another        | NOT_YOURS   | no; the offset is committed     |
+| another epoch        | anything                                  | STALE       | no                              |
+| no epoch             | held by another                           | HELD, WAIT  | no                              |
+| no epoch             | the list gives it to another              | NOT_YOURS   | no                              |
+| no epoch             | free, or held by this very session        | OK, granted | yes, under a new epoch          |
+| nothing              | held by this session                      |             | no                              |
+
+All renewals come first, then everything the list does not name with its current epoch is freed, then grants are made.
+"""
+
+from collections.abc import Mapping
+
+from lockstep.broker.books import Books
+from lockstep.broker.tables.group_table import Group
+from lockstep.broker.tables.lock_table import Key
+from lockstep.broker.tables.progress_table import Progress
+from lockstep.broker.tables.session_table import Session
+from lockstep.protocol.bodies import (
+    ConsumerGroup,
+    ListVersion,
+    LockAnswer,
+    LockItem,
+    ReconcileBody,
+    ReconcileReply,
+    StartPoint,
+    StartPolicy,
+    SyncAnswer,
+    SyncBody,
+    SyncItem,
+    SyncReply,
+    Verdict,
+)
+from lockstep.protocol.errors import LocalProtocolError
+from lockstep.protocol.queue import MessageQueue
+
+ITEMS_MAX = 100_000
+"""Items in one LOCK or SYNC: a frame of 16 MiB holds about as many."""
+
+OffsetsByTime = Mapping[tuple[str, int], int]
+"""(topic, queue id) → offset of the start policy's time."""
+
+
+class Reconciliation:
+    """Over the books: the locks and the progress of sessions."""
+
+    def __init__(self, books: Books) -> None:
+        self._books = books
+        self._gap_told: dict[Key, int] = {}
+
+    # --------------------------------------------------------------------------------------------------------------- LOCK
+
+    def reconcile(self, connection: int, body: ReconcileBody, now_ms: int, by_time: OffsetsByTime) -> ReconcileReply | None:
+        """None: the connection is not its session's and is being closed."""
+        books = self._books
+        session = books.sessions.heard(connection, now_ms)
+        if session is None:
+            books.close(connection, "LOCK on a connection without a session")
+            return None
+        keys = [(item.group, item.topic, item.queue_id) for item in body.items]
+        if len(keys) > ITEMS_MAX or len(dict.fromkeys(keys)) != len(keys):
+            raise LocalProtocolError(f"LOCK of {len(keys)} queues: expected each once, and at most {ITEMS_MAX}")
+        answers: dict[Key, LockAnswer] = {}
+        for key, item in zip(keys, body.items, strict=True):
+            if item.epoch is not None:
+                answers[key] = self._renew(session, key, item, item.epoch, now_ms)
+        for key in books.locks.held_by(session.id):
+            if key not in answers or answers[key].verdict in (Verdict.STALE, Verdict.NOT_YOURS):
+                books.free(key)
+        starts = {(start.group, start.topic): start for start in body.starts}
+        for key, item in zip(keys, body.items, strict=True):
+            if item.epoch is None:
+                answers[key] = self._acquire(session, key, starts, by_time)
+        config = books.config
+        return ReconcileReply(
+            items=tuple(answers[key] for key in keys),
+            versions=self._versions(session, {item.group: None for item in body.items}),
+            disconnect_grace_ms=config.disconnect_grace_ms,
+            session_timeout_ms=config.session_timeout_ms,
+        )
+
+    def _renew(self, session: Session, key: Key, item: LockItem, epoch: int, now_ms: int) -> LockAnswer:
+        books = self._books
+        lock = books.locks.get(key)
+        if lock is None or not lock.good(session.id, epoch):
+            return LockAnswer(*key, Verdict.STALE, epoch=epoch)
+        refused = None if item.offset is None else self._commit(key, item.offset, item.attempts, now_ms)
+        if not lock.held:
+            group = books.groups.get(item.group)
+            if group is None or not self._lists(group, session, key):
+                return LockAnswer(*key, Verdict.NOT_YOURS, epoch=epoch)
+            books.locks.hold(key)
+        if refused is not None:
+            return LockAnswer(*key, Verdict.REFUSED, epoch=epoch, remark=refused)
+        return self._granted(session, key, epoch)
+
+    def _acquire(self, session: Session, key: Key, starts: Mapping[tuple[str, str], StartPolicy], by_time: OffsetsByTime) -> LockAnswer:
+        books = self._books
+        group = books.groups.get(key[0])
+        if group is None or group.contract is None or group.members.get(session.client_id) != session.id:
+            return LockAnswer(*key, Verdict.NOT_YOURS, remark="not a member of the group: heartbeat first")
+        reason = self._unlockable(group.contract, key)
+        if reason is not None:
+            return LockAnswer(*key, Verdict.REFUSED, remark=reason)
+        self._resolve(group.contract, key, starts.get(key[:2]), by_time)
+        if not self._lists(group, session, key):
+            return LockAnswer(*key, Verdict.NOT_YOURS)
+        if books.holding:
+            return LockAnswer(*key, Verdict.WAIT)
+        holder = books.locks.holder(key)
+        if holder is not None:
+            holding = books.sessions.get(holder.session)
+            waits = holding is not None and holding.connection is None
+            return LockAnswer(*key, Verdict.WAIT if waits else Verdict.HELD)
+        self._begin(key)
+        return self._granted(session, key, books.grant(key, session.id, session.client_id))
+
+    def _unlockable(self, contract: ConsumerGroup, key: Key) -> str | None:
+        if not contract.ordered:
+            return f"group {contract.group} consumes concurrently: nobody locks its queues"
+        if all(each.topic != key[1] for each in contract.subscriptions):
+            return f"group {contract.group} does not subscribe to {key[1]}"
+        if not self._books.has_queue(key[1], key[2]):
+            return f"{key[1]} has no readable queue {key[2]} at {self._books.config.broker_name}"
+        return None
+
+    def _lists(self, group: Group, session: Session, key: Key) -> bool:
+        """Whether the group's list leaves the queue to this session; where RocketMQ's rule is in force, any member may have it."""
+        if group.members.get(session.client_id) != session.id or not self._books.has_queue(key[1], key[2]):
+            return False
+        return not self._books.ruled(group) or self._books.owner(group, key[1], key[2]) == session.client_id
+
+    def _granted(self, session: Session, key: Key, epoch: int) -> LockAnswer:
+        progress = self._books.progress.get(key)
+        assert progress is not None, "a grant begins progress, and they are dropped together"
+        first, end = self.tell_gap(key, session) or (None, None)
+        return LockAnswer(
+            *key,
+            verdict=Verdict.OK,
+            epoch=epoch,
+            offset=progress.offset,
+            attempts=progress.attempts,
+            generation=progress.generation,
+            since=self._books.progress.since(key[0], key[1]) or 0,
+            gap_first=first,
+            gap_end=end,
+        )
+
+    def tell_gap(self, key: Key, session: Session) -> tuple[int, int] | None:
+        """What retention took from the group: told once on each connection until a commit has passed it."""
+        progress = self._books.progress.get(key)
+        if progress is None or progress.gap is None:
+            self._gap_told.pop(key, None)
+            return None
+        if session.connection is None or self._gap_told.get(key) == session.connection:
+            return None
+        self._gap_told[key] = session.connection
+        return progress.gap
+
+    # -------------------------------------------------------------------------------------------------------------- start
+
+    def times_needed(self, connection: int, body: ReconcileBody) -> tuple[StartPolicy, ...]:
+        """The start policies by time that this LOCK is about to resolve."""
+        session = self._books.sessions.of_connection(connection)
+        if session is None:
+            return ()
+        starts = {(start.group, start.topic): start for start in body.starts}
+        found: dict[tuple[str, str], StartPolicy] = {}
+        for item in body.items:
+            group = self._books.groups.get(item.group)
+            name = (item.group, item.topic)
+            if item.epoch is not None or group is None or group.contract is None or self._books.progress.since(*name) is not None:
+                continue
+            policy = _policy(group.contract, item.topic, starts.get(name))
+            if policy.where is StartPoint.TIMESTAMP:
+                found[name] = policy
+        return tuple(found.values())
+
+    def _resolve(self, contract: ConsumerGroup, key: Key, start: StartPolicy | None, by_time: OffsetsByTime) -> None:
+        """Where the group begins in this topic, for all queues of this broker in one record, if that is not known yet."""
+        books = self._books
+        group, topic, _ = key
+        layout = books.layouts.get(topic)
+        if layout is None or books.progress.since(group, topic) is not None:
+            return
+        policy = _policy(contract, topic, start)
+        since = min(layout.version.counter, policy.since or layout.version.counter)
+        begins = []
+        for queue in books.own_queues(topic):
+            if books.progress.get((group, topic, queue.queue_id)) is None:
+                offset = 0 if layout.added_in(queue) > since else self._start_offset(queue, policy, by_time)
+                begins.append((queue.queue_id, offset))
+        books.progress.resolve(group, topic, since=since, generation=books.fence.draw(), offsets=begins)
+
+    def _start_offset(self, queue: MessageQueue, policy: StartPolicy, by_time: OffsetsByTime) -> int:
+        minimum, _ = self._books.bounds.bounds(queue.topic, queue.queue_id)
+        end = self._books.bounds.end_offset(queue.topic, queue.queue_id)
+        if policy.where is StartPoint.FIRST_OFFSET:
+            return minimum
+        if policy.where is StartPoint.LAST_OFFSET:
+            return end
+        return max(minimum, min(end, by_time.get((queue.topic, queue.queue_id), 0)))
+
+    def _begin(self, key: Key) -> None:
+        """A queue that was added after the start policy was resolved begins at 0."""
+        if self._books.progress.get(key) is None:
+            self._books.progress.set(key, Progress(self._books.fence.draw(), 0))
+
+    # --------------------------------------------------------------------------------------------------------------- SYNC
+
+    def sync(self, connection: int, body: SyncBody, now_ms: int) -> SyncReply | None:
+        """None: the connection is not its session's and is being closed."""
+        session = self._books.sessions.heard(connection, now_ms)
+        if session is None:
+            self._books.close(connection, "SYNC on a connection without a session")
+            return None
+        if len(body.items) > ITEMS_MAX:
+            raise LocalProtocolError(f"SYNC of {len(body.items)} items, {ITEMS_MAX} allowed")
+        answers = tuple(self._sync_item(session, item, now_ms) for item in body.items)
+        return SyncReply(answers, self._versions(session, {}))
+
+    def _sync_item(self, session: Session, item: SyncItem, now_ms: int) -> SyncAnswer:
+        books = self._books
+        key = (item.group, item.topic, item.queue_id)
+        if item.epoch is None:
+            return self._sync_generation(key, item, now_ms)
+        lock = books.locks.get(key)
+        if lock is None or not lock.good(session.id, item.epoch):
+            return SyncAnswer(Verdict.STALE, item.epoch)
+        if item.offset is not None and (refused := self._commit(key, item.offset, item.attempts, now_ms)) is not None:
+            return SyncAnswer(Verdict.REFUSED, item.epoch, refused)
+        if item.release and lock.held:
+            books.free(key)
+        return SyncAnswer(Verdict.OK, item.epoch)
+
+    def _sync_generation(self, key: Key, item: SyncItem, now_ms: int) -> SyncAnswer:
+        """A concurrent group commits under the generation; an ordered one, or a locked queue, needs the epoch."""
+        books = self._books
+        group = books.groups.get(key[0])
+        if item.generation is None or item.release:
+            return SyncAnswer(Verdict.REFUSED, None, "expected an epoch, or a generation and an offset to commit")
+        if (group is not None and group.contract is not None and group.contract.ordered) or books.locks.holder(key) is not None:
+            return SyncAnswer(Verdict.REFUSED, None, f"queues of group {key[0]} are committed under an epoch")
+        progress = books.progress.get(key)
+        if progress is None or progress.generation != item.generation:
+            return SyncAnswer(Verdict.STALE)
+        refused = None if item.offset is None else self._commit(key, item.offset, item.attempts, now_ms)
+        return SyncAnswer(Verdict.OK if refused is None else Verdict.REFUSED, None, refused)
+
+    def _commit(self, key: Key, offset: int, attempts: int, now_ms: int) -> str | None:
+        """Commits upward only; returns why the value can't be."""
+        end = self._books.bounds.end_offset(key[1], key[2])
+        if not 0 <= offset <= end or attempts < 0:
+            return f"offset {offset} of {key[1]} queue {key[2]}, attempts {attempts}: the queue ends at {end}"
+        self._books.progress.commit(key, offset, attempts, now_ms)
+        return None
+
+    def _versions(self, session: Session, named: Mapping[str, None]) -> dict[str, ListVersion]:
+        books = self._books
+        names = {**named, **{group.name: None for group in books.groups.of_session(session.id)}}
+        return {name: books.version(name) for name in names}
+
+
+def _policy(contract: ConsumerGroup, topic: str, start: StartPolicy | None) -> StartPolicy:
+    """The LOCK's own start policy, else the contract's. A time that nobody named is the beginning."""
+    policy = start or StartPolicy(contract.group, topic, contract.consume_from_where, contract.consume_timestamp_ms)
+    if policy.where is StartPoint.TIMESTAMP and policy.timestamp_ms is None:
+        return StartPolicy(policy.group, topic, StartPoint.FIRST_OFFSET, None, policy.since)
+    return policy

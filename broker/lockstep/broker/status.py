@@ -1,0 +1,74 @@
+"""GROUP_STATUS: what one broker knows of a group. RocketMQ: AdminBrokerProcessor (GET_CONSUME_STATS, GET_CONSUMER_CONNECTION_LIST)."""
+
+from collections.abc import Callable
+
+from lockstep.broker.books import Books
+from lockstep.broker.classic import ClassicRules
+from lockstep.broker.membership import Membership
+from lockstep.broker.tables.group_table import Group
+from lockstep.broker.tables.lock_table import Key
+from lockstep.protocol.bodies import GroupStatus, MemberStatus, QueueStatus
+
+SESSION_DIGITS_SHOWN = 8
+"""The whole session is a secret."""
+
+
+def group_names(books: Books) -> tuple[str, ...]:
+    """Every group with members, a contract, locks or progress, sorted."""
+    names = {group.name: None for group in books.groups} | dict.fromkeys(books.progress.groups()) | {key[0]: None for key, _ in books.locks}
+    return tuple(sorted(names))
+
+
+def group_status(
+    books: Books, membership: Membership, classic: ClassicRules, name: str, now_ms: int, address: Callable[[int], str]
+) -> GroupStatus | None:
+    """None: nothing is known of the group. `address` names the peer of a connection."""
+    if name not in group_names(books):
+        return None
+    group = books.groups.get(name)
+    return GroupStatus(
+        group=name,
+        version=books.version(name),
+        contract=None if group is None else group.contract,
+        members=() if group is None else tuple(_member(books, membership, group, each, now_ms, address) for each in group.member_ids),
+        queues=tuple(_queue(books, classic, key, now_ms) for key in _keys(books, name, group)),
+    )
+
+
+def _member(books: Books, membership: Membership, group: Group, client_id: str, now_ms: int, address: Callable[[int], str]) -> MemberStatus:
+    session_id = group.members[client_id]
+    if session_id is None:
+        connection, heard_ms = membership.classic_heard(group.name, client_id)
+    else:
+        session = books.sessions.get(session_id)
+        connection, heard_ms = (None, now_ms) if session is None else (session.connection, session.heard_ms)
+    return MemberStatus(
+        client_id=client_id,
+        session=None if session_id is None else session_id[:SESSION_DIGITS_SHOWN],
+        address="" if connection is None else address(connection),
+        connected=connection is not None,
+        heard_ago_ms=max(0, now_ms - heard_ms),
+    )
+
+
+def _queue(books: Books, classic: ClassicRules, key: Key, now_ms: int) -> QueueStatus:
+    lock, progress, committed_ms = books.locks.get(key), books.progress.get(key), books.progress.committed_ms(key)
+    return QueueStatus(
+        topic=key[1],
+        queue_id=key[2],
+        owner=lock.client_id if lock is not None and lock.held else None,
+        epoch=0 if lock is None else lock.epoch,
+        generation=0 if progress is None else progress.generation,
+        committed_offset=-1 if progress is None else progress.offset,
+        max_offset=books.bounds.end_offset(key[1], key[2]),
+        attempts=0 if progress is None else progress.attempts,
+        committed_ago_ms=None if committed_ms is None else max(0, now_ms - committed_ms),
+        classic_lease_left_ms=classic.lease_left_ms(key, now_ms),
+    )
+
+
+def _keys(books: Books, name: str, group: Group | None) -> list[Key]:
+    topics = [] if group is None or group.contract is None else [each.topic for each in group.contract.subscriptions]
+    subscribed = [(name, queue.topic, queue.queue_id) for topic in topics for queue in books.own_queues(topic)]
+    known = [key for key, _ in books.progress if key[0] == name] + [(name, *queue) for queue in books.locks.of_group(name)]
+    return sorted(dict.fromkeys(subscribed + known))

@@ -1,0 +1,142 @@
+"""Groups: their contract, their members, the version of the member list. RocketMQ: ConsumerManager, ConsumerGroupInfo.
+
+Every change of a list goes through one path, which raises the version (term, counter) and remembers the group for the notice. The counter is
+one for the whole broker and begins with each term, so that a version never falls, not even for a group that was gone in between.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from lockstep.broker.journal import Change, Journal
+from lockstep.protocol.bodies import ConsumerGroup, Subscription
+from lockstep.protocol.errors import StoreError
+from lockstep.protocol.fields import from_plain, to_plain
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    name: str
+    contract: ConsumerGroup | None = None
+    members: dict[str, str | None] = field(default_factory=dict)
+    """Client id → its session; None: a classic client."""
+    version: int = 0
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    """What classic members subscribe to, as RocketMQ keeps it: by topic, last newer version wins. Not durable."""
+
+    @property
+    def classic(self) -> bool:
+        return None in self.members.values()
+
+    @property
+    def member_ids(self) -> tuple[str, ...]:
+        return tuple(sorted(self.members))
+
+
+class GroupTable:
+    """Group name → contract and members, durable."""
+
+    KINDS = frozenset({"group.contract", "group.member", "group.left"})
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._groups: dict[str, Group] = {}
+        self._of_session: dict[str, dict[str, None]] = {}
+        self._counter = 0
+        self._changed: dict[str, None] = {}
+
+    def get(self, name: str) -> Group | None:
+        return self._groups.get(name)
+
+    def __iter__(self) -> Iterator[Group]:
+        return iter(list(self._groups.values()))
+
+    def of_session(self, session: str) -> list[Group]:
+        """The groups whose lists hold a member of this session."""
+        return [self._groups[name] for name in self._of_session.get(session, ())]
+
+    def join(self, name: str, client_id: str, session: str | None) -> bool:
+        """Puts the client on the list, or gives its place to another session. True: the list has changed."""
+        group = self._groups.get(name)
+        known = group is not None and client_id in group.members
+        if group is not None and known and group.members[client_id] == session:
+            return False
+        was_classic = group is not None and group.classic
+        self._do(("group.member", name, client_id, session))
+        if known and self._groups[name].classic == was_classic:
+            return False
+        self._list_changed(self._groups[name])
+        return True
+
+    def leave(self, name: str, client_id: str) -> None:
+        group = self._groups.get(name)
+        if group is not None and client_id in group.members:
+            self._do(("group.left", name, client_id))
+            self._list_changed(group)
+
+    def agree(self, name: str, contract: ConsumerGroup | None) -> None:
+        """Records the group's contract; None drops it."""
+        self._do(("group.contract", name, None if contract is None else to_plain(contract)))
+
+    def take_changed(self) -> list[str]:
+        """The groups whose lists changed since the last call."""
+        changed, self._changed = self._changed, {}
+        return list(changed)
+
+    @property
+    def list_changes(self) -> int:
+        """How many lists wait for their notice."""
+        return len(self._changed)
+
+    def apply(self, change: Change) -> None:
+        """One change: live or from the log."""
+        match change:
+            case ("group.contract", name, plain):
+                self._group(name).contract = None if plain is None else from_plain(ConsumerGroup, plain)
+            case ("group.member", name, client_id, session):
+                self._remove(self._group(name), client_id)
+                self._put(self._group(name), client_id, session)
+            case ("group.left", name, client_id):
+                self._remove(self._group(name), client_id)
+            case _:
+                raise StoreError(f"state change {change[:1]} is unknown to the groups")
+        group = self._groups[change[1]]
+        if group.contract is None and not group.members:
+            del self._groups[group.name]
+
+    def snapshot(self) -> list[list[Any]]:
+        return [
+            [group.name, None if group.contract is None else to_plain(group.contract), sorted(group.members.items())]
+            for group in sorted(self._groups.values(), key=lambda group: group.name)
+        ]
+
+    def restore(self, plain: list[list[Any]]) -> None:
+        for name, contract, members in plain:
+            group = self._groups[name] = Group(name, None if contract is None else from_plain(ConsumerGroup, contract))
+            for client_id, session in members:
+                self._put(group, client_id, session)
+
+    def _do(self, change: Change) -> None:
+        self.apply(change)
+        self._journal.append(change)
+
+    def _group(self, name: str) -> Group:
+        return self._groups.setdefault(name, Group(name))
+
+    def _put(self, group: Group, client_id: str, session: str | None) -> None:
+        group.members[client_id] = session
+        if session is not None:
+            self._of_session.setdefault(session, {})[group.name] = None
+
+    def _remove(self, group: Group, client_id: str) -> None:
+        session = group.members.pop(client_id, None)
+        if session is not None:
+            names = self._of_session[session]
+            del names[group.name]
+            if not names:
+                del self._of_session[session]
+
+    def _list_changed(self, group: Group) -> None:
+        self._counter += 1
+        group.version = self._counter
+        self._changed[group.name] = None

@@ -1,0 +1,186 @@
+"""Queue locks and their epochs (ordering.md 2). RocketMQ: RebalanceLockManager, with fencing.
+
+A lock of (group, topic, queue) is the last epoch, to whom it was granted, and whether it is held now:
+
+    change             epoch    grantee            held
+    granted            raised   session or client  yes
+    freed              same     same               no     others may be granted; the epoch is good until a higher one exists
+    held again         same     same               yes    a renewal of a freed epoch
+    ended              raised   nobody             no     no old epoch is good any more: reset, assumed loss, contract dropped or changed
+
+An epoch is good only for the session to which it was granted and only if it equals the recorded one. A classic client's lock has no
+session and never a good epoch; its lease is kept in classic.py.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lockstep.broker.journal import Change, Journal
+from lockstep.protocol.errors import StoreError
+
+Key = tuple[str, str, int]
+"""(group, topic, queue id)"""
+
+
+class Fence:
+    """The broker's fencing numbers: term << 32 | counter, never the same twice. Epochs and generations are drawn from it."""
+
+    __slots__ = ("_counter", "term")
+
+    def __init__(self) -> None:
+        self.term = 0
+        self._counter = 0
+
+    def start(self, term: int) -> None:
+        assert term > self.term, "a term never falls"
+        self.term = term
+        self._counter = 0
+
+    def draw(self) -> int:
+        self._counter += 1
+        assert self.term and self._counter < 1 << 32, "fencing numbers need a term, and 2^32 of one term suffice"
+        return self.term << 32 | self._counter
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    epoch: int
+    session: str | None
+    """To whom the epoch was granted; None: a classic client, or the grant has ended."""
+    client_id: str | None
+    held: bool
+
+    @property
+    def classic(self) -> bool:
+        """A classic client holds it."""
+        return self.held and self.session is None
+
+    def good(self, session: str, epoch: int) -> bool:
+        return self.session == session and self.epoch == epoch
+
+
+class LockTable:
+    """(group, topic, queue) → lock, durable. Every change goes through the journal."""
+
+    KINDS = frozenset({"lock.granted", "lock.freed", "lock.held", "lock.ended", "lock.group_ended", "lock.all_ended", "lock.topic_dropped"})
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._groups: dict[str, dict[tuple[str, int], Lock]] = {}
+        self._held_by: dict[str, dict[Key, None]] = {}
+
+    def get(self, key: Key) -> Lock | None:
+        return self._groups.get(key[0], {}).get(key[1:])
+
+    def holder(self, key: Key) -> Lock | None:
+        """The lock if somebody holds it."""
+        lock = self.get(key)
+        return lock if lock is not None and lock.held else None
+
+    def good(self, key: Key, session: str, epoch: int) -> bool:
+        """Whether this session may commit, pull, release or renew with this epoch."""
+        lock = self.get(key)
+        return lock is not None and lock.good(session, epoch)
+
+    def held_by(self, session: str) -> list[Key]:
+        return list(self._held_by.get(session, ()))
+
+    def of_group(self, group: str) -> Mapping[tuple[str, int], Lock]:
+        return self._groups.get(group, {})
+
+    def of_topic(self, topic: str) -> list[Key]:
+        return [key for key, _ in self if key[1] == topic]
+
+    def sessions_holding(self, group: str) -> list[str]:
+        """The sessions that hold a queue of the group, each once."""
+        return list(dict.fromkeys(lock.session for lock in self.of_group(group).values() if lock.held and lock.session is not None))
+
+    def __iter__(self) -> Iterator[tuple[Key, Lock]]:
+        return (((group, *queue), lock) for group, locks in self._groups.items() for queue, lock in locks.items())
+
+    def grant(self, key: Key, epoch: int, session: str | None, client_id: str) -> None:
+        self._do(("lock.granted", *key, epoch, session, client_id))
+
+    def free(self, key: Key) -> None:
+        self._do(("lock.freed", *key))
+
+    def hold(self, key: Key) -> None:
+        """A renewal of an epoch that was freed and is still good."""
+        self._do(("lock.held", *key))
+
+    def end(self, key: Key, epoch: int) -> None:
+        self._do(("lock.ended", *key, epoch))
+
+    def end_group(self, group: str, epoch: int) -> None:
+        """Ends every grant of the group's sessions. Classic locks know no contract and stay."""
+        self._do(("lock.group_ended", group, epoch))
+
+    def end_all(self, epoch: int) -> None:
+        self._do(("lock.all_ended", epoch))
+
+    def drop_topic(self, topic: str) -> None:
+        self._do(("lock.topic_dropped", topic))
+
+    def apply(self, change: Change) -> None:
+        """One change: live or from the log."""
+        match change:
+            case ("lock.granted", group, topic, queue_id, epoch, session, client_id):
+                self._put((group, topic, queue_id), Lock(epoch, session, client_id, True))
+            case ("lock.freed", *key):
+                self._hold_or_free(key, held=False)
+            case ("lock.held", *key):
+                self._hold_or_free(key, held=True)
+            case ("lock.ended", group, topic, queue_id, epoch):
+                self._put((group, topic, queue_id), Lock(epoch, None, None, False))
+            case ("lock.group_ended", group, epoch):
+                for queue, lock in list(self.of_group(group).items()):
+                    if not lock.classic:
+                        self._put((group, *queue), Lock(epoch, None, None, False))
+            case ("lock.all_ended", epoch):
+                for key, _ in list(self):
+                    self._put(key, Lock(epoch, None, None, False))
+            case ("lock.topic_dropped", topic):
+                self._drop_topic(topic)
+            case _:
+                raise StoreError(f"state change {change[:1]} is unknown to the locks")
+
+    def snapshot(self) -> list[list[Any]]:
+        return [[*key, lock.epoch, lock.session, lock.client_id, lock.held] for key, lock in sorted(self, key=lambda item: item[0])]
+
+    def restore(self, plain: list[list[Any]]) -> None:
+        for group, topic, queue_id, epoch, session, client_id, held in plain:
+            self._put((group, topic, queue_id), Lock(epoch, session, client_id, held))
+
+    def _do(self, change: Change) -> None:
+        self.apply(change)
+        self._journal.append(change)
+
+    def _put(self, key: Key, lock: Lock) -> None:
+        locks = self._groups.setdefault(key[0], {})
+        before = locks.get(key[1:])
+        if before is not None and before.held and before.session is not None:
+            self._unindex(before.session, key)
+        locks[key[1:]] = lock
+        if lock.held and lock.session is not None:
+            self._held_by.setdefault(lock.session, {})[key] = None
+
+    def _unindex(self, session: str, key: Key) -> None:
+        held = self._held_by[session]
+        del held[key]
+        if not held:
+            del self._held_by[session]
+
+    def _hold_or_free(self, key: list[Any], *, held: bool) -> None:
+        group, topic, queue_id = key
+        lock = self.get((group, topic, queue_id))
+        if lock is not None:
+            self._put((group, topic, queue_id), replace(lock, held=held))
+
+    def _drop_topic(self, topic: str) -> None:
+        for key in self.of_topic(topic):
+            lock = self._groups[key[0]].pop(key[1:])
+            if lock.held and lock.session is not None:
+                self._unindex(lock.session, key)
+            if not self._groups[key[0]]:
+                del self._groups[key[0]]

@@ -1,0 +1,127 @@
+"""Progress of groups: (generation, offset, attempts) of each queue (ordering.md 6). RocketMQ: ConsumerOffsetManager.
+
+Within a generation the offset never falls. A generation is a fencing number drawn when the progress begins or is set back (reset,
+truncation real or assumed, re-creation): it is never used twice, not even after a lost suffix of the log.
+
+`since` of (group, topic) is the layout counter at which the group's start policy was resolved for all of this broker's queues: a queue
+that a later layout adds begins at 0.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lockstep.broker.journal import Change, Journal
+from lockstep.broker.tables.lock_table import Key
+from lockstep.protocol.errors import StoreError
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    generation: int
+    offset: int
+    """Next offset to consume."""
+    attempts: int = 0
+    """Failed calls of the batch that begins at `offset`."""
+    gap: tuple[int, int] | None = None
+    """[first, end) that retention removed before the group consumed it; stands until a commit passes its end."""
+
+
+class ProgressTable:
+    """(group, topic, queue) → progress, durable; when each was committed last is known for this process only."""
+
+    KINDS = frozenset({"progress.committed", "progress.set", "progress.resolved", "progress.renewed", "progress.topic_dropped"})
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._progress: dict[Key, Progress] = {}
+        self._since: dict[tuple[str, str], int] = {}
+        self._committed_ms: dict[Key, int] = {}
+
+    def get(self, key: Key) -> Progress | None:
+        return self._progress.get(key)
+
+    def __iter__(self) -> Iterator[tuple[Key, Progress]]:
+        return iter(self._progress.items())
+
+    def since(self, group: str, topic: str) -> int | None:
+        """None: the group's start policy was not resolved for this topic yet."""
+        return self._since.get((group, topic))
+
+    def committed_ms(self, key: Key) -> int | None:
+        """When this process took the last commit; None: not since it started."""
+        return self._committed_ms.get(key)
+
+    def groups(self) -> list[str]:
+        return list(dict.fromkeys(key[0] for key in self._progress))
+
+    def commit(self, key: Key, offset: int, attempts: int, now_ms: int) -> None:
+        """Finished work. A lower offset changes nothing; at the same one attempts only rise: a repeat is harmless."""
+        self._committed_ms[key] = now_ms
+        progress = self._progress[key]
+        if offset > progress.offset or (offset == progress.offset and attempts > progress.attempts):
+            self._do(("progress.committed", *key, offset, attempts))
+
+    def set(self, key: Key, progress: Progress) -> None:
+        """Begins, resets or moves progress, whatever it was."""
+        first, end = progress.gap or (None, None)
+        self._do(("progress.set", *key, progress.generation, progress.offset, progress.attempts, first, end))
+
+    def resolve(self, group: str, topic: str, *, since: int, generation: int, offsets: Iterable[tuple[int, int]]) -> None:
+        """Where the group begins in a topic: (queue id, offset) of every queue without progress, in one record."""
+        self._do(("progress.resolved", group, topic, since, generation, [list(pair) for pair in offsets]))
+
+    def renew_all(self, generation: int) -> None:
+        """A visible suffix of the log is assumed lost: every generation rises."""
+        self._do(("progress.renewed", generation))
+
+    def drop_topic(self, topic: str) -> None:
+        self._do(("progress.topic_dropped", topic))
+
+    def apply(self, change: Change) -> None:
+        """One change: live or from the log."""
+        match change:
+            case ("progress.committed", group, topic, queue_id, offset, attempts):
+                key = (group, topic, queue_id)
+                if (before := self._progress.get(key)) is not None:
+                    gap = before.gap if before.gap is not None and offset <= before.gap[1] else None
+                    self._progress[key] = Progress(before.generation, offset, attempts, gap)
+            case ("progress.set", group, topic, queue_id, generation, offset, attempts, first, end):
+                gap = None if first is None else (first, end)
+                self._progress[group, topic, queue_id] = Progress(generation, offset, attempts, gap)
+            case ("progress.resolved", group, topic, since, generation, offsets):
+                self._since[group, topic] = since
+                for queue_id, offset in offsets:
+                    self._progress[group, topic, queue_id] = Progress(generation, offset)
+            case ("progress.renewed", generation):
+                for key, progress in self._progress.items():
+                    self._progress[key] = replace(progress, generation=generation)
+            case ("progress.topic_dropped", topic):
+                self._drop_topic(topic)
+            case _:
+                raise StoreError(f"state change {change[:1]} is unknown to the progress")
+
+    def snapshot(self) -> dict[str, Any]:
+        return {
+            "queues": [
+                [*key, p.generation, p.offset, p.attempts, *(p.gap or (None, None))] for key, p in sorted(self, key=lambda item: item[0])
+            ],
+            "since": [[*key, since] for key, since in sorted(self._since.items())],
+        }
+
+    def restore(self, plain: dict[str, Any]) -> None:
+        for row in plain["queues"]:
+            self.apply(("progress.set", *row))
+        for group, topic, since in plain["since"]:
+            self._since[group, topic] = since
+
+    def _do(self, change: Change) -> None:
+        self.apply(change)
+        self._journal.append(change)
+
+    def _drop_topic(self, topic: str) -> None:
+        for key in [key for key in self._progress if key[1] == topic]:
+            del self._progress[key]
+            self._committed_ms.pop(key, None)
+        for name in [name for name in self._since if name[1] == topic]:
+            del self._since[name]

@@ -1,0 +1,140 @@
+"""Sessions: one per client start, each bound to one connection (ordering.md 1). Nothing of this is durable: after a start the sessions are
+those that recorded members and grants name.
+
+HEART_BEAT of a session with connection number n on connection c:
+
+| the session here             | n                       | result                                             |
+|------------------------------|-------------------------|----------------------------------------------------|
+| unknown                      | any                     | BOUND to c                                         |
+| bound to c                   | not below its own       | BOUND to c                                         |
+| bound to another, or closed  | above its own           | BOUND to c; the older connection is to be closed   |
+| any                          | anything else           | OLD: c is to be closed unanswered                  |
+| of another client id, or c is another session's | any  | FOREIGN: c is to be closed unanswered              |
+
+A second session of one client id is a DUPLICATE while the first one is connected. While that is in its grace the second one is bound, and
+takes its place on the lists; the first one's locks stay until it is over.
+A session is over when its connection has been closed for the grace, or when nothing was heard of it for the session timeout.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """`number` is the connection number that it is (or was last) bound by; `connection` None: closed since `closed_ms`."""
+
+    id: str
+    client_id: str
+    connection: int | None
+    number: int
+    heard_ms: int
+    closed_ms: int
+
+
+class Refusal(Enum):
+    OLD = "its session has a newer connection"
+    FOREIGN = "its session has another client id, or the connection another session"
+    DUPLICATE = "a living session has this client id"
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    session: Session
+    older: int | None
+    """The session's connection until now: to be closed, unread."""
+
+
+class SessionTable:
+    """Session id → session, with the connection that each is bound to."""
+
+    def __init__(self, *, grace_ms: int, timeout_ms: int) -> None:
+        assert timeout_ms >= grace_ms, "a silent client stops by itself only when the grace is over"
+        self._grace_ms = grace_ms
+        self._timeout_ms = timeout_ms
+        self._by_id: dict[str, Session] = {}
+        self._by_connection: dict[int, Session] = {}
+        self._by_client: dict[str, Session] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def get(self, session_id: str | None) -> Session | None:
+        return None if session_id is None else self._by_id.get(session_id)
+
+    def of_connection(self, connection: int) -> Session | None:
+        """The session whose connection this is now."""
+        return self._by_connection.get(connection)
+
+    def recorded(self, session_id: str, client_id: str, now_ms: int) -> None:
+        """A session that the log names: it has the grace from now to come back. Any connection number binds it."""
+        if session_id not in self._by_id:
+            session = Session(session_id, client_id, None, -1, now_ms, now_ms)
+            self._by_id[session_id] = session
+            self._by_client[client_id] = session
+
+    def bind(self, session_id: str, client_id: str, *, connection: int, number: int, now_ms: int) -> Bound | Refusal:
+        """The table above."""
+        bound_here = self._by_connection.get(connection)
+        session = self._by_id.get(session_id)
+        if (bound_here is not None and bound_here is not session) or (session is not None and session.client_id != client_id):
+            return Refusal.FOREIGN
+        if session is not None and (number < session.number or (number == session.number and session.connection != connection)):
+            return Refusal.OLD
+        other = self._by_client.get(client_id)
+        if other is not None and other is not session and other.connection is not None:
+            return Refusal.DUPLICATE
+        if session is None:
+            session = self._by_id[session_id] = Session(session_id, client_id, None, number, now_ms, now_ms)
+        older = session.connection if session.connection != connection else None
+        if older is not None:
+            del self._by_connection[older]
+        self._by_client[client_id] = session
+        self._by_connection[connection] = session
+        session.connection, session.number, session.heard_ms = connection, number, now_ms
+        return Bound(session, older)
+
+    def heard(self, connection: int, now_ms: int) -> Session | None:
+        """Something arrived on this connection; the session whose connection it is."""
+        session = self._by_connection.get(connection)
+        if session is not None:
+            session.heard_ms = now_ms
+        return session
+
+    def closed(self, connection: int, now_ms: int) -> Session | None:
+        """The session that had this connection; None where the close means nothing."""
+        session = self._by_connection.pop(connection, None)
+        if session is not None:
+            session.connection, session.closed_ms = None, now_ms
+        return session
+
+    def remove(self, session: Session) -> None:
+        """The session is over."""
+        self._by_id.pop(session.id, None)
+        if session.connection is not None:
+            self._by_connection.pop(session.connection, None)
+        if self._by_client.get(session.client_id) is session:
+            del self._by_client[session.client_id]
+
+    def due_ms(self, session: Session) -> int:
+        """When the session is over if nothing happens."""
+        silent = session.heard_ms + self._timeout_ms
+        return silent if session.connection is not None else min(silent, session.closed_ms + self._grace_ms)
+
+    def overdue(self, now_ms: int) -> list[Session]:
+        """The sessions that are over."""
+        return [session for session in self._by_id.values() if self.due_ms(session) <= now_ms]
+
+    def next_due_ms(self) -> int | None:
+        return min(map(self.due_ms, self._by_id.values()), default=None)
+
+    def shift(self, pause_ms: int, now_ms: int) -> None:
+        """This process stood still for `pause_ms` and could hear nobody: that was no silence of theirs."""
+        for session in self._by_id.values():
+            session.heard_ms = min(session.heard_ms + pause_ms, now_ms)
+            session.closed_ms = min(session.closed_ms + pause_ms, now_ms)
+
+    def restart(self, now_ms: int) -> None:
+        """The port opens now: who is not connected has the grace from here."""
+        for session in self._by_id.values():
+            session.heard_ms = session.closed_ms = now_ms
