@@ -99,7 +99,10 @@ class FrameBuffer:
             command = codec.decode(header, body)
         except RemoteProtocolError as error:
             raise self._fail(str(error)) from None
-        self._position = end
+        if end == len(data):
+            self._data, self._position = b"", 0
+        else:
+            self._position = end
         return command
 
     def _check_length(self, length: int) -> None:

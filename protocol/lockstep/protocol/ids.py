@@ -33,11 +33,12 @@ def parse_offset_message_id(message_id: str) -> tuple[str, int]:
     A UNIQ_KEY has the same shape: its host and offset are then meaningless.
     """
     try:
-        if len(message_id) != 32:
-            raise ValueError
-        host, offset = _OFFSET_ID.unpack(bytes.fromhex(message_id))
+        raw = bytes.fromhex(message_id)
     except ValueError:
-        raise LocalProtocolError(f"message id {message_id[:80]!r}: expected 32 hex digits (IPv4, port, log offset)") from None
+        raw = b""
+    if len(raw) != 16 or len(message_id) != 32:
+        raise LocalProtocolError(f"message id {message_id[:80]!r}: expected 32 hex digits (IPv4, port, log offset)")
+    host, offset = _OFFSET_ID.unpack(raw)
     return host_address(host), offset
 
 

@@ -1,0 +1,139 @@
+"""Hypothesis strategies for every dataclass on the wire, derived from its field types."""
+
+import dataclasses
+import enum
+import inspect
+import types
+import typing
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+from hypothesis import strategies as st
+
+from lockstep.protocol import bodies, queue
+from lockstep.protocol.codec.msgpack_body import encode_body
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.command import RESPONSE_FLAG, Command
+from lockstep.protocol.fields import to_plain
+from lockstep.protocol.headers import clients, offsets, pull, routes, send
+
+SCALARS: dict[Any, st.SearchStrategy[Any]] = {
+    int: st.integers(-(1 << 63), (1 << 63) - 1),
+    str: st.text(max_size=12),
+    bool: st.booleans(),
+    bytes: st.binary(max_size=12),
+}
+
+
+def values_of(kind: Any) -> st.SearchStrategy[Any]:
+    """Any value of a wire type: scalars, enums, dataclasses, tuple[X, …], dict[K, V], X | None."""
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return st.one_of(*(st.none() if arg is type(None) else values_of(arg) for arg in args))
+    if origin is tuple:
+        return st.lists(values_of(args[0]), max_size=3).map(tuple)
+    if origin in (dict, Mapping):
+        return st.dictionaries(values_of(args[0]), values_of(args[1]), max_size=3)
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return st.sampled_from(list(kind))
+    if dataclasses.is_dataclass(kind):
+        hints = typing.get_type_hints(kind)
+        return st.builds(kind, **{field.name: values_of(hints[field.name]) for field in dataclasses.fields(kind)})
+    return SCALARS[kind]
+
+
+def dataclasses_in(*modules: types.ModuleType) -> list[type]:
+    """The dataclasses that these modules define, in their order."""
+    return [
+        member
+        for module in modules
+        for member in vars(module).values()
+        if inspect.isclass(member) and dataclasses.is_dataclass(member) and member.__module__ == module.__name__
+    ]
+
+
+HEADERS = dataclasses_in(clients, offsets, pull, routes, send)
+BODIES = [*dataclasses_in(bodies), queue.LayoutVersion, queue.LayoutEntry, queue.TopicLayout]
+
+
+def example_of(kind: Any, name: str = "") -> Any:
+    """One fixed value of a wire type, every optional field filled in: what golden bytes are made of."""
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        (inner,) = [arg for arg in args if arg is not type(None)]
+        return example_of(inner, name)
+    if origin is tuple:
+        return (example_of(args[0], name),)
+    if origin in (dict, Mapping):
+        return {f"{name}-b": example_of(args[1], f"{name}-b"), f"{name}-a": example_of(args[1], f"{name}-a")}
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return list(kind)[-1]
+    if dataclasses.is_dataclass(kind):
+        hints = typing.get_type_hints(kind)
+        return kind(**{field.name: example_of(hints[field.name], field.name) for field in dataclasses.fields(kind)})
+    return {int: zlib.crc32(name.encode()) << 7, str: name, bool: True, bytes: name.encode()}[kind]
+
+
+R = RequestCode
+REQUESTS: dict[RequestCode, tuple[type | None, type | None]] = {
+    R.SEND_MESSAGE: (send.SendMessageHeader, None),
+    R.PULL_MESSAGE: (pull.PullHeader, None),
+    R.QUERY_CONSUMER_OFFSET: (offsets.QueryConsumerOffsetHeader, None),
+    R.UPDATE_CONSUMER_OFFSET: (offsets.UpdateConsumerOffsetHeader, None),
+    R.UPDATE_AND_CREATE_TOPIC: (routes.CreateTopicHeader, queue.TopicLayout),
+    R.SEARCH_OFFSET_BY_TIMESTAMP: (offsets.SearchOffsetHeader, None),
+    R.GET_MAX_OFFSET: (offsets.QueueHeader, None),
+    R.GET_MIN_OFFSET: (offsets.QueueHeader, None),
+    R.VIEW_MESSAGE_BY_ID: (offsets.ViewMessageHeader, None),
+    R.HEART_BEAT: (None, bodies.HeartbeatBody),
+    R.UNREGISTER_CLIENT: (clients.UnregisterClientHeader, None),
+    R.GET_CONSUMER_LIST_BY_GROUP: (clients.GroupHeader, None),
+    R.NOTIFY_CONSUMER_IDS_CHANGED: (clients.NotifyHeader, None),
+    R.LOCK_BATCH_MQ: (None, bodies.ReconcileBody),
+    R.UNLOCK_BATCH_MQ: (None, bodies.LockBatchBody),
+    R.REGISTER_BROKER: (routes.RegisterBrokerHeader, bodies.RegisterBody),
+    R.UNREGISTER_BROKER: (routes.UnregisterBrokerHeader, None),
+    R.GET_ROUTEINFO_BY_TOPIC: (offsets.TopicHeader, None),
+    R.GET_BROKER_CLUSTER_INFO: (None, None),
+    R.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: (None, None),
+    R.SYNC: (None, bodies.SyncBody),
+    R.QUEUE_FREE: (None, bodies.QueueFreeBody),
+    R.SEND_RECORDS: (send.SendRecordsHeader, None),
+    R.TOPIC_OFFSETS: (offsets.TopicHeader, None),
+    R.GROUP_STATUS: (clients.GroupStatusHeader, None),
+}
+"""Header and body of every request."""
+
+REPLIES: dict[RequestCode, tuple[type | None, type | None]] = {
+    R.SEND_MESSAGE: (send.SendReply, None),
+    R.PULL_MESSAGE: (pull.PullReply, None),
+    R.QUERY_CONSUMER_OFFSET: (offsets.OffsetReply, None),
+    R.UPDATE_AND_CREATE_TOPIC: (None, bodies.CreateTopicReply),
+    R.HEART_BEAT: (None, bodies.HeartbeatReply),
+    R.GET_CONSUMER_LIST_BY_GROUP: (None, bodies.MemberList),
+    R.LOCK_BATCH_MQ: (None, bodies.ReconcileReply),
+    R.UNLOCK_BATCH_MQ: (None, bodies.LockBatchReply),
+    R.REGISTER_BROKER: (None, bodies.RegisterReply),
+    R.GET_ROUTEINFO_BY_TOPIC: (None, bodies.TopicRoute),
+    R.GET_BROKER_CLUSTER_INFO: (None, bodies.ClusterInfo),
+    R.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: (None, bodies.TopicList),
+    R.SYNC: (None, bodies.SyncReply),
+    R.SEND_RECORDS: (send.SendRecordsReply, None),
+    R.TOPIC_OFFSETS: (None, bodies.TopicOffsets),
+    R.GROUP_STATUS: (None, bodies.GroupStatusReply),
+}
+"""Header and body of every answer that has one."""
+
+
+def example_frames() -> dict[str, Command]:
+    """One command of every kind, by name."""
+    frames = {}
+    for kind, table, flag in (("request", REQUESTS, 0), ("reply", REPLIES, RESPONSE_FLAG)):
+        for code, (header, body) in table.items():
+            fields = to_plain(example_of(header)) if header else {}
+            encoded = encode_body(example_of(body)) if body else b""
+            frames[f"{kind}.{code.name}"] = Command(int(code) if not flag else 0, 7, flag, fields=fields, body=encoded)
+    for refusal in ResponseCode:
+        frames[f"refusal.{refusal.name}"] = Command(int(refusal), -1, RESPONSE_FLAG, remark="why")
+    return frames

@@ -1,0 +1,258 @@
+import tracemalloc
+from struct import pack
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lockstep.protocol.command import ONEWAY_FLAG, RESPONSE_FLAG, Command
+from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
+from lockstep.protocol.frame import BODY_BYTES_MAX, FRAME_BYTES_MAX, HEADER_BYTES_MAX, FrameBuffer, encode_frame, encode_frame_parts
+
+INT32 = st.integers(-(1 << 31), (1 << 31) - 1)
+SCALARS = st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 64) - 1) | st.text(max_size=8) | st.binary(max_size=8)
+COMMANDS = st.builds(
+    Command,
+    code=INT32,
+    opaque=INT32,
+    flag=INT32,
+    version=INT32,
+    remark=st.none() | st.text(max_size=20),
+    fields=st.dictionaries(st.text(max_size=8), SCALARS, max_size=5),
+    body=st.binary(max_size=50),
+)
+SOME = [
+    Command(10, 1, fields={"topic": "orders", "queueId": 3}, body=b"created"),
+    Command(0, 1, RESPONSE_FLAG, remark="ünïcode 😀", fields={}),
+    Command(40, 7, ONEWAY_FLAG, fields={"consumerGroup": "g", "listTerm": 1 << 40}),
+    Command(30003, -1, fields={"crc": 0xFFFFFFFF}, body=bytes(range(256))),
+]
+
+
+def drain(buffer: FrameBuffer) -> list[Command]:
+    commands = []
+    while (command := buffer.next()) is not None:
+        commands.append(command)
+    return commands
+
+
+@given(st.lists(COMMANDS, max_size=4))
+@settings(max_examples=60, deadline=None)
+def test_commands_come_back_as_they_went(commands: list[Command]) -> None:
+    buffer = FrameBuffer()
+    buffer.feed(b"".join(map(encode_frame, commands)))
+    assert drain(buffer) == commands
+    assert buffer.pending_bytes == 0
+
+
+@given(st.lists(COMMANDS, min_size=1, max_size=4), st.data())
+@settings(max_examples=60, deadline=None)
+def test_any_split_of_the_bytes_gives_the_same_commands(commands: list[Command], data: st.DataObject) -> None:
+    stream = b"".join(map(encode_frame, commands))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
+    buffer = FrameBuffer()
+    got: list[Command] = []
+    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        buffer.feed(stream[start:end])
+        if data.draw(st.booleans()):
+            got += drain(buffer)
+    assert got + drain(buffer) == commands
+
+
+def test_every_cut_in_two_and_every_single_byte_give_the_same_commands() -> None:
+    stream = b"".join(map(encode_frame, SOME))
+    for cut in range(len(stream) + 1):
+        buffer = FrameBuffer()
+        buffer.feed(stream[:cut])
+        got = drain(buffer)
+        buffer.feed(stream[cut:])
+        assert got + drain(buffer) == SOME
+    buffer, got = FrameBuffer(), []
+    for byte in stream:
+        buffer.feed(bytes((byte,)))
+        got += drain(buffer)
+    assert got == SOME
+
+
+def test_what_was_fed_may_be_reused_at_once_and_bodies_are_bytes() -> None:
+    frame = encode_frame(SOME[0])
+    reused = bytearray(frame[:20])
+    buffer = FrameBuffer()
+    buffer.feed(memoryview(reused))
+    reused[:] = bytes(20)
+    rest = bytearray(frame[20:])
+    buffer.feed(rest)
+    rest[:] = bytes(len(rest))
+    command = buffer.next()
+    assert command == SOME[0]
+    assert type(command.body) is bytes
+
+
+def test_a_body_outlives_the_buffers_next_bytes() -> None:
+    buffer = FrameBuffer()
+    stream = b"".join(map(encode_frame, SOME))
+    for byte in stream[:-1]:
+        buffer.feed(bytes((byte,)))
+    first = buffer.next()
+    assert first is not None
+    buffer.feed(stream[-1:])
+    assert [first, *drain(buffer)] == SOME
+
+
+def test_pending_bytes_counts_what_is_not_yet_a_command() -> None:
+    frame = encode_frame(SOME[0])
+    buffer = FrameBuffer()
+    buffer.feed(frame + frame[:5])
+    assert buffer.pending_bytes == len(frame) + 5
+    buffer.next()
+    assert buffer.pending_bytes == 5
+
+
+def test_a_frame_of_the_greatest_size_passes_and_leaves_nothing_behind() -> None:
+    head = len(encode_frame(Command(10)))
+    command = Command(10, body=bytes(FRAME_BYTES_MAX - head))
+    frame = encode_frame(command)
+    assert len(frame) == FRAME_BYTES_MAX
+    buffer = FrameBuffer()
+    for start in range(0, len(frame), 65536):
+        buffer.feed(frame[start : start + 65536])
+    assert buffer.next() == command
+    assert buffer.pending_bytes == 0
+    assert not buffer._data
+
+
+def test_one_byte_more_is_refused_at_both_ends() -> None:
+    head = len(encode_frame(Command(10)))
+    with pytest.raises(LocalProtocolError, match="at most 16777216"):
+        encode_frame(Command(10, body=bytes(FRAME_BYTES_MAX - head + 1)))
+    with pytest.raises(LocalProtocolError, match="header"):
+        encode_frame(Command(10, remark="x" * HEADER_BYTES_MAX))
+    buffer = FrameBuffer()
+    buffer.feed(pack(">iI", FRAME_BYTES_MAX - 3, 0x4D000010))
+    with pytest.raises(RemoteProtocolError, match="frame length 16777213 is refused"):
+        buffer.next()
+
+
+def test_a_message_body_of_the_greatest_size_and_beyond_fits_a_frame_so_that_its_refusal_can_be_told() -> None:
+    assert BODY_BYTES_MAX + HEADER_BYTES_MAX < FRAME_BYTES_MAX
+    buffer = FrameBuffer()
+    buffer.feed(encode_frame(Command(10, body=bytes(BODY_BYTES_MAX + 1))))
+    assert buffer.next() is not None
+
+
+@pytest.mark.parametrize("length", [-(1 << 31), -1, 0, 3, FRAME_BYTES_MAX - 3, (1 << 31) - 1])
+def test_a_length_that_cannot_be_is_refused_with_its_fourth_byte(length: int) -> None:
+    buffer = FrameBuffer()
+    buffer.feed(pack(">i", length))
+    with pytest.raises(RemoteProtocolError, match=f"frame length {length} is refused"):
+        buffer.next()
+
+
+def test_a_frame_claiming_2_gib_allocates_nothing() -> None:
+    buffer = FrameBuffer(frame_bytes_max=(1 << 31) - 1)
+    tracemalloc.start()
+    try:
+        buffer.feed(pack(">iI", (1 << 31) - 1 - 4, 0x4D000010) + bytes(100))
+        assert buffer.next() is None
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("serialize_type", [0, 1, 2, 0x47, 0x4C, 0xCD, 0xFF])
+def test_an_unknown_serialize_type_is_refused(serialize_type: int) -> None:
+    buffer = FrameBuffer()
+    buffer.feed(pack(">iI", 10, serialize_type << 24 | 6))
+    with pytest.raises(RemoteProtocolError, match=f"serialize type 0x{serialize_type:02X} is unknown"):
+        buffer.next()
+
+
+@pytest.mark.parametrize(("length", "header_bytes"), [(10, 7), (4, 1), (FRAME_BYTES_MAX - 4, HEADER_BYTES_MAX + 1), (10, 0xFFFFFF)])
+def test_a_header_longer_than_its_frame_or_the_limit_is_refused_before_it_has_come(length: int, header_bytes: int) -> None:
+    buffer = FrameBuffer()
+    buffer.feed(pack(">iI", length, 0x4D << 24 | header_bytes))
+    with pytest.raises(RemoteProtocolError, match=f"header length {header_bytes} is refused"):
+        buffer.next()
+
+
+@pytest.mark.parametrize("garbage", [b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01", b"\xff" * 64, bytes(64)])
+def test_garbage_on_the_port_is_refused(garbage: bytes) -> None:
+    buffer = FrameBuffer()
+    buffer.feed(garbage)
+    with pytest.raises(RemoteProtocolError):
+        buffer.next()
+
+
+def test_after_a_refusal_the_buffer_is_dead_and_keeps_nothing() -> None:
+    buffer = FrameBuffer()
+    buffer.feed(encode_frame(SOME[0]) + b"\xff" * 1000 + encode_frame(SOME[1]))
+    assert buffer.next() == SOME[0]
+    with pytest.raises(RemoteProtocolError) as first:
+        buffer.next()
+    buffer.feed(encode_frame(SOME[1]))
+    assert buffer.pending_bytes == 0
+    with pytest.raises(RemoteProtocolError) as second:
+        buffer.next()
+    assert str(first.value) == str(second.value)
+
+
+def test_smaller_limits_hold_too() -> None:
+    buffer = FrameBuffer(frame_bytes_max=64, header_bytes_max=16)
+    buffer.feed(encode_frame(Command(10, body=bytes(64))))
+    with pytest.raises(RemoteProtocolError, match="4 … 60"):
+        buffer.next()
+    buffer = FrameBuffer(frame_bytes_max=64, header_bytes_max=16)
+    buffer.feed(encode_frame(Command(10, remark="long enough to be above")))
+    with pytest.raises(RemoteProtocolError, match="at most 16"):
+        buffer.next()
+
+
+@pytest.mark.parametrize("number", range(len(SOME)))
+def test_a_flipped_bit_gives_a_command_a_refusal_or_a_wait_and_no_other_error(number: int) -> None:
+    frame = encode_frame(SOME[number])
+    for position in range(len(frame)):
+        for bit in range(8):
+            flipped = bytearray(frame)
+            flipped[position] ^= 1 << bit
+            buffer = FrameBuffer()
+            buffer.feed(flipped)
+            try:
+                command = buffer.next()
+            except RemoteProtocolError:
+                continue
+            assert command != SOME[number], f"byte {position} bit {bit} is not looked at"
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=200, deadline=None)
+def test_random_headers_are_commands_or_refusals(header: bytes) -> None:
+    buffer = FrameBuffer()
+    buffer.feed(pack(">iI", 4 + len(header), 0x4D << 24 | len(header)) + header)
+    try:
+        assert buffer.next() is not None
+    except RemoteProtocolError:
+        pass
+
+
+def test_parts_are_the_frame_and_bodies_are_not_copied() -> None:
+    command = Command(11, 5, RESPONSE_FLAG, fields={"nextBeginOffset": 9})
+    bodies = [b"one", memoryview(b"two"), b""]
+    parts = encode_frame_parts(command, bodies)
+    assert parts[1] is bodies[0]
+    assert parts[2] is bodies[1]
+    command.body = b"onetwo"
+    assert b"".join(parts) == encode_frame(command)
+
+
+def test_parts_hold_the_same_limit() -> None:
+    with pytest.raises(LocalProtocolError, match="at most 16777216"):
+        encode_frame_parts(Command(11), [bytes(FRAME_BYTES_MAX // 2)] * 2)
+
+
+def test_a_reply_has_its_requests_number_and_codec() -> None:
+    request = Command(11, 5, fields={"topic": "t"})
+    reply = request.reply(19, "later", {"nextBeginOffset": 1}, b"x")
+    assert (reply.opaque, reply.codec, reply.code, reply.body) == (5, request.codec, 19, b"x")
+    assert reply.is_response
+    assert not reply.is_oneway
+    assert Command(1, flag=ONEWAY_FLAG).is_oneway

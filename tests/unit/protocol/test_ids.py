@@ -1,0 +1,85 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.protocol.errors import LocalProtocolError
+from lockstep.protocol.ids import UniqueKeys, offset_message_id, parse_offset_message_id
+
+PREFIX = bytes.fromhex("7F0000010A1B18B4AAC2")
+NOVEMBER_2023_MS = 1698796800000
+
+
+def test_apaches_offset_message_id() -> None:
+    assert offset_message_id("127.0.0.1:10911", 1234567) == "7F00000100002A9F000000000012D687"
+
+
+@given(st.tuples(*[st.integers(0, 255)] * 4), st.integers(0, 65535), st.integers(0, (1 << 63) - 1))
+def test_offset_ids_come_back_as_they_went(ip: tuple[int, ...], port: int, offset: int) -> None:
+    host = f"{'.'.join(map(str, ip))}:{port}"
+    assert parse_offset_message_id(offset_message_id(host, offset)) == (host, offset)
+    assert parse_offset_message_id(offset_message_id(host, offset).lower()) == (host, offset)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "7F",
+        "x" * 32,
+        "7F00000100002A9F000000000012D68",
+        "7F00000100002A9F000000000012D687AA",
+        "7F 0000100002A9F000000000012D687",
+        "7F 0000010000 2A9F000000000012D6",
+    ],
+)
+def test_other_texts_are_no_offset_id(text: str) -> None:
+    with pytest.raises(LocalProtocolError, match="message id"):
+        parse_offset_message_id(text)
+
+
+def test_a_unique_key_holds_prefix_time_of_the_month_and_counter() -> None:
+    keys = UniqueKeys(PREFIX)
+    first, second = keys.next(NOVEMBER_2023_MS + 0x1234), keys.next(NOVEMBER_2023_MS + 0x1235)
+    assert first[:12] == PREFIX[:6].hex().upper()
+    assert first[20:] == "000012340000"
+    assert second[20:] == "000012350001"
+    assert len(first) == 32
+    assert first == first.upper()
+
+
+@pytest.mark.parametrize("length", [0, 9, 11])
+def test_a_prefix_has_ten_bytes(length: int) -> None:
+    with pytest.raises(LocalProtocolError, match="10 bytes"):
+        UniqueKeys(bytes(length))
+
+
+def test_no_key_repeats_while_the_clock_stands_still_or_falls() -> None:
+    keys = UniqueKeys(PREFIX)
+    made = [keys.next(NOVEMBER_2023_MS) for _ in range(70_000)]
+    made += [keys.next(NOVEMBER_2023_MS - 5) for _ in range(70_000)]
+    made += [keys.next(NOVEMBER_2023_MS + 1) for _ in range(70_000)]
+    assert len(set(made)) == len(made)
+
+
+@given(st.lists(st.integers(0, 1 << 43), max_size=50))
+def test_no_key_repeats_whatever_the_clock_says(clock: list[int]) -> None:
+    keys = UniqueKeys(PREFIX)
+    made = [keys.next(now_ms) for now_ms in clock]
+    assert len(set(made)) == len(made)
+    assert all(len(key) == 32 for key in made)
+
+
+def test_the_same_moment_of_two_months_gives_two_keys() -> None:
+    one, other = UniqueKeys(PREFIX), UniqueKeys(PREFIX)
+    november = one.next(NOVEMBER_2023_MS + 5)
+    december = other.next(NOVEMBER_2023_MS + 30 * 86_400_000 + 5)
+    assert november[20:] == december[20:]
+    assert november != december
+
+
+def test_the_last_ms_of_a_month_belongs_to_it() -> None:
+    keys = UniqueKeys(PREFIX)
+    last = keys.next(NOVEMBER_2023_MS + 30 * 86_400_000 - 1)
+    first = keys.next(NOVEMBER_2023_MS + 30 * 86_400_000)
+    assert (last[20:28], first[20:28]) == (f"{30 * 86_400_000 - 1:08X}", "00000000")
+    assert last[:20] != first[:20]

@@ -1,0 +1,198 @@
+"""Header and body codecs against what a hostile peer may send."""
+
+import tracemalloc
+
+import msgpack
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lockstep.protocol.bodies import HeartbeatBody, LockItem, RegisterBody, SyncBody
+from lockstep.protocol.codec import CODECS
+from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
+from lockstep.protocol.codec.msgpack_header import ARRAY_MAX, FIELDS_MAX
+from lockstep.protocol.codec.plain import ITEMS_MAX, pack_plain, unpack_plain
+from lockstep.protocol.command import MSGPACK, Command
+from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
+
+HEADER = CODECS[MSGPACK]
+
+
+def header(*items: object) -> bytes:
+    encoded: bytes = msgpack.packb(list(items))
+    return encoded
+
+
+def test_a_header_is_an_array_of_six() -> None:
+    command = Command(105, 7, 2, 409, "r", {"topic": "T", "n": 1 << 60, "on": True, "raw": b"\x00"})
+    encoded = HEADER.encode(command)
+    assert msgpack.unpackb(encoded) == [105, 2, 7, 409, "r", {"topic": "T", "n": 1 << 60, "on": True, "raw": b"\x00"}]
+    assert HEADER.decode(encoded, b"") == command
+
+
+def test_a_longer_array_is_a_later_version() -> None:
+    assert HEADER.decode(header(1, 0, 2, 409, None, {}, "new", [1], {"x": 1}), b"b") == Command(1, 2, body=b"b")
+
+
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_a_shorter_array_is_refused(count: int) -> None:
+    with pytest.raises(RemoteProtocolError, match="array of 6"):
+        HEADER.decode(header(*[1, 0, 2, 409, None, {}][:count]), b"")
+
+
+@pytest.mark.parametrize("place", [0, 1, 2, 3])
+@pytest.mark.parametrize("value", [None, True, 1.0, "1", b"1", [], {}, 1 << 31, -(1 << 31) - 1, 1 << 63])
+def test_the_four_numbers_are_int32(place: int, value: object) -> None:
+    items: list[object] = [1, 0, 2, 409, None, {}]
+    items[place] = value
+    with pytest.raises(RemoteProtocolError, match="int32"):
+        HEADER.decode(header(*items), b"")
+
+
+@pytest.mark.parametrize("value", [-(1 << 31), -1, 0, (1 << 31) - 1])
+def test_the_bounds_of_int32_pass(value: int) -> None:
+    command = Command(value, value, value, value)
+    assert HEADER.decode(HEADER.encode(command), b"") == command
+
+
+@pytest.mark.parametrize("remark", [1, b"x", [], {}, False])
+def test_a_remark_is_text_or_nothing(remark: object) -> None:
+    with pytest.raises(RemoteProtocolError, match="remark"):
+        HEADER.decode(header(1, 0, 2, 409, remark, {}), b"")
+
+
+@pytest.mark.parametrize("fields", [None, [], 1, "x", {"a": []}, {"a": {}}, {b"a": 1}, {"a": [[1]]}])
+def test_fields_are_a_map_of_names_to_plain_values(fields: object) -> None:
+    with pytest.raises(RemoteProtocolError, match="fields"):
+        HEADER.decode(header(1, 0, 2, 409, None, fields), b"")
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"\xc1", b"\xc0", b"\x80", b"x", header(1, 0, 2, 409, None, {}) + b"\xc0", header(1, 0, 2, 409, None, {})[:-1]]
+)
+def test_what_is_no_header_is_refused(raw: bytes) -> None:
+    with pytest.raises(RemoteProtocolError, match="header"):
+        HEADER.decode(raw, b"")
+
+
+def test_a_header_has_a_greatest_length() -> None:
+    assert HEADER.decode(header(1, 0, 2, 409, None, {}, *[0] * (ARRAY_MAX - 6)), b"").code == 1
+    with pytest.raises(RemoteProtocolError, match="max_array_len"):
+        HEADER.decode(header(1, 0, 2, 409, None, {}, *[0] * (ARRAY_MAX - 5)), b"")
+    assert len(HEADER.decode(header(1, 0, 2, 409, None, {str(i): i for i in range(FIELDS_MAX)}), b"").fields) == FIELDS_MAX
+    with pytest.raises(RemoteProtocolError, match="max_map_len"):
+        HEADER.decode(header(1, 0, 2, 409, None, {str(i): i for i in range(FIELDS_MAX + 1)}), b"")
+
+
+@pytest.mark.parametrize("fields", [{"a": object()}, {"a": 1 << 64}, {"a": "\ud800"}])
+def test_what_cannot_be_written_is_the_callers_error(fields: dict[str, object]) -> None:
+    with pytest.raises(LocalProtocolError):
+        HEADER.encode(Command(1, fields=fields))
+
+
+CLAIMS = {
+    "str of 4 GiB": b"\xdb\xff\xff\xff\xff",
+    "bin of 4 GiB": b"\xc6\xff\xff\xff\xff",
+    "array of 4 Gi": b"\xdd\xff\xff\xff\xff",
+    "map of 4 Gi": b"\xdf\xff\xff\xff\xff",
+    "array of 65535": b"\xdc\xff\xff",
+    "map of 65535": b"\xde\xff\xff",
+    "str of 255": b"\xd9\xff",
+    "ext of 4 GiB": b"\xc9\xff\xff\xff\xff\x01",
+    "timestamp": b"\xd6\xff\x00\x00\x00\x01",
+    "fixext": b"\xd4\x01\x00",
+    "bad UTF-8": b"\xa2\xff\xfe",
+    "half a surrogate pair": b"\xa3\xed\xa0\x80",
+    "map as key": b"\x81\x80\xc0",
+    "array as key": b"\x81\x90\xc0",
+    "int as key": b"\x81\x01\xc0",
+    "two values": b"\xc0\xc0",
+    "nothing": b"",
+    "reserved byte": b"\xc1",
+}
+
+
+@pytest.mark.parametrize("claim", CLAIMS.values(), ids=CLAIMS)
+@pytest.mark.parametrize("prefix", [b"", b"\x91", b"\x81\xa1a", b"\x95\x01\x02\x03\x04"])
+def test_a_claim_that_the_bytes_do_not_keep_is_refused_without_allocating(prefix: bytes, claim: bytes) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(RemoteProtocolError, match="is not msgpack"):
+            unpack_plain(prefix + claim)
+        assert tracemalloc.get_traced_memory()[1] < 200_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("opener", [b"\x91", b"\x81\xa1a", b"\xdc\x00\x01"])
+@pytest.mark.parametrize("depth", [1025, 100_000])
+def test_deep_nesting_is_refused(opener: bytes, depth: int) -> None:
+    with pytest.raises(RemoteProtocolError, match="is not msgpack"):
+        unpack_plain(opener * depth + b"\xc0")
+
+
+@pytest.mark.parametrize("depth", [10, 1000])
+def test_nesting_that_the_library_takes_is_still_no_body(depth: int) -> None:
+    with pytest.raises(RemoteProtocolError, match="SyncItem: expected map, got list"):
+        decode_body(SyncBody, b"\x81\xa5items" + b"\x91" * depth + b"\xc0")
+
+
+def test_nested_claims_cost_no_more_than_their_bytes_allow() -> None:
+    """Each level claims as many elements as there are bytes: 1,024 levels x 5 KiB x 8 bytes at most."""
+    raw = (b"\xdd" + (5000).to_bytes(4, "big")) * 1000
+    tracemalloc.start()
+    try:
+        with pytest.raises(RemoteProtocolError):
+            unpack_plain(raw)
+        assert tracemalloc.get_traced_memory()[1] < 1024 * len(raw) * 8 + 1_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_longest_list_passes_and_one_more_does_not() -> None:
+    assert len(unpack_plain(pack_plain([0] * ITEMS_MAX))) == ITEMS_MAX
+    with pytest.raises(RemoteProtocolError, match="max_array_len"):
+        unpack_plain(pack_plain([0] * (ITEMS_MAX + 1)))
+
+
+@pytest.mark.parametrize("value", [[], {}, "", 0, [[]], {"a": {}}, [{}], b""])
+def test_limits_taken_from_the_size_never_refuse_what_is_whole(value: object) -> None:
+    assert unpack_plain(pack_plain(value)) == value
+
+
+def test_a_body_is_named_in_its_refusal() -> None:
+    with pytest.raises(RemoteProtocolError, match=r"^HeartbeatBody is not msgpack"):
+        decode_body(HeartbeatBody, b"\xc1")
+    with pytest.raises(RemoteProtocolError, match=r"^RegisterBody\.listeners: missing"):
+        decode_body(RegisterBody, b"\x80")
+
+
+def test_a_body_that_cannot_be_written_is_the_callers_error() -> None:
+    with pytest.raises(LocalProtocolError):
+        encode_body(LockItem("g", "t", 1 << 64))
+
+
+BODY = encode_body(HeartbeatBody("10.0.0.1@7#ab", session="0" * 32, connection=3))
+
+
+def test_a_flipped_bit_or_a_cut_gives_a_body_or_a_refusal() -> None:
+    for position in range(len(BODY)):
+        with pytest.raises(RemoteProtocolError):
+            decode_body(HeartbeatBody, BODY[:position])
+        for bit in range(8):
+            flipped = bytearray(BODY)
+            flipped[position] ^= 1 << bit
+            try:
+                decode_body(HeartbeatBody, flipped)
+            except RemoteProtocolError:
+                pass
+
+
+@given(st.binary(max_size=300))
+@settings(max_examples=300, deadline=None)
+def test_random_bytes_are_plain_values_or_a_refusal(raw: bytes) -> None:
+    try:
+        value = unpack_plain(raw)
+    except RemoteProtocolError:
+        return
+    assert unpack_plain(pack_plain(value)) == value or value != value or "nan" in repr(value)

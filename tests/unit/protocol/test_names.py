@@ -1,0 +1,82 @@
+from collections.abc import Callable
+
+import pytest
+
+from lockstep.protocol.errors import LocalProtocolError
+from lockstep.protocol.names import (
+    STATE_TOPIC,
+    SYSTEM_TOPICS,
+    check_broker_name,
+    check_client_id,
+    check_group,
+    check_topic,
+    is_sendable_topic,
+    is_system_topic,
+)
+
+Check = Callable[[str], None]
+CASES = [
+    (check_topic, "topic", 127),
+    (check_group, "group", 255),
+    (check_client_id, "client id", 255),
+    (check_broker_name, "broker name", 127),
+]
+
+
+@pytest.mark.parametrize(("check", "what", "longest"), CASES)
+def test_a_name_has_a_length_and_is_not_blank(check: Check, what: str, longest: int) -> None:
+    check("a")
+    check("a" * longest)
+    with pytest.raises(LocalProtocolError, match=f"longer than {what} max length {longest}"):
+        check("a" * (longest + 1))
+    for blank in ("", " ", "\t\n"):
+        with pytest.raises(LocalProtocolError, match=f"{what} is blank"):
+            check(blank)
+
+
+@pytest.mark.parametrize(("check", "what", "longest"), CASES)
+@pytest.mark.parametrize("wrong", [None, 1, b"orders"])
+def test_only_a_str_is_a_name(check: Check, what: str, longest: int, wrong: object) -> None:
+    with pytest.raises(LocalProtocolError, match="expected str"):
+        check(wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("check", [check_topic, check_group])
+def test_topics_and_groups_are_written_as_rocketmq_writes_them(check: Check) -> None:
+    for name in ("orders", "%RETRY%billing", "a|b", "A-b_C9"):
+        check(name)
+    for name in ("a b", "a.b", "a/b", "ä", "orders\n", "a\x00", "../x", "日本"):
+        with pytest.raises(LocalProtocolError, match="illegal characters"):
+            check(name)
+
+
+def test_client_ids_are_ascii_without_blanks() -> None:
+    check_client_id("10.0.0.1@4711#0123456789abcdef")
+    for name in ("a b", "é", "a\n", "a\x7f"):
+        with pytest.raises(LocalProtocolError, match="illegal characters"):
+            check_client_id(name)
+
+
+def test_broker_names_may_be_host_names() -> None:
+    check_broker_name("broker-a.eu_1")
+    for name in ("a b", "a@b", "a:1", "a/b", "%a"):
+        with pytest.raises(LocalProtocolError, match="illegal characters"):
+            check_broker_name(name)
+
+
+@pytest.mark.parametrize("topic", [*sorted(SYSTEM_TOPICS), "rmq_sys_x", "LOCKSTEP_SYS_OTHER"])
+def test_system_topics_are_nobodys_to_create(topic: str) -> None:
+    assert is_system_topic(topic)
+    check_topic(topic)
+
+
+@pytest.mark.parametrize("topic", ["orders", "%RETRY%g", "LOCKSTEP", "rmq_sysx"])
+def test_other_topics_are_free(topic: str) -> None:
+    assert not is_system_topic(topic)
+    assert is_sendable_topic(topic)
+
+
+def test_nobody_may_send_to_the_brokers_own_topics() -> None:
+    assert not is_sendable_topic(STATE_TOPIC)
+    assert not is_sendable_topic("SCHEDULE_TOPIC_XXXX")
+    assert is_sendable_topic("BenchmarkTest")

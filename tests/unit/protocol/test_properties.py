@@ -1,0 +1,89 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
+from lockstep.protocol.properties import RESERVED, check_user_properties, decode_properties, encode_properties
+
+TEXT = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=("Cs",)), min_size=1, max_size=20)
+
+
+def test_the_stored_form_has_no_last_separator() -> None:
+    assert encode_properties({"TAGS": "TagA", "KEYS": "k1 k2"}) == b"TAGS\x01TagA\x02KEYS\x01k1 k2"
+    assert encode_properties({}) == b""
+
+
+@given(st.dictionaries(TEXT, TEXT, max_size=5))
+def test_properties_come_back_as_they_went_with_and_without_the_last_separator(properties: dict[str, str]) -> None:
+    encoded = encode_properties(properties)
+    assert decode_properties(encoded) == properties
+    assert decode_properties(encoded + b"\x02") == properties
+    assert decode_properties(encoded.decode()) == properties
+    assert list(decode_properties(memoryview(encoded))) == list(properties)
+
+
+@pytest.mark.parametrize(
+    ("stored", "properties"),
+    [
+        (b"", {}),
+        (b"\x02", {}),
+        (b"\x02\x02A\x011\x02\x02", {"A": "1"}),
+        (b"A\x01\x02B\x012", {"B": "2"}),
+        (b"\x01x\x02B\x012", {"B": "2"}),
+        (b"A\x02B\x012", {"B": "2"}),
+        (b"A\x011\x02C\x01x\x01y", {"A": "1", "C": "x\x01y"}),
+        (b"A\x011\x02A\x012", {"A": "2"}),
+        ("K\x01中文😀".encode(), {"K": "中文😀"}),
+    ],
+)
+def test_pairs_are_read_as_java_reads_them(stored: bytes, properties: dict[str, str]) -> None:
+    assert decode_properties(stored) == properties
+
+
+def test_what_is_not_utf_8_is_refused() -> None:
+    with pytest.raises(RemoteProtocolError, match=r"UTF-8.* at byte 2"):
+        decode_properties(b"A\x01\xff")
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_properties_or_a_refusal(stored: bytes) -> None:
+    try:
+        properties = decode_properties(stored)
+    except RemoteProtocolError:
+        return
+    assert all(name and value for name, value in properties.items())
+
+
+@pytest.mark.parametrize("name", [*sorted(RESERVED), "__LS_", "__LS_SEQ", "__LS_anything", "__RMQ.TRANSIENT.x", "TIMER_ANY"])
+def test_reserved_names_are_refused_from_users(name: str) -> None:
+    with pytest.raises(LocalProtocolError, match="reserved"):
+        check_user_properties({name: "x"})
+
+
+@pytest.mark.parametrize(
+    ("properties", "match"),
+    [
+        ({"": "x"}, "property name is empty"),
+        ({"a": ""}, "'a' is empty"),
+        ({"a\x01b": "x"}, "0x01 or 0x02"),
+        ({"a\x02b": "x"}, "0x01 or 0x02"),
+        ({"a": "x\x01"}, "0x01 or 0x02"),
+        ({"a": "\x02"}, "0x01 or 0x02"),
+        ({"a": 1}, "is a int: expected str"),
+        ({"a": None}, "is a NoneType: expected str"),
+        ({1: "a"}, "name is a int: expected str"),
+        ({"a": "\ud800"}, "surrogate"),
+        ({"\udfff": "a"}, "surrogate"),
+        ({"a": "x" * 32766}, "32768 bytes: at most 32767"),
+        ({"a": "é" * 16383}, "32768 bytes: at most 32767"),
+    ],
+)
+def test_what_the_layout_cannot_hold_is_refused(properties: dict[str, str], match: str) -> None:
+    with pytest.raises(LocalProtocolError, match=match):
+        check_user_properties(properties)
+
+
+@pytest.mark.parametrize("properties", [{}, {"tenant": "a"}, {"tags": "lower case is free"}, {"é": "中文"}, {"a": "x" * 32765}])
+def test_other_properties_are_the_users_own(properties: dict[str, str]) -> None:
+    check_user_properties(properties)
+    assert decode_properties(encode_properties(properties)) == properties

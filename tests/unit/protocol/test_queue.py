@@ -1,0 +1,73 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.protocol.queue import LayoutEntry, LayoutVersion, MessageQueue, TopicLayout
+
+GROWN = TopicLayout(
+    "orders",
+    LayoutVersion(3, 7),
+    (LayoutEntry("a", 2, 2, 1), LayoutEntry("b", 1, 2, 1), LayoutEntry("a", 1, 1, 3), LayoutEntry("b", 1, 1, 3)),
+)
+
+
+def q(broker: str, queue_id: int) -> MessageQueue:
+    return MessageQueue("orders", broker, queue_id)
+
+
+def test_queues_stand_in_the_layouts_order_and_ids_go_on_through_a_brokers_entries() -> None:
+    assert GROWN.read_queues == (q("a", 0), q("a", 1), q("b", 0), q("b", 1), q("a", 2), q("b", 2))
+    assert GROWN.write_queues == (q("a", 0), q("a", 1), q("b", 0), q("a", 2), q("b", 2))
+
+
+def test_a_queues_number_is_its_place_among_the_readable_ones() -> None:
+    assert [GROWN.number_of[queue] for queue in GROWN.read_queues] == list(range(6))
+
+
+def test_a_queue_knows_the_counter_that_added_it() -> None:
+    assert [GROWN.added_in(queue) for queue in GROWN.read_queues] == [1, 1, 1, 1, 3, 3]
+
+
+@pytest.mark.parametrize("queue", [q("a", 3), q("b", 3), q("a", -1), q("c", 0)])
+def test_a_queue_outside_the_layout_was_never_added(queue: MessageQueue) -> None:
+    with pytest.raises(KeyError):
+        GROWN.added_in(queue)
+
+
+def test_counts_of_one_broker() -> None:
+    assert (GROWN.read_count("b"), GROWN.write_count("b"), GROWN.read_count("c")) == (3, 2, 0)
+
+
+def test_a_layout_without_entries_is_a_deleted_topic() -> None:
+    gone = TopicLayout("orders", LayoutVersion(4, 1), ())
+    assert gone.deleted
+    assert gone.read_queues == ()
+    assert not GROWN.deleted
+
+
+@pytest.mark.parametrize(
+    ("lower", "higher"),
+    [(LayoutVersion(1, 9), LayoutVersion(2, 1)), (LayoutVersion(2, 1), LayoutVersion(2, 2))],
+)
+def test_versions_compare_by_counter_then_writer(lower: LayoutVersion, higher: LayoutVersion) -> None:
+    assert lower < higher
+
+
+def test_queues_sort_by_topic_broker_and_number() -> None:
+    queues = [MessageQueue("t", "b", 0), MessageQueue("t", "a", 10), MessageQueue("t", "a", 2), MessageQueue("s", "z", 9)]
+    assert sorted(queues) == [MessageQueue("s", "z", 9), MessageQueue("t", "a", 2), MessageQueue("t", "a", 10), MessageQueue("t", "b", 0)]
+    assert str(queues[1]) == "t@a:10"
+
+
+ENTRIES = st.lists(st.builds(LayoutEntry, st.sampled_from("abc"), st.integers(0, 4), st.integers(0, 4), st.integers(1, 5)), max_size=6).map(
+    tuple
+)
+
+
+@given(ENTRIES)
+def test_no_queue_stands_twice_and_counts_agree(entries: tuple[LayoutEntry, ...]) -> None:
+    layout = TopicLayout("t", LayoutVersion(1, 1), entries)
+    assert len(set(layout.read_queues)) == len(layout.read_queues) == sum(map(layout.read_count, "abc"))
+    assert len(set(layout.write_queues)) == len(layout.write_queues) == sum(map(layout.write_count, "abc"))
+    for queue in layout.read_queues + layout.write_queues:
+        assert layout.added_in(queue) in {entry.counter for entry in entries}

@@ -1,0 +1,71 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.protocol.errors import LocalProtocolError
+from lockstep.protocol.tags import TagFilter, java_string_hash, tags_code
+
+
+@pytest.mark.parametrize(
+    ("text", "code"), [("", 0), ("a", 97), ("TagA", 2598919), ("中文", 646394), ("😀", 1772899), ("polygenelubricants", -(1 << 31))]
+)
+def test_hashes_are_javas(text: str, code: int) -> None:
+    assert java_string_hash(text) == code
+    assert tags_code(text) == code
+
+
+@given(st.text())
+def test_a_hash_is_an_int32(text: str) -> None:
+    assert -(1 << 31) <= java_string_hash(text) < 1 << 31
+
+
+def test_no_tag_has_code_0() -> None:
+    assert tags_code(None) == tags_code("") == 0
+
+
+@pytest.mark.parametrize("expression", [None, "", " ", "*", " * "])
+def test_everything_passes_without_an_expression(expression: str | None) -> None:
+    everything = TagFilter.parse(expression)
+    assert everything.all
+    assert everything.matches_hash(5)
+    assert everything.matches_tag(None)
+    assert everything.matches_tag("x")
+
+
+@pytest.mark.parametrize("expression", ["a||b", " a || b ", "b || a || a", "||a||  ||b||"])
+def test_tags_stand_between_bars(expression: str) -> None:
+    two = TagFilter.parse(expression)
+    assert two == TagFilter(False, frozenset({"a", "b"}), frozenset({97, 98}))
+    assert two.matches_tag("a")
+    assert not two.matches_tag("c")
+    assert not two.matches_tag("A")
+
+
+def test_a_message_without_a_tag_is_dropped_where_tags_are_asked_for() -> None:
+    some = TagFilter.parse("a")
+    assert not some.matches_tag(None)
+    assert not some.matches_tag("")
+    assert not some.matches_hash(tags_code(None))
+
+
+def test_the_broker_may_pass_what_the_client_then_drops() -> None:
+    assert java_string_hash("Aa") == java_string_hash("BB")
+    some = TagFilter.parse("Aa")
+    assert some.matches_hash(tags_code("BB"))
+    assert not some.matches_tag("BB")
+
+
+@pytest.mark.parametrize("expression", ["||", " || || "])
+def test_bars_without_tags_are_refused(expression: str) -> None:
+    with pytest.raises(LocalProtocolError, match="names no tag"):
+        TagFilter.parse(expression)
+
+
+@given(st.text(max_size=10), st.text(max_size=10))
+def test_whatever_the_client_takes_the_broker_has_passed(expression: str, tag: str) -> None:
+    try:
+        parsed = TagFilter.parse(expression)
+    except LocalProtocolError:
+        return
+    if parsed.matches_tag(tag):
+        assert parsed.matches_hash(tags_code(tag))
