@@ -90,6 +90,15 @@ class Replay(Protocol):
         """A state record."""
         ...
 
-    def frame(self, topic: str, queue_id: int, queue_offset: int, physical_offset: int, sequence: FrameSequence, record_count: int) -> None:
-        """A whole frame of an idempotent producer."""
+    def frame(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        physical_offset: int,
+        sequence: FrameSequence,
+        record_count: int,
+        store_timestamp: int,
+    ) -> None:
+        """A whole frame of an idempotent producer; the place and time are its first answer."""
         ...

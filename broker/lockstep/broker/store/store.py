@@ -1,91 +1,412 @@
 """The store of one broker: one log of all queues' records and of the broker's state, with consume queues built from it.
 
-RocketMQ: DefaultMessageStore, CommitLog, ConsumeQueue.
+RocketMQ: DefaultMessageStore. One writer, the event loop: what a loop turn appends is written by one pwritev at its end, then confirmed (at
+once, or after a shared fdatasync), then seen by readers and answered.
+
+    append_frame, append_state    into memory, place in the log and queue offset given
+    end of the turn               before_write() adds the state journal; one write
+    confirmed                     readers' bounds move, `when_confirmed` calls back, `on_arrival` once per queue
+    a failed write or sync        on_fatal, and nothing is answered any more
 """
 
+import asyncio
 from collections.abc import Callable
-from typing import Any
 
-from lockstep.broker.store.config import Identity, StoreConfig
+from lockstep.broker.store.commit_log import CommitLog
+from lockstep.broker.store.config import FlushMode, Identity, StoreConfig
+from lockstep.broker.store.confirmation import Confirmations
+from lockstep.broker.store.directory import StoreDirectory, StoreIdentity
+from lockstep.broker.store.disk import DiskWatch
+from lockstep.broker.store.errors import StoreDiskError
+from lockstep.broker.store.flusher import Flusher
+from lockstep.broker.store.frame import POSITION, STAMP, take_frame
+from lockstep.broker.store.query import Query
+from lockstep.broker.store.queue_table import QueueTable
+from lockstep.broker.store.reader import Reader
+from lockstep.broker.store.recovery import LogState, Recoverer
 from lockstep.broker.store.results import Appended, DiskStatus, ReadResult, Recovery, Replay
+from lockstep.broker.store.retention import Moved, Retention
+from lockstep.broker.store.snapshot import Snapshots, encode
+from lockstep.protocol.errors import MessageIllegal, ServiceNotAvailable, StateError
+from lockstep.protocol.names import STATE_TOPIC
+from lockstep.protocol.record import HOSTS, PLACE, encode_record
+from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
+
+YOUNG_MEMORY_PERCENT = 40
+"""RocketMQ: accessMessageInMemoryMaxRatio. A queue whose first message is nearer to the log's end than this share of memory is young."""
 
 
 class Store:
-    """See the module."""
+    """Open it, recover, sync, mark the boot: then it serves. Everything but the waiting reads happens on the event loop."""
 
-    store_id: str
-    previous_boot_id: str | None
-    stopped_clean: bool
-    store_host: bytes
-    before_write: Callable[[], None] | None
-    on_arrival: Callable[[str, int], None] | None
-    on_fatal: Callable[[BaseException], None] | None
+    def __init__(self, config: StoreConfig, host: Host, directory: StoreDirectory, identity: StoreIdentity, *, clean: bool) -> None:
+        """`open` makes one."""
+        self._config = config
+        self._host = host
+        self._directory = directory
+        self._loop = asyncio.get_running_loop()
+        self._log = CommitLog(host.files, directory.log, identity.segment_bytes, config.tail_bytes)
+        self._queues = QueueTable(directory.queue_files(identity, config.open_file_count_max), config.queue_tail_bytes)
+        self._snapshots = Snapshots(host.files, directory)
+        self._confirmations = Confirmations()
+        self._tasks = Tasks(self._fail)
+        self._flusher = Flusher(config, host, self._log, directory, on_synced=self._synced, on_failed=self._fail)
+        self._reader = Reader(self._log, self._queues.files, host, verify=config.verify_reads)
+        self._query = Query(self._log, self._queues, host)
+        self._retention = Retention(config, host, self._log, self._queues, self._snapshots)
+        self._disk = DiskWatch(config, host.files)
+        self._state = LogState()
+        self._turn_is_open = False
+        self._refusal: str | None = "the store has not recovered yet"
+        self._failed = False
+        self._recovered_end: int | None = None
+        """Until a sync covers it, nothing is confirmed."""
+        self._snapshot_ms = host.clock.monotonic_ms()
+        self._snapshot_position = 0
+        self._snapshot_running = False
+        self.store_id = identity.store_id
+        self.stopped_clean = clean
+        """The last run closed the store in order (true for a new one)."""
+        self.previous_boot_id = directory.boot_id()
+        """The kernel's boot in which the store last served; None for a new one."""
+        self.store_host = config.store_host
+        """IPv4 address and port that records carry: 4 bytes and int32."""
+        self.before_write: Callable[[], None] | None = None
+        """Called at the end of each loop turn that appended or was marked dirty, before its write: may append."""
+        self.on_fatal: Callable[[BaseException], None] | None = None
+        """Called once when a write or sync failed: the process has to end (exit 3) without another answer."""
 
     @classmethod
     async def open(cls, config: StoreConfig, host: Host, identity: Identity) -> "Store":
-        raise NotImplementedError
+        """Locks the directory and opens its files; a missing directory becomes a new store.
+
+        Raises StoreInUse (exit 6), IdentityError (4), StoreCorrupt (5) and StoreDiskError (3).
+        """
+        directory = StoreDirectory(host.files, config.path)
+        try:
+            directory.lock()
+            try:
+                own = directory.identity(identity, config, host.random.token(16).hex())
+                store = cls(config, host, directory, own, clean=directory.begin())
+                store._log.load(directory.load_synced())
+            except BaseException:
+                directory.unlock()
+                raise
+        except OSError as error:
+            raise StoreDiskError(f"store {config.path} can't be opened: {error}") from error
+        return store
 
     async def recover(self, replay: Replay) -> Recovery:
-        raise NotImplementedError
+        """Reads the log from the last snapshot on, cuts an unfinished tail and hands the state to `replay`.
 
-    def append_frame(self, topic: str, queue_id: int, frame: bytes | bytearray, count: int, *, born_host: bytes) -> Appended:
-        raise NotImplementedError
+        StoreCorrupt where what a sync had covered is damaged. Nothing is confirmed before the next `sync`.
+        """
+        recoverer = Recoverer(self._config, self._directory, self._log, self._queues, self._snapshots, clean=self.stopped_clean)
+        self._state = recoverer.state
+        try:
+            found = recoverer.run(replay)
+        except OSError as error:
+            raise StoreDiskError(f"store {self._config.path} can't be read: {error}") from error
+        self._state = recoverer.state
+        self._snapshot_position = found.from_position
+        self._recovered_end = found.end
+        for queue in self._queues:
+            if queue.visible < queue.next:
+                self._confirmations.touched[queue] = None
+        self._confirmations.close_turn(found.end)
+        self._refusal = None
+        self._tasks.spawn(self._flusher.run(), "store.flush")
+        return found
+
+    # -- appending -------------------------------------------------------------------------------
+
+    def append_frame(
+        self, topic: str, queue_id: int, frame: bytes | bytearray, count: int, *, born_host: bytes, trusted: bool = False
+    ) -> Appended:
+        """Appends `count` records of one queue, as record.py lays them out with the broker's fields zero.
+
+        `trusted`: the broker made the records itself; names and counters of its own are allowed.
+        MessageIllegal names the record and the rule that it breaks; ServiceNotAvailable below the disk reserve and while closing. Not
+        confirmed when this returns: see `when_confirmed`.
+        """
+        if self._refusal is not None:
+            raise ServiceNotAvailable(self._refusal)
+        size = len(frame)
+        log, state = self._log, self._state
+        if size > log.frame_bytes_max or not 0 < count <= size or queue_id < 0 or topic == STATE_TOPIC:
+            raise MessageIllegal(self._unfit(topic, queue_id, size, count))
+        if size > self._disk.room:
+            self._disk.make_room(size, self._host.clock.monotonic_ms())
+        queue = self._queues.get((topic, queue_id))
+        known = queue is not None
+        if queue is None:
+            queue = self._queues.fresh(topic, queue_id)
+        position = self._reserve(size)
+        store_ms = max(state.store_ms, self._host.clock.wall_ms())
+        entries = take_frame(
+            log.tail,
+            frame if type(frame) is bytes else bytes(frame),
+            count,
+            queue.topic_field,
+            queue_id,
+            queue_offset=queue.next,
+            position=position,
+            stamp=STAMP.pack(born_host, store_ms, self.store_host),
+            size_max=self._config.record_bytes_max,
+            trusted=trusted,
+        )
+        if not known:
+            self._queues.adopt(queue)
+        queue_offset = queue.next
+        queue.add(entries, count)
+        self._queues.added(queue, count)
+        self._disk.room -= size
+        self._confirmations.touched[queue] = None
+        state.store_ms = store_ms
+        state.last_record = POSITION.unpack_from(entries, len(entries) - 20)[0]
+        if not self._turn_is_open:
+            self.dirty()
+        return Appended(queue_offset, position, store_ms)
 
     def append_state(self, body: bytes) -> None:
-        raise NotImplementedError
+        """Appends a state record. Goes on below the disk reserve."""
+        if self._failed:
+            raise StoreDiskError("a write or sync of the log failed")
+        if self._refusal is not None and self._recovered_end is None:
+            raise StateError(self._refusal)
+        state = self._state
+        now = self._host.clock.wall_ms()
+        record = bytearray(encode_record(STATE_TOPIC.encode(), 0, body, b"", born_ms=now))
+        if len(record) > self._log.frame_bytes_max:
+            raise StoreDiskError(f"a state record of {len(record)} bytes does not fit a log file of {self._log.frame_bytes_max + 8}")
+        position = self._reserve(len(record))
+        state.store_ms = max(state.store_ms, now)
+        PLACE.pack_into(record, 20, state.state_next, position)
+        HOSTS.pack_into(record, 48, self.store_host, state.store_ms, self.store_host)
+        self._log.tail += record
+        self._disk.room -= len(record)
+        state.state_next += 1
+        state.last_record = position
+        self.dirty()
+
+    def _reserve(self, size: int) -> int:
+        try:
+            return self._log.reserve(size)
+        except (OSError, StoreDiskError) as error:
+            self._fail(error)
+            raise ServiceNotAvailable(f"the log can't be written: {error}") from error
+
+    def _unfit(self, topic: str, queue_id: int, size: int, count: int) -> str:
+        if topic == STATE_TOPIC or queue_id < 0:
+            return f"nobody may send to queue {queue_id} of {topic}"
+        if size > self._log.frame_bytes_max:
+            return f"frame of {size} bytes, a log file takes {self._log.frame_bytes_max}"
+        return f"frame of {size} bytes does not hold the {count} records that it claims"
+
+    # -- the turn --------------------------------------------------------------------------------
 
     def dirty(self) -> None:
-        raise NotImplementedError
+        """This loop turn has something to write, now or in `before_write`."""
+        if not self._turn_is_open:
+            self._turn_is_open = True
+            self._loop.call_soon(self._end_turn)
 
     def when_confirmed(self, callback: Callable[[], None]) -> None:
-        raise NotImplementedError
+        """Calls back once the log is confirmed up to its end as of now, this turn's journal included; at once where nothing is pending."""
+        if not self._failed:
+            self._confirmations.wait(callback, self._turn_is_open)
+
+    def _end_turn(self) -> None:
+        if not self._turn_is_open:
+            return  # written early, by a snapshot or sync
+        if self._failed:
+            return
+        try:
+            if self.before_write is not None:
+                self.before_write()
+            wrote = self._log.write()
+            for queue in self._confirmations.touched:
+                self._queues.flush_full(queue)
+        except (OSError, StoreDiskError) as error:
+            self._fail(error)
+            return
+        self._turn_is_open = False
+        log = self._log
+        self._confirmations.close_turn(log.written)
+        at_once = self._recovered_end is None and self._config.flush is FlushMode.ASYNC
+        if wrote:
+            self._flusher.written(now=not at_once)
+            self._disk.passed(self._host.clock.monotonic_ms())
+            log.trim()
+        self._confirmations.confirm(log.written if at_once else log.synced)
+
+    def _synced(self, position: int) -> None:
+        if self._failed:
+            return
+        if self._recovered_end is not None and position >= self._recovered_end:
+            self._recovered_end = None
+        if self._recovered_end is None:
+            self._confirmations.confirm(position)
+
+    def _fail(self, error: BaseException) -> None:
+        """A write or sync failed. First the refusal, then the news: no answer leaves in between."""
+        if self._failed:
+            return
+        self._failed = True
+        self._refusal = f"the log can't be written: {error}"
+        self._confirmations.forget()
+        self._flusher.abandon()
+        fatal = error if isinstance(error, StoreDiskError) else StoreDiskError(f"store {self._config.path} failed: {error}")
+        if fatal is not error:
+            fatal.__cause__ = error
+        if self.on_fatal is not None:
+            self.on_fatal(fatal)
 
     async def sync(self) -> None:
-        raise NotImplementedError
+        """Returns when everything appended so far is on the disk, and confirmed."""
+        self._end_turn()
+        if self._failed:
+            raise StoreDiskError("a write or sync of the log failed")
+        await self._flusher.sync()
 
     async def mark_boot(self, boot_id: str) -> None:
-        raise NotImplementedError
+        """Stores the kernel's boot id, durably. Last, once what a start decided is durable."""
+        await self._host.threads.run(self._directory.mark_boot, boot_id)
+
+    # -- snapshots -------------------------------------------------------------------------------
 
     def snapshot_due(self, now_ms: int) -> bool:
-        raise NotImplementedError
+        """By the monotonic clock: enough log since the last one, or enough time and any change."""
+        if self._snapshot_running or self._failed:
+            return False
+        grown = self._log.end - self._snapshot_position
+        return grown >= self._config.snapshot_bytes or (grown > 0 and now_ms - self._snapshot_ms >= self._config.snapshot_interval_ms)
 
-    async def write_snapshot(self, plain: Any) -> None:
-        raise NotImplementedError
+    async def write_snapshot(self, plain: object) -> None:
+        """Makes `plain` (what msgpack can pack; tuples come back as lists) the snapshot of the log's present end.
+
+        Take `plain` and call this in one loop turn. Written when the log is durable up to here; two are kept.
+        """
+        if self._snapshot_running:
+            raise StateError("a snapshot is being written already")
+        self._snapshot_running = True
+        try:
+            self._end_turn()
+            if self._failed:
+                raise StoreDiskError("a write or sync of the log failed")
+            position, state = self._log.written, self._state
+            needs_from = position if state.last_record < 0 else state.last_record
+            store_ms = state.store_ms
+            data = encode(position, state.last_record, store_ms, state.state_next, self._queues.plain(), plain)
+            self._queues.flush_all()
+            await self._flusher.sync()
+            paths, directories = self._queues.files.take_unsynced()
+            await self._host.threads.run(self._queues.files.sync, paths, directories)
+            await self._host.threads.run(self._snapshots.write, position, data)
+            dropped = self._snapshots.keep(position, needs_from)
+            await self._host.threads.run(self._snapshots.remove, dropped)
+            await self._host.threads.run(self._directory.checkpoint, store_ms)
+            self._snapshot_position = position
+            self._snapshot_ms = self._host.clock.monotonic_ms()
+        except OSError as error:
+            self._fail(error)
+            raise StoreDiskError(f"the snapshot could not be written: {error}") from error
+        finally:
+            self._snapshot_running = False
+
+    # -- reading ---------------------------------------------------------------------------------
 
     def read(
         self, topic: str, queue_id: int, offset: int, *, max_count: int, max_bytes: int, tag_hashes: frozenset[int] | None = None
     ) -> ReadResult | None:
-        raise NotImplementedError
+        """Confirmed messages from `offset` on, at most `max_count` and `max_bytes` (the first always fits), those whose tag hash is wanted.
+
+        None where the disk would have to be waited for: then `read_cold`. StoreCorrupt where a file holds something else than was written.
+        """
+        return self._reader.read(self._queues.get((topic, queue_id)), offset, max_count, max_bytes, tag_hashes)
 
     async def read_cold(
         self, topic: str, queue_id: int, offset: int, *, max_count: int, max_bytes: int, tag_hashes: frozenset[int] | None = None
     ) -> ReadResult:
-        raise NotImplementedError
+        """As `read`, waiting for the disk in a worker thread."""
+        return await self._reader.read_waiting(self._queues.get((topic, queue_id)), offset, max_count, max_bytes, tag_hashes)
 
     def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
-        raise NotImplementedError
+        """(first offset, one behind the last) of what readers may see; (0, 0) for an unknown queue."""
+        queue = self._queues.get((topic, queue_id))
+        return (0, 0) if queue is None else (queue.min, queue.visible)
 
     def end_offset(self, topic: str, queue_id: int) -> int:
-        raise NotImplementedError
+        """The offset that the next message gets: appended, confirmed or not."""
+        queue = self._queues.get((topic, queue_id))
+        return 0 if queue is None else queue.next
 
     def young_queue(self, topic: str, queue_id: int) -> bool:
-        raise NotImplementedError
+        """Nothing was removed from it and its first message is still among the recent ones: a group without progress starts at 0.
+
+        RocketMQ: ConsumerManageProcessor.queryConsumerOffset.
+        """
+        queue = self._queues.get((topic, queue_id))
+        if queue is None or queue.min_position is None:
+            return queue is None or queue.min == 0
+        near = self._host.files.memory_bytes() * YOUNG_MEMORY_PERCENT // 100
+        return queue.min == 0 and self._log.end - queue.min_position <= near
 
     async def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        raise NotImplementedError
+        """The first offset whose message was stored at `timestamp_ms` or later; the queue's end where there is none."""
+        return await self._query.offset_by_time(self._queues.get((topic, queue_id)), timestamp_ms)
 
     async def record_at(self, physical_offset: int) -> bytes | None:
-        raise NotImplementedError
+        """The message at a log offset; None where none begins, where it is not confirmed yet, or where it is the broker's own state."""
+        confirmed = self._log.written if self._config.flush is FlushMode.ASYNC else self._log.synced
+        return await self._query.record_at(physical_offset, confirmed)
 
-    async def retention(self, now_ms: int) -> list[tuple[str, int, int]]:
-        raise NotImplementedError
+    # -- upkeep ----------------------------------------------------------------------------------
+
+    @property
+    def on_arrival(self) -> Callable[[str, int], None] | None:
+        """Called with (topic, queue id) after messages became visible, once per queue and turn."""
+        return self._confirmations.on_arrival
+
+    @on_arrival.setter
+    def on_arrival(self, callback: Callable[[str, int], None] | None) -> None:
+        self._confirmations.on_arrival = callback
+
+    async def retention(self, now_ms: int) -> list[Moved]:
+        """Removes old segments; (topic, queue id, new minimum) of the queues that lost messages. `now_ms` is wall time."""
+        return await self._retention.run(now_ms)
 
     def disk_status(self) -> DiskStatus:
-        raise NotImplementedError
+        """A fresh look at the file system."""
+        return self._disk.status(self._host.clock.monotonic_ms(), self._log.end - self._log.start)
 
     def drop_topic(self, topic: str) -> None:
-        raise NotImplementedError
+        """Hides the topic's messages for good. A topic made again under the name goes on with higher queue offsets."""
+        self._queues.drop_topic(topic)
 
     async def close(self, clean: bool = True) -> None:
-        raise NotImplementedError
+        """Syncs and closes; `clean` False leaves everything as a killed process would."""
+        self._refusal = self._refusal or "the broker is stopping"
+        try:
+            if clean and not self._failed and self._recovered_end is None:
+                await self._close_in_order()
+        except OSError as error:
+            self._fail(error)
+            raise StoreDiskError(f"store {self._config.path} could not be closed in order: {error}") from error
+        finally:
+            self._flusher.abandon()
+            await self._tasks.cancel_all()
+            self._log.close()
+            self._queues.files.close()
+            self._directory.unlock()
+
+    async def _close_in_order(self) -> None:
+        self._end_turn()
+        self._queues.flush_all()
+        await self._flusher.sync()
+        await self._flusher.stop()
+        paths, directories = self._queues.files.take_unsynced()
+        await self._host.threads.run(self._queues.files.sync, paths, directories)
+        await self._host.threads.run(self._directory.checkpoint, self._state.store_ms)
+        await self._host.threads.run(self._directory.finish)

@@ -1,0 +1,264 @@
+"""The commit log: records of all queues in segments of one length, append only. RocketMQ: CommitLog, MappedFileQueue.
+
+    commitlog/00000000000000000000   the name is the log offset of the file's first byte, 20 digits
+    commitlog/00000000001073741824   …
+
+Every file has its full apparent length from the start and is sparse. A record or frame never spans two: what does not fit with 8 bytes to
+spare goes into the next, and the rest of this one is a blank record (int32 rest, magic 0xCBD43194, nothing behind).
+
+Bytes appended wait in `tail`, the recent end of the log in memory, until `write` hands them to the file in one call.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from struct import Struct
+
+from lockstep.broker.store.errors import StoreCorrupt, StoreDiskError
+from lockstep.protocol.record import BLANK_MAGIC
+from lockstep.runtime.files import Buffer, File, Files
+
+BLANK = Struct(">iI")
+BLANK_BYTES = 8
+NAME_DIGITS = 20
+
+
+def write_all(file: File, data: Buffer, offset: int) -> None:
+    """pwritev until all is written; a short write is followed by the error that caused it, or by the rest."""
+    written = file.pwritev([data], offset)
+    if written == len(data):
+        return
+    with memoryview(data) as view:
+        while written < len(view):
+            more = file.pwritev([view[written:]], offset + written)
+            if more == 0:
+                raise StoreDiskError(f"write of {len(view)} bytes at {offset} stopped after {written}")
+            written += more
+
+
+class Segment:
+    """One file of the log."""
+
+    __slots__ = ("end", "file", "path", "reader_count", "start")
+
+    def __init__(self, path: str, start: int, size: int, file: File) -> None:
+        self.path = path
+        self.start = start
+        self.end = start + size
+        self.file = file
+        self.reader_count = 0
+        """Reads in a worker thread: retention waits for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SyncPlan:
+    """What makes the log durable up to `position`. `run` is for a worker thread."""
+
+    position: int
+    files: list[File]
+    directory: str | None
+    """Names changed here."""
+
+    def run(self, files: Files) -> None:
+        """Every sync once. An OSError is final: what the kernel could not write it has marked as written."""
+        for file in self.files:
+            file.sync()
+        if self.directory is not None:
+            files.sync_directory(self.directory)
+
+
+class CommitLog:
+    """Segments plus the bytes that are not in them yet. All positions are log offsets; start ≤ synced ≤ written ≤ end."""
+
+    def __init__(self, files: Files, directory: str, segment_bytes: int, tail_bytes: int) -> None:
+        self._files = files
+        self._directory = directory
+        self._segment_bytes = segment_bytes
+        self._tail_bytes = tail_bytes
+        self.segments: list[Segment] = []
+        self.tail = bytearray()
+        self.tail_start = 0
+        self.written = 0
+        self.synced = 0
+        self._unsynced: list[Segment] = []
+        self._names_changed = False
+        """Files were created or removed since the directory was last synced."""
+
+    @property
+    def start(self) -> int:
+        """The oldest position that is still there."""
+        return self.segments[0].start if self.segments else 0
+
+    @property
+    def end(self) -> int:
+        """Where the next record goes."""
+        return self.tail_start + len(self.tail)
+
+    @property
+    def frame_bytes_max(self) -> int:
+        """The longest run of bytes that fits one segment."""
+        return self._segment_bytes - BLANK_BYTES
+
+    # -- opening ---------------------------------------------------------------------------------
+
+    def load(self, synced: int) -> None:
+        """Opens what is there. A gap or a short file is corruption below `synced`, behind it an unfinished tail that reads as zeros."""
+        for name in self._files.listdir(self._directory):
+            if not (len(name) == NAME_DIGITS and name.isdecimal()):
+                continue
+            start = int(name)
+            path = f"{self._directory}/{name}"
+            if self.segments and start != self.segments[-1].end:
+                position = self.segments[-1].end
+                if position < synced:
+                    raise StoreCorrupt(f"log file {path} begins at {start}, expected {position}: a file is missing", position=position)
+                self._files.unlink(path)
+                self._names_changed = True
+                continue
+            if start % self._segment_bytes:
+                raise StoreCorrupt(f"log file {path}: its name is no multiple of the segment length {self._segment_bytes}", position=start)
+            self.segments.append(self._open_segment(path, start, synced))
+        self.synced = synced
+
+    def _open_segment(self, path: str, start: int, synced: int) -> Segment:
+        file = self._files.open(path)
+        size = file.size()
+        if size != self._segment_bytes:
+            if size > self._segment_bytes or start + size < synced:
+                raise StoreCorrupt(f"log file {path} has {size} bytes, expected {self._segment_bytes}", position=start + size)
+            file.truncate(self._segment_bytes)
+        return Segment(path, start, self._segment_bytes, file)
+
+    def begin(self, end: int) -> None:
+        """Appending goes on at `end`: what lies behind it is made zero, later files go. Nothing counts as synced above `synced`."""
+        for segment in [s for s in self.segments if s.start >= end and s.start > self.start]:
+            self.segments.remove(segment)
+            segment.file.close()
+            self._files.unlink(segment.path)
+            self._names_changed = True
+        if self.segments and end < self.segments[-1].end:
+            last = self.segments[-1]
+            last.file.truncate(end - last.start)
+            last.file.truncate(self._segment_bytes)
+        self.tail = bytearray()
+        self.tail_start = self.written = end
+        self._unsynced = list(self.segments)
+
+    def replace_segments(self, position: int, end: int) -> None:
+        """Copies the files that hold [position, end) into new ones: after a failed sync, what is read may not be on the disk."""
+        for segment in self.segments:
+            if segment.end <= position or segment.start >= end:
+                continue
+            path = segment.path + ".copy"
+            if self._files.exists(path):
+                self._files.unlink(path)
+            copy = self._files.open(path, create=True)
+            copy.truncate(self._segment_bytes)
+            at, stop = segment.start, min(end, segment.end)
+            while at < stop:
+                data = segment.file.pread(min(1 << 20, stop - at), at - segment.start)
+                write_all(copy, data, at - segment.start)
+                at += len(data)
+            copy.sync()
+            segment.file.close()
+            self._files.rename(path, segment.path)
+            segment.file = copy
+        self._files.sync_directory(self._directory)
+
+    # -- appending -------------------------------------------------------------------------------
+
+    def reserve(self, size: int) -> int:
+        """The position at which `size` bytes may now be added to `tail`; rolls to the next segment where they do not fit."""
+        end = self.end
+        if not self.segments or end + size + BLANK_BYTES > self.segments[-1].end:
+            self._roll()
+            end = self.end
+        return end
+
+    def _roll(self) -> None:
+        if self.segments and self.end < self.segments[-1].end:
+            rest = self.segments[-1].end - self.end
+            self.tail += BLANK.pack(rest, BLANK_MAGIC)
+        self.write()
+        start = self.segments[-1].end if self.segments else self.end
+        path = f"{self._directory}/{start:020d}"
+        file = self._files.open(path, create=True)
+        if file.size():
+            # Left by a power cut that forgot its removal: its bytes must not turn into records.
+            file.truncate(0)
+        file.truncate(self._segment_bytes)
+        segment = Segment(path, start, self._segment_bytes, file)
+        self.segments.append(segment)
+        self._unsynced.append(segment)
+        self._names_changed = True
+        self.tail = bytearray()
+        self.tail_start = self.written = start
+
+    def write(self) -> bool:
+        """Hands everything appended to the file in one write; False where there was nothing."""
+        end = self.end
+        if self.written == end:
+            return False
+        segment = self.segments[-1]
+        with memoryview(self.tail) as view, view[self.written - self.tail_start :] as data:
+            write_all(segment.file, data, self.written - segment.start)
+        self.written = end
+        if not self._unsynced or self._unsynced[-1] is not segment:
+            self._unsynced.append(segment)
+        return True
+
+    def trim(self) -> None:
+        """Keeps the recent part of what is written in memory."""
+        if len(self.tail) > self._tail_bytes + (self._tail_bytes >> 1):
+            cut = min(len(self.tail) - self._tail_bytes, self.written - self.tail_start)
+            del self.tail[:cut]
+            self.tail_start += cut
+
+    # -- syncing ---------------------------------------------------------------------------------
+
+    def sync_plan(self) -> "SyncPlan":
+        """What a sync has to cover now; `sync_done` follows when it has run."""
+        plan = SyncPlan(self.written, [segment.file for segment in self._unsynced], self._directory if self._names_changed else None)
+        self._unsynced = []
+        self._names_changed = False
+        return plan
+
+    def sync_done(self, plan: "SyncPlan") -> None:
+        self.synced = max(self.synced, plan.position)
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def from_tail(self, position: int, count: int) -> bytes | None:
+        """Bytes that are still in memory."""
+        at = position - self.tail_start
+        if at < 0 or at + count > len(self.tail):
+            return None
+        return bytes(memoryview(self.tail)[at : at + count])
+
+    def segment_of(self, position: int) -> Segment | None:
+        """The file that holds a position; None below the log's start and behind its files."""
+        if not self.segments:
+            return None
+        index = (position - self.segments[0].start) // self._segment_bytes
+        return self.segments[index] if 0 <= index < len(self.segments) else None
+
+    def cached(self, position: int, count: int) -> bytes | None:
+        """Bytes from memory or the page cache; None where reading might wait for the disk."""
+        data = self.from_tail(position, count)
+        if data is not None:
+            return data
+        segment = self.segment_of(position)
+        return None if segment is None else segment.file.pread_cached(count, position - segment.start)
+
+    def drop_segments(self, segments: Sequence[Segment]) -> None:
+        """Removes the oldest files."""
+        for segment in segments:
+            assert segment is self.segments[0], "the log loses its oldest segment first"
+            self.segments.pop(0)
+            self._files.unlink(segment.path)
+            segment.file.close()
+            self._names_changed = True
+
+    def close(self) -> None:
+        for segment in self.segments:
+            segment.file.close()
+        self.segments = []

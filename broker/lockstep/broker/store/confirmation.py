@@ -1,0 +1,72 @@
+"""What waits for the log: answers, readers' bounds, arrivals."""
+
+from collections import deque
+from collections.abc import Callable
+
+from lockstep.broker.store.consume_queue import ConsumeQueue
+
+Callback = Callable[[], None]
+
+
+class _Turn:
+    """The appends of one loop turn. Confirmed once the log is, up to `position`."""
+
+    __slots__ = ("position", "queues", "waiters")
+
+    def __init__(self, position: int, queues: list[tuple[ConsumeQueue, int]], waiters: list[Callback]) -> None:
+        self.position = position
+        self.queues = queues
+        self.waiters = waiters
+
+
+class Confirmations:
+    """Loop turns in log order. A turn is open while it appends, pending while the log is not confirmed up to its end, then gone."""
+
+    def __init__(self) -> None:
+        self.touched: dict[ConsumeQueue, None] = {}
+        """Queues that the open turn appended to, in order."""
+        self._waiters: list[Callback] = []
+        self._pending: deque[_Turn] = deque()
+        self.on_arrival: Callable[[str, int], None] | None = None
+
+    def wait(self, callback: Callback, turn_is_open: bool) -> None:
+        """Calls back once everything appended so far is confirmed; at once where nothing is pending."""
+        if turn_is_open:
+            self._waiters.append(callback)
+        elif self._pending:
+            self._pending[-1].waiters.append(callback)
+        else:
+            callback()
+
+    def close_turn(self, position: int) -> None:
+        """The open turn is written, up to `position`."""
+        if self.touched or self._waiters:
+            self._pending.append(_Turn(position, [(queue, queue.next) for queue in self.touched], self._waiters))
+            self.touched = {}
+            self._waiters = []
+
+    def confirm(self, position: int) -> None:
+        """The log is confirmed up to `position`: readers see more, then answers leave, then held pulls wake, once per queue."""
+        pending = self._pending
+        confirmed: list[_Turn] = []
+        while pending and pending[0].position <= position:
+            confirmed.append(pending.popleft())
+        if not confirmed:
+            return
+        arrived: dict[ConsumeQueue, None] = {}
+        for turn in confirmed:
+            for queue, following in turn.queues:
+                queue.visible = max(queue.visible, following)
+                arrived[queue] = None
+        for turn in confirmed:
+            for waiter in turn.waiters:
+                waiter()
+        if self.on_arrival is not None:
+            for queue in arrived:
+                self.on_arrival(queue.topic, queue.queue_id)
+
+    def forget(self) -> None:
+        """The log failed: nothing that waits is answered any more."""
+        self._waiters = []
+        self._pending.clear()
+        self.touched = {}

@@ -1,0 +1,276 @@
+"""Consume queues: where the messages of one queue lie in the log. RocketMQ: ConsumeQueue.
+
+    consumequeue/TOPIC/QUEUE/00000000000000000000    6,000,000 bytes of 20-byte entries; the name is the offset of the first byte
+        0   8   physical offset
+        8   4   size
+       12   8   tag hash (0 without a tag)
+
+Entry i of the queue stands at byte 20·i of the files laid end to end. Files are sparse and have their full apparent length. They are built
+from the log and built again where they are missing, so nothing waits for them: recent entries stand in memory and are written in bulk.
+"""
+
+from lockstep.broker.store.commit_log import write_all
+from lockstep.broker.store.frame import ENTRY, ENTRY_BYTES, POSITION, TopicField
+from lockstep.runtime.files import File, Files
+
+FLUSH_ENTRY_COUNT = 3_200
+"""Entries of one queue that wait in memory for a write: 64,000 bytes."""
+KEEP_ENTRY_COUNT_MIN = 64
+
+
+class QueueFiles:
+    """The open files of all queues, the least recently used closed first."""
+
+    def __init__(self, files: Files, directory: str, entry_count: int, open_count_max: int) -> None:
+        self._files = files
+        self.directory = directory
+        self.file_bytes = entry_count * ENTRY_BYTES
+        self._open_count_max = open_count_max
+        self._open: dict[str, File] = {}
+        self._directories: dict[str, None] = {}
+        """Directories whose names changed since the last `take_unsynced`, in order."""
+        self._unsynced: dict[str, None] = {}
+        """Paths written since then."""
+
+    def path(self, queue: "ConsumeQueue", at: int) -> str:
+        """The file that holds byte `at` of the queue."""
+        return f"{queue.directory}/{at - at % self.file_bytes:020d}"
+
+    def file(self, path: str, *, create: bool) -> File:
+        """FileNotFoundError where it is missing and not to be created."""
+        file = self._open.pop(path, None)
+        if file is None:
+            file = self._open_file(path, create)
+        self._open[path] = file
+        if len(self._open) > self._open_count_max:
+            oldest = next(iter(self._open))
+            self._open.pop(oldest).close()
+        return file
+
+    def _open_file(self, path: str, create: bool) -> File:
+        try:
+            return self._files.open(path)
+        except FileNotFoundError:
+            if not create:
+                raise
+        directory, _, _ = path.rpartition("/")
+        parent, _, _ = directory.rpartition("/")
+        if not self._files.exists(directory):
+            self._files.makedirs(directory)
+            self._directories[parent] = None
+            self._directories[self.directory] = None
+        file = self._files.open(path, create=True)
+        file.truncate(self.file_bytes)
+        self._directories[directory] = None
+        return file
+
+    def write(self, queue: "ConsumeQueue", at: int, data: bytes | bytearray) -> None:
+        """Puts entries at byte `at` of the queue's files."""
+        done = 0
+        while done < len(data):
+            path = self.path(queue, at + done)
+            within = (at + done) % self.file_bytes
+            part = data[done : done + self.file_bytes - within]
+            write_all(self.file(path, create=True), part, within)
+            self._unsynced[path] = None
+            done += len(part)
+
+    def take_unsynced(self) -> tuple[list[str], list[str]]:
+        """Paths of files and of directories that a snapshot has to sync."""
+        taken = (list(self._unsynced), list(self._directories))
+        self._unsynced = {}
+        self._directories = {}
+        return taken
+
+    def sync(self, paths: list[str], directories: list[str]) -> None:
+        """Syncs with descriptors of its own: it runs in a worker thread."""
+        for path in paths:
+            try:
+                file = self._files.open(path)
+            except FileNotFoundError:
+                continue  # dropped meanwhile
+            try:
+                file.sync()
+            finally:
+                file.close()
+        for directory in directories:
+            if self._files.exists(directory):
+                self._files.sync_directory(directory)
+
+    def names(self, queue: "ConsumeQueue") -> list[int]:
+        """First bytes of the queue's files, in order."""
+        if not self._files.exists(queue.directory):
+            return []
+        return [int(name) for name in self._files.listdir(queue.directory) if len(name) == 20 and name.isdecimal()]
+
+    def cut(self, queue: "ConsumeQueue", at: int) -> None:
+        """Makes everything from byte `at` on zero."""
+        for start in self.names(queue):
+            path = f"{queue.directory}/{start:020d}"
+            if start >= at and start > 0:
+                self.remove(path)
+            elif start + self.file_bytes > at:
+                file = self.file(path, create=False)
+                file.truncate(max(0, at - start))
+                file.truncate(self.file_bytes)
+                self._unsynced[path] = None
+
+    def remove(self, path: str) -> None:
+        file = self._open.pop(path, None)
+        if file is not None:
+            file.close()
+        self._files.unlink(path)
+        self._unsynced.pop(path, None)
+        self._directories[path.rpartition("/")[0]] = None
+
+    def remove_below(self, queue: "ConsumeQueue", at: int) -> None:
+        """Removes the files that lie wholly below byte `at`."""
+        for start in self.names(queue):
+            if start + self.file_bytes <= at:
+                self.remove(f"{queue.directory}/{start:020d}")
+
+    def read(self, path: str, size: int, within: int) -> bytes:
+        """Reads with a descriptor of its own: it runs in a worker thread. Empty where the file is missing."""
+        try:
+            file = self._files.open(path)
+        except FileNotFoundError:
+            return b""
+        try:
+            return file.pread(size, within)
+        finally:
+            file.close()
+
+    def search(self, directory: str, low: int, high: int, log_start: int) -> tuple[int, int | None]:
+        """First index in [low, high) whose message lies at or above the log's start, and where; else (high, None). For a worker thread."""
+        end = high
+        position: int | None = None
+        middle = low  # mostly nothing moved
+        while low < high:
+            at = middle * ENTRY_BYTES
+            data = self.read(f"{directory}/{at - at % self.file_bytes:020d}", ENTRY_BYTES, at % self.file_bytes)
+            physical, size, _ = ENTRY.unpack(data) if len(data) == ENTRY_BYTES else (0, 0, 0)
+            # An entry without a size is missing: its message is below the log's start.
+            if size <= 0 or physical < log_start:
+                low = middle + 1
+            else:
+                high, position = middle, physical
+            middle = (low + high) // 2
+        return (low, position) if low < end else (end, None)
+
+    def close(self) -> None:
+        for file in self._open.values():
+            file.close()
+        self._open = {}
+
+
+class ConsumeQueue:
+    """One queue. min ≤ visible ≤ next; readers see [min, visible)."""
+
+    __slots__ = (
+        "_base",
+        "_entries",
+        "directory",
+        "flushed",
+        "min",
+        "min_position",
+        "next",
+        "queue_id",
+        "topic",
+        "topic_field",
+        "visible",
+    )
+
+    def __init__(self, topic: str, queue_id: int, directory: str, topic_field: TopicField) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.directory = directory
+        self.topic_field = topic_field
+        self.min = 0
+        """The first offset that is there."""
+        self.min_position: int | None = None
+        """Where in the log it lies; None while there is none."""
+        self.next = 0
+        """The offset that the next message gets."""
+        self.visible = 0
+        """One behind the last confirmed message."""
+        self.flushed = 0
+        """Entries below it are in the files."""
+        self._entries = bytearray()
+        self._base = 0
+        """Offset of the first entry in memory."""
+
+    def restore(self, minimum: int, following: int) -> None:
+        """What a snapshot says; entries below `following` are in the files."""
+        self.min = minimum
+        self.next = self.visible = self.flushed = self._base = following
+        self.min_position = None
+        self._entries = bytearray()
+
+    def add(self, entries: bytearray | bytes, count: int) -> None:
+        """Entries of the next `count` messages."""
+        if self.min_position is None:
+            self.min_position = POSITION.unpack_from(entries)[0]
+        self._entries += entries
+        self.next += count
+
+    def hide(self) -> None:
+        """Nothing below `next` is there any more: the topic was dropped. Its offsets never return."""
+        self.min = self.visible = self.flushed = self._base = self.next
+        self.min_position = None
+        self._entries = bytearray()
+
+    def flush(self, files: QueueFiles) -> None:
+        """Writes what only memory has."""
+        if self.flushed < self.next:
+            with memoryview(self._entries) as view, view[(self.flushed - self._base) * ENTRY_BYTES :] as data:
+                files.write(self, self.flushed * ENTRY_BYTES, bytes(data))
+            self.flushed = self.next
+
+    def trim(self, keep: int) -> None:
+        """Keeps about the last `keep` entries in memory, and all that the files lack."""
+        held = self.next - self._base
+        if held > keep + (keep >> 1):
+            cut = min(held - keep, self.flushed - self._base)
+            del self._entries[: cut * ENTRY_BYTES]
+            self._base += cut
+
+    def in_memory(self, index: int) -> bool:
+        return index >= self._base
+
+    def recent(self, index: int, count: int) -> bytes:
+        """`count` entries from `index` on, which memory holds."""
+        at = (index - self._base) * ENTRY_BYTES
+        return bytes(self._entries[at : at + count * ENTRY_BYTES])
+
+    def place(self, files: QueueFiles, index: int, count: int) -> tuple[str, int, int]:
+        """(path, size, byte in the file) of up to `count` entries that memory no longer holds."""
+        at = index * ENTRY_BYTES
+        within = at % files.file_bytes
+        return files.path(self, at), min(min(count, self._base - index) * ENTRY_BYTES, files.file_bytes - within), within
+
+    def memory_entry(self, index: int) -> tuple[int, int, int] | None:
+        """(physical offset, size, tag hash) of an entry that memory holds."""
+        if not self._base <= index < self.next:
+            return None
+        return ENTRY.unpack_from(self._entries, (index - self._base) * ENTRY_BYTES)
+
+    def find_min(self, files: QueueFiles, log_start: int) -> bool:
+        """Moves `min` to the first entry at or above the log's start; whether it moved. May wait for the disk."""
+        if self.min_position is not None and self.min_position >= log_start:
+            return False
+        found = files.search(self.directory, self.min, self.flushed, log_start)
+        return self.settle_min(found, log_start)
+
+    def settle_min(self, found: tuple[int, int | None], log_start: int) -> bool:
+        """Takes what `QueueFiles.search` found up to `flushed`, and goes on in memory."""
+        before = self.min
+        index, position = found
+        if position is None:
+            while (entry := self.memory_entry(index)) is not None and entry[0] < log_start:
+                index += 1
+            position = None if entry is None else entry[0]
+        if index >= before:
+            self.min = index
+            self.min_position = position
+            self.visible = max(self.visible, index)
+        return self.min != before

@@ -1,0 +1,61 @@
+"""Free space against the reserve."""
+
+from lockstep.broker.store.config import MIB, StoreConfig
+from lockstep.broker.store.results import DiskStatus
+from lockstep.protocol.errors import ServiceNotAvailable
+from lockstep.runtime.files import DiskSpace, Files
+
+RESERVE_BYTES_MAX = 256 * MIB
+RESERVE_PERCENT = 5
+LOOK_BYTES_MAX = 16 * MIB
+"""Written between two looks at the file system, at most: others write to it too."""
+LOOK_INTERVAL_MS = 1_000
+REFUSED_LOOK_INTERVAL_MS = 50
+"""How often a refused send looks again: this is how writes resume by themselves."""
+
+
+class DiskWatch:
+    """Refuses sends when the file system runs full; state records go on into the reserve."""
+
+    def __init__(self, config: StoreConfig, files: Files) -> None:
+        self._path = config.path
+        self._files = files
+        self._space: DiskSpace = files.disk_space(config.path)
+        self._reserve_bytes = config.disk_reserve_bytes
+        self._looked_ms = 0
+        self.room = 0
+        """Bytes that may be appended before the next look."""
+        self._look(0)
+
+    @property
+    def reserve_bytes(self) -> int:
+        if self._reserve_bytes is not None:
+            return self._reserve_bytes
+        return min(RESERVE_BYTES_MAX, self._space.total_bytes * RESERVE_PERCENT // 100)
+
+    def _look(self, now_ms: int) -> None:
+        self._space = self._files.disk_space(self._path)
+        self._looked_ms = now_ms
+        self.room = min(LOOK_BYTES_MAX, self._space.free_bytes - self.reserve_bytes)
+
+    def passed(self, now_ms: int) -> None:
+        """Looks again once the last look is old."""
+        if now_ms - self._looked_ms >= LOOK_INTERVAL_MS:
+            self._look(now_ms)
+
+    def make_room(self, size: int, now_ms: int) -> None:
+        """The room is used up: looks again, and raises ServiceNotAvailable where `size` bytes would go into the reserve."""
+        refused = self.room < LOOK_BYTES_MAX and self._space.free_bytes - size < self.reserve_bytes
+        if not refused or now_ms - self._looked_ms >= REFUSED_LOOK_INTERVAL_MS:
+            self._look(now_ms)
+        free, reserve = self._space.free_bytes, self.reserve_bytes
+        if free - size < reserve:
+            raise ServiceNotAvailable(
+                f"disk of {self._path} has {free} bytes free; sends are refused where less than {reserve} bytes would be left. "
+                "Free some space or let retention remove more: sends resume by themselves"
+            )
+        self.room = max(self.room, size)
+
+    def status(self, now_ms: int, log_bytes: int) -> DiskStatus:
+        self._look(now_ms)
+        return DiskStatus(self._space.total_bytes, self._space.free_bytes, self.reserve_bytes, log_bytes)

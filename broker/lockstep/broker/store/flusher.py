@@ -1,0 +1,140 @@
+"""When the log is synced: in the background every interval, or at once, one fdatasync for all who wait. RocketMQ: GroupCommitService."""
+
+import asyncio
+from collections.abc import Callable
+
+from lockstep.broker.store.commit_log import CommitLog, SyncPlan
+from lockstep.broker.store.config import StoreConfig
+from lockstep.broker.store.directory import StoreDirectory
+from lockstep.broker.store.errors import StoreDiskError
+from lockstep.protocol.errors import StateError
+from lockstep.runtime.host import Host
+
+SLOT_INTERVAL_MS = 1_000
+"""How late the recorded synced length may be."""
+
+
+class Flusher:
+    """One sync at a time, in a worker thread. A failed one is final: it is marked, told and never repeated."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        host: Host,
+        log: CommitLog,
+        directory: StoreDirectory,
+        *,
+        on_synced: Callable[[int], None],
+        on_failed: Callable[[BaseException], None],
+    ) -> None:
+        self._config = config
+        self._host = host
+        self._log = log
+        self._directory = directory
+        self._on_synced = on_synced
+        self._on_failed = on_failed
+        self._wake = asyncio.Event()
+        self._urgent = asyncio.Event()
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._slot_ms = host.clock.monotonic_ms()
+        self._failed: BaseException | None = None
+        self._stopping = False
+
+    def written(self, now: bool) -> None:
+        """Something was written; `now`: somebody waits for the sync."""
+        self._wake.set()
+        if now or self._log.written - self._log.synced >= self._config.flush_bytes:
+            self._urgent.set()
+
+    async def sync(self) -> None:
+        """Returns when everything written is on the disk. StoreDiskError where that failed."""
+        position = self._log.written
+        if self._failed is not None:
+            raise StoreDiskError(f"the log could not be synced: {self._failed}") from self._failed
+        if self._stopping:
+            raise StateError("the store is closed")
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append((position, done))
+        self.written(now=True)
+        await done
+
+    async def run(self) -> None:
+        """The owner's task."""
+        try:
+            while not self._stopping:
+                await self._due()
+                if self._stopping:
+                    break
+                if self._wake.is_set():
+                    self._wake.clear()
+                    self._urgent.clear()
+                    await self._sync_once(save=self._slot_due() <= 0)
+                elif self._directory.slot_position < self._log.synced:
+                    await self._host.threads.run(self._directory.save_synced, self._log.synced)
+                    self._slot_ms = self._host.clock.monotonic_ms()
+        except (OSError, StoreDiskError) as error:
+            self._fail(error)
+
+    async def stop(self) -> None:
+        """A last sync, and the synced length with it; then `run` ends."""
+        try:
+            await self._sync_once(save=True)
+        except (OSError, StoreDiskError) as error:
+            self._fail(error)
+        self.abandon()
+        if self._failed is not None:
+            raise StoreDiskError(f"the log could not be synced: {self._failed}") from self._failed
+
+    def abandon(self) -> None:
+        """`run` ends without a last sync."""
+        self._stopping = True
+        self._wake.set()
+        self._urgent.set()
+
+    async def _due(self) -> None:
+        """Waits until a sync is due, or until the recorded synced length is too old."""
+        behind = self._directory.slot_position < self._log.synced
+        try:
+            async with asyncio.timeout(max(0, self._slot_due()) / 1000 if behind else None):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+        try:
+            async with asyncio.timeout(self._config.flush_interval_ms / 1000):
+                await self._urgent.wait()
+        except TimeoutError:
+            pass
+
+    def _slot_due(self) -> int:
+        return self._slot_ms + SLOT_INTERVAL_MS - self._host.clock.monotonic_ms()
+
+    async def _sync_once(self, *, save: bool) -> None:
+        plan = self._log.sync_plan()
+        await self._host.threads.run(self._sync_files, plan, save)
+        if save:
+            self._slot_ms = self._host.clock.monotonic_ms()
+        self._log.sync_done(plan)
+        self._on_synced(plan.position)
+        ready = [done for position, done in self._waiters if position <= plan.position]
+        self._waiters = [waiter for waiter in self._waiters if waiter[0] > plan.position]
+        for done in ready:
+            if not done.done():
+                done.set_result(None)
+
+    def _sync_files(self, plan: SyncPlan, save: bool) -> None:
+        """In a worker thread."""
+        try:
+            plan.run(self._host.files)
+            if save and plan.position > self._directory.slot_position:
+                self._directory.save_synced(plan.position)
+        except OSError:
+            self._directory.mark_sync_failed(True)
+            raise
+
+    def _fail(self, error: BaseException) -> None:
+        self._failed = error
+        for _, done in self._waiters:
+            if not done.done():
+                done.set_exception(StoreDiskError(f"the log could not be synced: {error}"))
+        self._waiters = []
+        self._on_failed(error)

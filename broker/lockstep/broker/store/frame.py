@@ -1,0 +1,260 @@
+"""Taking a frame in: check, patch and index its records in one pass.
+
+A frame is `count` records of one queue in RocketMQ's stored layout (v1, IPv4), the broker's fields zero:
+
+    at  bytes  field                      here
+     0   4     size of the whole record   checked
+     4   4     magic 0xDAA320A7           checked
+     8   4     CRC-32 of the body         checked
+    12   4     queue id                   checked
+    16   4     flag                       the user's
+    20   8     queue offset               zero, set
+    28   8     physical offset            zero, set
+    36   4     system flag                transaction, IPv6 and inner-batch bits refused
+    40   8     born time                  the sender's
+    48   8     born host                  zero, set
+    56   8     store time                 zero, set
+    64   8     store host                 zero, set
+    72   4     reconsume times            zero
+    76   8     prepared offset            zero
+    84   4+n   body
+         1+t   topic                      checked
+         2+p   properties                 UTF-8; names of the broker refused
+"""
+
+import zlib
+from struct import Struct
+from struct import error as StructError
+
+from lockstep.protocol.errors import MessageIllegal, RemoteProtocolError
+from lockstep.protocol.sequence import find_sequence
+from lockstep.protocol.tags import tags_code
+
+MAGIC = 0xDAA320A7
+BODY_AT = 88
+HEAD = Struct(">iIiI4x16si8x24s12sI")
+PLACE = Struct(">qq")
+"""Queue offset, physical offset; at 20."""
+PLACE_AT = 20
+STAMP = Struct(">8sq8s")
+"""Born host, store time, store host; at 48."""
+STAMP_AT = 48
+ENTRY = Struct(">qiq")
+"""Consume-queue entry: physical offset, size, tag hash."""
+ENTRY_BYTES = 20
+POSITION = Struct(">q")
+"""The physical offset alone."""
+
+SYS_FLAGS_REFUSED = 0xFC
+"""Transaction 0x0C, IPv6 hosts 0x30, inner batch 0xC0."""
+TAGS = b"TAGS\x01"
+SEPARATOR = b"\x02"
+SEQUENCE_NAME = b"\x02__LS_"
+SEQUENCE_FIRST = b"\x02__LS_SEQ\x01"
+REFUSED_NAMES = (b"\x02DELAY\x01", b"\x02TIMER_", b"\x02TRAN_MSG\x01", b"\x02RETRY_TOPIC\x01")
+
+_ZERO_12 = bytes(12)
+_ZERO_16 = bytes(16)
+_ZERO_24 = bytes(24)
+_TAG_COUNT_MAX = 4096
+"""Distinct tags remembered with their hash; beyond it the memory starts afresh."""
+_tag_codes: dict[bytes, int] = {}
+
+
+class TopicField:
+    """How a topic stands in a record: its length byte and name, and the struct that reads it together with the properties' length."""
+
+    __slots__ = ("field", "size", "struct")
+
+    def __init__(self, topic: str) -> None:
+        name = topic.encode()
+        if not 0 < len(name) <= 127:
+            raise MessageIllegal(f"topic of {len(name)} bytes, expected 1 to 127")
+        self.field = bytes([len(name)]) + name
+        self.size = len(self.field)
+        self.struct = Struct(f">{self.size}sH")
+
+
+def tag_code(properties: bytes, at: int) -> int:
+    """Java's hash of the tag whose `TAGS` was found at `at`; 0 where it is the end of another name."""
+    while at > 0 and properties[at - 1] != 2:
+        at = properties.find(TAGS, at + 1)
+    if at < 0:
+        return 0
+    end = properties.find(b"\x02", at)
+    tag = properties[at + 5 : end] if end >= 0 else properties[at + 5 :]
+    code = _tag_codes.get(tag)
+    if code is None:
+        if len(_tag_codes) >= _TAG_COUNT_MAX:
+            _tag_codes.clear()
+        code = _tag_codes[tag] = tags_code(tag.decode("utf-8", "replace"))
+    return code
+
+
+def take_frame(
+    tail: bytearray,
+    frame: bytes,
+    count: int,
+    topic: TopicField,
+    queue_id: int,
+    *,
+    queue_offset: int,
+    position: int,
+    stamp: bytes,
+    size_max: int,
+    trusted: bool = False,
+) -> bytearray:
+    """Appends the frame to `tail` with the broker's fields set; its consume-queue entries.
+
+    `position` is the log offset that `tail`'s end has. MessageIllegal names the record and the rule; `tail` is then as it was.
+    """
+    at = len(tail)
+    tail += frame
+    end = len(frame)
+    entries = bytearray(ENTRY_BYTES * count)
+    try:
+        properties = _patch(tail, at, frame, count, topic, queue_id, queue_offset, position, stamp, size_max, trusted, entries)
+        if not trusted:
+            refuse_names(properties)
+    except (MessageIllegal, StructError, IndexError) as error:
+        del tail[at:]
+        if isinstance(error, MessageIllegal):
+            raise
+        raise MessageIllegal(f"frame of {end} bytes does not hold the {count} whole records that it claims") from error
+    return entries
+
+
+def _patch(
+    tail: bytearray,
+    at: int,
+    frame: bytes,
+    count: int,
+    topic: TopicField,
+    queue_id: int,
+    queue_offset: int,
+    position: int,
+    stamp: bytes,
+    size_max: int,
+    trusted: bool,
+    entries: bytearray,
+) -> list[bytes]:
+    """The hot loop; every record's properties."""
+    unpack, crc32, place, pack_entry = HEAD.unpack_from, zlib.crc32, PLACE.pack_into, ENTRY.pack_into
+    unpack_topic, topic_field, behind_topic, codes = topic.struct.unpack_from, topic.field, topic.size + 2, _tag_codes
+    end = len(frame)
+    # Slices of a view copy no large body, slices of bytes are cheaper for small ones.
+    source: bytes | memoryview = memoryview(frame) if end > 4096 * count else frame
+    first, last, start, entry = queue_offset, queue_offset + count, 0, 0
+    size_min = BODY_AT + behind_topic
+    properties: list[bytes] = []
+    add = properties.append
+    while start < end:
+        size, magic, crc, queue, zero16, sys_flag, zero24, zero12, body_bytes = unpack(frame, start)
+        body = start + BODY_AT
+        behind = body + body_bytes
+        stop = start + size
+        if (
+            queue_offset == last
+            or not size_min <= size <= size_max
+            or stop > end
+            or behind + behind_topic > stop
+            or magic != MAGIC
+            or queue != queue_id
+            or zero16 != _ZERO_16
+            or sys_flag & SYS_FLAGS_REFUSED
+            or zero24 != _ZERO_24
+            or (zero12 != _ZERO_12 and not trusted)
+            or crc32(source[body:behind]) & 0x7FFFFFFF != crc
+        ):
+            raise MessageIllegal(_reason(frame, start, queue_offset - first, count, topic, queue_id, size_max))
+        name, property_bytes = unpack_topic(frame, behind)
+        behind += behind_topic
+        if name != topic_field or behind + property_bytes != stop or property_bytes > 32767:
+            raise MessageIllegal(_reason(frame, start, queue_offset - first, count, topic, queue_id, size_max))
+        text = frame[behind:stop]
+        add(text)
+        tag = 0
+        found = text.find(TAGS)
+        if found >= 0:
+            close = text.find(SEPARATOR, found)
+            known = codes.get(text[found + 5 : close] if close >= 0 else text[found + 5 :])
+            tag = known if known is not None and (not found or text[found - 1] == 2) else tag_code(text, found)
+        physical = position + start
+        here = at + start
+        place(tail, here + 20, queue_offset, physical)
+        tail[here + 48 : here + 72] = stamp
+        pack_entry(entries, entry, physical, size, tag)
+        entry += 20
+        queue_offset += 1
+        start = stop
+    if queue_offset != last:
+        raise MessageIllegal(f"frame holds {queue_offset - first} records and claims {count}")
+    return properties
+
+
+def refuse_names(properties: list[bytes]) -> None:
+    """Refuses what is not UTF-8, the names that have no place in a batch, and `__LS_` anywhere but first in the first record."""
+    joined = b"\x02" + b"\x02".join(properties)
+    if not joined.isascii():
+        for number, text in enumerate(properties):
+            try:
+                text.decode()
+            except UnicodeDecodeError as error:
+                raise MessageIllegal(f"record {number}: properties are not UTF-8 ({error.reason} at byte {error.start})") from error
+    for name in REFUSED_NAMES:
+        if name in joined:
+            number = next(i for i, text in enumerate(properties) if name in b"\x02" + text)
+            raise MessageIllegal(f"record {number}: property {_name(name)} has no place in a batch")
+    marks = joined.count(SEQUENCE_NAME)
+    if not marks:
+        return
+    if marks > 1 or not joined.startswith(SEQUENCE_FIRST):
+        raise MessageIllegal("property __LS_SEQ belongs first into the first record of an idempotent frame, other names with __LS_ nowhere")
+    # Recovery tells a whole frame from a torn one by this count: a wrong one must not get into the log.
+    try:
+        sequence = find_sequence(properties[0])
+    except RemoteProtocolError as error:
+        raise MessageIllegal(f"record 0: {error}") from error
+    if sequence is None or sequence.count != len(properties):
+        raise MessageIllegal(f"record 0: __LS_SEQ counts {sequence.count if sequence else 0} records, the frame has {len(properties)}")
+
+
+def _name(token: bytes) -> str:
+    text = token[1:].decode()
+    return text[:-1] if text.endswith("\x01") else text + "*"
+
+
+def _reason(frame: bytes, start: int, number: int, count: int, topic: TopicField, queue_id: int, size_max: int) -> str:
+    """Why the record at `start` is refused: the first rule that it breaks."""
+    end = len(frame)
+    size, magic, crc, queue, zero16, sys_flag, zero24, zero12, body_bytes = HEAD.unpack_from(frame, start)
+    size_min = BODY_AT + topic.size + 2
+    behind = start + BODY_AT + body_bytes
+    what = f"record {number}"
+    if number == count:
+        return f"frame holds more than the {count} records that it claims"
+    if not size_min <= size <= size_max:
+        return f"{what}: size {size}, expected {size_min} to {size_max}"
+    if start + size > end:
+        return f"{what}: size {size} runs over the frame's end by {start + size - end} bytes"
+    if magic != MAGIC:
+        return f"{what}: magic {magic:#010x}, expected {MAGIC:#010x}"
+    if queue != queue_id:
+        return f"{what}: queue id {queue}, the request names {queue_id}"
+    if zero16 != _ZERO_16 or zero24 != _ZERO_24:
+        return f"{what}: queue offset, physical offset, born host, store time and store host are the broker's, expected zero"
+    if zero12 != _ZERO_12:
+        return f"{what}: reconsume times and prepared transaction offset are the broker's, expected zero"
+    if sys_flag & SYS_FLAGS_REFUSED:
+        return f"{what}: system flag {sys_flag:#x} has transaction, IPv6 or inner-batch bits, which have no place in a batch"
+    if behind + topic.size + 2 > start + size:
+        return f"{what}: body of {body_bytes} bytes does not fit its size {size}"
+    found = zlib.crc32(frame[start + BODY_AT : behind]) & 0x7FFFFFFF
+    if found != crc:
+        return f"{what}: body CRC {crc:#010x}, the body gives {found:#010x}"
+    name, property_bytes = topic.struct.unpack_from(frame, behind)
+    if name != topic.field:
+        return f"{what}: topic is not {topic.field[1:].decode()}, which the request names"
+    if property_bytes > 32767:
+        return f"{what}: properties of {property_bytes} bytes, limit 32767"
+    return f"{what}: its fields make {behind + topic.size + 2 + property_bytes - start} bytes, its size says {size}"

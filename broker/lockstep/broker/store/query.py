@@ -1,0 +1,75 @@
+"""Finding single records: by time, by place."""
+
+from lockstep.broker.store.commit_log import CommitLog
+from lockstep.broker.store.consume_queue import ConsumeQueue
+from lockstep.broker.store.frame import ENTRY, ENTRY_BYTES
+from lockstep.broker.store.queue_table import QueueTable
+from lockstep.broker.store.reader import LogBytes, QueueBytes
+from lockstep.broker.store.scan import BadRecord, read_record
+from lockstep.protocol.names import STATE_TOPIC
+from lockstep.protocol.record import INT64, RECORD_BYTES_MIN, STORE_TIMESTAMP_AT
+from lockstep.runtime.host import Host
+
+
+class Query:
+    """Reads that may wait for the disk; they do so in a worker thread."""
+
+    def __init__(self, log: CommitLog, queues: QueueTable, host: Host) -> None:
+        self._log = log
+        self._queues = queues
+        self._host = host
+
+    async def offset_by_time(self, queue: ConsumeQueue | None, timestamp_ms: int) -> int:
+        """RocketMQ: getOffsetInQueueByTime, which answers the nearest message on either side; here never an older one than asked for."""
+        if queue is None:
+            return 0
+        low, high = queue.min, queue.visible
+        while low < high:
+            middle = (low + high) // 2
+            stored_ms = await self._store_ms(queue, middle)
+            if stored_ms is None or stored_ms < timestamp_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return max(low, queue.min)
+
+    async def record_at(self, position: int, confirmed: int) -> bytes | None:
+        """The whole record at a log offset; None unless a good record of a queue begins there."""
+        if not 0 <= position <= confirmed - RECORD_BYTES_MIN:
+            return None
+        head = await self._bytes(position, 4)
+        size = int.from_bytes(head or b"", "big")
+        if not RECORD_BYTES_MIN <= size <= confirmed - position:
+            return None
+        data = await self._bytes(position, size)
+        try:
+            record = read_record(data or b"", position, {})
+        except BadRecord:
+            return None
+        return None if record.topic == STATE_TOPIC else data
+
+    async def _store_ms(self, queue: ConsumeQueue, index: int) -> int | None:
+        """Store time of one message; None where it is gone."""
+        entry = queue.memory_entry(index)
+        if entry is None:
+            wanted = QueueBytes(self._queues.files, *queue.place(self._queues.files, index, 1))
+            data = wanted.cached()
+            if data is None:
+                data = await wanted.wait(self._host)
+            if len(data) != ENTRY_BYTES:
+                return None
+            entry = ENTRY.unpack(data)
+        stamp = await self._bytes(entry[0] + STORE_TIMESTAMP_AT, 8)
+        return None if stamp is None or len(stamp) != 8 else int(INT64.unpack(stamp)[0])
+
+    async def _bytes(self, position: int, count: int) -> bytes | None:
+        """Bytes of the log; None where no file holds them."""
+        data = self._log.from_tail(position, count)
+        if data is not None:
+            return data
+        segment = self._log.segment_of(position)
+        if segment is None or position + count > segment.end:
+            return None
+        wanted = LogBytes(segment, position, count)
+        data = wanted.cached()
+        return await wanted.wait(self._host) if data is None else data

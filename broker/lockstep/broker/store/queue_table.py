@@ -1,0 +1,83 @@
+"""All consume queues of a store, and when their entries are written."""
+
+from collections.abc import Iterator
+
+from lockstep.broker.store.consume_queue import FLUSH_ENTRY_COUNT, KEEP_ENTRY_COUNT_MIN, ConsumeQueue, QueueFiles
+from lockstep.broker.store.frame import ENTRY_BYTES, TopicField
+
+QueueKey = tuple[str, int]
+
+
+class QueueTable:
+    """(topic, queue id) → ConsumeQueue. Entries wait in memory until a queue has many, all together too many, or a snapshot wants them."""
+
+    def __init__(self, files: QueueFiles, tail_bytes: int) -> None:
+        self.files = files
+        self._tail_entry_count = tail_bytes // ENTRY_BYTES
+        self._queues: dict[QueueKey, ConsumeQueue] = {}
+        self._topics: dict[str, TopicField] = {}
+        self._dirty: dict[ConsumeQueue, None] = {}
+        self._waiting = 0
+        """Entries added since everything was last flushed."""
+        self.get = self._queues.get
+
+    def __iter__(self) -> Iterator[ConsumeQueue]:
+        return iter(self._queues.values())
+
+    def topic_field(self, topic: str) -> TopicField:
+        field = self._topics.get(topic)
+        if field is None:
+            field = self._topics[topic] = TopicField(topic)
+        return field
+
+    def fresh(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """A queue that the table does not know yet; `adopt` makes it known."""
+        return ConsumeQueue(topic, queue_id, f"{self.files.directory}/{topic}/{queue_id}", self.topic_field(topic))
+
+    def adopt(self, queue: ConsumeQueue) -> None:
+        self._queues[queue.topic, queue.queue_id] = queue
+
+    def obtain(self, topic: str, queue_id: int) -> ConsumeQueue:
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            queue = self.fresh(topic, queue_id)
+            self.adopt(queue)
+        return queue
+
+    def of_topic(self, topic: str) -> list[ConsumeQueue]:
+        return [queue for queue in self._queues.values() if queue.topic == topic]
+
+    def added(self, queue: ConsumeQueue, count: int) -> None:
+        """Entries came to a queue."""
+        self._dirty[queue] = None
+        self._waiting += count
+
+    def flush_full(self, queue: ConsumeQueue) -> None:
+        """Writes a queue's entries once they are many; everything once all together are too many."""
+        if queue.next - queue.flushed >= FLUSH_ENTRY_COUNT:
+            self._flush(queue)
+            self._dirty.pop(queue, None)
+        if self._waiting > self._tail_entry_count:
+            self.flush_all()
+
+    def flush_all(self) -> None:
+        """Writes every entry that only memory has."""
+        for queue in self._dirty:
+            self._flush(queue)
+        self._dirty = {}
+        self._waiting = 0
+
+    def _flush(self, queue: ConsumeQueue) -> None:
+        queue.flush(self.files)
+        queue.trim(max(KEEP_ENTRY_COUNT_MIN, self._tail_entry_count // max(1, len(self._queues))))
+
+    def plain(self) -> list[list[object]]:
+        """What a snapshot holds of the queues."""
+        return [[queue.topic, queue.queue_id, queue.min, queue.next] for queue in self._queues.values()]
+
+    def drop_topic(self, topic: str) -> None:
+        """Hides what a topic has; its queue offsets go on, so that one offset never names two messages."""
+        for queue in self.of_topic(topic):
+            self._dirty.pop(queue, None)
+            queue.hide()
+            self.files.remove_below(queue, queue.next * ENTRY_BYTES)

@@ -1,0 +1,109 @@
+"""Snapshots: the tables at a log position.
+
+    lockstep/snapshot-00000000000012345678     the name is the position P
+        0   8   "LSSNAP01"
+        8   4   CRC-32 of the payload
+       12   8   length of the payload
+       20       payload: msgpack [P, position of the last record before P (−1: none), store time, next state offset, queues, plain]
+
+`queues` is a list of [topic, queue id, minimum, next offset]. A snapshot counts only where the log still ends a record exactly at P: one
+that is ahead of the log, or of another log, is ignored. Two are kept.
+"""
+
+import zlib
+from dataclasses import dataclass
+from struct import Struct
+
+import msgpack  # type: ignore[import-untyped]
+
+from lockstep.broker.store.directory import StoreDirectory
+from lockstep.runtime.files import Files
+
+MAGIC = b"LSSNAP01"
+HEAD = Struct(">8sIQ")
+PREFIX = "snapshot-"
+KEPT_COUNT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What one file says."""
+
+    position: int
+    last_record: int
+    """Log offset of the last record before `position`; −1 where the log was empty."""
+    store_ms: int
+    state_next: int
+    queues: list[tuple[str, int, int, int]]
+    plain: object
+
+    @property
+    def needs_from(self) -> int:
+        """The oldest log offset that this snapshot needs."""
+        return self.position if self.last_record < 0 else self.last_record
+
+
+def encode(position: int, last_record: int, store_ms: int, state_next: int, queues: list[list[object]], plain: object) -> bytes:
+    """The file's bytes."""
+    payload: bytes = msgpack.packb([position, last_record, store_ms, state_next, queues, plain], use_bin_type=True)
+    return HEAD.pack(MAGIC, zlib.crc32(payload), len(payload)) + payload
+
+
+def decode(data: bytes) -> Snapshot | None:
+    """None where the bytes are not those of a whole snapshot."""
+    if len(data) < HEAD.size:
+        return None
+    magic, crc, size = HEAD.unpack_from(data)
+    payload = data[HEAD.size :]
+    if magic != MAGIC or len(payload) != size or zlib.crc32(payload) != crc:
+        return None
+    position, last_record, store_ms, state_next, queues, plain = msgpack.unpackb(payload, raw=False, strict_map_key=False)
+    return Snapshot(position, last_record, store_ms, state_next, [tuple(queue) for queue in queues], plain)
+
+
+class Snapshots:
+    """The snapshot files of one store."""
+
+    def __init__(self, files: Files, directory: StoreDirectory) -> None:
+        self._files = files
+        self._directory = directory
+        self.kept: list[tuple[int, int]] = []
+        """(position, oldest log offset needed) of the snapshots on disk that count, oldest first."""
+
+    def positions(self) -> list[int]:
+        """Positions that have a file, oldest first."""
+        names = self._files.listdir(self._directory.own)
+        tails = [name[len(PREFIX) :] for name in names if name.startswith(PREFIX)]
+        return sorted(int(tail) for tail in tails if tail.isdecimal())
+
+    def load(self, position: int) -> Snapshot | None:
+        data = self._directory.read(self._path(position))
+        snapshot = None if data is None else decode(data)
+        return snapshot if snapshot is not None and snapshot.position == position else None
+
+    def write(self, position: int, data: bytes) -> None:
+        """Makes a snapshot durable. For a worker thread."""
+        self._directory.replace(self._path(position), data)
+
+    def remove(self, positions: list[int]) -> None:
+        for position in positions:
+            path = self._path(position)
+            if self._files.exists(path):
+                self._files.unlink(path)
+        if positions:
+            self._files.sync_directory(self._directory.own)
+
+    def keep(self, position: int, needs_from: int) -> list[int]:
+        """Counts a durable snapshot in; the positions whose files are no longer needed."""
+        self.kept = sorted({*[kept for kept in self.kept if kept[0] != position], (position, needs_from)})
+        dropped = self.kept[:-KEPT_COUNT]
+        self.kept = self.kept[-KEPT_COUNT:]
+        return [position for position, _ in dropped]
+
+    @property
+    def needs_from(self) -> int | None:
+        """The oldest log offset that the kept snapshots need; None where there is none."""
+        return min((needed for _, needed in self.kept), default=None)
+
+    def _path(self, position: int) -> str:
+        return f"{self._directory.own}/{PREFIX}{position:020d}"

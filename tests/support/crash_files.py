@@ -1,0 +1,268 @@
+"""Files in memory that forget like a disk: page cache against durable bytes, directory entries included.
+
+A kill −9 keeps every written byte. A power cut keeps what was synced, and of the rest any writes in any order, torn at sector bounds. Errors
+can be asked for at the n-th operation. One seed gives one behaviour.
+"""
+
+import errno
+import posixpath
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from lockstep.runtime.files import Buffer, DiskSpace
+
+SECTOR_BYTES = 512
+
+
+class Inode:
+    """One file: what a power cut leaves for certain, what may or may not be, what reads see."""
+
+    def __init__(self) -> None:
+        self.durable = bytearray()
+        self.pending: list[tuple[int, bytes | None]] = []
+        """(offset, bytes) of a write or (size, None) of a truncate, not yet synced."""
+        self.cache = bytearray()
+
+
+def _apply(buffer: bytearray, offset: int, data: bytes | None) -> None:
+    if data is None:
+        if offset < len(buffer):
+            del buffer[offset:]
+        else:
+            buffer.extend(bytes(offset - len(buffer)))
+        return
+    if offset > len(buffer):
+        buffer.extend(bytes(offset - len(buffer)))
+    buffer[offset : offset + len(data)] = data
+
+
+@dataclass
+class Fault:
+    """The operations `operation` on paths that hold `path` fail: the one numbered `skip`, and `count` in all from there."""
+
+    operation: str
+    path: str = ""
+    error: int = errno.EIO
+    skip: int = 0
+    count: int = 1
+
+
+@dataclass
+class CrashFiles:
+    """The whole disk. `crash` ends the process that uses it; another may open it again at once."""
+
+    seed: int = 0
+    capacity_bytes: int = 1 << 40
+    short_writes: bool = False
+    """pwritev writes only a part now and then."""
+    cached_reads: bool = True
+    """False: pread_cached never knows."""
+    faults: list[Fault] = field(default_factory=list)
+    countdown: int | None = None
+    """Operations that change something, until the process is dead: everything then raises."""
+    operation_count: int = 0
+
+    def __post_init__(self) -> None:
+        self.random = Random(self.seed)
+        self.names: dict[str, Inode] = {}
+        self.durable_names: dict[str, Inode] = {}
+        self.directories: set[str] = {"/"}
+        self.locked: set[str] = set()
+        self.process = 0
+        self.dead = False
+        self.syncs: list[str] = []
+        """Paths synced, in order."""
+
+    # -- the disk's owner --------------------------------------------------------------------
+
+    def crash(self, *, power: bool) -> None:
+        """The process ends now. `power`: so does the machine, and unsynced writes are kept, dropped or torn as the dice fall."""
+        self.process += 1
+        self.dead = False
+        self.countdown = None
+        self.faults = []
+        self.locked = set()
+        if not power:
+            return
+        for path in sorted(self.names.keys() | self.durable_names.keys()):
+            now, then = self.names.get(path), self.durable_names.get(path)
+            if now is not then and self.random.random() < 0.5:
+                if now is None:
+                    del self.durable_names[path]
+                else:
+                    self.durable_names[path] = now
+        for path in sorted(self.durable_names):
+            self._lose(self.durable_names[path])
+        self.names = dict(self.durable_names)
+
+    def _lose(self, inode: Inode) -> None:
+        for offset, data in inode.pending:
+            if data is None:
+                if self.random.random() < 0.7:
+                    _apply(inode.durable, offset, None)
+                continue
+            for start in range(0, len(data), SECTOR_BYTES):
+                if self.random.random() < 0.5:
+                    _apply(inode.durable, offset + start, data[start : start + SECTOR_BYTES])
+        inode.pending = []
+        inode.cache = bytearray(inode.durable)
+
+    def flip(self, path: str, at: int, bit: int = 0) -> None:
+        """Bit rot at rest."""
+        for buffer in (self.names[path].durable, self.names[path].cache):
+            buffer[at] ^= 1 << bit
+
+    def used_bytes(self) -> int:
+        """Sectors that hold something."""
+        return sum(len(bytes(inode.cache).rstrip(b"\0")) for inode in self.names.values())
+
+    def tick(self, operation: str, path: str, process: int) -> None:
+        """One operation: it may be the last one, or a faulty one."""
+        if process != self.process or self.dead:
+            raise OSError(errno.EBADF, "file of a dead process", path)
+        self.operation_count += 1
+        for fault in self.faults:
+            if fault.operation == operation and fault.path in path and fault.count:
+                if fault.skip:
+                    fault.skip -= 1
+                    continue
+                fault.count -= 1
+                raise OSError(fault.error, "injected", path)
+        if self.countdown is not None and operation != "read":
+            if self.countdown == 0:
+                self.dead = True
+                raise OSError(errno.EBADF, "the process ends here", path)
+            self.countdown -= 1
+
+    # -- Files -------------------------------------------------------------------------------
+
+    def open(self, path: str, *, create: bool = False) -> "CrashFile":
+        if path not in self.names:
+            if not create:
+                raise FileNotFoundError(errno.ENOENT, "no such file", path)
+            self.tick("create", path, self.process)
+            if posixpath.dirname(path) not in self.directories:
+                raise FileNotFoundError(errno.ENOENT, "no such directory", path)
+            self.names[path] = Inode()
+        return CrashFile(self, path, self.names[path])
+
+    def exists(self, path: str) -> bool:
+        return path in self.names or path in self.directories
+
+    def listdir(self, path: str) -> list[str]:
+        found = [name for name in self.names if posixpath.dirname(name) == path]
+        found += [name for name in self.directories if posixpath.dirname(name) == path and name != path]
+        return sorted(posixpath.basename(name) for name in found)
+
+    def makedirs(self, path: str) -> None:
+        while path not in self.directories:
+            self.directories.add(path)
+            path = posixpath.dirname(path)
+
+    def rename(self, source: str, target: str) -> None:
+        self.tick("rename", target, self.process)
+        self.names[target] = self.names.pop(source)
+
+    def unlink(self, path: str) -> None:
+        self.tick("unlink", path, self.process)
+        if path not in self.names:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        del self.names[path]
+
+    def rmdir(self, path: str) -> None:
+        if self.listdir(path):
+            raise OSError(errno.ENOTEMPTY, "not empty", path)
+        self.directories.discard(path)
+
+    def sync_directory(self, path: str) -> None:
+        self.tick("sync", path, self.process)
+        for name in [name for name in self.durable_names if posixpath.dirname(name) == path and name not in self.names]:
+            del self.durable_names[name]
+        for name, inode in self.names.items():
+            if posixpath.dirname(name) == path:
+                self.durable_names[name] = inode
+
+    def lock(self, path: str) -> Callable[[], None]:
+        if path in self.locked:
+            raise BlockingIOError(errno.EAGAIN, "locked", path)
+        self.open(path, create=True)
+        self.locked.add(path)
+        process = self.process
+
+        def release() -> None:
+            if process == self.process:
+                self.locked.discard(path)
+
+        return release
+
+    def disk_space(self, path: str) -> DiskSpace:
+        return DiskSpace(self.capacity_bytes, max(0, self.capacity_bytes - self.used_bytes()))
+
+    def memory_bytes(self) -> int:
+        return 1 << 30
+
+
+class CrashFile:
+    """A descriptor of the process that opened it."""
+
+    def __init__(self, files: CrashFiles, path: str, inode: Inode) -> None:
+        self._files = files
+        self._path = path
+        self._inode = inode
+        self._process = files.process
+        self._open = True
+
+    def _tick(self, operation: str) -> None:
+        if not self._open:
+            raise OSError(errno.EBADF, "closed", self._path)
+        self._files.tick(operation, self._path, self._process)
+
+    def size(self) -> int:
+        return len(self._inode.cache)
+
+    def pread(self, count: int, offset: int) -> bytes:
+        self._tick("read")
+        return bytes(self._inode.cache[offset : offset + count])
+
+    def pread_cached(self, count: int, offset: int) -> bytes | None:
+        if not self._files.cached_reads:
+            return None
+        data = self.pread(count, offset)
+        return data if len(data) == count else None
+
+    def pwritev(self, buffers: Sequence[Buffer], offset: int) -> int:
+        self._tick("write")
+        data = b"".join(bytes(buffer) for buffer in buffers)
+        files = self._files
+        room = files.capacity_bytes - files.used_bytes()
+        if len(data) > room:
+            data = data[: max(0, room)]
+            if not data:
+                raise OSError(errno.ENOSPC, "no space left", self._path)
+        if files.short_writes and len(data) > 1 and files.random.random() < 0.3:
+            data = data[: files.random.randrange(1, len(data))]
+        _apply(self._inode.cache, offset, data)
+        self._inode.pending.append((offset, data))
+        return len(data)
+
+    def truncate(self, size: int) -> None:
+        self._tick("truncate")
+        _apply(self._inode.cache, size, None)
+        self._inode.pending.append((size, None))
+
+    def sync(self) -> None:
+        inode = self._inode
+        try:
+            self._tick("sync")
+        except OSError as error:
+            if error.errno != errno.EBADF:
+                inode.pending = []  # marked as written, and never to be: still readable
+            raise
+        self._files.syncs.append(self._path)
+        for offset, data in inode.pending:
+            _apply(inode.durable, offset, data)
+        inode.pending = []
+
+    def close(self) -> None:
+        self._open = False

@@ -1,0 +1,182 @@
+"""A store on files in memory, with a clock that stands still and threads that run in the loop."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from lockstep.broker.store import FlushMode, Identity, Store, StoreConfig
+from lockstep.protocol.record import encode_record
+from lockstep.protocol.sequence import FrameSequence, seal
+from lockstep.runtime.host import Host
+from support.crash_files import CrashFiles
+
+BORN_HOST = bytes([127, 0, 0, 1, 0, 0, 0x1F, 0x90])
+IDENTITY = Identity("test", "broker-a")
+PATH = "/store"
+
+
+class StillClock:
+    """Moves when told to."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_700_000_000_000
+
+    def monotonic_ms(self) -> int:
+        return self.now_ms
+
+    def monotonic_us(self) -> int:
+        return self.now_ms * 1000
+
+    def boot_ms(self) -> int:
+        return self.now_ms
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
+
+class SeededRandom:
+    def __init__(self, seed: int) -> None:
+        self._random = Random(seed)
+
+    def token(self, count: int) -> bytes:
+        return self._random.randbytes(count)
+
+    def uniform(self, low: float, high: float) -> float:
+        return self._random.uniform(low, high)
+
+    def below(self, limit: int) -> int:
+        return self._random.randrange(limit)
+
+
+class LoopThreads:
+    """`run` gives the loop one turn, then calls. With `held` set, it waits for it first."""
+
+    def __init__(self) -> None:
+        self.held: asyncio.Event | None = None
+        self.run_count = 0
+
+    async def run(self, function: Callable[..., Any], *args: object) -> Any:
+        self.run_count += 1
+        await asyncio.sleep(0)
+        if self.held is not None:
+            await self.held.wait()
+        return function(*args)
+
+    def start_daemon(self, function: Callable[[], None], name: str) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
+class Recorded:
+    """A Replay that writes down what it is told."""
+
+    snapshots: list[object] = field(default_factory=list)
+    states: list[bytes] = field(default_factory=list)
+    frames: list[tuple[str, int, int, int, FrameSequence, int, int]] = field(default_factory=list)
+    on_state: Callable[[bytes], None] | None = None
+
+    def snapshot(self, plain: object) -> None:
+        self.snapshots.append(plain)
+
+    def state(self, body: bytes) -> None:
+        self.states.append(body)
+        if self.on_state is not None:
+            self.on_state(body)
+
+    def frame(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        physical_offset: int,
+        sequence: FrameSequence,
+        record_count: int,
+        store_timestamp: int,
+    ) -> None:
+        self.frames.append((topic, queue_id, queue_offset, physical_offset, sequence, record_count, store_timestamp))
+
+
+def config(**settings: Any) -> StoreConfig:
+    """Small files: 16 KiB of log, 32 entries."""
+    values: dict[str, Any] = {
+        "path": PATH,
+        "segment_bytes": 16 * 1024,
+        "queue_file_entries": 32,
+        "disk_reserve_bytes": 0,
+        "disk_used_percent_max": 100,
+        "flush_interval_ms": 1,
+    }
+    return StoreConfig(**{**values, **settings})
+
+
+def host_of(files: CrashFiles) -> Host:
+    clock: Any = StillClock()
+    return Host(clock, SeededRandom(7), files, LoopThreads(), lambda: "boot-1")
+
+
+async def open_store(files: CrashFiles, *, host: Host | None = None, recorded: Recorded | None = None, **settings: Any) -> Store:
+    """Opened, recovered and synced."""
+    store = await Store.open(config(**settings), host or host_of(files), IDENTITY)
+    await store.recover(recorded or Recorded())
+    await store.sync()
+    return store
+
+
+def record(body: bytes, *, topic: str = "orders", queue_id: int = 0, properties: bytes = b"", **fields: int) -> bytes:
+    return encode_record(topic.encode(), queue_id, body, properties, born_ms=1_700_000_000_000, **fields)
+
+
+def append(store: Store, *bodies: bytes, topic: str = "orders", queue_id: int = 0, properties: bytes = b"") -> int:
+    """One frame; its first queue offset."""
+    frame = b"".join(record(body, topic=topic, queue_id=queue_id, properties=properties) for body in bodies)
+    return store.append_frame(topic, queue_id, frame, len(bodies), born_host=BORN_HOST).queue_offset
+
+
+def sequenced(bodies: list[bytes], *, first: int, previous_crc: int, epoch: int = 1, **place: Any) -> tuple[bytes, FrameSequence]:
+    """An idempotent frame and its sequence."""
+    sequence = FrameSequence("ab" * 16, 0, epoch, first, len(bodies), False, 0)
+    return seal([record(body, **place) for body in bodies], sequence, previous_crc)
+
+
+async def confirmed(store: Store) -> None:
+    """Waits until everything appended is confirmed."""
+    done = asyncio.get_running_loop().create_future()
+    store.when_confirmed(lambda: done.done() or done.set_result(None))
+    await done
+
+
+def abandon(store: Store) -> None:
+    """The process is gone: its tasks never run again."""
+    store._flusher.abandon()
+    for task in list(store._tasks._tasks):
+        task.cancel()
+
+
+def bodies_of(parts: list[bytes]) -> list[bytes]:
+    from lockstep.protocol.record import RecordView, split_records
+
+    data = b"".join(parts)
+    return [RecordView(data, start).body for start, _ in split_records(data)]
+
+
+async def everything(store: Store, topic: str = "orders", queue_id: int = 0) -> list[bytes]:
+    """Bodies of all that readers may see, from the minimum on."""
+    offset, _ = store.bounds(topic, queue_id)
+    found: list[bytes] = []
+    while True:
+        result = await store.read_cold(topic, queue_id, offset, max_count=7, max_bytes=4096)
+        if not result.parts and result.next_offset <= offset:
+            return found
+        bodies = bodies_of(result.parts)
+        assert len(bodies) == result.count
+        found += bodies
+        offset = result.next_offset
+
+
+SYNC = FlushMode.SYNC
+ASYNC = FlushMode.ASYNC
