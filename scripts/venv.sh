@@ -1,0 +1,22 @@
+# Sourced by the other scripts: makes .venv and puts the project with the extra $1 into it, unless it is there already.
+# Needs Python 3.11 or newer and its venv module, nothing else.
+
+root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+python="${PYTHON:-python3}"
+
+fail() { printf '%s\n' "$1" >&2; exit 1; }
+
+command -v "$python" >/dev/null 2>&1 || fail "python3 is missing: install the package python3 (3.11 or newer), then run this again."
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+    fail "$("$python" --version 2>&1) is too old: lockstep needs Python 3.11 or newer. Name another one with PYTHON=/path/to/python3."
+"$python" -c 'import venv, ensurepip' 2>/dev/null || fail "Python's venv module is missing: install the package python3-venv, then run this again."
+
+install_project() {
+    local extra="$1" stamp
+    stamp="$root/.venv/installed-$extra-$("$python" -c 'import hashlib, sys; print(hashlib.sha256(open(sys.argv[1], "rb").read()).hexdigest()[:16])' "$root/pyproject.toml")"
+    [ -e "$stamp" ] && return
+    [ -x "$root/.venv/bin/python" ] || { echo "making $root/.venv …" >&2; "$python" -m venv "$root/.venv"; }
+    echo "installing lockstep-mq[$extra] and what it needs …" >&2
+    "$root/.venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable "$root[$extra]"
+    touch "$stamp"
+}

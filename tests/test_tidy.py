@@ -1,0 +1,127 @@
+"""The house keeps its plan: roots, floors, clocks, tasks, documents."""
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+FLOORS = {"protocol": 0, "runtime": 1, "broker": 2, "nameserver": 2, "client": 2, "admin": 3, "testing": 3, "dashboard": 3, "spark": 3}
+PEERS = {("dashboard", "admin")}
+"""Imports within one floor that the plan allows."""
+PURE_FORBIDDEN = {"asyncio", "socket", "time", "random", "os", "logging", "threading", "structlog", "uvloop", "secrets", "uuid"}
+WORLD = {"runtime/lockstep/runtime/clock.py", "runtime/lockstep/runtime/host.py", "runtime/lockstep/runtime/files.py"}
+"""The only product files that reach clocks, randomness, files and threads themselves."""
+WORLD_CALLS = re.compile(
+    r"\btime\.(time|monotonic|perf_counter|sleep|clock_gettime)|\bdatetime\.now|\brandom\.|\buuid4|\bos\.(urandom|open|rename|remove|unlink|fsync|fdatasync|pwrite|pread)"
+    r"|\bthreading\.|\basyncio\.to_thread|\brun_in_executor|(?<![\w.])open\("
+)
+
+
+def roots() -> list[str]:
+    return sorted(path.parents[1].name for path in ROOT.glob("*/lockstep/*") if path.is_dir() and path.name != "__pycache__")
+
+
+def sources() -> Iterator[Path]:
+    for root in roots():
+        yield from sorted((ROOT / root / "lockstep").rglob("*.py"))
+
+
+def place(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def imported(path: Path) -> Iterator[str]:
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+
+
+def test_pyproject_names_exactly_the_roots_on_disk() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    hatch = project["tool"]["hatch"]["build"]
+    assert sorted(hatch["targets"]["wheel"]["packages"]) == [f"{root}/lockstep" for root in roots()]
+    assert sorted(hatch["dev-mode-dirs"]) == roots()
+    assert sorted(set(project["tool"]["pytest"]["ini_options"]["pythonpath"]) - {"tests"}) == roots()
+    assert sorted(project["tool"]["mypy"]["mypy_path"].split(":")) == roots()
+
+
+def test_every_root_holds_one_typed_slice_of_the_namespace() -> None:
+    assert not list(ROOT.glob("*/lockstep/__init__.py")), "an __init__.py in lockstep/ breaks the namespace package"
+    for root in roots():
+        assert (ROOT / root / "lockstep" / root / "py.typed").exists(), root
+
+
+@pytest.mark.parametrize("path", sources(), ids=place)
+def test_a_file_imports_only_from_floors_below(path: Path) -> None:
+    here = path.relative_to(ROOT).parts[0]
+    for name in imported(path):
+        if name.startswith("lockstep."):
+            there = name.split(".")[1]
+            assert there == here or FLOORS[there] < FLOORS[here] or (here, there) in PEERS, f"{place(path)} imports {name}"
+
+
+@pytest.mark.parametrize("path", [p for p in sources() if place(p).startswith("protocol/")], ids=place)
+def test_protocol_is_pure(path: Path) -> None:
+    assert not PURE_FORBIDDEN & {name.split(".")[0] for name in imported(path)}
+
+
+@pytest.mark.parametrize("path", [p for p in sources() if "/tables/" in place(p) or place(p).endswith(("coordination.py", "route_table.py"))], ids=place)
+def test_tables_are_pure(path: Path) -> None:
+    assert not (PURE_FORBIDDEN - {"os"}) & {name.split(".")[0] for name in imported(path)}
+
+
+@pytest.mark.parametrize("path", [p for p in sources() if place(p) not in WORLD and "/admin/demo/" not in place(p)], ids=place)
+def test_clocks_randomness_files_and_threads_are_handed_in(path: Path) -> None:
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        code = line.split("#")[0]
+        found = WORLD_CALLS.search(code)
+        assert not found or "# world:" in line, f"{place(path)}:{number} reaches the world by itself: {line.strip()}"
+
+
+@pytest.mark.parametrize("path", sources(), ids=place)
+def test_every_task_has_an_owner(path: Path) -> None:
+    if place(path) == "runtime/lockstep/runtime/daemon.py":
+        return
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Attribute) and node.attr in {"create_task", "ensure_future"}:
+            owner = node.value.id if isinstance(node.value, ast.Name) else ""
+            assert owner in {"group", "tasks"}, f"{place(path)}:{node.lineno} starts a task that nobody owns"
+
+
+@pytest.mark.parametrize("path", sources(), ids=place)
+def test_broad_except_stands_only_where_everything_ends(path: Path) -> None:
+    if path.name in {"dispatch.py", "daemon.py"}:
+        return
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.ExceptHandler):
+            names = {name.id for name in ast.walk(node.type) if isinstance(name, ast.Name)} if node.type else {"(bare)"}
+            if names & {"Exception", "BaseException", "(bare)"}:
+                line = path.read_text().splitlines()[node.lineno - 1]
+                assert "# listener:" in line or "# re-raised" in line, f"{place(path)}:{node.lineno} catches everything"
+
+
+@pytest.mark.parametrize("path", sources(), ids=place)
+def test_nothing_is_left_for_later(path: Path) -> None:
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        assert not re.search(r"\b(TODO|FIXME|XXX)\b", line), f"{place(path)}:{number}"
+
+
+def test_invariants_name_tests_that_exist() -> None:
+    text = (ROOT / "docs" / "invariants.md").read_text()
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text)
+    assert {f"O{n}" for n in range(1, 9)} <= set(re.findall(r"\bO[1-8]\b", text))
+    assert named
+    for file, test in named:
+        assert f"def {test}(" in (ROOT / file).read_text(), f"{file}::{test} is named in docs/invariants.md and does not exist"
