@@ -79,8 +79,8 @@ class Books:
         """Of the start that wrote last."""
         self.holding = False
         """Durable: a suffix of the log is assumed lost, nobody is granted a queue for the grace (ordering.md 7)."""
-        self.contracts_held = False
-        """The session timeout after a start: recorded contracts stand even without a member."""
+        self.contracts_held: dict[str, None] = {}
+        """Groups whose contract was recorded before the start: it stands for the session timeout even without a member."""
         self.classic_connections: dict[str, int] = {}
         """Client id of a classic member → its connection now."""
         self.wake: Callable[[], None] | None = None
@@ -117,7 +117,7 @@ class Books:
         return [] if layout is None else [queue for queue in layout.read_queues if queue.broker_name == name]
 
     def ruled(self, group: Group) -> bool:
-        """Whether this broker's list alone says whose a queue is; else RocketMQ's rule over all queues is in force, which one broker can't judge."""
+        """Whether this broker's list says whose a queue is; else RocketMQ's rule over all queues does, which one broker can't judge."""
         return group.contract is not None and group.contract.allocate == BY_BROKER and not group.classic
 
     def owner(self, group: Group, topic: str, queue_id: int) -> str | None:
@@ -178,7 +178,7 @@ class Books:
     def settle(self, name: str) -> None:
         """Drops the contract when the last member is gone. One that has left and still drains a queue is not gone."""
         group = self.groups.get(name)
-        if group is None or group.contract is None or group.members or self.contracts_held or self.locks.sessions_holding(name):
+        if group is None or group.contract is None or group.members or name in self.contracts_held or self.locks.sessions_holding(name):
             return
         self.end_group(name)
         self.groups.agree(name, None)

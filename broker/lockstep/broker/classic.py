@@ -95,7 +95,9 @@ class ClassicRules:
 
     def _free(self, key: Key) -> None:
         del self._leases[key]
-        self._books.free(key)
+        holder = self._books.locks.holder(key)
+        if holder is not None and holder.classic:
+            self._books.free(key)
 
     def _is_holder(self, holder: Lock, client_id: str | None) -> bool:
         return holder.classic and holder.client_id == client_id
@@ -139,9 +141,8 @@ class ClassicRules:
         if not self._may_commit(connection, key):
             self.refused_update_count += 1
             holder = books.locks.holder(key)
-            raise NoPermission(
-                f"{topic} queue {queue_id} is held by {holder.client_id if holder else 'nobody'} of group {group}: the offset is not taken"
-            )
+            assert holder is not None, "a free queue takes commits"
+            raise NoPermission(f"{topic} queue {queue_id} is held by {holder.client_id} of group {group}: the offset is not taken")
         end = books.bounds.end_offset(topic, queue_id)
         if not 0 <= offset <= end:
             raise LocalProtocolError(f"offset {offset} of {topic} queue {queue_id}: expected 0 to {end}, where the queue ends")

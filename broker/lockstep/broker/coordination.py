@@ -53,7 +53,7 @@ def next_term(last_term: int, wall_ms: int) -> int:
 class Coordination:
     """The one door. An answer that is None means: the connection is being closed (see `drain`), say nothing.
 
-    Start:   restore() the snapshot, apply() the changes behind it, started(next_term(c.term, wall_ms), …); sync the log; open the port; opened().
+    Start:   restore() the snapshot, apply() what follows it, started(next_term(c.term, wall_ms), …), sync the log, open the port, opened().
     Running: heard() for every frame that comes in, the calls below, tick() when it says; drain() whenever `wake` was called.
     """
 
@@ -132,6 +132,7 @@ class Coordination:
         `assumed_loss`: the machine crashed under async flush, so a visible suffix of the log, grants in it included, may be gone.
         """
         books = self._books
+        assert term > books.term, "a term never falls"
         books.fence.start(term)
         books.do(("broker.term", term))
         if assumed_loss:
@@ -150,7 +151,7 @@ class Coordination:
 
     def _begin_grace(self, now_ms: int) -> None:
         self._ticked_ms = now_ms
-        self._books.contracts_held = True
+        self._books.contracts_held = {group.name: None for group in self._books.groups if group.contract is not None}
         self._membership.recorded(now_ms)
         self._classic.recorded(now_ms)
 
@@ -177,7 +178,7 @@ class Coordination:
         self._classic.expire(now_ms)
         held_until = self._opened_ms + books.config.session_timeout_ms
         if books.contracts_held and now_ms >= held_until:
-            books.contracts_held = False
+            books.contracts_held = {}
             for group in books.groups:
                 books.settle(group.name)
         if books.holding and now_ms >= self._opened_ms + books.config.disconnect_grace_ms:
@@ -235,14 +236,18 @@ class Coordination:
         if known.contract is not None:
             for each in known.contract.subscriptions:
                 if each.topic == topic:
-                    return each
+                    return replace(each, sub_version=known.sub_versions.get(topic, 0))
         return known.subscriptions.get(topic)
 
     # ------------------------------------------------------------------------------------------------- locks and progress
 
     def times_needed(self, connection: int, body: ReconcileBody) -> tuple[StartPolicy, ...]:
-        """Start policies by time that this LOCK will resolve: look up each of this broker's queues of the topic, pass them to `reconcile`."""
+        """Start policies by time that this LOCK will resolve: look up `own_queue_ids` of the topic, pass the offsets to `reconcile`."""
         return self._reconciliation.times_needed(connection, body)
+
+    def own_queue_ids(self, topic: str) -> list[int]:
+        """This broker's readable queues of the topic."""
+        return [queue.queue_id for queue in self._books.own_queues(topic)]
 
     def reconcile(self, connection: int, body: ReconcileBody, now_ms: int, by_time: OffsetsByTime | None = None) -> ReconcileReply | None:
         """LOCK_BATCH_MQ of a session. The answer waits until the log is confirmed."""

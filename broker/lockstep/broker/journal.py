@@ -10,7 +10,7 @@ holds may be applied again: the end is the same.
 from collections.abc import Callable
 from typing import Any
 
-import msgpack
+import msgpack  # type: ignore[import-untyped]
 
 from lockstep.protocol.errors import StoreError
 

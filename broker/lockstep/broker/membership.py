@@ -1,7 +1,7 @@
 """Who is there: heartbeats, leaving, closed connections, silence (ordering.md 1, 6, 10). RocketMQ: ClientManageProcessor, ConsumerManager.
 
-A session joins a group by HEART_BEAT. It leaves by UNREGISTER_CLIENT, by a later HEART_BEAT that does not name the group, or when it is over;
-its locks it loses only when it is over or lets them go. A classic client leaves with its connection, or after 120 s of silence.
+A session joins a group by HEART_BEAT. It leaves by UNREGISTER_CLIENT, by a later HEART_BEAT that does not name the group, or when it is
+over; its locks it loses only when it is over or lets them go. A classic client leaves with its connection, or after 120 s of silence.
 """
 
 from dataclasses import dataclass
@@ -66,9 +66,7 @@ class Membership:
         if body.session is not None and (len(body.session) != SESSION_DIGITS or body.session.strip("0123456789abcdef")):
             raise LocalProtocolError(f"session of client {body.client_id}: expected {SESSION_DIGITS} lower-case hex digits")
         if len(body.consumers) > GROUPS_PER_CLIENT_MAX:
-            raise LocalProtocolError(
-                f"client {body.client_id} names {len(body.consumers)} consumer groups, {GROUPS_PER_CLIENT_MAX} allowed"
-            )
+            raise LocalProtocolError(f"client {body.client_id} names {len(body.consumers)} groups, {GROUPS_PER_CLIENT_MAX} allowed")
         for entry in body.consumers:
             check_group(entry.group)
             for subscription in entry.subscriptions:
@@ -99,14 +97,21 @@ class Membership:
         elif group is None or group.contract is None:
             books.groups.agree(entry.group, offered)
         books.join(entry.group, session.client_id, session.id)
+        self._note_versions(entry)
         return None
+
+    def _note_versions(self, entry: ConsumerGroup) -> None:
+        group = self._books.groups.get(entry.group)
+        assert group is not None, "it was joined"
+        for each in entry.subscriptions:
+            group.sub_versions[each.topic] = max(each.sub_version, group.sub_versions.get(each.topic, 0))
 
     def _conflict(self, group: Group, here: ConsumerGroup, session: Session, asked: ConsumerGroup) -> SubscriptionConflict | None:
         """None: nobody else stands by the old contract, so it may be changed."""
         books = self._books
         others = [client_id for client_id in group.member_ids if client_id != session.client_id]
         draining = [each for each in books.locks.sessions_holding(group.name) if each != session.id]
-        if not others and not draining and not books.contracts_held:
+        if not others and not draining and group.name not in books.contracts_held:
             return None
         connected = [client_id for client_id in others if self._connected(group, client_id)]
         text = f"group {group.name} has another contract at {books.config.broker_name}: {'; '.join(differences(here, asked))}. "
@@ -206,6 +211,7 @@ class Membership:
             books.join(entry.group, body.client_id, None)
             self._classic[entry.group, body.client_id] = ClassicSeen(connection, now_ms + books.config.classic_member_ms)
             books.classic_connections[body.client_id] = connection
+            self._note_versions(entry)
             group = books.groups.get(entry.group)
             assert group is not None, "it was joined"
             known = group.subscriptions
@@ -219,7 +225,9 @@ class Membership:
         del self._classic[name, client_id]
         if not any(client == client_id for _, client in self._classic):
             self._books.classic_connections.pop(client_id, None)
-        self._books.leave(name, client_id)
+        group = self._books.groups.get(name)
+        if group is not None and group.members.get(client_id) is None:
+            self._books.leave(name, client_id)
 
     def classic_client(self, connection: int) -> str | None:
         """The classic client whose heartbeat came on this connection."""

@@ -44,8 +44,8 @@ from lockstep.protocol.queue import MessageQueue
 ITEMS_MAX = 100_000
 """Items in one LOCK or SYNC: a frame of 16 MiB holds about as many."""
 
-OffsetsByTime = Mapping[tuple[str, int], int]
-"""(topic, queue id) → offset of the start policy's time."""
+OffsetsByTime = Mapping[Key, int]
+"""(group, topic, queue id) → offset at the time that the group's start policy names."""
 
 
 class Reconciliation:
@@ -206,7 +206,7 @@ class Reconciliation:
             return minimum
         if policy.where is StartPoint.LAST_OFFSET:
             return end
-        return max(minimum, min(end, by_time.get((queue.topic, queue.queue_id), 0)))
+        return max(minimum, min(end, by_time.get((policy.group, queue.topic, queue.queue_id), 0)))
 
     def _begin(self, key: Key) -> None:
         """A queue that was added after the start policy was resolved begins at 0."""

@@ -1,7 +1,7 @@
 """Groups: their contract, their members, the version of the member list. RocketMQ: ConsumerManager, ConsumerGroupInfo.
 
-Every change of a list goes through one path, which raises the version (term, counter) and remembers the group for the notice. The counter is
-one for the whole broker and begins with each term, so that a version never falls, not even for a group that was gone in between.
+Every change of a list goes through one path, which raises the version (term, counter) and remembers the group for the notice. The counter
+is one for the whole broker and begins with each term, so that a version never falls, not even for a group that was gone in between.
 """
 
 from collections.abc import Iterator
@@ -23,6 +23,8 @@ class Group:
     version: int = 0
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     """What classic members subscribe to, as RocketMQ keeps it: by topic, last newer version wins. Not durable."""
+    sub_versions: dict[str, int] = field(default_factory=dict)
+    """The highest version that any member has named, by topic: a pull with a higher one came before its heartbeat. Not durable."""
 
     @property
     def classic(self) -> bool:
@@ -82,11 +84,6 @@ class GroupTable:
         """The groups whose lists changed since the last call."""
         changed, self._changed = self._changed, {}
         return list(changed)
-
-    @property
-    def list_changes(self) -> int:
-        """How many lists wait for their notice."""
-        return len(self._changed)
 
     def apply(self, change: Change) -> None:
         """One change: live or from the log."""

@@ -39,7 +39,8 @@ class Fence:
 
     def draw(self) -> int:
         self._counter += 1
-        assert self.term and self._counter < 1 << 32, "fencing numbers need a term, and 2^32 of one term suffice"
+        assert self.term, "fencing numbers need a term"
+        assert self._counter < 1 << 32, "2^32 numbers of one term suffice"
         return self.term << 32 | self._counter
 
 
@@ -127,10 +128,10 @@ class LockTable:
         match change:
             case ("lock.granted", group, topic, queue_id, epoch, session, client_id):
                 self._put((group, topic, queue_id), Lock(epoch, session, client_id, True))
-            case ("lock.freed", *key):
-                self._hold_or_free(key, held=False)
-            case ("lock.held", *key):
-                self._hold_or_free(key, held=True)
+            case ("lock.freed", group, topic, queue_id):
+                self._hold_or_free((group, topic, queue_id), held=False)
+            case ("lock.held", group, topic, queue_id):
+                self._hold_or_free((group, topic, queue_id), held=True)
             case ("lock.ended", group, topic, queue_id, epoch):
                 self._put((group, topic, queue_id), Lock(epoch, None, None, False))
             case ("lock.group_ended", group, epoch):
@@ -171,11 +172,10 @@ class LockTable:
         if not held:
             del self._held_by[session]
 
-    def _hold_or_free(self, key: list[Any], *, held: bool) -> None:
-        group, topic, queue_id = key
-        lock = self.get((group, topic, queue_id))
+    def _hold_or_free(self, key: Key, *, held: bool) -> None:
+        lock = self.get(key)
         if lock is not None:
-            self._put((group, topic, queue_id), replace(lock, held=held))
+            self._put(key, replace(lock, held=held))
 
     def _drop_topic(self, topic: str) -> None:
         for key in self.of_topic(topic):

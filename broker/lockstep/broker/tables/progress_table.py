@@ -103,9 +103,7 @@ class ProgressTable:
 
     def snapshot(self) -> dict[str, Any]:
         return {
-            "queues": [
-                [*key, p.generation, p.offset, p.attempts, *(p.gap or (None, None))] for key, p in sorted(self, key=lambda item: item[0])
-            ],
+            "queues": [self._row(key) for key in sorted(self._progress)],
             "since": [[*key, since] for key, since in sorted(self._since.items())],
         }
 
@@ -114,6 +112,10 @@ class ProgressTable:
             self.apply(("progress.set", *row))
         for group, topic, since in plain["since"]:
             self._since[group, topic] = since
+
+    def _row(self, key: Key) -> list[Any]:
+        progress = self._progress[key]
+        return [*key, progress.generation, progress.offset, progress.attempts, *(progress.gap or (None, None))]
 
     def _do(self, change: Change) -> None:
         self.apply(change)

@@ -1,0 +1,63 @@
+"""HEART_BEAT, UNREGISTER_CLIENT, member lists, group status. RocketMQ: ClientManageProcessor, ConsumerManageProcessor."""
+
+from lockstep.broker.coordination import Coordination
+from lockstep.protocol.bodies import GroupStatusReply, HeartbeatBody
+from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.errors import SubscriptionGroupNotExist, SystemError_
+from lockstep.protocol.headers.clients import GroupHeader, GroupStatusHeader, UnregisterClientHeader
+from lockstep.runtime.dispatch import HELD, Outcome, Request, handles
+from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.host import Host
+
+
+class ClientProcessor:
+    """Who is there."""
+
+    def __init__(self, host: Host, coordination: Coordination) -> None:
+        self._clock = host.clock
+        self._coordination = coordination
+        self._peers: dict[int, str] = {}
+        """Connection → peer of those that have sent HEART_BEAT."""
+
+    @handles(RequestCode.HEART_BEAT, None, HeartbeatBody)
+    def heartbeat(self, request: Request) -> Outcome:
+        """What the broker starts itself on this connection speaks the codec of its heartbeat."""
+        endpoint = request.endpoint
+        endpoint.codec = request.command.codec
+        if endpoint.id not in self._peers:
+            self._peers[endpoint.id] = endpoint.peer
+            endpoint.on_close.append(self._forget)
+        reply = self._coordination.heartbeat(endpoint.id, request.body, self._clock.boot_ms())
+        return HELD if reply is None else request.reply(body=reply)
+
+    @handles(RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader)
+    def unregister(self, request: Request) -> Outcome:
+        """Off the list at once; session and locks stay. A producer group has nothing to leave."""
+        header: UnregisterClientHeader = request.header
+        if header.consumer_group is not None:
+            now_ms = self._clock.boot_ms()
+            if not self._coordination.unregister(request.endpoint.id, header.client_id, header.consumer_group, now_ms):
+                return HELD
+        return request.reply()
+
+    @handles(RequestCode.GET_CONSUMER_LIST_BY_GROUP, GroupHeader)
+    def member_list(self, request: Request) -> Outcome:
+        header: GroupHeader = request.header
+        members = self._coordination.member_list(header.consumer_group)
+        if members is None:
+            raise SystemError_(f"no consumer for this group, {header.consumer_group}")
+        return request.reply(body=members)
+
+    @handles(RequestCode.GROUP_STATUS, GroupStatusHeader)
+    def group_status(self, request: Request) -> Outcome:
+        header: GroupStatusHeader = request.header
+        names = self._coordination.groups()
+        if header.consumer_group is None:
+            return request.reply(body=GroupStatusReply(names))
+        status = self._coordination.status(header.consumer_group, self._clock.boot_ms(), lambda connection: self._peers.get(connection, ""))
+        if status is None:
+            raise SubscriptionGroupNotExist(f"nothing is known of group {header.consumer_group} at {self._coordination.config.broker_name}")
+        return request.reply(body=GroupStatusReply(names, status))
+
+    def _forget(self, endpoint: Endpoint, _reason: str) -> None:
+        self._peers.pop(endpoint.id, None)

@@ -1,0 +1,93 @@
+"""LOCK_BATCH_MQ, UNLOCK_BATCH_MQ and SYNC. RocketMQ: AdminBrokerProcessor.lockBatchMQ, unlockBatchMQ.
+
+A connection with a session sends ReconcileBody, any other one LockBatchBody. Answers wait until the log is confirmed up to its end, also
+those that changed nothing: they may tell of a change that is not durable yet. An empty SYNC is proof of life and is answered at once.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from lockstep.broker.coordination import Coordination
+from lockstep.broker.tables.lock_table import Key
+from lockstep.protocol.bodies import LockBatchBody, ReconcileBody, StartPolicy, SyncBody
+from lockstep.protocol.codec.msgpack_body import decode_body
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.errors import LockstepError, RemoteProtocolError
+from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.dispatch import HELD, Outcome, Pending, Request, handles
+from lockstep.runtime.host import Host
+
+
+class TimeIndex(Protocol):
+    """What a start policy by time needs of the store."""
+
+    async def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int: ...
+
+    def when_confirmed(self, callback: Callable[[], None]) -> None: ...
+
+
+class LockProcessor:
+    """Who holds what, and how far it is."""
+
+    def __init__(self, host: Host, coordination: Coordination, store: TimeIndex, tasks: Tasks) -> None:
+        self._clock = host.clock
+        self._coordination = coordination
+        self._store = store
+        self._tasks = tasks
+
+    @handles(RequestCode.LOCK_BATCH_MQ)
+    def lock(self, request: Request) -> Outcome:
+        body = self._lock_body(request)
+        if isinstance(body, LockBatchBody):
+            return Pending(request.reply(body=self._coordination.classic_lock(body, self._clock.boot_ms())))
+        needed = self._coordination.times_needed(request.endpoint.id, body)
+        if needed:
+            self._tasks.spawn(self._lock_by_time(request, body, needed), "broker.lock-by-time")
+            return HELD
+        return self._reconcile(request, body, {})
+
+    @handles(RequestCode.UNLOCK_BATCH_MQ, None, LockBatchBody)
+    def unlock(self, request: Request) -> Outcome:
+        self._coordination.classic_unlock(request.body)
+        return Pending(request.reply())
+
+    @handles(RequestCode.SYNC, None, SyncBody)
+    def sync(self, request: Request) -> Outcome:
+        reply = self._coordination.sync(request.endpoint.id, request.body, self._clock.boot_ms())
+        if reply is None:
+            return HELD
+        command = request.reply(body=reply)
+        return Pending(command) if reply.items else command
+
+    def _lock_body(self, request: Request) -> ReconcileBody | LockBatchBody:
+        raw = request.command.body
+        if self._coordination.has_session(request.endpoint.id):
+            return decode_body(ReconcileBody, raw)
+        try:
+            return decode_body(LockBatchBody, raw)
+        except RemoteProtocolError as error:
+            try:
+                return decode_body(ReconcileBody, raw)
+            except RemoteProtocolError:
+                raise error from None
+
+    def _reconcile(self, request: Request, body: ReconcileBody, by_time: dict[Key, int]) -> Outcome:
+        reply = self._coordination.reconcile(request.endpoint.id, body, self._clock.boot_ms(), by_time)
+        return HELD if reply is None else Pending(request.reply(body=reply))
+
+    async def _lock_by_time(self, request: Request, body: ReconcileBody, needed: tuple[StartPolicy, ...]) -> None:
+        """The offsets of a start policy by time may have to be read from the disk: once per group and topic."""
+        try:
+            by_time = {}
+            for policy in needed:
+                assert policy.timestamp_ms is not None, "a policy by time names one"
+                for queue_id in self._coordination.own_queue_ids(policy.topic):
+                    offset = await self._store.offset_by_time(policy.topic, queue_id, policy.timestamp_ms)
+                    by_time[policy.group, policy.topic, queue_id] = offset
+            outcome = self._reconcile(request, body, by_time)
+        except LockstepError as error:
+            request.endpoint.send(request.reply(code=ResponseCode.SYSTEM_ERROR, remark=str(error)))
+            return
+        if isinstance(outcome, Pending):
+            command = outcome.command
+            self._store.when_confirmed(lambda: request.endpoint.send(command))
