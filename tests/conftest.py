@@ -1,0 +1,46 @@
+"""Every test: an error that nobody handled in the loop, or a task that outlives the test, fails it.
+
+Async tests run on asyncio's loop; those marked `both_loops` run on uvloop's too, those marked `frozen_clock` on one whose time stands
+still until the test advances it (the fixture `frozen`).
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+
+import pytest
+
+from support.loops import LOOPS, Factory, FrozenLoop, LoopWatch
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "both_loops: runs on asyncio's loop and on uvloop's")
+    config.addinivalue_line("markers", "frozen_clock: runs on a loop whose time stands still until the test advances it")
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Factory]:
+    if item.get_closest_marker("frozen_clock"):
+        return {"frozen": FrozenLoop}
+    return LOOPS if item.get_closest_marker("both_loops") else {"asyncio": LOOPS["asyncio"]}
+
+
+@pytest.fixture(autouse=True)
+def _watched(request: pytest.FixtureRequest) -> None:
+    """Set up before the other fixtures of an async test, so that it looks after they are all gone."""
+    if asyncio.iscoroutinefunction(getattr(request.node, "obj", None)):
+        request.getfixturevalue("loop_watch")
+
+
+@pytest.fixture
+async def loop_watch() -> AsyncIterator[LoopWatch]:
+    """What went wrong in this test's loop without anybody noticing. A test that expects such an error takes it from `errors`."""
+    watch = LoopWatch(asyncio.get_running_loop())
+    yield watch
+    await watch.check()
+
+
+@pytest.fixture
+async def frozen() -> FrozenLoop:
+    """The loop of a test marked `frozen_clock`."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, FrozenLoop), "mark the test with frozen_clock"
+    return loop

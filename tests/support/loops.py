@@ -1,0 +1,79 @@
+"""Loops under test, and what a loop must not be left with."""
+
+import asyncio
+import gc
+from collections.abc import Callable
+from typing import Any
+
+Factory = Callable[[], asyncio.AbstractEventLoop]
+
+LOOPS: dict[str, Factory] = {"asyncio": asyncio.new_event_loop}
+try:
+    import uvloop
+
+    LOOPS["uvloop"] = uvloop.new_event_loop
+except ImportError:
+    pass
+
+TURNS_TO_SETTLE = 20
+"""Loop turns that tasks and transports which are on their way out get before they count as leaked."""
+
+
+class FrozenLoop(asyncio.SelectorEventLoop):
+    """asyncio's loop with a clock that moves only when the test says so. For rules about time; no I/O with other processes."""
+
+    now = 1000.0
+
+    def time(self) -> float:
+        return self.now
+
+    async def advance(self, seconds: float) -> None:
+        """Time passes; every timer rings when it is due."""
+        target = self.now + seconds
+        while due := [handle.when() for handle in self._scheduled if not handle.cancelled() and handle.when() <= target]:  # type: ignore[attr-defined]
+            self.now = max(self.now, min(due))
+            await turns(4)
+        self.now = target
+        await turns(4)
+
+    def stall(self, seconds: float) -> None:
+        """The process stood still: time has passed and nothing has run."""
+        self.now += seconds
+
+
+class LoopWatch:
+    """Collects a loop's unhandled errors, and knows which tasks were there before."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._before = set(map(id, asyncio.all_tasks(loop)))
+        self.errors: list[dict[str, Any]] = []
+        loop.set_exception_handler(lambda _, context: self.errors.append(context))
+
+    async def check(self) -> None:
+        """Fails the test on an unhandled error or a leaked task."""
+        await turns(TURNS_TO_SETTLE)
+        gc.collect(1)
+        leaked = [task for task in asyncio.all_tasks(self._loop) if id(task) not in self._before and task is not asyncio.current_task()]
+        names = sorted(repr(task) for task in leaked)
+        assert not names, "tasks outlive the test: " + "; ".join(names)
+        assert not self.errors, "unhandled in the loop: " + "; ".join(
+            f"{error['message']}: {error.get('exception')!r}" for error in self.errors
+        )
+
+
+async def turns(count: int) -> None:
+    """Lets the loop turn `count` times."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def until(condition: Callable[[], bool], what: str = "condition", *, timeout_s: float = 10) -> None:
+    """Waits for real I/O to make `condition` true (polled: a turn at a time, then each millisecond); fails the test after `timeout_s`."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + timeout_s
+    turn = 0
+    while not condition():
+        assert loop.time() < end, f"never true: {what}"
+        await asyncio.sleep(0.001 if turn > 100 else 0)
+        turn += 1

@@ -1,0 +1,95 @@
+"""A server on loopback, and a peer that speaks bytes instead of requests."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from lockstep.protocol.command import Command
+from lockstep.protocol.frame import FrameBuffer, encode_frame
+from lockstep.runtime.endpoint import DEFAULT_LIMITS, Endpoint, EndpointLimits, Handler
+from lockstep.runtime.host import Host
+from lockstep.runtime.pool import connect
+from lockstep.runtime.server import Server
+
+
+@asynccontextmanager
+async def serving(
+    handler: Handler,
+    limits: EndpointLimits = DEFAULT_LIMITS,
+    *,
+    on_connect: Callable[[Endpoint], None] | None = None,
+    on_close: Callable[[Endpoint, str], None] | None = None,
+    **settings: Any,
+) -> AsyncIterator[Server]:
+    """A started server with one listener on a free port of loopback."""
+    server = Server(Host.real(), {"internal": ("127.0.0.1", 0)}, handler, limits, on_connect=on_connect, on_close=on_close, **settings)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.close()
+
+
+@asynccontextmanager
+async def dialled(server: Server, handler: Handler | None = None, limits: EndpointLimits = DEFAULT_LIMITS) -> AsyncIterator[Endpoint]:
+    """An endpoint connected to a server's internal listener."""
+    endpoint = await connect(Host.real(), server.addresses["internal"], handler=handler, limits=limits)
+    try:
+        yield endpoint
+    finally:
+        endpoint.abort("test over")
+        await endpoint.wait_closed()
+
+
+class RawPeer:
+    """The other end of a connection, byte by byte."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self._frames = FrameBuffer()
+
+    async def send(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def send_command(self, command: Command) -> None:
+        await self.send(encode_frame(command))
+
+    async def next(self) -> Command:
+        """The next frame that comes; EOFError when the connection ends before."""
+        while (command := self._frames.next()) is None:
+            data = await self.reader.read(65_536)
+            if not data:
+                raise EOFError
+            self._frames.feed(data)
+        return command
+
+    async def ended(self) -> bytes:
+        """Waits for the other end to close; what came before."""
+        data = b""
+        try:
+            while more := await self.reader.read(65_536):
+                data += more
+        except ConnectionError:
+            pass
+        return data
+
+    async def close(self) -> None:
+        self.writer.close()
+        try:
+            await self.writer.wait_closed()
+        except ConnectionError:
+            pass
+
+
+@asynccontextmanager
+async def raw_peer(server: Server) -> AsyncIterator[RawPeer]:
+    """Bytes to and from a server's internal listener."""
+    host, _, port = server.addresses["internal"].rpartition(":")
+    peer = RawPeer(*await asyncio.open_connection(host, int(port)))
+    try:
+        yield peer
+    finally:
+        await peer.close()

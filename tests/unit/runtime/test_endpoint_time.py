@@ -1,0 +1,188 @@
+"""What an endpoint does as time passes: time-outs of requests, slow frames, silence, and a process that stood still."""
+
+import asyncio
+
+import pytest
+
+from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.command import RESPONSE_FLAG, Command
+from lockstep.protocol.errors import RequestTimeout, TransportError
+from lockstep.protocol.frame import encode_frame
+from lockstep.runtime.endpoint import Endpoint
+from support.loops import FrozenLoop, turns
+from support.recorder import Recorder, record
+
+pytestmark = pytest.mark.frozen_clock
+
+FRAME = encode_frame(Command(RequestCode.GET_MAX_OFFSET, 1, body=bytes(100)))
+MS = 0.001
+
+
+def ignore(command: Command, endpoint: Endpoint) -> None: ...
+
+
+def answer_to(opaque: int) -> bytes:
+    return encode_frame(Command(0, opaque, RESPONSE_FLAG))
+
+
+async def test_a_request_times_out_at_its_time_and_not_before(frozen: FrozenLoop) -> None:
+    endpoint, _ = record(None)
+    future = endpoint.request(RequestCode.GET_MIN_OFFSET, timeout_ms=3000)
+    await frozen.advance(2.998)
+    assert not future.done()
+    await frozen.advance(2 * MS)
+    with pytest.raises(RequestTimeout, match=r"127\.0\.0\.1:1000: no answer to GET_MIN_OFFSET \(31\) within 3000 ms"):
+        future.result()
+    endpoint.abort("")
+
+
+async def test_each_request_keeps_its_own_time_whatever_order_they_were_sent_in(frozen: FrozenLoop) -> None:
+    endpoint, _ = record(None)
+    futures = {ms: endpoint.request(999, timeout_ms=ms) for ms in (900, 300, 600)}
+    for at in (300, 600, 900):
+        await frozen.advance(0.3)
+        assert [ms for ms, future in futures.items() if future.done()] == [ms for ms in futures if ms <= at]
+    assert all(isinstance(future.exception(), RequestTimeout) for future in futures.values())
+    endpoint.abort("")
+
+
+async def test_all_requests_share_one_timer(frozen: FrozenLoop) -> None:
+    endpoint, _ = record(None, listener="")
+    futures = [endpoint.request(1, timeout_ms=3000 + n) for n in range(500)]
+    assert len([handle for handle in frozen._scheduled if not handle.cancelled()]) == 1  # type: ignore[attr-defined]
+    endpoint.abort("")
+    assert all(isinstance(future.exception(), TransportError) for future in futures)
+
+
+async def test_an_answered_request_never_times_out(frozen: FrozenLoop) -> None:
+    endpoint, _ = record(None)
+    first = endpoint.request(1, timeout_ms=1000)
+    second = endpoint.request(1, timeout_ms=2000)
+    endpoint.data_received(answer_to(1))
+    await frozen.advance(1.5)
+    assert first.result().opaque == 1
+    assert not second.done()
+    await frozen.advance(0.5)
+    assert isinstance(second.exception(), RequestTimeout)
+    endpoint.abort("")
+
+
+async def test_outstanding_requests_are_bounded() -> None:
+    endpoint, _ = record(None, requests_max=2)
+    futures = [endpoint.request(1, timeout_ms=5000) for _ in range(2)]
+    with pytest.raises(TransportError, match="2 requests are outstanding"):
+        await endpoint.request(1, timeout_ms=5000)
+    endpoint.abort("")
+    assert all(isinstance(future.exception(), TransportError) for future in futures)
+
+
+async def test_after_this_process_stood_still_answers_are_read_before_requests_time_out(frozen: FrozenLoop) -> None:
+    endpoint, _ = record(None, late_ms=100)
+    answered = endpoint.request(1, timeout_ms=3000)
+    silent = endpoint.request(1, timeout_ms=3000)
+    await turns(2)
+    frozen.stall(60)
+    await turns(4)
+    assert not answered.done(), "the timer rang 57 s late: what came meanwhile has not been read"
+    endpoint.data_received(answer_to(1))
+    await frozen.advance(0.1)
+    assert answered.result().opaque == 1
+    assert isinstance(silent.exception(), RequestTimeout)
+    endpoint.abort("")
+
+
+async def test_a_frame_that_is_not_complete_in_time_closes_the_connection(frozen: FrozenLoop) -> None:
+    endpoint, recorder = record(ignore)
+    endpoint.data_received(FRAME[:-1])
+    await frozen.advance(29.998)
+    assert not endpoint.closed
+    await frozen.advance(2 * MS)
+    assert recorder.ended == "closed"
+    assert f"{len(FRAME) - 1} bytes of a frame came, the rest did not within 30000 ms" in endpoint.reason
+
+
+async def test_bytes_that_keep_coming_do_not_extend_the_time_of_a_frame(frozen: FrozenLoop) -> None:
+    endpoint, _ = record(ignore)
+    for at in range(len(FRAME) - 1):
+        endpoint.data_received(FRAME[at : at + 1])
+        await frozen.advance(1)
+        assert endpoint.closed == (at >= 29)
+
+
+async def test_the_next_frame_has_a_time_of_its_own(frozen: FrozenLoop) -> None:
+    endpoint, _ = record(ignore)
+    endpoint.data_received(FRAME[:50])
+    for _ in range(10):
+        await frozen.advance(20)
+        endpoint.data_received(FRAME[50:] + FRAME[:50])
+    assert not endpoint.closed, "there always was a part of a frame, but never the same one for 30 s"
+    await frozen.advance(29.998)
+    assert not endpoint.closed
+    await frozen.advance(2 * MS)
+    assert endpoint.closed
+
+
+async def test_a_whole_frame_is_no_part_of_one(frozen: FrozenLoop) -> None:
+    endpoint, _ = record(ignore, idle_ms=0)
+    endpoint.data_received(FRAME[:-1])
+    endpoint.data_received(FRAME[-1:])
+    await frozen.advance(3600)
+    assert not endpoint.closed
+    endpoint.abort("")
+
+
+async def test_the_time_of_a_frame_stands_still_while_this_end_does_not_read(frozen: FrozenLoop) -> None:
+    def answer(command: Command, endpoint: Endpoint) -> None:
+        endpoint.send(command.reply(body=bytes(1000)))
+
+    endpoint, recorder = record(answer, unsent_bytes_high=500, unsent_bytes_low=100, partial_frame_ms=30_000, idle_ms=120_000)
+    recorder.stuck = True
+    endpoint.data_received(FRAME + FRAME[:50])
+    assert not recorder.reading
+    await frozen.advance(600)
+    assert not endpoint.closed, "the peer may have sent the rest long ago"
+    recorder.unstick()
+    await frozen.advance(29)
+    assert not endpoint.closed
+    await frozen.advance(31)
+    assert endpoint.closed
+
+
+async def test_silence_closes_the_end_that_was_dialled(frozen: FrozenLoop) -> None:
+    endpoint, recorder = record(ignore, idle_ms=120_000)
+    await frozen.advance(100)
+    endpoint.data_received(FRAME)
+    await frozen.advance(119.998)
+    assert not endpoint.closed
+    await frozen.advance(2 * MS)
+    assert (recorder.ended, endpoint.reason) == ("closed", "nothing heard for 120000 ms")
+
+
+async def test_silence_does_not_close_the_end_that_dialled(frozen: FrozenLoop) -> None:
+    endpoint, _ = record(ignore, listener="")
+    await frozen.advance(3600)
+    assert not endpoint.closed
+    endpoint.abort("")
+
+
+async def test_close_waits_for_unsent_bytes_only_so_long(frozen: FrozenLoop) -> None:
+    endpoint, recorder = record(None, linger_ms=5000)
+    endpoint.send(Command(0, 1, RESPONSE_FLAG))
+    endpoint.close("done")
+    assert len(recorder.writes) == 1
+    await frozen.advance(4.999)
+    assert recorder.ended == "closed"
+    await frozen.advance(1 * MS)
+    assert recorder.ended == "aborted"
+
+
+async def test_nothing_is_left_on_the_loop_after_the_end(frozen: FrozenLoop) -> None:
+    endpoint, recorder = record(ignore)
+    waiting = endpoint.request(1, timeout_ms=3000)
+    endpoint.data_received(FRAME[:5])
+    endpoint.close("done")
+    endpoint.connection_lost(None)
+    assert [handle for handle in frozen._scheduled if not handle.cancelled()] == []  # type: ignore[attr-defined]
+    assert isinstance(waiting.exception(), TransportError)
+    assert isinstance(recorder, Recorder)
+    await asyncio.wait_for(endpoint.wait_closed(), None)
