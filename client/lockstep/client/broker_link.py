@@ -59,7 +59,7 @@ class BrokerLink:
 
     @property
     def up(self) -> bool:
-        return self.endpoint is not None
+        return self.endpoint is not None and not self.endpoint.closed
 
     @property
     def grace_ms(self) -> int:
@@ -120,6 +120,10 @@ class BrokerLink:
         """Close the connection (its session binding is then unproven) and connect anew at once."""
         if self.endpoint is not None:
             self.endpoint.abort(reason)
+
+    def retry(self) -> None:
+        """There is a new address: dial now if the link is down."""
+        self._link.retry()
 
     async def close(self) -> None:
         """Flush, close, and connect no more."""

@@ -1,9 +1,14 @@
 """Errors that only a client can raise; the tree they hang in is lockstep.protocol.errors."""
 
+from collections.abc import Sequence
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.queue import MessageQueue
+
+if TYPE_CHECKING:
+    from lockstep.client.producer.result import SendResult
 
 
 class Outcome(Enum):
@@ -50,6 +55,17 @@ class PrecedingSendFailed(SendError):
         self.key = key
         what = f'sharding key "{key}"' if key is not None else "a selected or named queue"
         super().__init__(f"{queue}: an earlier send of {what} failed; this one was not sent")
+
+
+class BatchSendError(SendError):
+    """Some messages of a `send_batch` were not acknowledged. `results` holds a SendResult or an error for each, in order."""
+
+    outcome = Outcome.UNKNOWN
+
+    def __init__(self, results: "Sequence[SendResult | Exception]") -> None:
+        self.results = tuple(results)
+        errors = [result for result in results if isinstance(result, Exception)]
+        super().__init__(f"{len(errors)} of {len(results)} messages failed; the first one: {errors[0]}")
 
 
 class NotDurable(SendError):

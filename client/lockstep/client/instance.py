@@ -210,6 +210,9 @@ class Instance:
     def _learn(self, route: TopicRoute) -> None:
         change = self.routes.merge(route)
         self._link_brokers()
+        for name in change.moved:
+            if name in self._links:
+                self._links[name].retry()
         if not change.layout:
             return
         layout = route.layout

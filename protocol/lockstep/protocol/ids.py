@@ -69,6 +69,17 @@ class UniqueKeys:
             self._enter_month()
         return f"{self._head}{self._ms - self._month_start_ms:08X}{self._counter:04X}"
 
+    def many(self, now_ms: int, count: int) -> list[str]:
+        """`count` new keys, as `next` would give them."""
+        if now_ms > self._ms:
+            self._ms = now_ms
+        first = self._counter + 1
+        if first + count > 0x10000 or self._ms >= self._month_end_ms:
+            return [self.next(now_ms) for _ in range(count)]
+        self._counter += count
+        head = f"{self._head}{self._ms - self._month_start_ms:08X}"
+        return [f"{head}{counter:04X}" for counter in range(first, first + count)]
+
     def _enter_month(self) -> None:
         start = (_EPOCH + timedelta(milliseconds=self._ms)).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
         end = (start + timedelta(days=32)).replace(day=1)

@@ -1,0 +1,41 @@
+"""What a producer may be told."""
+
+from dataclasses import dataclass
+
+from lockstep.protocol.errors import ConfigError
+from lockstep.protocol.frame import FRAME_BYTES_MAX
+from lockstep.protocol.sequence import COUNT_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerConfig:
+    """Deadlines, batch sizes and the in-flight limit of one producer."""
+
+    send_timeout_ms: int = 3_000
+    """Deadline of an unkeyed send, retries included: half of it on the first queue, the rest anywhere. RocketMQ: sendMsgTimeout."""
+    keyed_send_timeout_ms: int = 30_000
+    """Deadline of a send that belongs to one queue (ordering.md 8): long enough for a broker's restart."""
+    attempt_timeout_ms: int = 1_000
+    """An unanswered frame is written again after this: the same bytes, the same sequence."""
+    batch_bytes_max: int = 256 * 1024
+    """Records that gather while a frame is in flight go out together up to this size: what a broker parses of one connection in a turn."""
+    batch_count_max: int = 2_000
+    in_flight_count_max: int = 10_000
+    """Messages between `send` and their acknowledgement; `send` waits beyond it."""
+    in_flight_bytes_max: int = 32 * 1024 * 1024
+    """Bytes of the same. One batch may go over it."""
+    unsent_bytes_max: int = 1024 * 1024
+    """One-way sends wait while the connection has more than this unsent."""
+    auto_create_topics: bool = True
+    """Ask the brokers for a missing topic at its first send; they refuse unless they are set to allow it."""
+    topic_queue_count: int = 4
+    """Queues on each broker of a topic that is created so. RocketMQ: defaultTopicQueueNums."""
+
+    def __post_init__(self) -> None:
+        for name in self.__dataclass_fields__:
+            if name != "auto_create_topics" and getattr(self, name) < 1:
+                raise ConfigError(f"ProducerConfig.{name} is {getattr(self, name)}: at least 1")
+        if self.batch_bytes_max > FRAME_BYTES_MAX // 2:
+            raise ConfigError(f"ProducerConfig.batch_bytes_max is {self.batch_bytes_max}: at most {FRAME_BYTES_MAX // 2}, half a frame")
+        if self.batch_count_max > COUNT_MAX:
+            raise ConfigError(f"ProducerConfig.batch_count_max is {self.batch_count_max}: at most {COUNT_MAX}")

@@ -1,0 +1,177 @@
+"""One topic of one producer: its layout, a QueueSender per writable queue, and who takes the next unkeyed message."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from lockstep.client.errors import PrecedingSendFailed
+from lockstep.client.instance import Instance
+from lockstep.client.producer.batcher import Parcel
+from lockstep.client.producer.config import ProducerConfig
+from lockstep.client.producer.gate import Gate
+from lockstep.client.producer.queue_sender import QueueSender
+from lockstep.client.producer.selector import RoundRobin, number_of_key
+from lockstep.protocol.errors import TopicNotExist
+from lockstep.protocol.queue import MessageQueue, TopicLayout
+from lockstep.protocol.record import INT32, QUEUE_ID_AT
+
+
+@dataclass(slots=True)
+class Shared:
+    """What the topics and queues of one producer have in common."""
+
+    instance: Instance
+    config: ProducerConfig
+    gate: Gate
+    producer_id: str
+    possible_duplicates: int = 0
+
+
+def readdress(record: bytes, queue_id: int) -> bytes:
+    """The record for another queue: no digest covers the queue id."""
+    return b"".join((record[:QUEUE_ID_AT], INT32.pack(queue_id), record[QUEUE_ID_AT + 4 :]))
+
+
+class TopicSender:
+    """Senders in layout order (`senders[g]` serves writable queue number g), and the round robin over those that are live."""
+
+    __slots__ = ("_by_queue", "_robin", "_shared", "layout", "senders")
+
+    def __init__(self, shared: Shared, layout: TopicLayout) -> None:
+        self.layout = layout
+        self.senders: list[QueueSender] = []
+        self._shared = shared
+        self._by_queue: dict[MessageQueue, QueueSender] = {}
+        self._place()
+
+    # -------------------------------------------------------------------------------------------------------------- choosing
+
+    def next(self) -> QueueSender:
+        """Round robin over the queues of live brokers; over all while none is live."""
+        return self.senders[self._robin.next()]
+
+    def of_key(self, sharding_key: str) -> QueueSender:
+        """The queue to which the key belongs, whether or not its broker lives."""
+        return self.senders[number_of_key(sharding_key, len(self.senders))]
+
+    def of_queue(self, queue: MessageQueue) -> QueueSender | None:
+        """None: the layout has no such writable queue."""
+        sender = self._by_queue.get(queue)
+        return sender if sender is not None and queue in self.layout.write_queues else None
+
+    def has_other(self, sender: QueueSender) -> bool:
+        """A queue at another broker takes messages now."""
+        broker_name = sender.queue.broker_name
+        return any(other.up and not other.stalled and other.queue.broker_name != broker_name for other in self.senders)
+
+    def has_live(self, sender: QueueSender) -> bool:
+        """Another queue takes messages now."""
+        return any(other.up and not other.stalled and other is not sender for other in self.senders)
+
+    @property
+    def busy(self) -> bool:
+        return any(sender.busy for sender in self._by_queue.values())
+
+    # --------------------------------------------------------------------------------------------------------------- changes
+
+    def adopt(self, layout: TopicLayout) -> None:
+        """A higher layout: what waits and was hashed over a lower one is picked again, in order."""
+        self.layout = layout
+        if layout.deleted:
+            self._fail_all(TopicNotExist(f"topic {layout.topic} was deleted: create it again, or send to another"))
+            return
+        self._place()
+        for sender in list(self._by_queue.values()):
+            for parcel in sender.take_older(layout.version):
+                self._pick_again(parcel)
+
+    def links_changed(self) -> None:
+        """A broker came up or went down, or an address became known."""
+        for sender in self._by_queue.values():
+            if sender.link is None:
+                sender.link = self._shared.instance.link(sender.queue.broker_name)
+        self.recount()
+        for sender in list(self._by_queue.values()):
+            sender.link_changed()
+
+    def recount(self) -> None:
+        """Which queues take part in the round robin."""
+        self._robin.set_live([number for number, sender in enumerate(self.senders) if sender.up and not sender.stalled])
+
+    def layout_stale(self, sender: QueueSender) -> None:
+        """A broker knows a higher layout than the one that a keyed frame was hashed over."""
+        for parcel in sender.take_older(self.layout.version):
+            self._pick_again(parcel)
+        self.refresh_route()
+
+    def refresh_route(self) -> None:
+        self._shared.instance.refresh_soon()
+
+    def _place(self) -> None:
+        shared, queues = self._shared, self.layout.write_queues
+        for queue in queues:
+            if queue not in self._by_queue:
+                sender = QueueSender(self, queue, producer_id=shared.producer_id, config=shared.config, clock=shared.instance.host.clock)
+                sender.link = shared.instance.link(queue.broker_name)
+                sender.stalled = not sender.up
+                self._by_queue[queue] = sender
+        self.senders = [self._by_queue[queue] for queue in queues]
+        self._robin = RoundRobin(len(queues), shared.instance.host.random.below(len(queues)))
+        self.recount()
+
+    # --------------------------------------------------------------------------------------------------------------- parcels
+
+    def move(self, parcels: Iterable[Parcel], away_from: QueueSender) -> None:
+        """Unkeyed parcels go on at other queues."""
+        others = [sender for sender in self.senders if sender.up and not sender.stalled and sender is not away_from]
+        elsewhere = [sender for sender in others if sender.queue.broker_name != away_from.queue.broker_name] or others
+        assert elsewhere
+        start = self._shared.instance.host.random.below(len(elsewhere))
+        for number, parcel in enumerate(parcels, start):
+            sender = elsewhere[number % len(elsewhere)]
+            parcel.records = [readdress(record, sender.queue.queue_id) for record in parcel.records]
+            sender.add(parcel)
+
+    def end(self, parcels: Iterable[Parcel]) -> None:
+        """These count no longer as in flight."""
+        gate = self._shared.gate
+        for parcel in parcels:
+            gate.release(len(parcel.records), parcel.held_bytes)
+
+    def refuse_behind(self, queue: MessageQueue, keys: Iterable[str]) -> None:
+        """A keyed send failed: what waits for the in-flight limit with the same key fails too."""
+        tags = {(queue, key): key for key in keys}
+
+        def fails(tag: object) -> Exception | None:
+            return PrecedingSendFailed(queue, tags[tag] or None) if tag in tags else None
+
+        self._shared.gate.refuse(fails)
+
+    def count_possible_duplicates(self, count: int) -> None:
+        self._shared.possible_duplicates += count
+
+    def close(self) -> None:
+        for sender in self._by_queue.values():
+            sender.close()
+
+    def _pick_again(self, parcel: Parcel) -> None:
+        assert parcel.pick is not None
+        if parcel.future.done():
+            self.end([parcel])
+            return
+        try:
+            queue = parcel.pick(self.layout)
+        except Exception as error:  # listener: the user's selector
+            parcel.future.set_exception(error)
+            self.end([parcel])
+            return
+        parcel.version = self.layout.version
+        parcel.records = [readdress(record, queue.queue_id) for record in parcel.records]
+        self._by_queue[queue].add(parcel)
+
+    def _fail_all(self, error: TopicNotExist) -> None:
+        for sender in self._by_queue.values():
+            parcels = sender.take_all()
+            for parcel in parcels:
+                if not parcel.future.done():
+                    parcel.future.set_exception(TopicNotExist(error.remark))
+            self.end(parcels)

@@ -1,0 +1,70 @@
+"""Creating a topic: one layout, whoever asks and however many ask at once (ordering.md 8). RocketMQ: MQAdminImpl.createTopic.
+
+The brokers are asked in the order of their names, and the layout that the first one answers is what the others are asked for: of two who
+create one topic at once, the one who reaches the first broker first decides for both.
+"""
+
+from collections.abc import Sequence
+
+from lockstep.client.instance import Instance
+from lockstep.protocol.bodies import BrokerAddress, CreateTopicReply, TopicRoute
+from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.errors import LocalProtocolError, RouteNotReady, TransportError, broker_error
+from lockstep.protocol.fields import to_plain
+from lockstep.protocol.headers.routes import CreateTopicHeader
+from lockstep.protocol.names import check_topic, is_system_topic
+from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.runtime.pool import call
+
+
+def first_layout(topic: str, broker_names: Sequence[str], queue_count: int, writer: int) -> TopicLayout:
+    """A new topic's layout: `queue_count` queues on each broker, by broker name."""
+    entries = tuple(LayoutEntry(name, queue_count, queue_count, 1) for name in sorted(broker_names))
+    return TopicLayout(topic, LayoutVersion(1, writer), entries)
+
+
+async def create_topic(instance: Instance, topic: str, queue_count: int, *, auto: bool = False) -> TopicLayout:
+    """Create the topic with `queue_count` queues on each registered broker; answers the layout in force, a present one unchanged.
+
+    `auto`: it comes of a first send, which brokers refuse (TopicNotExist) unless they are set to allow it. LocalProtocolError for a name
+    that can't be one; TransportError where no broker answers.
+    """
+    check_topic(topic)
+    if is_system_topic(topic):
+        raise LocalProtocolError(f"topic {topic} is the broker's own: choose another name")
+    if queue_count < 1:
+        raise LocalProtocolError(f"topic {topic}: {queue_count} queues on each broker; at least 1")
+    brokers = (await instance.nameservers.cluster()).brokers
+    asked = sorted((broker for broker in brokers if broker.registered), key=lambda broker: broker.name)
+    if not asked:
+        raise RouteNotReady("no broker is registered at the nameserver: start one, then create the topic")
+    writer = int.from_bytes(instance.host.random.token(4), "big")
+    layout = first_layout(topic, [broker.name for broker in asked], queue_count, writer)
+    answered = False
+    failed: list[str] = []
+    for broker in asked:
+        try:
+            layout = await _ask(instance, broker, layout, queue_count, auto=auto)
+            answered = True
+        except TransportError as error:
+            failed.append(f"{broker.name}: {error}")
+    if not answered:
+        raise TransportError(f"topic {topic} was not created, no broker answers: {'; '.join(failed)}")
+    instance.adopt(TopicRoute(layout, brokers))
+    return layout
+
+
+async def _ask(instance: Instance, broker: BrokerAddress, layout: TopicLayout, queue_count: int, *, auto: bool) -> TopicLayout:
+    header = CreateTopicHeader(layout.topic, queue_count, queue_count, auto=auto)
+    response = await call(
+        instance.host,
+        broker.address,
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        to_plain(header),
+        encode_body(layout),
+        timeout_ms=instance.config.request_timeout_ms,
+    )
+    if response.code != ResponseCode.SUCCESS:
+        raise broker_error(response.code, response.remark)
+    return decode_body(CreateTopicReply, response.body).layout
