@@ -111,6 +111,7 @@ def test_the_crc_to_go_on_from_is_that_of_the_last_frame_of_the_epoch() -> None:
     table = known()
     assert table.crc_before(SCOPE, frame(15, 1), now_ms=NOW_MS) == 0xAA
     assert table.crc_before(SCOPE, frame(0, 1, epoch=6), now_ms=NOW_MS) == 0
+    assert table.crc_before(SCOPE, frame(15, 1, first_known=True), now_ms=NOW_MS) is None
     assert table.crc_before(SCOPE._replace(queue_id=9), frame(7, 1, first_known=True), now_ms=NOW_MS) is None
 
 
@@ -204,7 +205,7 @@ def test_answers_as_the_model_and_is_rebuilt_equal_from_snapshot_and_log(asked: 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.booleans(), st.booleans()), min_size=1, max_size=30))
 def test_a_producer_that_repeats_every_unanswered_frame_stores_each_sequence_once(plan: list[tuple[int, bool, bool]]) -> None:
-    """Each frame: how many messages, whether its request is lost, whether its first answer is lost. It is then sent again, as often as it takes."""
+    """Each frame: how many messages, whether its request is lost, whether its first answer is lost. Then it is sent again."""
     table = SequenceTable()
     stored: list[int] = []
     sequence, crc = 0, 0

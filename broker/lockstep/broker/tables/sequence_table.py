@@ -17,8 +17,8 @@ epoch, next sequence, running CRC, and the last frame with its place in the log.
 | known           | equal  | end < next                                    | DUPLICATE                                         |
 | known           | equal  | else (it straddles next, or leaves a gap)     | OUT_OF_SEQUENCE {next}                            |
 
-A function of the log alone: what `record` is told live, recovery tells it again from the property `__LS_SEQ` of the frames. Time decides only
-what is forgotten, and it is the store time of the scope's last frame, which is in the log too.
+A function of the log alone: what `record` is told live, recovery tells it again from the property `__LS_SEQ` of the frames. Time decides
+only what is forgotten, and it is the store time of the scope's last frame, which is in the log too.
 """
 
 from collections.abc import Iterable
@@ -106,9 +106,11 @@ class SequenceTable:
         return last if last is not None and now_ms - last.place.store_timestamp <= IDLE_MS else None
 
     def crc_before(self, scope: Scope, frame: FrameSequence, *, now_ms: int) -> int | None:
-        """The running CRC that a frame to be taken goes on from; None where nobody can know it (`first` with a sequence above 0)."""
+        """The running CRC that a frame to be taken goes on from; None where nobody can know it (flagged first with a sequence above 0)."""
         if frame.first == 0:
             return 0
+        if frame.first_known:
+            return None
         last = self.last(scope, now_ms=now_ms)
         return last.crc if last is not None and last.epoch == frame.epoch and last.next == frame.first else None
 
@@ -140,7 +142,8 @@ def _gap(expected: int, why: str) -> Verdict:
 
 def _other_epoch(last: Last, frame: FrameSequence) -> Verdict:
     if frame.epoch < last.epoch:
-        remark = f"producer epoch {frame.epoch} is over: the scope is at {last.epoch}; another producer with this id has taken over, or this batch was given up"
+        why = "another producer with this id has taken over, or the batch was given up"
+        remark = f"producer epoch {frame.epoch} is over: the scope is at {last.epoch}; {why}"
         return Verdict(ResponseCode.STALE_EPOCH, remark=remark)
     return TAKE if frame.first == 0 else _gap(0, f"producer epoch {frame.epoch} is new here and starts at 0")
 

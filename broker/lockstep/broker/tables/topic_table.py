@@ -109,10 +109,12 @@ class TopicTable:
             TopicLayout(topic, LayoutVersion(counter, writer), (*entries, LayoutEntry(self._broker_name, write_more, read_more, counter)))
         )
 
-    def apply(self, change: tuple[object, ...]) -> None:
-        """One change from the log."""
+    def apply(self, change: tuple[object, ...]) -> str:
+        """One change from the log; the topic that it is about."""
         _, plain = change
-        self.layouts.adopt(from_plain(TopicLayout, plain))
+        layout = from_plain(TopicLayout, plain)
+        self.layouts.adopt(layout)
+        return layout.topic
 
     def snapshot(self) -> list[object]:
         return [to_plain(layout) for layout in self.layouts.all()]
@@ -122,9 +124,8 @@ class TopicTable:
             self.layouts.adopt(from_plain(TopicLayout, layout))
 
     def _no_queue(self, layout: TopicLayout, queue_id: int, count: int) -> SystemError_:
-        return SystemError_(
-            f"queue {queue_id} of topic {layout.topic} is illegal: {self._broker_name} has {count} of them (layout {layout.version.counter}); refresh the route"
-        )
+        what = f"queue {queue_id} of topic {layout.topic} is illegal"
+        return SystemError_(f"{what}: {self._broker_name} has {count} of them in layout {layout.version.counter}; refresh the route")
 
     def _take(self, layout: TopicLayout) -> bool:
         if not self.layouts.adopt(layout):

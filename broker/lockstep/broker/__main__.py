@@ -1,0 +1,19 @@
+"""python -m lockstep.broker = lockstep broker."""
+
+import sys
+from collections.abc import Sequence
+
+from lockstep.broker.app import Broker
+from lockstep.broker.config import BrokerConfig
+from lockstep.runtime.host import Host
+from lockstep.runtime.program import run_program
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve until SIGTERM or SIGINT; the exit code."""
+    arguments = sys.argv[1:] if argv is None else argv
+    return run_program("lockstep broker", BrokerConfig, lambda config: Broker(config, Host.real()), arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,358 @@
+"""PULL_MESSAGE and long polling. RocketMQ: PullMessageProcessor, PullRequestHoldService.
+
+    arrives ──▶ found ──────▶ served ──▶ answered
+                 ▲  ▲           │ └────▶ waits for the disk (cold) ──▶ answered
+                 │  │           ├──────▶ waits for the connection to drain ──┐
+                 │  └───────────┼──────────────────────────────────────────-─┘
+                 └── arrival ── held ── deadline, stale, stop ──▶ answered
+
+Pulls found in one loop turn are served at its end, behind its other frames: what was sent to the broker before is seen. An arrival
+wakes whoever waits for that queue once the messages may be read, so nothing is scanned for and nobody waits for a period. One timer
+serves all deadlines.
+"""
+
+import asyncio
+from collections import deque
+from functools import lru_cache
+
+from lockstep.broker.coordination import Coordination
+from lockstep.broker.effects import StalePulls
+from lockstep.broker.store import ReadResult, ReadStatus, Store
+from lockstep.broker.tables.hold_table import HeldPull, HoldTable
+from lockstep.broker.tables.topic_table import TopicTable
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.errors import (
+    BrokerError,
+    LocalProtocolError,
+    LockstepError,
+    NoPermission,
+    StoreError,
+    SubscriptionNotExist,
+    SubscriptionNotLatest,
+    SubscriptionParseFailed,
+    SystemError_,
+    TransportError,
+)
+from lockstep.protocol.headers.pull import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND, PullHeader, PullReply
+from lockstep.protocol.names import check_group, check_topic
+from lockstep.protocol.tags import TagFilter
+from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.dispatch import HELD, Outcome, Request, handles
+from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.host import Host
+from lockstep.runtime.log import get_logger
+
+log = get_logger("broker.pull")
+
+NATIVE_COUNT_MAX = 1_000
+NATIVE_BYTES_MAX = 1 << 20
+"""What one pull brings to a native client at most: a page of it is decoded in a millisecond."""
+CLASSIC_COUNT_MAX = 32
+CLASSIC_BYTES_MAX = 256 << 10
+"""RocketMQ: maxTransferCountOnMessageInMemory, maxTransferBytesOnMessageInMemory."""
+SUSPEND_MS_MAX = 30_000
+"""Above RocketMQ's 20 s (Go, Python) and at its clients' own time-out of a pull."""
+UNSENT_BYTES_MAX = 1 << 20
+"""Unsent bytes of a connection above which its pulls wait. The server's endpoints pause at the same mark, so drain() tells the end."""
+COLD_COUNT_MAX = 4
+"""Cold reads at a time: they wait for one disk, and other work needs threads too."""
+
+CODES = {
+    ReadStatus.FOUND: ResponseCode.SUCCESS,
+    ReadStatus.NO_MATCHED: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ReadStatus.OFFSET_AT_END: ResponseCode.PULL_NOT_FOUND,
+    ReadStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+    ReadStatus.OFFSET_TOO_LARGE: ResponseCode.PULL_OFFSET_MOVED,
+}
+"""The other two depend on the offset: 0 waits for the first message, anything else has moved."""
+
+
+class Pull:
+    """One pull on its way. `offset` runs ahead of the request's while it waits and what comes does not match its filter."""
+
+    __slots__ = ("deadline_ms", "fresh", "gap", "held", "offset", "request")
+
+    def __init__(self, request: Request) -> None:
+        header: PullHeader = request.header
+        self.request = request
+        self.offset = header.queue_offset
+        self.fresh = True
+        """Not served yet: its commit bit counts, and filtered-out messages are answered at once."""
+        self.deadline_ms: int | None = None
+        """Until when it may be held; None: not at all."""
+        self.gap: tuple[int, int] | None = None
+        self.held: HeldPull[Pull] | None = None
+
+
+class PullProcessor:
+    """Serves pulls from the store, holds those that find nothing."""
+
+    def __init__(self, host: Host, tasks: Tasks, store: Store, topics: TopicTable, coordination: Coordination) -> None:
+        self._clock = host.clock
+        self._tasks = tasks
+        self._store = store
+        self._topics = topics
+        self._coordination = coordination
+        self._holds: HoldTable[Pull] = HoldTable()
+        self._found: list[Pull] = []
+        self._blocked: dict[Endpoint, list[Pull]] = {}
+        """Pulls of connections that have too much unsent."""
+        self._cold: deque[Pull] = deque()
+        self._cold_count = 0
+        self._stopping = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+
+    @property
+    def held_count(self) -> int:
+        return len(self._holds)
+
+    @handles(RequestCode.PULL_MESSAGE, PullHeader)
+    def pull(self, request: Request) -> Outcome:
+        header: PullHeader = request.header
+        pull = Pull(request)
+        if header.sys_flag & SUSPEND and header.suspend_timeout_millis > 0:
+            pull.deadline_ms = self._clock.monotonic_ms() + min(header.suspend_timeout_millis, SUSPEND_MS_MAX)
+        self._serve_soon([pull])
+        return HELD
+
+    # ------------------------------------------------------------------------------------------------------------ what wakes
+
+    def arrived(self, topic: str, queue_id: int) -> None:
+        """Messages of the queue may be read from now on. The store calls it, once per queue and turn."""
+        self._serve_soon([held.item for held in self._holds.arrived(topic, queue_id)])
+
+    def stale(self, effect: StalePulls) -> None:
+        """The group's epoch of the queue rose: who carries an older one is told now."""
+        self._serve_soon([held.item for held in self._holds.of_group(effect.group, effect.topic, effect.queue_id)])
+
+    def topic_changed(self, topic: str) -> None:
+        """The topic's layout changed: who waits there is checked anew."""
+        self._serve_soon([held.item for held in self._holds.of_topic(topic)])
+
+    def connection_closed(self, endpoint: Endpoint) -> None:
+        self._holds.of_connection(endpoint.id)
+        self._blocked.pop(endpoint, None)
+
+    def stop(self) -> None:
+        """Answers everyone who waits; from now on nobody is held."""
+        self._stopping = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._found += [held.item for held in self._holds.everyone()]
+        self._serve_found()
+
+    def _expire(self) -> None:
+        self._timer = None
+        for held in self._holds.expired(self._clock.monotonic_ms()):
+            held.item.deadline_ms = None
+            self._serve_soon([held.item])
+        self._arm()
+
+    def _arm(self) -> None:
+        """The one timer stands at or before the earliest deadline."""
+        due_ms = self._holds.next_deadline_ms()
+        if due_ms is None or (self._timer is not None and self._timer_ms <= due_ms):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        delay_ms = max(1, due_ms - self._clock.monotonic_ms())
+        self._timer_ms = due_ms
+        self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._expire)
+
+    # --------------------------------------------------------------------------------------------------------------- serving
+
+    def _serve_soon(self, pulls: list[Pull]) -> None:
+        if not pulls:
+            return
+        if not self._found:
+            asyncio.get_running_loop().call_soon(self._serve_found)
+        self._found += pulls
+
+    def _serve_found(self) -> None:
+        found, self._found = self._found, []
+        for pull in found:
+            endpoint = pull.request.endpoint
+            if endpoint in self._blocked or endpoint.unsent_bytes > UNSENT_BYTES_MAX:
+                self._block(pull)
+            else:
+                self._serve(pull)
+
+    def _serve(self, pull: Pull) -> None:
+        request = pull.request
+        if request.endpoint.closed:
+            return
+        try:
+            if not self._check(pull):
+                return
+            header: PullHeader = request.header
+            count, size = page_of(header)
+            hashes = self._hashes(header)
+            result = self._store.read(header.topic, header.queue_id, pull.offset, max_count=count, max_bytes=size, tag_hashes=hashes)
+        except LockstepError as error:
+            self._refuse(pull, error)
+            return
+        if result is None:
+            self._read_cold(pull)
+        else:
+            self._deliver(pull, result)
+
+    def _check(self, pull: Pull) -> bool:
+        """RocketMQ's checks in RocketMQ's order, then the fence; False where it has been answered or nobody is there to be told."""
+        request = pull.request
+        header: PullHeader = request.header
+        check_group(header.consumer_group)
+        check_topic(header.topic)
+        self._topics.check_readable(self._topics.live(header.topic), header.queue_id)
+        check = self._coordination.check_pull(request.endpoint.id, header.consumer_group, header.topic, header.queue_id, header.epoch)
+        if check is None:
+            return False
+        if check.stale:
+            remark = f"epoch {header.epoch} of {header.consumer_group} at {header.topic}:{header.queue_id} is over: drop the queue"
+            self._send(pull, ResponseCode.STALE_EPOCH, remark=remark)
+            return False
+        pull.gap = check.gap or pull.gap
+        if pull.fresh and check.may_commit and header.sys_flag & COMMIT_OFFSET:
+            self._commit(request, header)
+        return True
+
+    def _commit(self, request: Request, header: PullHeader) -> None:
+        """The commit bit of a classic pull. It is no reason to refuse the pull."""
+        try:
+            self._coordination.update_offset(
+                request.endpoint.id, header.consumer_group, header.topic, header.queue_id, header.commit_offset, self._clock.boot_ms()
+            )
+        except NoPermission:
+            pass
+
+    def _hashes(self, header: PullHeader) -> frozenset[int] | None:
+        """The tag hashes that the request, or else its group's subscription, asks for; None: everything."""
+        if header.expression_type not in (None, "", "TAG"):
+            raise SystemError_(f"filters of type {header.expression_type} are not read here: use TAG")
+        if header.sys_flag & SUBSCRIPTION:
+            return tag_hashes(header.subscription)
+        group, topic = header.consumer_group, header.topic
+        subscription = self._coordination.subscription(group, topic)
+        if subscription is None:
+            raise SubscriptionNotExist(
+                f"group {group} has no subscription to {topic} here: send HEART_BEAT first, or the expression with the pull"
+            )
+        if subscription.sub_version < header.sub_version:
+            raise SubscriptionNotLatest(
+                f"group {group} has version {subscription.sub_version} of its subscription to {topic} here: send HEART_BEAT first"
+            )
+        return tag_hashes(subscription.expression)
+
+    def _deliver(self, pull: Pull, result: ReadResult) -> None:
+        status = result.status
+        code = CODES.get(status, ResponseCode.PULL_NOT_FOUND if pull.offset == 0 else ResponseCode.PULL_OFFSET_MOVED)
+        skipped = status is ReadStatus.NO_MATCHED and not pull.fresh and result.next_offset >= result.max_offset
+        pull.fresh = False
+        if skipped:
+            # What has come is for others: it goes on waiting behind that.
+            pull.offset = result.next_offset
+        if (skipped or code == ResponseCode.PULL_NOT_FOUND) and self._hold(pull):
+            return
+        self._send(pull, code, result)
+
+    def _hold(self, pull: Pull) -> bool:
+        header: PullHeader = pull.request.header
+        endpoint = pull.request.endpoint
+        if pull.deadline_ms is None or self._stopping or pull.gap is not None:
+            return False
+        if pull.held is None:
+            pull.held = HeldPull(pull, endpoint.id, header.consumer_group, header.topic, header.queue_id, pull.deadline_ms)
+        if self._store.bounds(header.topic, header.queue_id)[1] > pull.offset:
+            self._serve_soon([pull])
+            return True
+        held = self._holds.hold(pull.held)
+        if held:
+            self._arm()
+        return held
+
+    # -------------------------------------------------------------------------------------------------------------- answering
+
+    def _send(self, pull: Pull, code: ResponseCode, result: ReadResult | None = None, remark: str | None = None) -> None:
+        request = pull.request
+        if result is None:
+            request.endpoint.send(request.reply(code=code, remark=remark))
+            return
+        answer = PullReply(result.next_offset, result.min_offset, result.max_offset)
+        if pull.gap is not None:
+            answer = PullReply(result.next_offset, result.min_offset, result.max_offset, 0, *pull.gap)
+        command = request.reply(answer, code=code, remark=None if code == ResponseCode.SUCCESS else result.status.value)
+        if result.parts:
+            request.endpoint.send_parts(command, result.parts)
+        else:
+            request.endpoint.send(command)
+
+    def _refuse(self, pull: Pull, error: LockstepError) -> None:
+        if isinstance(error, StoreError):
+            header: PullHeader = pull.request.header
+            log.error("read.failed", topic=header.topic, queue_id=header.queue_id, offset=pull.offset, error=str(error))
+        code = error.code if isinstance(error, BrokerError) else ResponseCode.SYSTEM_ERROR
+        self._send(pull, code, remark=error.remark if isinstance(error, BrokerError) else str(error))
+
+    # ---------------------------------------------------------------------------------------------------- what has to wait
+
+    def _block(self, pull: Pull) -> None:
+        endpoint = pull.request.endpoint
+        if endpoint in self._blocked:
+            self._blocked[endpoint].append(pull)
+            return
+        self._blocked[endpoint] = [pull]
+        self._tasks.spawn(self._wait_drained(endpoint), f"drain {endpoint.peer}")
+
+    async def _wait_drained(self, endpoint: Endpoint) -> None:
+        try:
+            await endpoint.drain()
+        except TransportError:
+            pass
+        self._serve_soon(self._blocked.pop(endpoint, []))
+
+    def _read_cold(self, pull: Pull) -> None:
+        self._cold.append(pull)
+        if self._cold_count < COLD_COUNT_MAX:
+            self._cold_count += 1
+            self._tasks.spawn(self._read_cold_ones(), "cold reads")
+
+    async def _read_cold_ones(self) -> None:
+        """One of at most COLD_COUNT_MAX readers; ends when nobody waits."""
+        try:
+            while self._cold:
+                pull = self._cold.popleft()
+                if not pull.request.endpoint.closed:
+                    await self._read_one_cold(pull)
+        finally:
+            self._cold_count -= 1
+
+    async def _read_one_cold(self, pull: Pull) -> None:
+        header: PullHeader = pull.request.header
+        count, size = page_of(header)
+        try:
+            hashes = self._hashes(header)
+            result = await self._store.read_cold(
+                header.topic, header.queue_id, pull.offset, max_count=count, max_bytes=size, tag_hashes=hashes
+            )
+            # The epoch may have risen meanwhile.
+            if self._check(pull):
+                self._deliver(pull, result)
+        except LockstepError as error:
+            self._refuse(pull, error)
+
+
+def page_of(header: PullHeader) -> tuple[int, int]:
+    """(messages, bytes) that one answer brings at most: the client asks, the broker caps. Naming bytes is what native clients do."""
+    if header.max_msg_bytes is None:
+        return max(1, min(header.max_msg_nums, CLASSIC_COUNT_MAX)), CLASSIC_BYTES_MAX
+    return max(1, min(header.max_msg_nums, NATIVE_COUNT_MAX)), max(1, min(header.max_msg_bytes, NATIVE_BYTES_MAX))
+
+
+@lru_cache(maxsize=4096)
+def tag_hashes(expression: str | None) -> frozenset[int] | None:
+    """The hashes that a tag expression lets pass; None: everything. SubscriptionParseFailed says what is wrong with it."""
+    try:
+        parsed = TagFilter.parse(expression)
+    except LocalProtocolError as error:
+        raise SubscriptionParseFailed(str(error)) from None
+    return None if parsed.all else parsed.hashes

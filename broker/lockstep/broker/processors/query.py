@@ -1,0 +1,71 @@
+"""Bounds of queues, offsets by time, one message by its place in the log. RocketMQ: AdminBrokerProcessor, QueryMessageProcessor."""
+
+from lockstep.broker.store import Store
+from lockstep.broker.tables.topic_table import TopicTable
+from lockstep.protocol.bodies import OffsetRange, TopicOffsets
+from lockstep.protocol.codec.msgpack_body import encode_body
+from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.errors import RemoteProtocolError, SystemError_
+from lockstep.protocol.headers.offsets import OffsetReply, QueueHeader, SearchOffsetHeader, TopicHeader, ViewMessageHeader
+from lockstep.protocol.names import is_sendable_topic
+from lockstep.protocol.record import RecordView
+from lockstep.runtime.dispatch import Outcome, Request, handles
+
+QUERY_LANE = "query"
+"""Searches may wait for the disk."""
+
+
+class QueryProcessor:
+    """Answers from the store what does not depend on any group."""
+
+    def __init__(self, store: Store, topics: TopicTable) -> None:
+        self._store = store
+        self._topics = topics
+
+    @handles(RequestCode.GET_MAX_OFFSET, QueueHeader)
+    def max_offset(self, request: Request) -> Outcome:
+        """The offset behind the last visible message; RocketMQ: 0 for a queue that is not there."""
+        header: QueueHeader = request.header
+        return request.reply(OffsetReply(self._store.bounds(header.topic, header.queue_id)[1] if self._has(header) else 0))
+
+    @handles(RequestCode.GET_MIN_OFFSET, QueueHeader)
+    def min_offset(self, request: Request) -> Outcome:
+        """The first offset that is still stored; RocketMQ: −1 for a queue that is not there."""
+        header: QueueHeader = request.header
+        return request.reply(OffsetReply(self._store.bounds(header.topic, header.queue_id)[0] if self._has(header) else -1))
+
+    @handles(RequestCode.TOPIC_OFFSETS, TopicHeader)
+    def topic_offsets(self, request: Request) -> Outcome:
+        header: TopicHeader = request.header
+        count = self._topics.own_read_count(self._topics.live(header.topic))
+        bounds = [self._store.bounds(header.topic, queue_id) for queue_id in range(count)]
+        ranges = tuple(OffsetRange(queue_id, *pair) for queue_id, pair in enumerate(bounds))
+        return request.reply(body=encode_body(TopicOffsets(ranges)))
+
+    @handles(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetHeader, lane=QUERY_LANE)
+    async def search_offset(self, request: Request) -> Outcome:
+        """RocketMQ 4.9: the message whose store time is nearest; 0 for a queue that is not there."""
+        header: SearchOffsetHeader = request.header
+        if not self._has(header):
+            return request.reply(OffsetReply(0))
+        return request.reply(OffsetReply(await self._store.offset_by_time(header.topic, header.queue_id, header.timestamp)))
+
+    @handles(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader, lane=QUERY_LANE)
+    async def view_message(self, request: Request) -> Outcome:
+        """The stored record at a log offset. What the broker keeps for itself is not there for clients."""
+        header: ViewMessageHeader = request.header
+        record = await self._store.record_at(header.offset)
+        if record is None or not _is_users(record):
+            raise SystemError_(f"no message begins at log offset {header.offset}: the id is another broker's, or retention has removed it")
+        return request.reply(body=record)
+
+    def _has(self, header: QueueHeader | SearchOffsetHeader) -> bool:
+        layout = self._topics.find(header.topic)
+        return layout is not None and 0 <= header.queue_id < self._topics.own_read_count(layout)
+
+
+def _is_users(record: bytes) -> bool:
+    try:
+        return is_sendable_topic(RecordView(record).topic.decode())
+    except (RemoteProtocolError, UnicodeDecodeError):
+        return False

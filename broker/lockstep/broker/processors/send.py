@@ -1,0 +1,225 @@
+"""SEND_RECORDS and SEND_MESSAGE: one way into the log. RocketMQ: SendMessageProcessor.
+
+The order of the checks is law (wire.md): the sequence first, so that a repeat is answered whatever else has changed; then the layout,
+topic and queue; then whether the broker takes sends at all; then disk space and every record, by the store. Nothing awaits between
+reading a send and appending it. Every answer waits until the log is confirmed up to its end, a repeat's too: the first one may not be
+durable yet.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from lockstep.broker.processors.topic import TopicProcessor
+from lockstep.broker.store import Appended, Store
+from lockstep.broker.tables.sequence_table import TAKE, Place, Scope, SequenceTable, Verdict
+from lockstep.broker.tables.topic_table import TopicTable
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.errors import (
+    LocalProtocolError,
+    MessageIllegal,
+    NoPermission,
+    RemoteProtocolError,
+    RequestCodeNotSupported,
+    ServiceNotAvailable,
+)
+from lockstep.protocol.frame import BODY_BYTES_MAX
+from lockstep.protocol.headers.send import SendMessageHeader, SendRecordsHeader, SendRecordsReply, SendReply
+from lockstep.protocol.ids import offset_message_id
+from lockstep.protocol.names import check_topic, is_sendable_topic
+from lockstep.protocol.properties import LS_SEQ, OWN_PREFIX, WAIT, encode_properties, split_properties
+from lockstep.protocol.queue import LayoutVersion, TopicLayout
+from lockstep.protocol.record import PROPERTIES_BYTES_MAX, encode_record, host_address, pack_host, record_bounds
+from lockstep.protocol.sequence import CRC_AT, STAMP_HEAD, FrameSequence, frame_crc
+from lockstep.runtime.dispatch import Outcome, Pending, Request, handles
+from lockstep.runtime.host import Host
+
+Body = bytes | bytearray | memoryview
+
+NO_PLACE = Place(-1, -1, 0)
+NOWHERE = bytes(8)
+"""Born host of a peer that the stored layout has no room for (IPv6)."""
+
+
+@dataclass(slots=True)
+class SendGate:
+    """Whether the broker takes sends; closed while it stops."""
+
+    closed_because: str | None = None
+
+    def check(self) -> None:
+        if self.closed_because is not None:
+            raise ServiceNotAvailable(f"{self.closed_because}: send to another broker, or again later")
+
+
+class SendProcessor:
+    """Decodes, asks the tables, appends, answers."""
+
+    def __init__(
+        self, host: Host, store: Store, topics: TopicTable, sequences: SequenceTable, creator: TopicProcessor, gate: SendGate
+    ) -> None:
+        self._clock = host.clock
+        self._random = host.random
+        self._store = store
+        self._topics = topics
+        self._sequences = sequences
+        self._creator = creator
+        self._gate = gate
+
+    @property
+    def store_host(self) -> str:
+        """host:port that records carry as store host."""
+        return host_address(self._store.store_host)
+
+    # ------------------------------------------------------------------------------------------------------------ SEND_RECORDS
+
+    @handles(RequestCode.SEND_RECORDS, SendRecordsHeader)
+    def send_records(self, request: Request) -> Outcome:
+        header: SendRecordsHeader = request.header
+        if header.producer_id is not None:
+            return self._send_in_sequence(request, header, header.producer_id)
+        stale = self._stale(header)
+        if stale is not None:
+            return self._refuse_stale(request, stale)
+        return Pending(request.reply(self._answer(self._append(request, header))))
+
+    def _send_in_sequence(self, request: Request, header: SendRecordsHeader, producer_id: str) -> Outcome:
+        scope = Scope(producer_id, header.partition, header.topic, header.queue_id)
+        frame = FrameSequence(
+            producer_id, header.partition, header.producer_epoch, header.first_sequence, header.count, header.first, header.crc
+        )
+        now_ms = self._clock.wall_ms()
+        verdict = self._sequences.check(scope, frame, now_ms=now_ms)
+        if verdict is not TAKE:
+            return self._answered_before(request, verdict)
+        stale = self._stale(header)
+        if stale is not None:
+            return self._refuse_stale(request, stale)
+        check_stamp(request.command.body, frame, self._sequences.crc_before(scope, frame, now_ms=now_ms))
+        appended = self._append(request, header)
+        self._sequences.record(scope, frame, Place(appended.queue_offset, appended.physical_offset, appended.store_timestamp))
+        return Pending(request.reply(self._answer(appended)))
+
+    def _answered_before(self, request: Request, verdict: Verdict) -> Outcome:
+        """A repeat, or a frame that is out of its turn."""
+        place = verdict.place or NO_PLACE
+        answer = SendRecordsReply(*place, store_host=self._host_text(), next_sequence=verdict.next)
+        return Pending(request.reply(answer, code=verdict.code, remark=verdict.remark))
+
+    def _stale(self, header: SendRecordsHeader) -> TopicLayout | None:
+        """The layout in force, where a keyed send hashed over an older one. An unknown topic is not this check's business."""
+        if header.layout_counter is None or header.layout_writer is None:
+            return None
+        layout = self._topics.find(header.topic)
+        stale = layout is not None and LayoutVersion(header.layout_counter, header.layout_writer) < layout.version
+        return layout if stale else None
+
+    def _refuse_stale(self, request: Request, layout: TopicLayout) -> Outcome:
+        version = layout.version
+        answer = SendRecordsReply(*NO_PLACE, layout_counter=version.counter, layout_writer=version.writer)
+        remark = f"topic {layout.topic} has layout {version.counter}: refresh the route and choose the queue anew"
+        return request.reply(answer, code=ResponseCode.LAYOUT_STALE, remark=remark)
+
+    def _append(self, request: Request, header: SendRecordsHeader) -> Appended:
+        if header.count < 1:
+            raise MessageIllegal(f"a frame of {header.count} records: expected 1 or more")
+        return self._store_frame(request, header.topic, header.queue_id, request.command.body, header.count)
+
+    def _answer(self, appended: Appended) -> SendRecordsReply:
+        return SendRecordsReply(appended.queue_offset, appended.physical_offset, appended.store_timestamp, self._host_text())
+
+    # ------------------------------------------------------------------------------------------------------------ SEND_MESSAGE
+
+    @handles(RequestCode.SEND_MESSAGE, SendMessageHeader)
+    def send_message(self, request: Request) -> Outcome:
+        """RocketMQ's single send: the record is made here, then it goes the way of every frame."""
+        header: SendMessageHeader = request.header
+        check_topic(header.topic)
+        if not is_sendable_topic(header.topic):
+            raise NoPermission(f"topic {header.topic} is written by the broker alone")
+        layout = self._creator.find_or_create(header.topic, header.default_topic_queue_nums)
+        queue_id = header.queue_id
+        if queue_id < 0:
+            queue_id = self._random.below(max(1, self._topics.own_write_count(layout)))
+        record = encode_message(header, queue_id, request.command.body)
+        appended = self._store_frame(request, header.topic, queue_id, record, 1)
+        answer = SendReply(offset_message_id(self._host_text(), appended.physical_offset), queue_id, appended.queue_offset)
+        return Pending(request.reply(answer))
+
+    # ------------------------------------------------------------------------------------------------------------------ common
+
+    def _store_frame(self, request: Request, topic: str, queue_id: int, frame: Body, count: int) -> Appended:
+        """The one way into the log."""
+        self._topics.check_writable(self._topics.live(topic), queue_id)
+        self._gate.check()
+        return self._store.append_frame(topic, queue_id, _plain(frame), count, born_host=born_host(request.endpoint.peer))
+
+    def _host_text(self) -> str:
+        """host:port that records carry as store host."""
+        return _host_text(self._store.store_host)
+
+
+def check_stamp(body: Body, frame: FrameSequence, crc_before: int | None) -> None:
+    """The log must say of the frame what the header says: recovery knows `__LS_SEQ` alone, and takes a wrong CRC for a torn frame."""
+    try:
+        stamp = STAMP_HEAD + frame.encode().encode()
+        _, properties_at, _ = record_bounds(body)
+    except (LocalProtocolError, RemoteProtocolError) as error:
+        raise MessageIllegal(f"idempotent frame: {error}") from None
+    if body[properties_at : properties_at + len(stamp)] != stamp:
+        raise MessageIllegal(
+            f"the first record does not begin its properties with the {LS_SEQ} that the header says: {stamp[len(STAMP_HEAD) :].decode()}"
+        )
+    if crc_before is not None:
+        found = frame_crc(crc_before, body, properties_at + len(STAMP_HEAD) + CRC_AT)
+        if found != frame.crc:
+            raise MessageIllegal(f"the frame's running CRC is {frame.crc:08x}, its bytes after {crc_before:08x} give {found:08x}")
+
+
+def encode_message(header: SendMessageHeader, queue_id: int, body: Body) -> bytes:
+    """The record of a SEND_MESSAGE, the broker's fields zero; MessageIllegal names the limit that it breaks."""
+    if header.batch:
+        raise RequestCodeNotSupported("RocketMQ's batch body is not read here: send the messages one by one, or as SEND_RECORDS (30003)")
+    if not body:
+        raise MessageIllegal("the body is empty: RocketMQ's clients refuse it too, put one byte in")
+    if len(body) > BODY_BYTES_MAX:
+        raise MessageIllegal(f"the body has {len(body)} bytes: at most {BODY_BYTES_MAX} (4 MiB)")
+    properties = header.properties.encode("utf-8", "surrogatepass")
+    if len(properties) > PROPERTIES_BYTES_MAX:
+        raise MessageIllegal(f"the properties have {len(properties)} bytes: at most {PROPERTIES_BYTES_MAX}")
+    if WAIT in header.properties:
+        pairs = split_properties(header.properties)
+        pairs.pop(WAIT, None)
+        properties = encode_properties(pairs)
+    if OWN_PREFIX in header.properties and any(name.startswith(OWN_PREFIX) for name in split_properties(header.properties)):
+        raise MessageIllegal(f"property names beginning with {OWN_PREFIX} are lockstep's own: choose another name")
+    try:
+        return encode_record(
+            header.topic.encode(),
+            queue_id,
+            body,
+            properties,
+            flag=header.flag,
+            sys_flag=header.sys_flag,
+            born_ms=header.born_timestamp,
+            reconsume_times=header.reconsume_times,
+        )
+    except LocalProtocolError as error:
+        raise MessageIllegal(str(error)) from None
+
+
+@lru_cache(maxsize=4096)
+def born_host(peer: str) -> bytes:
+    """The sender's "ip:port" in its 8 stored bytes."""
+    try:
+        return pack_host(peer)
+    except LocalProtocolError:
+        return NOWHERE
+
+
+@lru_cache(maxsize=8)
+def _host_text(store_host: bytes) -> str:
+    return host_address(store_host)
+
+
+def _plain(frame: Body) -> bytes | bytearray:
+    return bytes(frame) if isinstance(frame, memoryview) else frame

@@ -1,0 +1,59 @@
+"""UPDATE_AND_CREATE_TOPIC, and the topics that a first send creates where the broker allows it.
+
+RocketMQ: AdminBrokerProcessor, TopicConfigManager.
+"""
+
+from lockstep.broker.tables.topic_table import TopicTable, missing
+from lockstep.protocol.bodies import CreateTopicReply
+from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
+from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.errors import MessageIllegal, RemoteProtocolError
+from lockstep.protocol.headers.routes import CreateTopicHeader
+from lockstep.protocol.names import check_topic
+from lockstep.protocol.queue import TopicLayout
+from lockstep.runtime.dispatch import Outcome, Pending, Request, handles
+from lockstep.runtime.host import Host
+
+AUTO_CREATE_QUEUES_MAX = 8
+"""RocketMQ: the queues of TBW102, which an auto-created topic inherits at most (the client asks for 4)."""
+
+
+class TopicProcessor:
+    """Creates, alters and deletes topics by the rules of TopicTable."""
+
+    def __init__(self, host: Host, topics: TopicTable, *, auto_create: bool) -> None:
+        self._random = host.random
+        self._topics = topics
+        self._auto_create = auto_create
+
+    @handles(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader)
+    def create_topic(self, request: Request) -> Outcome:
+        header: CreateTopicHeader = request.header
+        check_topic(header.topic)
+        if header.auto and not self._auto_create and self._topics.find(header.topic) is None:
+            raise missing(header.topic)
+        return Pending(request.reply(body=encode_body(CreateTopicReply(self._create(header, request.command.body)))))
+
+    def find_or_create(self, topic: str, queue_count: int) -> TopicLayout:
+        """The topic of a classic send: in force, or created with queues at this broker where that is allowed, else TopicNotExist."""
+        layout = self._topics.find(topic)
+        if layout is not None:
+            return layout
+        if not self._auto_create:
+            raise missing(topic)
+        count = max(1, min(queue_count, AUTO_CREATE_QUEUES_MAX))
+        return self._topics.create_own(topic, count, count, self._writer())
+
+    def _create(self, header: CreateTopicHeader, body: bytes | bytearray | memoryview) -> TopicLayout:
+        if not body:
+            return self._topics.create_own(header.topic, header.read_queue_nums, header.write_queue_nums, self._writer())
+        try:
+            asked = decode_body(TopicLayout, body)
+        except RemoteProtocolError as error:
+            raise MessageIllegal(f"the layout can't be read: {error}") from None
+        if asked.topic != header.topic:
+            raise MessageIllegal(f"the header names topic {header.topic}, the layout {asked.topic}")
+        return self._topics.create(asked)
+
+    def _writer(self) -> int:
+        return int.from_bytes(self._random.token(4), "big")

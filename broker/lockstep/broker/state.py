@@ -1,0 +1,94 @@
+"""Everything that a broker remembers, as one: it is changed by requests, kept by the log, and rebuilt from snapshot and log (store.md).
+
+A change is a tuple `(kind, …)` in the Journal. At the end of a loop turn the changes of the turn become one state record, written before anything
+that was answered from them leaves. A layout's change is written at once: the log must know a topic before it holds a message of it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from lockstep.broker.coordination import Coordination, CoordinationConfig
+from lockstep.broker.journal import Journal, decode_changes
+from lockstep.broker.store import Store
+from lockstep.broker.tables.sequence_table import Place, Scope, SequenceTable
+from lockstep.broker.tables.topic_table import KIND as LAYOUT
+from lockstep.broker.tables.topic_table import TopicTable
+from lockstep.protocol.errors import StoreError
+from lockstep.protocol.layouts import LayoutTable
+from lockstep.protocol.sequence import FrameSequence
+
+SNAPSHOT_FORMAT = 1
+
+
+class BrokerState:
+    """The tables, wired to one journal and one store. Is the store's Replay."""
+
+    def __init__(self, config: CoordinationConfig, store: Store) -> None:
+        self._store = store
+        self._broker_name = config.broker_name
+        self.journal = Journal(store.dirty)
+        self.layouts = LayoutTable()
+        self.topics = TopicTable(self.layouts, self.journal, config.broker_name, self._topic_changed)
+        self.sequences = SequenceTable()
+        self.coordination = Coordination(config, self.layouts, store, self.journal)
+        self.on_topic_changed: list[Callable[[str], None]] = []
+        store.before_write = self.write_changes
+
+    # --------------------------------------------------------------------------------------------------------------- running
+
+    def write_changes(self) -> None:
+        """Appends the state record of what changed since the last one. The store calls it at the end of a turn."""
+        body = self.journal.encode()
+        if body is not None:
+            self._store.append_state(body)
+
+    def _topic_changed(self, topic: str) -> None:
+        self.coordination.layout_changed(topic)
+        self.write_changes()
+        self._drop_if_deleted(topic)
+        for callback in self.on_topic_changed:
+            callback(topic)
+
+    def _drop_if_deleted(self, topic: str) -> None:
+        layout = self.layouts.get(topic)
+        if layout is not None and layout.deleted:
+            self._store.drop_topic(topic)
+
+    def plain(self) -> dict[str, Any]:
+        """All tables as of now; everything in it is in the log."""
+        self.write_changes()
+        return {
+            "format": SNAPSHOT_FORMAT,
+            "layouts": self.topics.snapshot(),
+            "sequences": self.sequences.snapshot(),
+            "coordination": self.coordination.snapshot(),
+        }
+
+    # ---------------------------------------------------------------------------------------------------------------- Replay
+
+    def snapshot(self, plain: Any) -> None:
+        if not isinstance(plain, dict) or plain.get("format") != SNAPSHOT_FORMAT:
+            raise StoreError(f"the snapshot is not of format {SNAPSHOT_FORMAT}: start the version that wrote it")
+        self.topics.restore(plain["layouts"])
+        self.sequences.restore(plain["sequences"])
+        self.coordination.restore(plain["coordination"])
+
+    def state(self, body: bytes) -> None:
+        for change in decode_changes(body):
+            if change[0] == LAYOUT:
+                self._drop_if_deleted(self.topics.apply(change))
+            else:
+                self.coordination.apply(change)
+
+    def frame(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        physical_offset: int,
+        sequence: FrameSequence,
+        record_count: int,
+        store_timestamp: int,
+    ) -> None:
+        scope = Scope(sequence.producer_id, sequence.partition, topic, queue_id)
+        self.sequences.record(scope, sequence, Place(queue_offset, physical_offset, store_timestamp))

@@ -1,0 +1,167 @@
+"""What processors are handed in their tests: an endpoint that keeps what it is sent, a store in memory, a host whose clock stands still."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from lockstep.broker.store import Appended, ReadResult, ReadStatus
+from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.command import Command
+from lockstep.protocol.errors import TransportError
+from lockstep.protocol.fields import to_plain
+from lockstep.protocol.frame import FrameBuffer
+from lockstep.protocol.record import split_records
+from lockstep.protocol.tags import tags_code
+
+
+class FakeClock:
+    """Stands still until it is told."""
+
+    def __init__(self, now_ms: int = 1_800_000_000_000) -> None:
+        self.now_ms = now_ms
+
+    def monotonic_ms(self) -> int:
+        return self.now_ms
+
+    boot_ms = wall_ms = monotonic_ms
+
+    def monotonic_us(self) -> int:
+        return self.now_ms * 1_000
+
+
+class FakeRandom:
+    def token(self, count: int) -> bytes:
+        return bytes(range(1, count + 1))
+
+    def below(self, limit: int) -> int:
+        return limit - 1
+
+    def uniform(self, low: float, high: float) -> float:
+        return low
+
+
+@dataclass
+class FakeHost:
+    clock: FakeClock = field(default_factory=FakeClock)
+    random: FakeRandom = field(default_factory=FakeRandom)
+
+
+class FakeEndpoint:
+    """Keeps the answers, decoded."""
+
+    def __init__(self, id: int = 1, peer: str = "10.0.0.7:5000") -> None:
+        self.id = id
+        self.peer = peer
+        self.closed = False
+        self.unsent_bytes = 0
+        self.sent: list[Command] = []
+        self.drained: Any = None
+        """A future that drain() waits for."""
+
+    def send(self, command: Command) -> None:
+        self.sent.append(command)
+
+    def send_frame(self, frame: bytes) -> None:
+        buffer = FrameBuffer()
+        buffer.feed(frame)
+        command = buffer.next()
+        assert command is not None
+        self.sent.append(command)
+
+    def send_parts(self, command: Command, parts: list[bytes]) -> None:
+        command.body = b"".join(parts)
+        self.sent.append(command)
+
+    async def drain(self) -> None:
+        if self.drained is not None:
+            await self.drained
+        if self.closed:
+            raise TransportError("closed")
+
+    def take(self) -> list[Command]:
+        taken, self.sent = self.sent, []
+        return taken
+
+
+class FakeStore:
+    """Queues in memory. Everything is visible and confirmed at once, unless `confirm_now` is off."""
+
+    def __init__(self) -> None:
+        self.queues: dict[tuple[str, int], list[tuple[bytes, str | None]]] = {}
+        self.end = 0
+        self.refuse: Exception | None = None
+        """What append_frame raises."""
+        self.born_hosts: list[bytes] = []
+        self.store_host = bytes((127, 0, 0, 1, 0, 0, 0x2A, 0x9F))
+        self.confirm_now = True
+        self.waiting: list[Callable[[], None]] = []
+        self.cold = False
+        self.hidden: dict[tuple[str, int], int] = {}
+
+    def append_frame(self, topic: str, queue_id: int, frame: bytes | bytearray, count: int, *, born_host: bytes) -> Appended:
+        if self.refuse is not None:
+            raise self.refuse
+        records = split_records(frame)
+        assert len(records) == count
+        return self.append(topic, queue_id, [bytes(frame[start:end]) for start, end in records], born_host)
+
+    def append(
+        self, topic: str, queue_id: int, records: list[bytes], born_host: bytes = b"", tags: list[str | None] | None = None
+    ) -> Appended:
+        queue = self.queues.setdefault((topic, queue_id), [])
+        appended = Appended(len(queue), self.end, 1_800_000_000_000)
+        queue += zip(records, tags or [None] * len(records), strict=True)
+        self.end += sum(map(len, records))
+        self.born_hosts.append(born_host)
+        return appended
+
+    def when_confirmed(self, callback: Callable[[], None]) -> None:
+        if self.confirm_now:
+            callback()
+        else:
+            self.waiting.append(callback)
+
+    def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        return 0, len(self.queues.get((topic, queue_id), []))
+
+    def end_offset(self, topic: str, queue_id: int) -> int:
+        return self.bounds(topic, queue_id)[1]
+
+    def read(
+        self, topic: str, queue_id: int, offset: int, *, max_count: int, max_bytes: int, tag_hashes: frozenset[int] | None = None
+    ) -> ReadResult | None:
+        return None if self.cold else self.read_now(topic, queue_id, offset, max_count, max_bytes, tag_hashes)
+
+    async def read_cold(
+        self, topic: str, queue_id: int, offset: int, *, max_count: int, max_bytes: int, tag_hashes: frozenset[int] | None = None
+    ) -> ReadResult:
+        return self.read_now(topic, queue_id, offset, max_count, max_bytes, tag_hashes)
+
+    def read_now(
+        self, topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int, tag_hashes: frozenset[int] | None
+    ) -> ReadResult:
+        queue = self.queues.get((topic, queue_id))
+        if queue is None:
+            return ReadResult(ReadStatus.NO_QUEUE, 0, 0, 0)
+        end = len(queue)
+        if offset > end:
+            return ReadResult(ReadStatus.OFFSET_TOO_LARGE, end, 0, end)
+        if offset == end:
+            return ReadResult(ReadStatus.OFFSET_AT_END, end, 0, end)
+        parts: list[bytes] = []
+        size = 0
+        following = offset
+        for record, tag in queue[offset:]:
+            if len(parts) == max_count or (parts and size + len(record) > max_bytes):
+                break
+            following += 1
+            if tag_hashes is None or tags_code(tag) in tag_hashes:
+                parts.append(record)
+                size += len(record)
+        status = ReadStatus.FOUND if parts else ReadStatus.NO_MATCHED
+        return ReadResult(status, following, 0, end, parts, len(parts), size)
+
+
+def request(code: RequestCode, header: object = None, body: bytes = b"", *, opaque: int = 1) -> Command:
+    """A native request."""
+    return Command(int(code), opaque, fields={} if header is None else to_plain(header), body=body)

@@ -1,0 +1,383 @@
+"""PULL_MESSAGE: RocketMQ's checks and codes, pages, long polling woken by arrival, and fairness towards a connection that does not read."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+import pytest
+
+from lockstep.broker.coordination import PullCheck
+from lockstep.broker.effects import StalePulls
+from lockstep.broker.journal import Journal
+from lockstep.broker.processors.pull import CLASSIC_BYTES_MAX, NATIVE_BYTES_MAX, UNSENT_BYTES_MAX, PullProcessor, page_of
+from lockstep.broker.tables.topic_table import TopicTable
+from lockstep.protocol.bodies import Subscription
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.command import Command
+from lockstep.protocol.errors import NoPermission
+from lockstep.protocol.fields import from_plain
+from lockstep.protocol.headers.pull import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND, PullHeader, PullReply
+from lockstep.protocol.layouts import LayoutTable
+from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.dispatch import Dispatcher
+from support.broker_fakes import FakeEndpoint, FakeHost, FakeStore, request
+
+
+@dataclass
+class FakeCoordination:
+    checks: dict[int | None, PullCheck] = field(default_factory=dict)
+    """By the epoch that the pull carries."""
+    subscriptions: dict[tuple[str, str], Subscription] = field(default_factory=dict)
+    commits: list[tuple[str, int, int]] = field(default_factory=list)
+    held_by: str | None = None
+
+    def check_pull(self, connection: int, group: str, topic: str, queue_id: int, epoch: int | None) -> PullCheck:
+        return self.checks.get(epoch, PullCheck(may_commit=epoch is None))
+
+    def subscription(self, group: str, topic: str) -> Subscription | None:
+        return self.subscriptions.get((group, topic))
+
+    def update_offset(self, connection: int, group: str, topic: str, queue_id: int, offset: int, now_ms: int) -> None:
+        if self.held_by is not None:
+            raise NoPermission(self.held_by)
+        self.commits.append((group, queue_id, offset))
+
+
+class Broker:
+    def __init__(self) -> None:
+        self.host = FakeHost()
+        self.tasks = Tasks()
+        self.store = FakeStore()
+        self.topics = TopicTable(LayoutTable(), Journal(), "broker-a")
+        self.topics.create(TopicLayout("t", LayoutVersion(1, 7), (LayoutEntry("broker-a", 4, 4, 1),)))
+        self.coordination = FakeCoordination()
+        self.pulls = PullProcessor(self.host, self.tasks, self.store, self.topics, self.coordination)  # type: ignore[arg-type]
+        self.dispatcher = Dispatcher([self.pulls])
+        self.endpoint = FakeEndpoint()
+
+    def pull(self, offset: int = 0, *, endpoint: FakeEndpoint | None = None, opaque: int = 1, **header: object) -> None:
+        known: dict[str, object] = {"consumer_group": "g", "topic": "t", "queue_id": 0, "queue_offset": offset, "sys_flag": SUBSCRIPTION}
+        command = request(RequestCode.PULL_MESSAGE, PullHeader(**{**known, **header}), opaque=opaque)  # type: ignore[arg-type]
+        self.dispatcher(command, endpoint or self.endpoint)  # type: ignore[arg-type]
+
+    async def answer(self) -> Command:
+        await turn()
+        (answer,) = self.endpoint.take()
+        return answer
+
+    def arrive(self, *bodies: bytes, queue_id: int = 0, tag: str | None = None) -> None:
+        self.store.append("t", queue_id, list(bodies), tags=[tag] * len(bodies))
+        self.pulls.arrived("t", queue_id)
+
+
+async def turn() -> None:
+    """Everything that is due in this turn and what it starts."""
+    for _ in range(4):
+        await asyncio.sleep(0)
+
+
+def place(answer: Command) -> tuple[int, int, int]:
+    reply = from_plain(PullReply, answer.fields)
+    return reply.next_begin_offset, reply.min_offset, reply.max_offset
+
+
+LONG = {"sys_flag": SUBSCRIPTION | SUSPEND, "suspend_timeout_millis": 15_000}
+
+
+async def test_messages_are_answered_as_stored_with_the_bounds() -> None:
+    broker = Broker()
+    broker.store.append("t", 0, [b"one", b"two", b"three"])
+    broker.pull(1)
+    answer = await broker.answer()
+    assert (answer.code, answer.body, place(answer)) == (ResponseCode.SUCCESS, b"twothree", (3, 0, 3))
+
+
+@pytest.mark.parametrize(
+    ("stored", "offset", "code", "expected"),
+    [
+        (None, 0, ResponseCode.PULL_NOT_FOUND, (0, 0, 0)),
+        (None, 5, ResponseCode.PULL_OFFSET_MOVED, (0, 0, 0)),
+        (2, 1, ResponseCode.SUCCESS, (2, 0, 2)),
+        (2, 2, ResponseCode.PULL_NOT_FOUND, (2, 0, 2)),
+        (2, 3, ResponseCode.PULL_OFFSET_MOVED, (2, 0, 2)),
+    ],
+)
+async def test_an_offset_is_answered_by_rocketmqs_table(stored: int | None, offset: int, code: int, expected: tuple[int, int, int]) -> None:
+    broker = Broker()
+    if stored:
+        broker.store.append("t", 0, [b"x"] * stored)
+    broker.pull(offset)
+    answer = await broker.answer()
+    assert (answer.code, place(answer)) == (code, expected)
+
+
+@pytest.mark.parametrize(
+    ("header", "code", "words"),
+    [
+        ({"topic": "nowhere"}, ResponseCode.TOPIC_NOT_EXIST, "lockstep topic create"),
+        ({"topic": "LOCKSTEP_SYS_STATE"}, ResponseCode.TOPIC_NOT_EXIST, "does not exist"),
+        ({"topic": "a b"}, ResponseCode.SYSTEM_ERROR, "illegal"),
+        ({"consumer_group": ""}, ResponseCode.SYSTEM_ERROR, "blank"),
+        ({"queue_id": 4}, ResponseCode.SYSTEM_ERROR, "queue 4"),
+        ({"queue_id": -1}, ResponseCode.SYSTEM_ERROR, "queue -1"),
+        ({"subscription": "||"}, ResponseCode.SUBSCRIPTION_PARSE_FAILED, "names no tag"),
+        ({"expression_type": "SQL92"}, ResponseCode.SYSTEM_ERROR, "SQL92"),
+        ({"sys_flag": 0}, ResponseCode.SUBSCRIPTION_NOT_EXIST, "HEART_BEAT"),
+    ],
+)
+async def test_is_refused(header: dict[str, object], code: ResponseCode, words: str) -> None:
+    broker = Broker()
+    broker.pull(**header)  # type: ignore[arg-type]
+    answer = await broker.answer()
+    assert answer.code == code
+    assert words in str(answer.remark)
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"), [(4, ResponseCode.SUCCESS), (5, ResponseCode.SUCCESS), (6, ResponseCode.SUBSCRIPTION_NOT_LATEST)]
+)
+async def test_without_an_expression_the_groups_subscription_counts_if_it_is_not_older(asked: int, code: ResponseCode) -> None:
+    broker = Broker()
+    broker.coordination.subscriptions["g", "t"] = Subscription("t", "a", sub_version=5)
+    broker.store.append("t", 0, [b"A", b"B", b"none"], tags=["a", "b", None])
+    broker.pull(sys_flag=0, sub_version=asked)
+    answer = await broker.answer()
+    assert answer.code == code
+    assert answer.body == (b"A" if code == ResponseCode.SUCCESS else b"")
+
+
+async def test_a_page_without_a_match_is_answered_at_once_with_the_offset_behind_it() -> None:
+    broker = Broker()
+    broker.store.append("t", 0, [b"B"] * 3, tags=["b"] * 3)
+    broker.pull(subscription="a", **LONG)
+    answer = await broker.answer()
+    assert (answer.code, place(answer)) == (ResponseCode.PULL_RETRY_IMMEDIATELY, (3, 0, 3))
+
+
+@pytest.mark.parametrize(
+    ("asked", "wanted_bytes", "page"),
+    [
+        (1, None, (1, CLASSIC_BYTES_MAX)),
+        (32, None, (32, CLASSIC_BYTES_MAX)),
+        (33, None, (32, CLASSIC_BYTES_MAX)),
+        (0, None, (1, CLASSIC_BYTES_MAX)),
+        (999, 5, (999, 5)),
+        (1_000, 1 << 20, (1_000, NATIVE_BYTES_MAX)),
+        (1_001, (1 << 20) + 1, (1_000, NATIVE_BYTES_MAX)),
+        (-1, -1, (1, 1)),
+    ],
+)
+def test_the_client_asks_for_a_page_and_the_broker_caps_it(asked: int, wanted_bytes: int | None, page: tuple[int, int]) -> None:
+    assert page_of(PullHeader("g", "t", 0, 0, max_msg_nums=asked, max_msg_bytes=wanted_bytes)) == page
+
+
+# ---------------------------------------------------------------------------------------------------------------- long polling
+
+
+async def test_without_suspend_nobody_is_held() -> None:
+    broker = Broker()
+    broker.pull()
+    assert (await broker.answer()).code == ResponseCode.PULL_NOT_FOUND
+    broker.pull(sys_flag=SUBSCRIPTION | SUSPEND, suspend_timeout_millis=0)
+    assert (await broker.answer()).code == ResponseCode.PULL_NOT_FOUND
+
+
+async def test_a_held_pull_is_answered_by_the_arrival_itself() -> None:
+    broker = Broker()
+    broker.pull(**LONG)
+    await turn()
+    assert broker.endpoint.sent == []
+    assert broker.pulls.held_count == 1
+    broker.arrive(b"new")
+    answer = await broker.answer()
+    assert (answer.code, answer.body, place(answer)) == (ResponseCode.SUCCESS, b"new", (1, 0, 1))
+    assert broker.pulls.held_count == 0
+
+
+async def test_an_arrival_for_others_leaves_it_waiting_behind_that() -> None:
+    broker = Broker()
+    broker.store.append("t", 0, [b"A"], tags=["a"])
+    broker.pull(1, subscription="a", **LONG)
+    await turn()
+    broker.arrive(b"B", tag="b")
+    await turn()
+    assert broker.endpoint.sent == []
+    broker.arrive(b"A", tag="a")
+    answer = await broker.answer()
+    assert (answer.code, answer.body, place(answer)) == (ResponseCode.SUCCESS, b"A", (3, 0, 3))
+
+
+async def test_a_pull_before_a_send_in_one_turn_sees_it_and_so_does_one_behind_it() -> None:
+    broker = Broker()
+    broker.pull()
+    broker.store.append("t", 0, [b"same turn"])
+    assert (await broker.answer()).body == b"same turn"
+
+
+async def test_a_pull_is_held_for_its_time_and_answered_with_the_offset_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Broker()
+    timers: list[float] = []
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(loop, "call_later", lambda delay, callback: timers.append(delay) or asyncio.Handle(callback, (), loop))
+    broker.store.append("t", 0, [b"A"], tags=["a"])
+    broker.pull(1, subscription="a", **LONG)
+    await turn()
+    broker.arrive(b"B", tag="b")
+    await turn()
+    assert timers == [15.0]
+    broker.host.clock.now_ms += 14_999
+    broker.pulls._expire()
+    await turn()
+    assert broker.endpoint.sent == []
+    broker.host.clock.now_ms += 1
+    broker.pulls._expire()
+    answer = await broker.answer()
+    assert (answer.code, place(answer)) == (ResponseCode.PULL_NOT_FOUND, (2, 0, 2))
+
+
+async def test_one_timer_stands_at_the_earliest_deadline() -> None:
+    broker = Broker()
+    for number, timeout_ms in enumerate([9_000, 5_000, 7_000]):
+        broker.pull(queue_id=number, sys_flag=SUBSCRIPTION | SUSPEND, suspend_timeout_millis=timeout_ms)
+    await turn()
+    assert broker.pulls._timer_ms == broker.host.clock.now_ms + 5_000
+    broker.host.clock.now_ms += 5_000
+    broker.pulls._expire()
+    assert (await broker.answer()).code == ResponseCode.PULL_NOT_FOUND
+    assert broker.pulls._timer_ms == broker.host.clock.now_ms + 2_000
+    broker.pulls.stop()
+
+
+async def test_a_stop_answers_everyone_and_holds_nobody() -> None:
+    broker = Broker()
+    broker.pull(**LONG)
+    broker.pull(queue_id=1, **LONG)
+    await turn()
+    broker.pulls.stop()
+    assert [one.code for one in broker.endpoint.take()] == [ResponseCode.PULL_NOT_FOUND] * 2
+    broker.pull(**LONG)
+    assert (await broker.answer()).code == ResponseCode.PULL_NOT_FOUND
+
+
+async def test_a_closed_connection_leaves_nothing_held() -> None:
+    broker = Broker()
+    broker.pull(**LONG)
+    await turn()
+    broker.endpoint.closed = True
+    broker.pulls.connection_closed(broker.endpoint)  # type: ignore[arg-type]
+    assert broker.pulls.held_count == 0
+    broker.arrive(b"x")
+    await turn()
+    assert broker.endpoint.sent == []
+
+
+async def test_a_deleted_topic_answers_who_waits_there() -> None:
+    broker = Broker()
+    broker.topics.on_changed = broker.pulls.topic_changed
+    broker.pull(**LONG)
+    await turn()
+    broker.topics.create(TopicLayout("t", LayoutVersion(2, 7), ()))
+    assert (await broker.answer()).code == ResponseCode.TOPIC_NOT_EXIST
+
+
+# ---------------------------------------------------------------------------------------------------------- fences and commits
+
+
+async def test_a_stale_epoch_is_refused_and_a_held_one_is_told_when_it_rises() -> None:
+    broker = Broker()
+    broker.pull(epoch=5, **LONG)
+    broker.pull(epoch=6, opaque=2, **LONG)
+    await turn()
+    assert broker.pulls.held_count == 2
+    broker.coordination.checks[5] = PullCheck(stale=True)
+    broker.pulls.stale(StalePulls("g", "t", 0, 6))
+    answer = await broker.answer()
+    assert (answer.code, answer.opaque) == (ResponseCode.STALE_EPOCH, 1)
+    assert broker.pulls.held_count == 1
+
+
+async def test_a_gap_is_told_at_once_even_where_there_is_nothing_to_read() -> None:
+    broker = Broker()
+    broker.coordination.checks[5] = PullCheck(gap=(3, 9))
+    broker.pull(epoch=5, **LONG)
+    reply = from_plain(PullReply, (await broker.answer()).fields)
+    assert (reply.gap_first, reply.gap_end) == (3, 9)
+
+
+async def test_the_commit_bit_counts_once_and_only_where_it_may() -> None:
+    broker = Broker()
+    flags = {"sys_flag": SUBSCRIPTION | SUSPEND | COMMIT_OFFSET, "suspend_timeout_millis": 15_000, "commit_offset": 4}
+    broker.pull(**flags)  # type: ignore[arg-type]
+    await turn()
+    broker.arrive(b"x")
+    await broker.answer()
+    assert broker.coordination.commits == [("g", 0, 4)]
+    broker.coordination.checks[None] = PullCheck(may_commit=False)
+    broker.pull(**flags)  # type: ignore[arg-type]
+    await broker.answer()
+    assert len(broker.coordination.commits) == 1
+
+
+async def test_a_commit_that_is_refused_does_not_refuse_the_pull() -> None:
+    broker = Broker()
+    broker.coordination.held_by = "somebody"
+    broker.store.append("t", 0, [b"x"])
+    broker.pull(sys_flag=SUBSCRIPTION | COMMIT_OFFSET, commit_offset=4)
+    assert (await broker.answer()).code == ResponseCode.SUCCESS
+
+
+# ------------------------------------------------------------------------------------------------------------ disk and fairness
+
+
+async def test_what_is_only_on_the_disk_is_read_beside_the_loop() -> None:
+    broker = Broker()
+    broker.store.append("t", 0, [b"old"])
+    broker.store.cold = True
+    for opaque in range(10):
+        broker.pull(opaque=opaque)
+    for _ in range(10):
+        await turn()
+    assert sorted(one.opaque for one in broker.endpoint.take()) == list(range(10))
+    assert len(broker.tasks) == 0
+
+
+async def test_an_epoch_that_rose_during_a_cold_read_is_still_refused() -> None:
+    broker = Broker()
+    broker.store.append("t", 0, [b"old"])
+    broker.store.cold = True
+    broker.pull(epoch=5)
+    await asyncio.sleep(0)
+    broker.coordination.checks[5] = PullCheck(stale=True)
+    assert (await broker.answer()).code == ResponseCode.STALE_EPOCH
+
+
+async def test_a_connection_that_does_not_read_gets_no_more_and_others_do() -> None:
+    broker = Broker()
+    broker.store.append("t", 0, [b"x"])
+    slow, quick = FakeEndpoint(1), FakeEndpoint(2)
+    slow.unsent_bytes = UNSENT_BYTES_MAX + 1
+    slow.drained = asyncio.get_running_loop().create_future()
+    broker.pull(endpoint=slow)
+    broker.pull(endpoint=slow, opaque=2)
+    broker.pull(endpoint=quick)
+    await turn()
+    assert (len(slow.sent), len(quick.sent)) == (0, 1)
+    slow.unsent_bytes = 0
+    slow.drained.set_result(None)
+    await turn()
+    assert [one.opaque for one in slow.sent] == [1, 2]
+
+
+async def test_a_connection_that_closes_while_it_is_blocked_is_forgotten() -> None:
+    broker = Broker()
+    slow = FakeEndpoint()
+    slow.unsent_bytes = UNSENT_BYTES_MAX + 1
+    slow.drained = asyncio.get_running_loop().create_future()
+    broker.pull(endpoint=slow)
+    await turn()
+    slow.closed = True
+    slow.drained.set_result(None)
+    broker.pulls.connection_closed(slow)  # type: ignore[arg-type]
+    await turn()
+    assert slow.sent == []
+    assert len(broker.tasks) == 0

@@ -1,0 +1,122 @@
+"""Bounds, search by time, one message by its place; and creation of topics by request."""
+
+import asyncio
+
+import pytest
+
+from lockstep.broker.journal import Journal
+from lockstep.broker.processors.query import QUERY_LANE, QueryProcessor
+from lockstep.broker.processors.topic import TopicProcessor
+from lockstep.broker.tables.topic_table import TopicTable
+from lockstep.protocol.bodies import CreateTopicReply, OffsetRange, TopicOffsets
+from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.command import Command
+from lockstep.protocol.headers.offsets import QueueHeader, SearchOffsetHeader, TopicHeader, ViewMessageHeader
+from lockstep.protocol.headers.routes import CreateTopicHeader
+from lockstep.protocol.layouts import LayoutTable
+from lockstep.protocol.names import STATE_TOPIC
+from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.protocol.record import encode_record
+from lockstep.runtime.dispatch import Dispatcher, LaneLimits
+from support.broker_fakes import FakeEndpoint, FakeHost, FakeStore, request
+
+LAYOUT = TopicLayout("t", LayoutVersion(1, 7), (LayoutEntry("broker-a", 2, 2, 1), LayoutEntry("broker-b", 2, 2, 1)))
+
+
+class SearchableStore(FakeStore):
+    records: dict[int, bytes]
+
+    async def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        await asyncio.sleep(0)
+        return timestamp_ms // 10
+
+    async def record_at(self, physical_offset: int) -> bytes | None:
+        await asyncio.sleep(0)
+        return self.records.get(physical_offset)
+
+
+class Broker:
+    def __init__(self, *, auto_create: bool = False) -> None:
+        self.store = SearchableStore()
+        self.store.records = {
+            0: encode_record(b"t", 0, b"x", b"", born_ms=1),
+            9: encode_record(STATE_TOPIC.encode(), 0, b"x", b"", born_ms=1),
+        }
+        self.topics = TopicTable(LayoutTable(), Journal(), "broker-a")
+        self.topics.create(LAYOUT)
+        self.store.append("t", 1, [b"x"] * 3)
+        creator = TopicProcessor(FakeHost(), self.topics, auto_create=auto_create)  # type: ignore[arg-type]
+        lanes = {QUERY_LANE: LaneLimits(1, 1)}
+        self.dispatcher = Dispatcher([QueryProcessor(self.store, self.topics), creator], None, lanes)  # type: ignore[arg-type]
+        self.endpoint = FakeEndpoint()
+
+    async def ask(self, code: RequestCode, header: object, body: bytes = b"") -> Command:
+        self.dispatcher(request(code, header, body), self.endpoint)  # type: ignore[arg-type]
+        for _ in range(8):
+            await asyncio.sleep(0)
+        (answer,) = self.endpoint.take()
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("topic", "queue_id", "low", "high"),
+    [("t", 1, 0, 3), ("t", 0, 0, 0), ("t", 2, -1, 0), ("t", -1, -1, 0), ("nowhere", 0, -1, 0), (STATE_TOPIC, 0, -1, 0)],
+)
+async def test_bounds_follow_rocketmq_for_queues_that_are_not_there_too(topic: str, queue_id: int, low: int, high: int) -> None:
+    broker = Broker()
+    header = QueueHeader(topic, queue_id)
+    assert (await broker.ask(RequestCode.GET_MIN_OFFSET, header)).fields == {"offset": low}
+    assert (await broker.ask(RequestCode.GET_MAX_OFFSET, header)).fields == {"offset": high}
+
+
+async def test_all_bounds_of_a_topic_here_come_in_one_answer() -> None:
+    broker = Broker()
+    answer = await broker.ask(RequestCode.TOPIC_OFFSETS, TopicHeader("t"))
+    assert decode_body(TopicOffsets, answer.body) == TopicOffsets((OffsetRange(0, 0, 0), OffsetRange(1, 0, 3)))
+    assert (await broker.ask(RequestCode.TOPIC_OFFSETS, TopicHeader("nowhere"))).code == ResponseCode.TOPIC_NOT_EXIST
+
+
+@pytest.mark.parametrize(("topic", "queue_id", "found"), [("t", 1, 100), ("t", 2, 0), ("nowhere", 0, 0)])
+async def test_a_search_by_time_asks_the_store_about_queues_that_are_there(topic: str, queue_id: int, found: int) -> None:
+    answer = await Broker().ask(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetHeader(topic, queue_id, 1_000))
+    assert answer.fields == {"offset": found}
+
+
+@pytest.mark.parametrize(("offset", "code"), [(0, ResponseCode.SUCCESS), (1, ResponseCode.SYSTEM_ERROR), (9, ResponseCode.SYSTEM_ERROR)])
+async def test_a_message_is_shown_by_its_place_and_the_brokers_own_records_are_not(offset: int, code: ResponseCode) -> None:
+    broker = Broker()
+    answer = await broker.ask(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(offset))
+    assert answer.code == code
+    assert answer.body == (broker.store.records[0] if code == ResponseCode.SUCCESS else b"")
+
+
+async def test_a_topic_is_created_with_the_layout_that_the_creator_brings_and_the_first_one_stays() -> None:
+    broker = Broker()
+    asked = TopicLayout("u", LayoutVersion(1, 5), LAYOUT.entries)
+    answer = await broker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("u"), encode_body(asked))
+    assert decode_body(CreateTopicReply, answer.body).layout == asked
+    other = TopicLayout("u", LayoutVersion(1, 9), LAYOUT.entries[:1])
+    answer = await broker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("u"), encode_body(other))
+    assert decode_body(CreateTopicReply, answer.body).layout == asked
+
+
+async def test_a_topic_without_a_layout_gets_queues_of_this_broker() -> None:
+    broker = Broker()
+    answer = await broker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("u", 3, 3))
+    assert decode_body(CreateTopicReply, answer.body).layout.entries == (LayoutEntry("broker-a", 3, 3, 1),)
+
+
+@pytest.mark.parametrize(("auto_create", "code"), [(False, ResponseCode.TOPIC_NOT_EXIST), (True, ResponseCode.SUCCESS)])
+async def test_a_first_send_creates_only_where_that_is_allowed(auto_create: bool, code: ResponseCode) -> None:
+    broker = Broker(auto_create=auto_create)
+    body = encode_body(TopicLayout("u", LayoutVersion(1, 5), LAYOUT.entries))
+    assert (await broker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("u", auto=True), body)).code == code
+    known = encode_body(LAYOUT)
+    assert (await broker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("t", auto=True), known)).code == ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize(("topic", "body"), [("u", b"\xc1"), ("u", b"\x80"), ("other", encode_body(LAYOUT))])
+async def test_a_layout_that_can_not_be_is_refused(topic: str, body: bytes) -> None:
+    answer = await Broker().ask(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader(topic), body)
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL

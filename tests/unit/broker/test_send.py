@@ -1,0 +1,300 @@
+"""SEND_RECORDS and SEND_MESSAGE: the order of the checks, what a repeat is answered, what is refused and how."""
+
+import pytest
+
+from lockstep.broker.journal import Journal
+from lockstep.broker.processors.send import SendGate, SendProcessor
+from lockstep.broker.processors.topic import TopicProcessor
+from lockstep.broker.tables.sequence_table import SequenceTable
+from lockstep.broker.tables.topic_table import TopicTable
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.command import Command
+from lockstep.protocol.errors import ServiceNotAvailable
+from lockstep.protocol.fields import from_plain
+from lockstep.protocol.frame import BODY_BYTES_MAX
+from lockstep.protocol.headers.send import SendMessageHeader, SendRecordsHeader, SendRecordsReply, SendReply
+from lockstep.protocol.ids import parse_offset_message_id
+from lockstep.protocol.layouts import LayoutTable
+from lockstep.protocol.properties import decode_properties
+from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.protocol.record import RecordView, encode_record, pack_host
+from lockstep.protocol.sequence import FrameSequence, seal
+from lockstep.runtime.dispatch import Dispatcher
+from support.broker_fakes import FakeEndpoint, FakeHost, FakeStore, request
+
+PRODUCER = "ab" * 16
+TOPIC = "orders"
+
+
+class Broker:
+    """The send path with a store in memory."""
+
+    def __init__(self, *, auto_create: bool = False) -> None:
+        self.host = FakeHost()
+        self.store = FakeStore()
+        self.topics = TopicTable(LayoutTable(), Journal(), "broker-a")
+        self.gate = SendGate()
+        creator = TopicProcessor(self.host, self.topics, auto_create=auto_create)  # type: ignore[arg-type]
+        self.sequences = SequenceTable()
+        self.processor = SendProcessor(self.host, self.store, self.topics, self.sequences, creator, self.gate)  # type: ignore[arg-type]
+        self.dispatcher = Dispatcher([self.processor, creator], self.store.when_confirmed)
+        self.endpoint = FakeEndpoint()
+        self.lay_out(1)
+
+    def lay_out(self, counter: int, topic: str = TOPIC) -> TopicLayout:
+        return self.topics.create(TopicLayout(topic, LayoutVersion(counter, 7), (LayoutEntry("broker-a", 4, 4, counter),)))
+
+    def send(self, command: Command) -> Command:
+        self.dispatcher(command, self.endpoint)  # type: ignore[arg-type]
+        (answer,) = self.endpoint.take()
+        return answer
+
+    def stored(self, queue_id: int = 3) -> int:
+        return len(self.store.queues.get((TOPIC, queue_id), []))
+
+
+def records(count: int, body: bytes = b"x", topic: str = TOPIC, queue_id: int = 3) -> list[bytes]:
+    return [encode_record(topic.encode(), queue_id, body + b"%d" % i, b"", born_ms=1) for i in range(count)]
+
+
+class Stream:
+    """An idempotent producer: the frames that it would send, with the running CRC."""
+
+    def __init__(self, *, epoch: int = 1) -> None:
+        self.epoch = epoch
+        self.next = 0
+        self.crc = 0
+
+    def frame(self, count: int, body: bytes = b"x", **header: object) -> Command:
+        wanted = FrameSequence(PRODUCER, 0, self.epoch, self.next, count, self.next == 0, 0)
+        data, sealed = seal(records(count, body), wanted, self.crc)
+        self.next, self.crc = sealed.next, sealed.crc
+        return self.command(data, sealed, **header)
+
+    def command(self, data: bytes, s: FrameSequence, **header: object) -> Command:
+        known = {"topic": TOPIC, "queue_id": 3, "count": s.count, "producer_id": s.producer_id, "partition": s.partition}
+        place = {"producer_epoch": s.epoch, "first_sequence": s.first, "first": s.first_known, "crc": s.crc}
+        return request(RequestCode.SEND_RECORDS, SendRecordsHeader(**{**known, **place, **header}), data)  # type: ignore[arg-type]
+
+
+def reply_of(answer: Command) -> SendRecordsReply:
+    return from_plain(SendRecordsReply, answer.fields)
+
+
+def plain_frame(count: int = 1, **header: object) -> Command:
+    known: dict[str, object] = {"topic": TOPIC, "queue_id": 3, "count": count}
+    return request(RequestCode.SEND_RECORDS, SendRecordsHeader(**{**known, **header}), b"".join(records(count)))  # type: ignore[arg-type]
+
+
+def test_a_frame_is_answered_with_the_place_of_its_first_record() -> None:
+    broker = Broker()
+    assert broker.send(plain_frame(2)).code == ResponseCode.SUCCESS
+    answer = reply_of(broker.send(plain_frame(3)))
+    size = sum(map(len, records(2)))
+    assert answer == SendRecordsReply(2, size, 1_800_000_000_000, "127.0.0.1:10911")
+    assert broker.store.born_hosts[-1] == pack_host("10.0.0.7:5000")
+
+
+def test_an_answer_waits_until_the_log_is_confirmed() -> None:
+    broker = Broker()
+    broker.store.confirm_now = False
+    broker.dispatcher(plain_frame(), broker.endpoint)  # type: ignore[arg-type]
+    assert broker.endpoint.sent == []
+    broker.store.waiting.pop()()
+    assert [one.code for one in broker.endpoint.take()] == [ResponseCode.SUCCESS]
+
+
+def test_a_repeat_too_waits_until_the_log_is_confirmed() -> None:
+    broker = Broker()
+    frame = Stream().frame(1)
+    broker.send(frame)
+    broker.store.confirm_now = False
+    broker.dispatcher(frame, broker.endpoint)  # type: ignore[arg-type]
+    assert broker.endpoint.sent == []
+    assert len(broker.store.waiting) == 1
+
+
+def test_a_repeat_gets_its_first_answer_and_is_stored_once() -> None:
+    broker, stream = Broker(), Stream()
+    first = stream.frame(2)
+    one, two = broker.send(first), broker.send(first)
+    assert one.code == ResponseCode.SUCCESS
+    assert reply_of(one) == reply_of(two)
+    assert broker.stored() == 2
+
+
+def test_the_sequence_is_checked_before_layout_topic_stop_and_disk() -> None:
+    broker, stream = Broker(), Stream()
+    version = {"layout_counter": 1, "layout_writer": 7}
+    first = stream.frame(2, **version)
+    answer = reply_of(broker.send(first))
+    broker.lay_out(2)
+    broker.gate.closed_because = "the broker is shutting down"
+    broker.store.refuse = ServiceNotAvailable("disk full")
+    assert reply_of(broker.send(first)) == answer
+    assert broker.send(Stream().frame(1, b"other", **version)).code == ResponseCode.DUPLICATE
+    broker.topics.create(TopicLayout(TOPIC, LayoutVersion(3, 7), ()))
+    assert reply_of(broker.send(first)) == answer
+
+
+def test_a_new_frame_meets_layout_then_stop_then_disk() -> None:
+    broker, stream = Broker(), Stream()
+    broker.lay_out(2)
+    broker.gate.closed_because = "the broker is shutting down"
+    broker.store.refuse = ServiceNotAvailable("disk of /x has 1 bytes free")
+    keyed, unkeyed = {"layout_counter": 1, "layout_writer": 7}, stream.frame(1)
+    stale = broker.send(Stream().frame(1, **keyed))
+    assert stale.code == ResponseCode.LAYOUT_STALE
+    assert (reply_of(stale).layout_counter, reply_of(stale).layout_writer) == (2, 7)
+    stopped = broker.send(unkeyed)
+    assert (stopped.code, "shutting down" in str(stopped.remark)) == (ResponseCode.SERVICE_NOT_AVAILABLE, True)
+    broker.gate.closed_because = None
+    assert broker.send(unkeyed).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    broker.store.refuse = None
+    assert broker.send(unkeyed).code == ResponseCode.SUCCESS
+
+
+def test_a_refused_frame_leaves_its_sequence_free() -> None:
+    broker, stream = Broker(), Stream()
+    broker.store.refuse = ServiceNotAvailable("disk full")
+    first = stream.frame(2)
+    broker.send(first)
+    broker.store.refuse = None
+    assert broker.send(first).code == ResponseCode.SUCCESS
+    assert broker.stored() == 2
+
+
+@pytest.mark.parametrize(("counter", "writer", "code"), [(1, 7, 30104), (2, 6, 30104), (2, 7, 0), (2, 8, 0), (3, 0, 0)])
+def test_a_keyed_send_over_an_older_layout_is_refused(counter: int, writer: int, code: int) -> None:
+    broker = Broker()
+    broker.lay_out(2)
+    assert broker.send(plain_frame(layout_counter=counter, layout_writer=writer)).code == code
+
+
+def test_a_gap_names_the_sequence_that_is_expected() -> None:
+    broker, stream = Broker(), Stream()
+    broker.send(stream.frame(2))
+    stream.frame(1)
+    answer = broker.send(stream.frame(1))
+    assert (answer.code, reply_of(answer).next_sequence) == (ResponseCode.OUT_OF_SEQUENCE, 2)
+    assert broker.stored() == 2
+
+
+def test_a_retry_with_other_bytes_is_told_so() -> None:
+    broker = Broker()
+    broker.send(Stream().frame(2))
+    assert broker.send(Stream().frame(2, b"y")).code == ResponseCode.NON_DETERMINISTIC_RETRY
+
+
+def test_a_frame_whose_property_is_not_what_the_header_says_never_reaches_the_log() -> None:
+    """Recovery knows the property alone: a difference would store twice, or cut a good log."""
+    broker, stream = Broker(), Stream()
+    broker.send(stream.frame(2))
+    good = stream.frame(2)
+    differences: list[dict[str, object]] = [
+        {"producerEpoch": 2, "firstSequence": 0},
+        {"count": 1},
+        {"partition": 1, "first": True},
+        {"producerId": "cd" * 16, "first": True},
+        {"first": True},
+        {"crc": 1},
+    ]
+    for difference in differences:
+        bad = Command(good.code, 1, fields={**good.fields, **difference}, body=good.body)
+        assert broker.send(bad).code == ResponseCode.MESSAGE_ILLEGAL, difference
+    assert broker.stored() == 2
+    assert broker.send(good).code == ResponseCode.SUCCESS
+
+
+def test_a_frame_whose_running_crc_is_wrong_never_reaches_the_log() -> None:
+    broker, stream = Broker(), Stream()
+    broker.send(stream.frame(1))
+    stream.crc ^= 1
+    answer = broker.send(stream.frame(1))
+    assert (answer.code, "CRC" in str(answer.remark)) == (ResponseCode.MESSAGE_ILLEGAL, True)
+    assert broker.stored() == 1
+
+
+@pytest.mark.parametrize("body", [b"", b"x", b"\0" * 200, b"\xff" * 91])
+def test_an_idempotent_frame_that_is_no_record_is_illegal(body: bytes) -> None:
+    broker = Broker()
+    command = Stream().frame(1)
+    command.body = body
+    assert broker.send(command).code == ResponseCode.MESSAGE_ILLEGAL
+
+
+def test_a_missing_topic_is_refused_with_the_next_step() -> None:
+    broker = Broker()
+    answer = broker.send(plain_frame(topic="nowhere"))
+    assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+    assert "lockstep topic create nowhere" in str(answer.remark)
+
+
+@pytest.mark.parametrize(("queue_id", "code"), [(-1, 1), (0, 0), (3, 0), (4, 1)])
+def test_a_queue_that_this_broker_does_not_have_is_refused(queue_id: int, code: int) -> None:
+    broker = Broker()
+    body = b"".join(records(1, queue_id=max(queue_id, 0)))
+    answer = broker.send(request(RequestCode.SEND_RECORDS, SendRecordsHeader(TOPIC, queue_id, 1), body))
+    assert answer.code == code
+
+
+# ---------------------------------------------------------------------------------------------------------------- SEND_MESSAGE
+
+
+def message(body: bytes = b"hello", **header: object) -> Command:
+    known: dict[str, object] = {"producer_group": "g", "topic": TOPIC, "queue_id": 1, "born_timestamp": 5}
+    return request(RequestCode.SEND_MESSAGE, SendMessageHeader(**{**known, **header}), body)  # type: ignore[arg-type]
+
+
+def test_a_single_message_is_stored_as_a_record_and_named_by_its_place() -> None:
+    broker = Broker()
+    broker.send(message())
+    answer = from_plain(SendReply, broker.send(message(b"two", properties="TAGS\x01a\x02WAIT\x01true\x02k\x01v", flag=9)).fields)
+    assert (answer.queue_id, answer.queue_offset) == (1, 1)
+    (first, _), (second, _) = broker.store.queues[TOPIC, 1]
+    view = RecordView(second)
+    assert (view.body, view.flag, view.born_ms, view.topic) == (b"two", 9, 5, TOPIC.encode())
+    assert decode_properties(view.properties) == {"TAGS": "a", "k": "v"}
+    assert parse_offset_message_id(answer.msg_id) == ("127.0.0.1:10911", len(first))
+
+
+def test_a_negative_queue_is_the_brokers_choice() -> None:
+    broker = Broker()
+    assert from_plain(SendReply, broker.send(message(queue_id=-1)).fields).queue_id == 3
+
+
+@pytest.mark.parametrize(
+    ("body", "header", "code", "words"),
+    [
+        (b"", {}, ResponseCode.MESSAGE_ILLEGAL, "empty"),
+        (b"x" * (BODY_BYTES_MAX + 1), {}, ResponseCode.MESSAGE_ILLEGAL, "4194304"),
+        (b"x", {"properties": "k\x01" + "v" * 32_767}, ResponseCode.MESSAGE_ILLEGAL, "32767"),
+        (b"x", {"properties": "__LS_SEQ\x01x"}, ResponseCode.MESSAGE_ILLEGAL, "__LS_"),
+        (b"x", {"topic": "no such topic"}, ResponseCode.SYSTEM_ERROR, "illegal characters"),
+        (b"x", {"topic": "t" * 128}, ResponseCode.SYSTEM_ERROR, "127"),
+        (b"x", {"topic": "SCHEDULE_TOPIC_XXXX"}, ResponseCode.NO_PERMISSION, "broker alone"),
+        (b"x", {"topic": "LOCKSTEP_SYS_STATE"}, ResponseCode.NO_PERMISSION, "broker alone"),
+        (b"x", {"topic": "nowhere"}, ResponseCode.TOPIC_NOT_EXIST, "lockstep topic create"),
+        (b"x", {"queue_id": 4}, ResponseCode.SYSTEM_ERROR, "queue 4"),
+        (b"x", {"batch": True}, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "30003"),
+        (b"x", {"flag": 1 << 40}, ResponseCode.MESSAGE_ILLEGAL, "flag"),
+    ],
+)
+def test_a_single_message_is_refused(body: bytes, header: dict[str, object], code: ResponseCode, words: str) -> None:
+    broker = Broker()
+    answer = broker.send(message(body, **header))
+    assert answer.code == code
+    assert words in str(answer.remark)
+    assert not broker.store.queues
+
+
+def test_the_largest_body_is_taken() -> None:
+    assert Broker().send(message(b"x" * BODY_BYTES_MAX)).code == ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize(("asked", "made"), [(4, 4), (0, 1), (100, 8)])
+def test_a_first_send_creates_its_topic_only_where_that_is_allowed(asked: int, made: int) -> None:
+    broker = Broker(auto_create=True)
+    assert broker.send(message(topic="fresh", queue_id=0, default_topic_queue_nums=asked)).code == ResponseCode.SUCCESS
+    layout = broker.topics.live("fresh")
+    assert (layout.read_count("broker-a"), layout.write_count("broker-a")) == (made, made)

@@ -1,0 +1,154 @@
+"""TopicTable: how a layout comes to be, and that two who create one topic end with one layout."""
+
+import pytest
+
+from lockstep.broker.journal import Journal, decode_changes
+from lockstep.broker.tables.topic_table import QUEUES_PER_BROKER_MAX, TopicTable
+from lockstep.protocol.errors import LocalProtocolError, MessageIllegal, NoPermission, SystemError_, TopicNotExist
+from lockstep.protocol.layouts import LayoutTable
+from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+
+
+def layout(counter: int, writer: int = 7, *, queues: int = 4, broker: str = "broker-a", topic: str = "t") -> TopicLayout:
+    entries = (LayoutEntry(broker, queues, queues, counter),) if queues else ()
+    return TopicLayout(topic, LayoutVersion(counter, writer), entries)
+
+
+def table() -> TopicTable:
+    return TopicTable(LayoutTable(), Journal(), "broker-a")
+
+
+DELETED = layout(5, queues=0)
+RULES = {
+    "none, queues asked": (None, layout(1), layout(1)),
+    "none, with any counter": (None, layout(9), layout(9)),
+    "live, the same": (layout(2), layout(2), layout(2)),
+    "live, a lower counter": (layout(2), layout(1, 9), layout(2)),
+    "live, an equal counter of a higher writer": (layout(2, 7), layout(2, 8, queues=9), layout(2, 7)),
+    "live, a higher counter": (layout(2), layout(3, 1), layout(3, 1)),
+    "live, deleted by a higher counter": (layout(2), layout(3, queues=0), layout(3, queues=0)),
+    "deleted, created with the first counter": (DELETED, layout(1, 9), layout(6, 9)),
+    "deleted, created with its own counter": (DELETED, layout(5, 9), layout(6, 9)),
+    "deleted, created above": (DELETED, layout(7, 9), layout(7, 9)),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_what_is_asked_for_meets_what_is_there(name: str) -> None:
+    here, asked, expected = RULES[name]
+    topics = table()
+    if here is not None:
+        topics.adopt([here])
+    assert topics.create(asked) == expected
+    assert topics.layouts.get("t") == expected
+
+
+@pytest.mark.parametrize("here", [None, DELETED])
+def test_what_is_not_there_can_not_be_deleted(here: TopicLayout | None) -> None:
+    topics = table()
+    topics.adopt([here] if here else [])
+    with pytest.raises(TopicNotExist, match="lockstep topic create t"):
+        topics.create(layout(9, queues=0))
+
+
+def test_what_a_nameserver_hands_back_counts_by_its_version_pair() -> None:
+    topics = table()
+    assert topics.adopt([layout(2, 7), layout(1, topic="u")]) == ["t", "u"]
+    assert topics.adopt([layout(2, 6), layout(2, 7), layout(1, 9)]) == []
+    assert topics.adopt([layout(2, 8)]) == ["t"]
+
+
+def test_every_change_is_journaled_once_and_told_once() -> None:
+    journal, told = Journal(), list[str]()
+    topics = TopicTable(LayoutTable(), journal, "broker-a", told.append)
+    topics.create(layout(1))
+    topics.create(layout(1, 9))
+    topics.adopt([layout(1)])
+    topics.create(layout(2, queues=0))
+    assert (told, len(journal)) == (["t", "t"], 2)
+
+
+def test_is_rebuilt_equal_from_the_log_and_from_a_snapshot() -> None:
+    journal = Journal()
+    topics = TopicTable(LayoutTable(), journal, "broker-a")
+    topics.create(layout(1))
+    topics.create(layout(2, queues=8))
+    topics.create(layout(1, topic="u", broker="broker-b"))
+    topics.create(layout(3, queues=0))
+    body = journal.encode()
+    assert body is not None
+    replayed, restored = table(), table()
+    assert [replayed.apply(change) for change in decode_changes(body)] == ["t", "t", "u", "t"]
+    restored.restore(topics.snapshot())
+    assert replayed.layouts.all() == restored.layouts.all() == topics.layouts.all()
+
+
+def test_a_missing_topic_is_told_with_the_next_step() -> None:
+    with pytest.raises(TopicNotExist, match="lockstep topic create nowhere"):
+        table().live("nowhere")
+
+
+@pytest.mark.parametrize(("queue_id", "there"), [(-1, False), (0, True), (3, True), (4, False)])
+def test_only_queues_of_this_broker_are_there(queue_id: int, there: bool) -> None:
+    topics = table()
+    both = TopicLayout("t", LayoutVersion(1, 7), (LayoutEntry("broker-a", 4, 4, 1), LayoutEntry("broker-b", 9, 9, 1)))
+    topics.create(both)
+    for check in (topics.check_readable, topics.check_writable):
+        if there:
+            check(both, queue_id)
+        else:
+            with pytest.raises(SystemError_, match=f"queue {queue_id} "):
+                check(both, queue_id)
+
+
+# -------------------------------------------------------------------------------------------------------------- classic tools
+
+
+def test_a_classic_tool_gives_this_broker_queues_of_its_own() -> None:
+    topics = table()
+    made = topics.create_own("t", 4, 4, 9)
+    assert made == layout(1, 9)
+    assert topics.create_own("t", 4, 4, 10) == made
+
+
+def test_a_classic_tool_adds_a_second_broker_behind_the_first() -> None:
+    topics = table()
+    topics.adopt([layout(1, broker="broker-b")])
+    made = topics.create_own("t", 2, 2, 9)
+    assert made.entries == (LayoutEntry("broker-b", 4, 4, 1), LayoutEntry("broker-a", 2, 2, 2))
+    assert made.version == LayoutVersion(2, 9)
+
+
+def test_a_classic_tool_adds_queues_and_takes_none_away() -> None:
+    topics = table()
+    topics.create_own("t", 4, 4, 9)
+    assert topics.create_own("t", 6, 6, 9).entries[-1] == LayoutEntry("broker-a", 2, 2, 2)
+    for read, write in [(5, 6), (6, 5), (2, 2), (8, 7)]:
+        with pytest.raises(NoPermission, match="lockstep topic alter"):
+            topics.create_own("t", read, write, 9)
+
+
+def test_a_deleted_topic_is_made_anew_by_a_classic_tool() -> None:
+    topics = table()
+    topics.adopt([DELETED])
+    assert topics.create_own("t", 4, 4, 9) == layout(6, 9)
+
+
+@pytest.mark.parametrize(
+    ("asked", "error"),
+    [
+        (layout(1, topic="a b"), LocalProtocolError),
+        (layout(1, topic="t" * 128), LocalProtocolError),
+        (layout(1, topic="TBW102"), NoPermission),
+        (layout(1, topic="LOCKSTEP_SYS_STATE"), NoPermission),
+        (layout(0), MessageIllegal),
+        (layout(1, queues=-1), MessageIllegal),
+        (layout(1, queues=QUEUES_PER_BROKER_MAX + 1), MessageIllegal),
+        (layout(1, broker="a b"), LocalProtocolError),
+    ],
+)
+def test_what_can_not_be_is_refused(asked: TopicLayout, error: type[Exception]) -> None:
+    topics = table()
+    with pytest.raises(error):
+        topics.create(asked)
+    assert topics.layouts.get(asked.topic) is None
