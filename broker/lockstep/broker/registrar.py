@@ -185,15 +185,22 @@ class _Nameserver:
 
     async def run(self) -> None:
         self.link.start()
-        while True:
-            try:
-                async with asyncio.timeout(self._registrar.period_ms / 1000):
-                    await self.wake.wait()
-            except TimeoutError:
-                pass
-            self.wake.clear()
-            if self.endpoint is not None:
-                await self._register(self.endpoint)
+        try:
+            while True:
+                await self._due()
+                if self.endpoint is not None:
+                    await self._register(self.endpoint)
+        finally:
+            await self.link.close()
+
+    async def _due(self) -> None:
+        """Returns when something changed, or the period is over."""
+        try:
+            async with asyncio.timeout(self._registrar.period_ms / 1000):
+                await self.wake.wait()
+        except TimeoutError:
+            pass
+        self.wake.clear()
 
     async def _register(self, endpoint: Endpoint) -> None:
         fields, body = self._registrar.word()

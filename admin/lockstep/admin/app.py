@@ -1,0 +1,37 @@
+"""Every command under its name."""
+
+import typer
+from lockstep.admin.commands.up import up_command
+
+from lockstep.admin import cli
+from lockstep.admin.commands import group, message, topic
+from lockstep.admin.commands.cluster import cluster_command
+from lockstep.admin.commands.send import send_command
+from lockstep.admin.commands.tail import tail_command
+
+PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="lockstep: a message broker with RocketMQ semantics, and ordered consumption that is fenced from end to end.",
+)
+app.command("up")(up_command)
+app.add_typer(topic.app, name="topic")
+app.add_typer(group.app, name="group")
+app.command("cluster")(cluster_command)
+app.command("send")(send_command)
+app.command("tail")(tail_command)
+app.add_typer(message.app, name="message")
+
+
+@app.command("nameserver", context_settings=PASSED_ON)
+def nameserver_command(context: typer.Context) -> None:
+    """Run a nameserver; `lockstep nameserver --help` lists its options."""
+    raise typer.Exit(cli.serve("nameserver", context.args))
+
+
+@app.command("broker", context_settings=PASSED_ON)
+def broker_command(context: typer.Context) -> None:
+    """Run a broker; `lockstep broker --help` lists its options."""
+    raise typer.Exit(cli.serve("broker", context.args))

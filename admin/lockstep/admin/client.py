@@ -1,0 +1,140 @@
+"""What the commands ask: nameservers first, then brokers by name. RocketMQ: MQAdminExt.
+
+Brokers are dialled at the address that the nameserver answers, one connection a question: a command asks little and ends.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from lockstep.client.config import nameserver_addresses
+from lockstep.protocol.bodies import (
+    BrokerAddress,
+    ClusterInfo,
+    GroupStatusReply,
+    OffsetRange,
+    TopicList,
+    TopicOffsets,
+    TopicRoute,
+)
+from lockstep.protocol.codec.msgpack_body import decode_body
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.command import Command
+from lockstep.protocol.errors import LockstepError, RouteNotReady, TransportError, broker_error
+from lockstep.protocol.fields import to_plain
+from lockstep.protocol.headers.clients import GroupStatusHeader
+from lockstep.protocol.headers.offsets import TopicHeader, ViewMessageHeader
+from lockstep.runtime.host import Host
+from lockstep.runtime.pool import call
+
+T = TypeVar("T")
+
+TIMEOUT_MS = 5_000
+"""RocketMQ's admin tools wait as long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answers(Generic[T]):
+    """What several brokers answered, by broker name; `failed` says why the others did not."""
+
+    given: Mapping[str, T]
+    failed: Mapping[str, str]
+
+    def complaint(self) -> str | None:
+        """One line naming who did not answer; None: all did."""
+        if not self.failed:
+            return None
+        return "the answer is incomplete: " + "; ".join(f"broker {name}: {why}" for name, why in self.failed.items())
+
+
+class AdminClient:
+    """Every question raises TransportError, or the BrokerError of an answer that refuses; ConfigError for addresses that are none."""
+
+    def __init__(self, host: Host, nameserver: str, *, timeout_ms: int = TIMEOUT_MS) -> None:
+        self.host = host
+        self.timeout_ms = timeout_ms
+        self.nameservers = nameserver_addresses(nameserver)
+
+    async def brokers(self) -> tuple[BrokerAddress, ...]:
+        """Every broker the nameserver has heard of, sorted by name; none where it has heard of none."""
+        try:
+            answer = await self._ask_nameserver(RequestCode.GET_BROKER_CLUSTER_INFO)
+        except RouteNotReady:
+            return ()
+        return decode_body(ClusterInfo, answer.body).brokers
+
+    async def topics(self) -> tuple[str, ...]:
+        """Every topic of the cluster but deleted and system ones, sorted."""
+        answer = await self._ask_nameserver(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        return decode_body(TopicList, answer.body).topics
+
+    async def route(self, topic: str) -> TopicRoute:
+        """The topic's whole layout and its brokers' addresses; TopicNotExist."""
+        return decode_body(TopicRoute, (await self._ask_nameserver(RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicHeader(topic))).body)
+
+    async def _ask_nameserver(self, code: RequestCode, header: object | None = None) -> Command:
+        """The first nameserver's answer that is one: who can't be reached, or knows no broker yet, is left for the next."""
+        fields = None if header is None else to_plain(header)
+        failed: list[LockstepError] = []
+        for address in self.nameservers:
+            try:
+                answer = await call(self.host, address, code, fields, b"", timeout_ms=self.timeout_ms)
+            except TransportError as error:
+                failed.append(error)
+                continue
+            if answer.code == ResponseCode.SUCCESS:
+                return answer
+            refusal = broker_error(answer.code, answer.remark)
+            if not isinstance(refusal, RouteNotReady):
+                raise refusal
+            failed.append(RouteNotReady(f"nameserver {address} knows no broker: none has registered since it started"))
+        if len(failed) == 1 and isinstance(failed[0], RouteNotReady):
+            raise failed[0]
+        if any(isinstance(error, RouteNotReady) for error in failed):
+            raise RouteNotReady("; ".join(str(error) for error in failed))
+        raise TransportError(f"no nameserver answers: {'; '.join(str(error) for error in failed)}. Is one running there?")
+
+    async def ask(self, broker: BrokerAddress, code: RequestCode, header: object | None = None) -> Command:
+        """One question to one broker, at its last known address."""
+        fields = None if header is None else to_plain(header)
+        answer = await call(self.host, broker.address, code, fields, b"", timeout_ms=self.timeout_ms)
+        if answer.code != ResponseCode.SUCCESS:
+            raise broker_error(answer.code, answer.remark)
+        return answer
+
+    async def offsets(self, broker: BrokerAddress, topic: str) -> tuple[OffsetRange, ...]:
+        """First and next offset of each of the topic's queues at one broker."""
+        return decode_body(TopicOffsets, (await self.ask(broker, RequestCode.TOPIC_OFFSETS, TopicHeader(topic))).body).queues
+
+    async def group_status(self, broker: BrokerAddress, group: str | None) -> GroupStatusReply:
+        """The names of all groups at one broker, and the whole state of one."""
+        return decode_body(GroupStatusReply, (await self.ask(broker, RequestCode.GROUP_STATUS, GroupStatusHeader(group))).body)
+
+    async def view(self, broker: BrokerAddress, physical_offset: int) -> bytes:
+        """The stored record at a position of one broker's log."""
+        return bytes((await self.ask(broker, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(physical_offset))).body)
+
+
+async def gather(questions: Mapping[str, Awaitable[T]]) -> Answers[T]:
+    """Ask several brokers at once; who fails with one of our errors is named, not fatal."""
+    results = await asyncio.gather(*questions.values(), return_exceptions=True)
+    given: dict[str, T] = {}
+    failed: dict[str, str] = {}
+    for name, result in zip(questions, results, strict=True):
+        if isinstance(result, LockstepError | OSError):
+            failed[name] = " ".join(str(result).split()) or type(result).__name__
+        elif isinstance(result, BaseException):
+            raise result
+        else:
+            given[name] = result
+    return Answers(given, failed)
+
+
+def by_name(brokers: Iterable[BrokerAddress]) -> dict[str, BrokerAddress]:
+    return {broker.name: broker for broker in brokers}
+
+
+def absent(layout_brokers: Sequence[str], known: Mapping[str, BrokerAddress]) -> dict[str, str]:
+    """Brokers that a layout names and no nameserver has seen, with what to say of them."""
+    return {name: "no address is known: it has not registered since the nameserver started" for name in layout_brokers if name not in known}

@@ -1,0 +1,67 @@
+"""lockstep send: one message."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from lockstep.admin.client import AdminClient
+from lockstep.admin.options import DEFAULT_NAMESERVER, JsonOption, NameserverOption, run
+from lockstep.admin.render import print_json
+from lockstep.client.producer.producer import Producer
+from lockstep.protocol.errors import LocalProtocolError
+from lockstep.protocol.message import Message
+from lockstep.runtime.host import Host
+
+PRODUCER_GROUP = "LOCKSTEP_CLI"
+
+
+def send_command(
+    topic: Annotated[str, typer.Argument(help="The topic's name.")],
+    body: Annotated[str, typer.Argument(help="The message body as text; - reads it from stdin, byte for byte.")],
+    key: Annotated[list[str] | None, typer.Option("--key", "-k", help="A key to find the message by; may be repeated.")] = None,
+    tag: Annotated[str | None, typer.Option("--tag", "-t", help="The tag that subscriptions filter by.")] = None,
+    sharding_key: Annotated[
+        str | None, typer.Option("--sharding-key", "-s", help="Messages of one sharding key go to one queue, in order.")
+    ] = None,
+    prop: Annotated[
+        list[str] | None, typer.Option("--property", "-p", metavar="NAME=VALUE", help="A user property; may be repeated.")
+    ] = None,
+    nameserver: NameserverOption = DEFAULT_NAMESERVER,
+    as_json: JsonOption = False,
+) -> None:
+    """Send one message and print where it is stored."""
+    data = sys.stdin.buffer.read() if body == "-" else body.encode()
+    run(_send(topic, data, key or [], tag, sharding_key, prop or [], nameserver, as_json))
+
+
+async def _send(
+    topic: str, body: bytes, keys: list[str], tag: str | None, sharding_key: str | None, props: list[str], nameserver: str, as_json: bool
+) -> None:
+    message = Message(topic, body, tags=tag, keys=keys, properties=dict(map(_property, props)))
+    # A producer waits for a nameserver that is not there yet; who types wants to know at once.
+    await AdminClient(Host.real(), nameserver).brokers()
+    async with Producer(PRODUCER_GROUP, nameserver=nameserver) as producer:
+        result = await producer.send(message, sharding_key=sharding_key)
+    if as_json:
+        print_json(
+            {
+                "status": result.status.name,
+                "message_id": result.message_id,
+                "offset_message_id": result.offset_message_id,
+                "topic": topic,
+                "broker": result.queue.broker_name,
+                "queue_id": result.queue.queue_id,
+                "queue_offset": result.queue_offset,
+            }
+        )
+    else:
+        ids = f"id {result.message_id}, offset id {result.offset_message_id or 'unknown'}"
+        print(f"{result.status.name} {result.queue} offset {result.queue_offset}, {ids}")
+
+
+def _property(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise LocalProtocolError(f"property {text!r}: expected NAME=VALUE")
+    return name, value

@@ -1,0 +1,54 @@
+"""Options that several commands share, and the one way in which a command runs and fails."""
+
+import asyncio
+import logging
+import sys
+from collections.abc import Coroutine
+from typing import Annotated, Any
+
+import typer
+
+from lockstep.protocol.errors import LockstepError
+
+DEFAULT_NAMESERVER = "127.0.0.1:9876"
+
+NameserverOption = Annotated[
+    str,
+    typer.Option(
+        "--nameserver",
+        "-n",
+        envvar="LOCKSTEP_NAMESERVER",
+        metavar="HOST:PORT[;HOST:PORT]",
+        help="Nameservers to ask; one that does not answer is left for the next.",
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+class CommandFailed(LockstepError):
+    """The command did what it could, and part of it failed; the message says which part."""
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    """Run a command to its end. Exit 1 with one line on stderr where it is refused or fails, 130 on Ctrl-C."""
+    # The line on stderr says it all: what the SDK logs on the way would say it twice.
+    logger = logging.getLogger("lockstep")
+    logger.addHandler(logging.NullHandler())
+    logger.propagate = False
+    try:
+        asyncio.run(work)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    except BrokenPipeError:
+        # `lockstep tail … | head`: whoever read has gone, which is no failure. What is still buffered has nowhere to go.
+        sys.stdout = sys.stderr
+        raise typer.Exit(0) from None
+    except (LockstepError, OSError) as error:
+        complain(error)
+        raise typer.Exit(1) from None
+
+
+def complain(error: BaseException | str) -> None:
+    """One line on stderr."""
+    text = " ".join(str(error).split())
+    print(f"lockstep: {text or type(error).__name__}", file=sys.stderr)

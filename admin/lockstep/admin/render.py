@@ -1,0 +1,64 @@
+"""Tables for people, JSON for programs."""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+NO_TERMINAL_COLUMNS = 240
+"""Width of a table that goes to a file or a pipe: wide enough that client ids stay in one piece."""
+
+
+def print_json(value: object) -> None:
+    """One JSON document; on a terminal indented, else on one line."""
+    print(json.dumps(value, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False), flush=True)
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None, empty: str = "nothing") -> None:
+    """Columns that begin with ">" are right-aligned. Without rows: one line that says so. None is shown as a dash."""
+    filled = [[_cell(value) for value in row] for row in rows]
+    console = Console(width=None if sys.stdout.isatty() else NO_TERMINAL_COLUMNS, highlight=False)
+    if not filled:
+        console.print(Text(empty))
+        return
+    table = Table(title=None if title is None else Text(title), title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(column.removeprefix(">"), justify="right" if column.startswith(">") else "left", overflow="fold")
+    for row in filled:
+        table.add_row(*row)
+    console.print(table)
+
+
+def _cell(value: object) -> Text:
+    # Text, not str: a name or body in square brackets is no markup.
+    return Text("-" if value is None else "yes" if value is True else "no" if value is False else printable(str(value)))
+
+
+def printable(text: str) -> str:
+    """The text with every control character escaped: a message must not move the cursor of whoever looks at it."""
+    return "".join(character if character.isprintable() else character.encode("unicode_escape").decode() for character in text)
+
+
+def body_text(body: bytes) -> str:
+    """A message body as text: UTF-8 where it is, else with escapes."""
+    return printable(body.decode("utf-8", errors="backslashreplace"))
+
+
+def ago(milliseconds: int | None) -> str | None:
+    """A span that people read: 0.4 s, 12 s, 3 min, 5 h, 2 d."""
+    if milliseconds is None:
+        return None
+    seconds = milliseconds / 1000
+    for limit, unit, name in ((10, 1, "s"), (120, 1, "s"), (7_200, 60, "min"), (172_800, 3_600, "h")):
+        if seconds < limit:
+            return f"{seconds / unit:.1f} {name}" if limit == 10 else f"{int(seconds // unit)} {name}"
+    return f"{int(seconds // 86_400)} d"
+
+
+def stamp(milliseconds: int) -> str:
+    """A wall time in UTC, as ISO 8601 with milliseconds."""
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,250 @@
+"""The commands as people and scripts meet them: arguments in; stdout, one line on stderr and an exit code out."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from lockstep.admin import cli
+from lockstep.protocol.bodies import ConsumerGroup, GroupStatus, ListVersion, MemberStatus, OffsetRange, QueueStatus, Subscription
+from lockstep.protocol.ids import offset_message_id
+from lockstep.protocol.layouts import LayoutTable
+from lockstep.protocol.message import Message
+from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from support.fake_cluster import STORE_HOST, FakeBroker, FakeCluster, fake_cluster, stored
+
+ORDERS = TopicLayout("orders", LayoutVersion(1, 7), (LayoutEntry("broker-a", 2, 2, 1), LayoutEntry("broker-b", 2, 2, 1)))
+SESSION = MemberStatus("10.0.0.9@77#0123456789abcdef", "89abcdef", "10.0.0.9:5555", True, 400)
+
+
+def status(*queues: QueueStatus, members: tuple[MemberStatus, ...] = (SESSION,)) -> GroupStatus:
+    contract = ConsumerGroup("billing", (Subscription("orders", "created || paid"),), ordered=True)
+    return GroupStatus("billing", ListVersion(1, 1), contract, members, queues)
+
+
+def queue(queue_id: int, *, committed: int = 5, end: int = 9, owner: str | None = SESSION.client_id) -> QueueStatus:
+    return QueueStatus("orders", queue_id, owner, (7 << 32) + 1, 0, committed, end, 0, 1_500, None)
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    a = FakeBroker("broker-a", LayoutTable([ORDERS]), {"billing": status(queue(0), queue(1, committed=-1, owner=None))})
+    b = FakeBroker("broker-b", LayoutTable([ORDERS]), {"billing": status(queue(0), members=())})
+    for broker in (a, b):
+        broker.offsets["orders"] = [OffsetRange(0, 0, 9), OffsetRange(1, 3, 9)]
+    with fake_cluster(a, b) as made:
+        yield made
+
+
+class Run:
+    """One run of a command."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], *arguments: str) -> None:
+        with pytest.raises(SystemExit) as ended:
+            cli.main(arguments)
+        self.code = ended.value.code or 0
+        self.out, self.err = capsys.readouterr()
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def lockstep(cluster: FakeCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("LOCKSTEP_NAMESERVER", cluster.nameserver)
+    return lambda *arguments: Run(capsys, *arguments)
+
+
+def assert_failed(run: Run, *words: str) -> None:
+    """Exit 1 and one clear line."""
+    assert run.code == 1
+    assert run.err.startswith("lockstep: ")
+    assert run.err.count("\n") == 1, run.err
+    for word in words:
+        assert word in run.err
+
+
+def test_cluster_names_every_broker_and_says_whether_it_was_reached(lockstep: Any, cluster: FakeCluster) -> None:
+    found = lockstep("cluster", "--json").json["brokers"]
+    assert [(b["name"], b["address"], b["registered"], b["reached"]) for b in found] == [
+        (name, cluster.brokers[name].address, True, True) for name in ("broker-a", "broker-b")
+    ]
+    table = lockstep("cluster")
+    assert table.code == 0
+    assert cluster.brokers["broker-b"].address in table.out
+
+
+def test_an_option_outweighs_the_environment(
+    cluster: FakeCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCKSTEP_NAMESERVER", "127.0.0.1:1")
+    assert Run(capsys, "cluster", "--json", "--nameserver", cluster.nameserver).code == 0
+
+
+def test_a_nameserver_that_is_down_is_left_for_the_next(lockstep: Any, cluster: FakeCluster) -> None:
+    assert lockstep("topic", "list", "--nameserver", f"127.0.0.1:1;{cluster.nameserver}").code == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("cluster",),
+        ("topic", "list"),
+        ("group", "list"),
+        ("group", "show", "g"),
+        ("tail", "t"),
+        ("send", "t", "b"),
+        ("topic", "create", "t"),
+    ],
+)
+def test_without_a_nameserver_every_command_fails_with_one_line(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]) -> None:
+    assert_failed(Run(capsys, *arguments, "--nameserver", "127.0.0.1:1"), "127.0.0.1:1")
+
+
+@pytest.mark.parametrize(
+    "arguments", [("topic", "create"), ("nothing",), ("topic", "create", "t", "--queues", "0"), ("message",), ("tail", "t", "--count", "0")]
+)
+def test_bad_usage_is_exit_2(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]) -> None:
+    assert Run(capsys, *arguments).code == 2
+
+
+def test_an_address_that_is_none_is_said_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert_failed(Run(capsys, "cluster", "--nameserver", "nowhere"), "nowhere", "HOST:PORT")
+
+
+def test_topic_list_shows_queues_and_brokers(lockstep: Any) -> None:
+    assert lockstep("topic", "list", "--json").json == {
+        "topics": [{"topic": "orders", "queues": 4, "brokers": ["broker-a", "broker-b"], "version": 1}]
+    }
+    assert "orders" in lockstep("topic", "list").out
+
+
+def test_topic_show_gives_the_bounds_of_every_queue_in_layout_order(lockstep: Any) -> None:
+    queues = lockstep("topic", "show", "orders", "--json").json["queues"]
+    assert [(q["number"], q["broker"], q["queue_id"], q["min_offset"], q["max_offset"]) for q in queues] == [
+        (0, "broker-a", 0, 0, 9),
+        (1, "broker-a", 1, 3, 9),
+        (2, "broker-b", 0, 0, 9),
+        (3, "broker-b", 1, 3, 9),
+    ]
+    assert lockstep("topic", "show", "orders").out.splitlines()[0] == "topic orders: 4 queues to write, 4 to read, layout version 1"
+
+
+def test_topic_show_of_none_says_how_to_create_it(lockstep: Any) -> None:
+    assert_failed(lockstep("topic", "show", "nothing"), "lockstep topic create nothing")
+
+
+def test_an_answer_that_lacks_a_broker_is_printed_and_exit_1(lockstep: Any, cluster: FakeCluster) -> None:
+    cluster.brokers["broker-b"].offsets.clear()
+    run = lockstep("topic", "show", "orders", "--json")
+    assert_failed(run, "broker-b", "incomplete")
+    assert [q["max_offset"] for q in run.json["queues"]] == [9, 9, None, None]
+
+
+def test_topic_create_makes_n_queues_on_each_broker(lockstep: Any, cluster: FakeCluster) -> None:
+    run = lockstep("topic", "create", "fresh", "--queues", "3", "--json")
+    assert run.code == 0, run.err
+    assert [(e["broker_name"], e["write_queue_count"], e["read_queue_count"]) for e in run.json["entries"]] == [
+        ("broker-a", 3, 3),
+        ("broker-b", 3, 3),
+    ]
+    assert run.json["created"]
+    assert cluster.brokers["broker-a"].created == cluster.brokers["broker-b"].created
+    assert [t["topic"] for t in lockstep("topic", "list", "--json").json["topics"]] == ["fresh", "orders"]
+
+
+def test_topic_create_leaves_a_topic_that_is_there(lockstep: Any, cluster: FakeCluster) -> None:
+    same = lockstep("topic", "create", "orders", "--queues", "2")
+    assert (same.code, same.out) == (0, "topic orders exists already: 2 queues on broker-a, 2 queues on broker-b\n")
+    assert_failed(lockstep("topic", "create", "orders", "--queues", "3"), "exists", "2 queues on broker-a")
+    assert cluster.brokers["broker-a"].created == []
+
+
+def test_topic_create_refuses_a_name_that_is_none(lockstep: Any) -> None:
+    assert_failed(lockstep("topic", "create", "no good"), "no good")
+
+
+def test_group_list_says_where_each_is_known(lockstep: Any) -> None:
+    assert lockstep("group", "list", "--json").json == {"groups": [{"group": "billing", "brokers": ["broker-a", "broker-b"]}], "failed": {}}
+    assert "billing" in lockstep("group", "list").out
+
+
+def test_group_show_answers_is_it_working(lockstep: Any) -> None:
+    shown = lockstep("group", "show", "billing", "--json").json
+    assert [(q["broker"], q["queue_id"], q["owner"], q["committed_offset"], q["lag"]) for q in shown["queues"]] == [
+        ("broker-a", 0, SESSION.client_id, 5, 4),
+        ("broker-a", 1, None, None, 9),
+        ("broker-b", 0, SESSION.client_id, 5, 4),
+    ]
+    assert shown["queues"][0]["epoch"] == str((7 << 32) + 1)
+    assert [(m["client_id"], m["session"], m["missing_at"]) for m in shown["members"]] == [(SESSION.client_id, "89abcdef", ["broker-b"])]
+    assert (shown["ordered"], shown["lag"]) == (True, 17)
+    table = lockstep("group", "show", "billing").out
+    assert table.splitlines()[0] == "group billing: ordered, 1 members, lag 17"
+    for word in (SESSION.client_id, "89abcdef", "orders: created || paid", "1.5 s"):
+        assert word in table
+
+
+def test_a_group_that_nobody_knows_is_said_so(lockstep: Any) -> None:
+    assert_failed(lockstep("group", "show", "nothing"), "nothing", "lockstep group list")
+
+
+def test_message_show_finds_the_broker_by_asking_and_never_dials_the_ids_address(lockstep: Any, cluster: FakeCluster) -> None:
+    record = stored(Message("orders", b"created \x1b[31m", tags="created", keys=["k1"], properties={"tenant": "a"}), 1, 3, 4_096)
+    cluster.brokers["broker-a"].by_position[4_096] = stored(Message("orders", b"other"), 0, 0, 4_096, store_host="10.9.8.6:10911")
+    cluster.brokers["broker-b"].by_position[4_096] = record
+    message_id = offset_message_id(STORE_HOST, 4_096)
+    found = lockstep("message", "show", message_id.lower(), "--json").json
+    assert (found["broker"], found["queue_id"], found["queue_offset"], found["offset_message_id"]) == ("broker-b", 1, 3, message_id)
+    assert (found["tags"], found["keys"], found["properties"]["tenant"]) == ("created", ["k1"], "a")
+    assert "created \\x1b[31m" in lockstep("message", "show", message_id).out
+    assert_failed(lockstep("message", "show", message_id, "--broker", "broker-a"), "another message")
+    assert_failed(lockstep("message", "show", message_id, "--broker", "broker-x"), "broker-x", "broker-a, broker-b")
+
+
+def test_a_message_that_is_nowhere_is_said_so(lockstep: Any) -> None:
+    assert_failed(lockstep("message", "show", offset_message_id(STORE_HOST, 1)), "not found", "broker-a", "broker-b")
+
+
+@pytest.mark.parametrize("message_id", ["7F0000011A2B18B4AAC20123456789AB", "nonsense", ""])
+def test_an_id_that_names_no_place_is_refused_readably(lockstep: Any, message_id: str) -> None:
+    assert_failed(lockstep("message", "show", message_id), "message id")
+
+
+def test_tail_shows_what_is_stored_and_ends_after_count(lockstep: Any, cluster: FakeCluster) -> None:
+    for name, broker in cluster.brokers.items():
+        broker.queues["orders", 0] = [stored(Message("orders", f"{name} {n}".encode(), tags="t"), 0, n, n * 200) for n in range(2)]
+        broker.offsets["orders"] = [OffsetRange(0, 0, 2), OffsetRange(1, 0, 0)]
+    run = lockstep("tail", "orders", "--from-start", "--count", "4", "--json")
+    assert run.code == 0, run.err
+    lines = [json.loads(line) for line in run.out.splitlines()]
+    assert sorted((line["broker"], line["queue_offset"], line["body"]) for line in lines) == [
+        (name, n, f"{name} {n}") for name in ("broker-a", "broker-b") for n in range(2)
+    ]
+    assert "reading 4 queues of orders" in run.err
+
+
+def test_tail_filters_by_tag_and_begins_at_the_end_of_each_queue(lockstep: Any, cluster: FakeCluster) -> None:
+    old, other, new = (
+        stored(Message("orders", body, tags=tag), 0, n, n) for n, (body, tag) in enumerate([(b"old", "t"), (b"no", "u"), (b"new", "t")])
+    )
+    cluster.brokers["broker-a"].queues["orders", 0] = [old, other, new]
+    cluster.brokers["broker-a"].offsets["orders"] = [OffsetRange(0, 0, 1), OffsetRange(1, 0, 0)]
+    cluster.brokers["broker-b"].offsets["orders"] = [OffsetRange(0, 0, 0), OffsetRange(1, 0, 0)]
+    run = lockstep("tail", "orders", "--tag", "t", "--count", "1")
+    assert run.out.endswith("  new\n")
+    assert run.out.count("\n") == 1
+
+
+def test_tail_of_a_topic_that_is_none_fails(lockstep: Any) -> None:
+    assert_failed(lockstep("tail", "nothing"), "nothing")
+
+
+@pytest.mark.parametrize("server", ["nameserver", "broker"])
+def test_a_servers_arguments_are_its_own(server: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run = Run(capsys, server, "--help")
+    assert run.code == 0
+    assert f"lockstep {server}" in run.out
+    assert "--listen" in run.out
