@@ -1,7 +1,7 @@
-"""Everything that a broker remembers, as one: it is changed by requests, kept by the log, and rebuilt from snapshot and log (store.md).
+"""Everything that a broker remembers, as one: changed by requests, kept by the log, rebuilt from snapshot and log (store.md).
 
-A change is a tuple `(kind, …)` in the Journal. At the end of a loop turn the changes of the turn become one state record, written before anything
-that was answered from them leaves. A layout's change is written at once: the log must know a topic before it holds a message of it.
+A change is a tuple `(kind, …)` in the Journal. At the end of a loop turn the changes of the turn become one state record, written before
+anything that was answered from them leaves. A layout is written at once: the log must know a topic before it holds a message of it.
 """
 
 from collections.abc import Callable

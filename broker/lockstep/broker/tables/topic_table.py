@@ -73,9 +73,10 @@ class TopicTable:
         if not 0 <= queue_id < count:
             raise self._no_queue(layout, queue_id, count)
 
-    def adopt(self, layouts: Iterable[TopicLayout]) -> list[str]:
-        """What a nameserver handed back: each one that is higher than ours is taken. Returns the topics that changed."""
-        return [layout.topic for layout in layouts if self._take(layout)]
+    def adopt(self, layouts: Iterable[TopicLayout]) -> None:
+        """What a nameserver handed back: each one that is higher than ours is taken."""
+        for layout in layouts:
+            self._take(layout)
 
     def create(self, asked: TopicLayout) -> TopicLayout:
         """A creation, alteration or deletion that somebody asks for; returns the layout in force after it (the table above)."""

@@ -1,0 +1,244 @@
+"""The broker as a service: only this file knows everybody. RocketMQ: BrokerController.
+
+start   lock and identity of the store ─▶ recover ─▶ take the ports ─▶ new term, made durable ─▶ boot id ─▶ register with
+        the nameservers ─▶ open the ports ─▶ `broker.started`
+stop    refuse sends ─▶ answer held pulls ─▶ sync ─▶ unregister ─▶ close connections ─▶ snapshot ─▶ close the store in order
+failed  a failed write or sync: no further answer leaves, every connection is cut, the store is left as it is
+"""
+
+from collections.abc import Callable
+
+from lockstep.broker.address import advertise
+from lockstep.broker.config import BrokerConfig
+from lockstep.broker.coordination import next_term
+from lockstep.broker.processors.client import ClientProcessor
+from lockstep.broker.processors.lock import LockProcessor
+from lockstep.broker.processors.offset import OffsetProcessor
+from lockstep.broker.processors.pull import UNSENT_BYTES_MAX, PullProcessor
+from lockstep.broker.processors.query import QUERY_LANE, QueryProcessor
+from lockstep.broker.processors.send import NOWHERE, SendGate, SendProcessor
+from lockstep.broker.processors.topic import TopicProcessor
+from lockstep.broker.registrar import BrokerCard, Registrar
+from lockstep.broker.services import Effects, Keeper, Leases
+from lockstep.broker.state import BrokerState
+from lockstep.broker.store import FlushMode, Recovery, Store
+from lockstep.protocol.command import Command
+from lockstep.protocol.errors import LocalProtocolError, StateError
+from lockstep.protocol.record import pack_host
+from lockstep.runtime.config import INTERNAL
+from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.dispatch import Dispatcher, LaneLimits
+from lockstep.runtime.endpoint import Endpoint, EndpointLimits
+from lockstep.runtime.host import Host
+from lockstep.runtime.log import announce, get_logger
+from lockstep.runtime.server import Server
+
+log = get_logger("broker")
+
+LIMITS = EndpointLimits(unsent_bytes_high=UNSENT_BYTES_MAX, unsent_bytes_low=UNSENT_BYTES_MAX // 4)
+LANES = {QUERY_LANE: LaneLimits(concurrency=2, queue_max=256)}
+"""Two threads of the host's four may search the disk; 256 tools asking at once are no tools."""
+
+
+class Broker:
+    """`await start()`, `address`, `term`, `await stop()`. `on_fatal` is called with what makes going on impossible."""
+
+    def __init__(self, config: BrokerConfig, host: Host) -> None:
+        self.config = config
+        self.on_fatal: Callable[[BaseException], None] | None = None
+        self.addresses: dict[str, str] = {}
+        """Listener name → the address that others are told."""
+        self._host = host
+        self._tasks = Tasks(self._fail)
+        self._gate = SendGate()
+        self._failed = False
+        self._marked = False
+        """This start's term is durable and its boot id stored: whatever comes now may be called a clean stop."""
+        self._store: Store | None = None
+        self._state: BrokerState | None = None
+        self._server: Server | None = None
+        self._dispatcher: Dispatcher | None = None
+        self._registrar: Registrar | None = None
+        self._pulls: PullProcessor | None = None
+        self._leases: Leases | None = None
+        self._keeper: Keeper | None = None
+
+    @property
+    def address(self) -> str:
+        """The address of the listener named `internal`."""
+        return self.addresses[INTERNAL]
+
+    @property
+    def term(self) -> int:
+        return self.state.coordination.term
+
+    @property
+    def state(self) -> BrokerState:
+        """The tables; StateError before the store is open."""
+        if self._state is None:
+            raise StateError("the broker is not started")
+        return self._state
+
+    # ----------------------------------------------------------------------------------------------------------------- start
+
+    async def start(self) -> None:
+        """Returns when the ports are open. StoreError (exit 3, 5, 6), IdentityError and RegistrationRefused (exit 4), ConfigError."""
+        config, host = self.config, self._host
+        began_ms = host.clock.monotonic_ms()
+        self._store = store = await Store.open(config.store_config(), host, config.identity())
+        store.on_fatal = self._fail
+        self._state = state = BrokerState(config.coordination(), store)
+        recovery = await store.recover(state)
+        self._keeper = Keeper(host, store, state)
+        server = self._build(store, state)
+        await server.bind()
+        self.addresses = await advertise(server.addresses, config.advertised(), config.nameservers())
+        store.store_host = _store_host(self.address, server.addresses[INTERNAL])
+        await self._enter_term(store, state, recovery)
+        await self._register(store, state)
+        await server.start()
+        self._open(state)
+        announce(
+            "broker.started",
+            name=config.name,
+            address=self.address,
+            listeners=self.addresses,
+            term=self.term,
+            store=config.store,
+            recovered_bytes=recovery.end - recovery.from_position,
+            cut_bytes=recovery.cut_bytes,
+            clean=recovery.clean,
+            took_ms=host.clock.monotonic_ms() - began_ms,
+        )
+
+    def _build(self, store: Store, state: BrokerState) -> Server:
+        """Processors, dispatcher and server around the recovered state."""
+        host, config, coordination = self._host, self.config, state.coordination
+        topic = TopicProcessor(host, state.topics, auto_create=config.auto_create_topics)
+        self._pulls = pulls = PullProcessor(host, self._tasks, store, state.topics, coordination)
+        processors = [
+            SendProcessor(host, store, state.topics, state.sequences, topic, self._gate),
+            pulls,
+            QueryProcessor(store, state.topics),
+            topic,
+            ClientProcessor(host, coordination),
+            LockProcessor(host, coordination, store, self._tasks),
+            OffsetProcessor(host, coordination, store),
+        ]
+        self._dispatcher = Dispatcher(processors, store.when_confirmed, LANES)
+        self._server = server = Server(host, config.listeners(), self._handle, LIMITS, on_close=self._closed)
+        self._effects = Effects(coordination, server.endpoints, pulls)
+        self._leases = Leases(host, coordination)
+        store.on_arrival = pulls.arrived
+        state.on_topic_changed.append(pulls.topic_changed)
+        return server
+
+    async def _enter_term(self, store: Store, state: BrokerState, recovery: Recovery) -> None:
+        """A new term, durable before anyone is answered under it; then the boot id: a second crash must not hide the first."""
+        clock, boot_id = self._host.clock, self._host.boot_id()
+        other_boot = store.previous_boot_id is not None and store.previous_boot_id != boot_id
+        assumed_loss = other_boot and not store.stopped_clean and self.config.flush == FlushMode.ASYNC.value
+        term = next_term(state.coordination.term, clock.wall_ms())
+        state.coordination.started(term, assumed_loss=assumed_loss, now_ms=clock.boot_ms())
+        state.write_changes()
+        await store.sync()
+        await store.mark_boot(boot_id)
+        self._marked = True
+        log.info(
+            "log.recovered", end=recovery.end, cut_bytes=recovery.cut_bytes, clean=recovery.clean, assumed_loss=assumed_loss, term=term
+        )
+
+    async def _register(self, store: Store, state: BrokerState) -> None:
+        """One nameserver has accepted this broker and none has refused it; a broker without nameservers stands alone."""
+        nameservers = self.config.nameservers()
+        if not nameservers:
+            return
+        card = BrokerCard(self.config.name, self.config.cluster, store.store_id, self.term, self.addresses)
+        self._registrar = registrar = Registrar(
+            self._host, self._tasks, card, nameservers, layouts=state.layouts.all, adopt=state.topics.adopt
+        )
+        state.on_topic_changed.append(lambda _topic: registrar.changed())
+        registrar.start()
+        await registrar.accepted()
+
+    def _open(self, state: BrokerState) -> None:
+        """Leases count from the open port."""
+        assert self._keeper is not None
+        assert self._leases is not None
+        state.coordination.opened(self._host.clock.boot_ms())
+        self._leases.tick()
+        self._effects.carry_out()
+        self._tasks.spawn(self._keeper.keep_snapshots(), "broker.snapshots")
+        self._tasks.spawn(self._keeper.keep_retention(), "broker.retention")
+
+    # --------------------------------------------------------------------------------------------------------------- running
+
+    def _handle(self, command: Command, endpoint: Endpoint) -> None:
+        assert self._dispatcher is not None
+        if self._failed:
+            return
+        self.state.coordination.heard(endpoint.id, self._host.clock.boot_ms())
+        self._dispatcher(command, endpoint)
+
+    def _closed(self, endpoint: Endpoint, _reason: str) -> None:
+        assert self._pulls is not None
+        assert self._leases is not None
+        self._pulls.connection_closed(endpoint)
+        if not self._failed and self._gate.closed_because is None:
+            self.state.coordination.connection_closed(endpoint.id, self._host.clock.boot_ms())
+            self._leases.tick()
+
+    def _fail(self, error: BaseException) -> None:
+        """Nothing is answered from here on: what was promised may not be on the disk."""
+        if self._failed:
+            return
+        self._failed = True
+        self._gate.closed_because = "the broker has failed"
+        for endpoint in list(self._server.endpoints.values()) if self._server is not None else []:
+            endpoint.abort("the broker has failed")
+        if self.on_fatal is not None:
+            self.on_fatal(error)
+
+    # ------------------------------------------------------------------------------------------------------------------ stop
+
+    async def stop(self) -> None:
+        """Ordered stop; after a start that failed, closes what it had opened."""
+        self._gate.closed_because = self._gate.closed_because or "the broker is shutting down"
+        store, server = self._store, self._server
+        if store is None:
+            return
+        if self._leases is not None:
+            self._leases.stop()
+        if not self._failed and self._marked:
+            await self._say_goodbye(store)
+        if server is not None:
+            await server.close("the broker is shutting down")
+        if self._dispatcher is not None:
+            await self._dispatcher.close()
+        await self._tasks.cancel_all()
+        clean = self._marked and not self._failed
+        if clean and self._keeper is not None:
+            await self._keeper.snapshot()
+        await store.close(clean=clean)
+        self._store = None
+        log.info("broker.stopped", name=self.config.name, clean=clean)
+
+    async def _say_goodbye(self, store: Store) -> None:
+        """Held pulls are answered, everything answered is on the disk, the nameservers know."""
+        assert self._pulls is not None
+        assert self._server is not None
+        self._server.stop_accepting()
+        self._pulls.stop()
+        await store.sync()
+        if self._registrar is not None:
+            await self._registrar.stop()
+
+
+def _store_host(*candidates: str) -> bytes:
+    """The first address that fits a record: 8 bytes, IPv4. A name that others resolve does not."""
+    for address in candidates:
+        try:
+            return pack_host(address)
+        except LocalProtocolError:
+            continue
+    return NOWHERE

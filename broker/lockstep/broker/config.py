@@ -1,0 +1,111 @@
+"""Settings of a broker."""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from lockstep.broker.coordination import CoordinationConfig
+from lockstep.broker.store import FlushMode, Identity, StoreConfig
+from lockstep.protocol.bodies import Limits
+from lockstep.protocol.errors import LockstepError
+from lockstep.protocol.frame import BODY_BYTES_MAX, FRAME_BYTES_MAX, HEADER_BYTES_MAX
+from lockstep.protocol.names import check_broker_name
+from lockstep.runtime.config import INTERNAL, Settings, parse_listen, parse_listeners, require_loopback_or_insecure
+from lockstep.runtime.pool import parse_address
+
+MIB = 1 << 20
+FEATURES = ("ordered", "sync", "records", "sequences", "layouts")
+"""What HEART_BEAT's answer says that this broker can do."""
+
+
+class BrokerConfig(Settings):
+    """A broker stores messages and says who may consume which queue."""
+
+    name: str = Field(default="broker-a", description="Name of the broker: clients address it by it, and its store belongs to it.")
+    cluster: str = Field(default="DefaultCluster", description="Name of the cluster.")
+    listen: tuple[str, ...] = Field(
+        default=("127.0.0.1:10911",),
+        min_length=1,
+        description="[NAME=]HOST:PORT to listen on; without a name it is `internal`. Port 0: any free one.",
+    )
+    advertise: tuple[str, ...] = Field(
+        default=(), description="[NAME=]HOST:PORT under which clients reach listener NAME, where that is not the address it listens on."
+    )
+    nameserver: str | None = Field(
+        default=None, description="HOST:PORT;HOST:PORT of the nameservers; without one the broker stands alone and opens at once."
+    )
+    store: str = Field(default="./lockstep-store", description="Directory of the log.")
+    flush: Literal["async", "sync"] = Field(
+        default="async", description="async: answers survive a killed process; sync: also a power cut, each send waits for the disk."
+    )
+    auto_create_topics: bool = Field(default=False, description="Topics are created by the first send.")
+    insecure: bool = Field(default=False, description="Listen beyond this machine although there is no authentication yet.")
+    disconnect_grace_ms: int = Field(
+        default=3_000, ge=1_000, le=600_000, description="How long a consumer whose connection closed keeps its queues."
+    )
+    session_timeout_ms: int = Field(default=20_000, ge=1_000, le=600_000, description="Silence after which a consumer is given up.")
+    segment_mib: int = Field(default=1_024, ge=1, le=2_047, description="Length of the log's files, for a new store.")
+    retention_hours: float = Field(default=72, gt=0, description="Age beyond which messages are removed, a whole file at a time.")
+    disk_used_percent_max: int = Field(default=80, ge=1, le=100, description="Use of the disk above which the oldest messages go.")
+    log_mib_max: int | None = Field(default=None, ge=1, description="Size of the log above which its oldest files go.")
+    disk_reserve_mib: int | None = Field(
+        default=None, ge=0, description="Free space below which sends are refused; unset: 256, or 5 % of a small disk."
+    )
+    cut_corrupt: bool = Field(default=False, description="Start on a log that is damaged below what was synced, and lose what follows.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="What is logged, from this level on.")
+
+    @model_validator(mode="after")
+    def _check(self) -> "BrokerConfig":
+        try:
+            check_broker_name(self.name)
+            check_broker_name(self.cluster)
+            listeners = self.listeners()
+            require_loopback_or_insecure(listeners, insecure=self.insecure)
+            self.nameservers()
+            advertised = self.advertised()
+        except LockstepError as error:
+            raise ValueError(str(error)) from None
+        if INTERNAL not in listeners:
+            raise ValueError(f"no listener is named {INTERNAL!r}: one must be, brokers and tools use it")
+        if unknown := sorted(set(advertised) - set(listeners)):
+            raise ValueError(f"advertised listener {unknown[0]!r} is not listened on: known are {', '.join(listeners)}")
+        return self
+
+    def listeners(self) -> dict[str, tuple[str, int]]:
+        """Listener name → (host, port) to bind."""
+        return parse_listeners(self.listen)
+
+    def advertised(self) -> dict[str, str]:
+        """Listener name → "host:port", for those that are told."""
+        return {name: f"{host}:{port}" for name, host, port in map(parse_listen, self.advertise)}
+
+    def nameservers(self) -> tuple[str, ...]:
+        """Addresses of the nameservers."""
+        addresses = tuple(part.strip() for part in (self.nameserver or "").replace(",", ";").split(";") if part.strip())
+        for address in addresses:
+            parse_address(address)
+        return addresses
+
+    def identity(self) -> Identity:
+        return Identity(self.cluster, self.name)
+
+    def coordination(self) -> CoordinationConfig:
+        return CoordinationConfig(
+            broker_name=self.name,
+            limits=Limits(FRAME_BYTES_MAX, HEADER_BYTES_MAX, BODY_BYTES_MAX),
+            features=FEATURES,
+            disconnect_grace_ms=self.disconnect_grace_ms,
+            session_timeout_ms=self.session_timeout_ms,
+        )
+
+    def store_config(self) -> StoreConfig:
+        return StoreConfig(
+            path=self.store,
+            flush=FlushMode(self.flush),
+            segment_bytes=self.segment_mib * MIB,
+            retention_ms=int(self.retention_hours * 3_600_000),
+            disk_used_percent_max=self.disk_used_percent_max,
+            log_bytes_max=None if self.log_mib_max is None else self.log_mib_max * MIB,
+            disk_reserve_bytes=None if self.disk_reserve_mib is None else self.disk_reserve_mib * MIB,
+            cut_corrupt=self.cut_corrupt,
+        )

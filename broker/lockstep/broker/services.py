@@ -1,0 +1,125 @@
+"""What a broker does without being asked: leases, notices, snapshots, retention. Each sleeps until its next due time."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import assert_never
+
+from lockstep.broker.coordination import Coordination
+from lockstep.broker.effects import CloseConnection, Effect, Notify, PushQueueFree, StalePulls
+from lockstep.broker.processors.pull import PullProcessor
+from lockstep.broker.state import BrokerState
+from lockstep.broker.store import Store
+from lockstep.protocol.bodies import QueueFreeBody
+from lockstep.protocol.codec.msgpack_body import encode_body
+from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.fields import to_plain
+from lockstep.protocol.headers.clients import NotifyHeader
+from lockstep.runtime.alarm import Alarm
+from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.host import Host
+from lockstep.runtime.log import get_logger
+
+log = get_logger("broker")
+
+LATE_MS = 100
+"""A lease that ends this late ends in a process that stood still: what has come meanwhile is read first."""
+SNAPSHOT_CHECK_MS = 1_000
+"""64 MiB of log, after which a snapshot is due, take a second at full speed."""
+RETENTION_MS = 10_000
+"""RocketMQ: cleanResourceInterval."""
+
+
+class Effects:
+    """Carries out what the coordination tables want done in the world, once per turn."""
+
+    def __init__(self, coordination: Coordination, endpoints: Mapping[int, Endpoint], pulls: PullProcessor) -> None:
+        self._coordination = coordination
+        self._endpoints = endpoints
+        self._pulls = pulls
+        coordination.wake = self._rouse
+
+    def _rouse(self) -> None:
+        asyncio.get_running_loop().call_soon(self.carry_out)
+
+    def carry_out(self) -> None:
+        for effect in self._coordination.drain():
+            self._do(effect)
+
+    def _do(self, effect: Effect) -> None:
+        match effect:
+            case Notify(group, connections, version):
+                fields = to_plain(NotifyHeader(group, version.term, version.counter))
+                for connection in connections:
+                    if (endpoint := self._endpoints.get(connection)) is not None:
+                        endpoint.oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fields)
+            case PushQueueFree(connection, queues):
+                if (endpoint := self._endpoints.get(connection)) is not None:
+                    endpoint.oneway(RequestCode.QUEUE_FREE, body=encode_body(QueueFreeBody(queues)))
+            case CloseConnection(connection, reason):
+                if (endpoint := self._endpoints.get(connection)) is not None:
+                    log.info("connection.ended", peer=endpoint.peer, reason=reason)
+                    endpoint.abort(reason)
+            case StalePulls():
+                self._pulls.stale(effect)
+            case _:
+                assert_never(effect)
+
+
+class Leases:
+    """Calls Coordination.tick when it is due, and earlier where something happened that brings it forward."""
+
+    def __init__(self, host: Host, coordination: Coordination) -> None:
+        self._clock = host.clock
+        self._coordination = coordination
+        self._loop = asyncio.get_running_loop()
+        self._alarm = Alarm(self._loop, self.tick, LATE_MS)
+
+    def tick(self) -> None:
+        now_ms = self._clock.boot_ms()
+        due_ms = self._coordination.tick(now_ms)
+        self._alarm.set(self._loop.time() + max(1, due_ms - now_ms) / 1000)
+
+    def stop(self) -> None:
+        self._alarm.cancel()
+
+
+class Keeper:
+    """Snapshots and retention of the store."""
+
+    def __init__(self, host: Host, store: Store, state: BrokerState) -> None:
+        self._clock = host.clock
+        self._store = store
+        self._state = state
+        self._writable = True
+
+    async def keep_snapshots(self) -> None:
+        """Writes a snapshot whenever one is due."""
+        while True:
+            await asyncio.sleep(SNAPSHOT_CHECK_MS / 1000)
+            if self._store.snapshot_due(self._clock.monotonic_ms()):
+                await self.snapshot()
+
+    async def snapshot(self) -> None:
+        """The tables as of this turn, at the log's end as of this turn."""
+        await self._store.write_snapshot(self._state.plain())
+
+    async def keep_retention(self) -> None:
+        """Removes what is old, moves the groups that had not read it, watches the disk."""
+        while True:
+            await asyncio.sleep(RETENTION_MS / 1000)
+            now_ms = self._clock.wall_ms()
+            for topic, queue_id, new_min in await self._store.retention(now_ms):
+                self._state.coordination.retention_moved(topic, queue_id, new_min)
+            self._state.sequences.forget(now_ms=now_ms)
+            self._watch_disk()
+
+    def _watch_disk(self) -> None:
+        status = self._store.disk_status()
+        if status.writable == self._writable:
+            return
+        self._writable = status.writable
+        facts = {"free_bytes": status.free_bytes, "reserve_bytes": status.reserve_bytes}
+        if status.writable:
+            log.info("disk.recovered", **facts)
+        else:
+            log.error("disk.filled", **facts, effect="sends are refused, reads and commits go on")
