@@ -1,0 +1,1 @@
+"""The main job, shown and proved: order events through two brokers, ordered consumers, faults, and a proof from their files."""

@@ -1,0 +1,120 @@
+"""Runs the demo. Exit 0: the proof holds. Exit 1: it does not, or a process failed."""
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from lockstep.admin.demo.proof import Deed, Verdict, parse_deed, prove
+from lockstep.admin.demo.stage import Stage
+from lockstep.admin.demo.story import STEPS
+from lockstep.admin.processes import ProcessError
+
+PRODUCERS = 3
+QUEUES_PER_BROKER = 8
+LOOK_S = 0.25
+STALL_S = 60.0
+"""No event handled for this long: the demo has failed and says so instead of waiting on."""
+
+
+async def main() -> int:
+    options = parser().parse_args()
+    console = Console()
+    folder = Path(options.folder or tempfile.mkdtemp(prefix="lockstep-demo-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    total = options.orders * len(STEPS)
+    console.print(f"{total:,} events of {options.orders:,} orders; files and logs in {folder}")
+    try:
+        async with Stage(folder) as stage:
+            await open_stage(stage, console, options.orders, options.seconds)
+            await play(stage, console, total)
+            await stage.stop_consumers()
+            names = list(stage.files)
+    except ProcessError as error:
+        console.print(f"[bold red]failed:[/] {error}")
+        return 1
+    deeds = [parse_deed(line) for name in names for line in (folder / f"{name}.jsonl").read_text().splitlines()]
+    verdict = prove(deeds, orders=options.orders, steps=len(STEPS))
+    show(verdict, console, total)
+    return 0 if verdict.holds else 1
+
+
+async def open_stage(stage: Stage, console: Console, orders: int, seconds: float) -> None:
+    await stage.start_nameserver()
+    await asyncio.gather(stage.start_broker("broker-a"), stage.start_broker("broker-b"))
+    console.print(f"nameserver at {stage.nameserver}, broker-a, broker-b")
+    await stage.create_topic(QUEUES_PER_BROKER)
+    await asyncio.gather(*(stage.start_consumer(f"consumer-{number}") for number in (1, 2, 3)))
+    console.print(f"three ordered consumers of one group, {PRODUCERS} producers")
+    for share in range(PRODUCERS):
+        await stage.start_producer(share, of=PRODUCERS, orders=orders, seconds=seconds)
+
+
+async def play(stage: Stage, console: Console, total: int) -> None:
+    """Watches the events being handled; at 20, 40 and 65 % something happens."""
+    scenes = [(0.20, kill_consumer), (0.40, restart_broker), (0.65, add_consumer)]
+    done: set[tuple[int, int]] = set()
+    stalled_s = 0.0
+    bar = Progress(TextColumn("handled"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console)
+    with bar:
+        task = bar.add_task("handled", total=total)
+        while not (stage.check_producers() and len(done) >= total):
+            before = len(done)
+            done.update(handled(stage.new_deeds()))
+            bar.update(task, completed=len(done))
+            stalled_s = 0.0 if len(done) > before else stalled_s + LOOK_S
+            if stalled_s > STALL_S:
+                raise ProcessError(f"nothing was handled for {STALL_S:.0f} s: {len(done):,} of {total:,} events are done. Logs: {stage.folder}")
+            if scenes and len(done) >= scenes[0][0] * total:
+                bar.console.print(await scenes.pop(0)[1](stage))
+            await asyncio.sleep(LOOK_S)
+
+
+def handled(deeds: list[Deed]) -> set[tuple[int, int]]:
+    return {(deed.order, deed.step) for deed in deeds}
+
+
+async def kill_consumer(stage: Stage) -> str:
+    await stage.kill("consumer-2")
+    return "  20 %  kill -9 consumer-2"
+
+
+async def restart_broker(stage: Stage) -> str:
+    await stage.kill("broker-b")
+    await stage.start_broker("broker-b")
+    return "  40 %  kill -9 broker-b, started again on its store"
+
+
+async def add_consumer(stage: Stage) -> str:
+    await stage.start_consumer("consumer-4")
+    return "  65 %  consumer-4 joins"
+
+
+def show(verdict: Verdict, console: Console, total: int) -> None:
+    table = Table("queue", "from", "to", "hand-over (ms)", title="hand-overs: end of the old owner's last listener call → start of the new one's first")
+    for hand_over in sorted(verdict.hand_overs, key=lambda each: each.gap_us):
+        table.add_row(hand_over.queue, hand_over.giver, hand_over.taker, f"{hand_over.gap_us / 1000:,.1f}")
+    console.print(table)
+    if verdict.holds:
+        console.print(f"[bold green]proved:[/] {total:,} events, every order's in order, none lost; {verdict.repeats:,} repeated after a fault")
+        return
+    console.print(f"[bold red]NOT proved:[/] {len(verdict.faults):,} faults, the first:")
+    for fault in verdict.faults[:10]:
+        console.print(f"  {fault}", markup=False)
+
+
+def parser() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(prog="scripts/demo", description=__doc__)
+    options.add_argument("--orders", type=int, default=2000, help="10 events each (default 2000)")
+    options.add_argument("--seconds", type=float, default=20.0, help="how long the producers take when nothing fails (default 20)")
+    options.add_argument("--folder", help="where stores, files and logs go (default: a new folder under the temporary directory)")
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))

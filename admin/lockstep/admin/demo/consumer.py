@@ -1,0 +1,53 @@
+"""One consumer process of the demo: appends one line to its own file for each event that it has handled."""
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Sequence
+
+from lockstep.admin.demo.proof import Deed
+from lockstep.admin.demo.story import GROUP, TOPIC
+from lockstep.client import ConsumeOrderlyStatus, MessageExt, OrderlyContext, PushConsumer
+from lockstep.runtime.host import Host
+
+
+async def main() -> None:
+    arguments = parser().parse_args()
+    clock = Host.real().clock
+    file = os.open(arguments.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    consumer = PushConsumer(GROUP, nameserver=arguments.nameserver)
+    consumer.subscribe(TOPIC)
+
+    @consumer.orderly
+    async def handle(messages: Sequence[MessageExt], context: OrderlyContext) -> ConsumeOrderlyStatus:
+        for message in messages:
+            begun_us = clock.monotonic_us()
+            event = json.loads(message.body)
+            await asyncio.sleep(arguments.work_ms / 1000)
+            fence = context.fence
+            deed = Deed(
+                arguments.name, event["order"], event["step"], str(context.queue), fence.epoch, message.queue_offset, begun_us, clock.monotonic_us()
+            )
+            os.write(file, (deed.line() + "\n").encode())
+        return ConsumeOrderlyStatus.SUCCESS
+
+    told_to_stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told_to_stop.set)
+    async with consumer:
+        print(json.dumps({"event": "consumer.started", "name": arguments.name}), flush=True)
+        await told_to_stop.wait()
+
+
+def parser() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--nameserver", required=True)
+    options.add_argument("--name", required=True)
+    options.add_argument("--file", required=True, help="where it appends what it did")
+    options.add_argument("--work-ms", type=float, default=1.0, help="how long handling one event takes")
+    return options
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,134 @@
+"""Proves from the consumers' own files what was done to every order: pure, lines in, verdict out.
+
+A consumer appends one line for each event that it has handled: which order and step, when its listener began and ended, and the
+fence (queue and epoch) under which it did so. The proof reads nothing else: no offset of any broker, no counter of any client.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from lockstep.protocol.errors import LockstepError
+
+
+class ProofError(LockstepError):
+    """A consumer's file holds a line that no consumer writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """One handled event."""
+
+    consumer: str
+    order: int
+    step: int
+    queue: str
+    epoch: int
+    offset: int
+    begun_us: int
+    """Monotonic clock of the machine, which all processes on it share."""
+    ended_us: int
+
+    def line(self) -> str:
+        return json.dumps(
+            [self.consumer, self.order, self.step, self.queue, str(self.epoch), self.offset, self.begun_us, self.ended_us],
+            separators=(",", ":"),
+        )
+
+
+def parse_deed(line: str) -> Deed:
+    try:
+        consumer, order, step, queue, epoch, offset, begun, ended = json.loads(line)
+        return Deed(str(consumer), int(order), int(step), str(queue), int(epoch), int(offset), int(begun), int(ended))
+    except (ValueError, TypeError) as error:
+        raise ProofError(f"not a line of a consumer: {line[:120]!r} ({error})") from error
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """A queue went from one owner to the next: from the end of the old one's last listener call to the start of the new one's first."""
+
+    queue: str
+    giver: str
+    taker: str
+    gap_us: int
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What the files say. `faults` is empty when order held and nothing is missing."""
+
+    events: int = 0
+    repeats: int = 0
+    """Events handled again after a hand-over: at-least-once, counted, not a fault."""
+    faults: list[str] = field(default_factory=list)
+    hand_overs: list[HandOver] = field(default_factory=list)
+
+    @property
+    def holds(self) -> bool:
+        return not self.faults
+
+
+def prove(deeds: Iterable[Deed], *, orders: int, steps: int) -> Verdict:
+    """Checks that
+    1. every order's events were first handled in order, step 0 … steps−1, none missing, none unknown;
+    2. in one epoch of one queue the offsets handled rise one by one: nothing skipped, nothing swapped, nothing twice;
+    3. the next epoch of a queue begins at or before the end of the one before it: nothing skipped at a hand-over;
+    4. no event of an older epoch was begun after a newer epoch had handled one: the old owner had stopped.
+    """
+    verdict = Verdict()
+    runs: dict[str, dict[int, list[Deed]]] = {}
+    for deed in deeds:
+        verdict.events += 1
+        runs.setdefault(deed.queue, {}).setdefault(deed.epoch, []).append(deed)
+    done: dict[int, int] = {}
+    for queue in sorted(runs):
+        _prove_queue(queue, [runs[queue][epoch] for epoch in sorted(runs[queue])], verdict)
+        _follow_orders(queue, [deed for epoch in sorted(runs[queue]) for deed in runs[queue][epoch]], done, verdict)
+    _prove_orders(done, orders=orders, steps=steps, verdict=verdict)
+    return verdict
+
+
+def _prove_queue(queue: str, epochs: list[list[Deed]], verdict: Verdict) -> None:
+    for run in epochs:
+        for before, after in pairwise(run):
+            if after.offset != before.offset + 1:
+                verdict.faults.append(
+                    f"{queue} epoch {after.epoch}: offset {after.offset} was handled right after {before.offset} by {after.consumer}"
+                )
+    for old, new in pairwise(epochs):
+        last, first = old[-1], new[0]
+        if first.offset > last.offset + 1:
+            verdict.faults.append(f"{queue}: epoch {first.epoch} begins at offset {first.offset}, the one before ended at {last.offset}")
+        if first.begun_us < last.begun_us:
+            verdict.faults.append(
+                f"{queue}: {last.consumer} began offset {last.offset} of epoch {last.epoch} after epoch {first.epoch} had begun"
+            )
+        if first.consumer != last.consumer:
+            verdict.hand_overs.append(HandOver(queue, last.consumer, first.consumer, first.begun_us - last.ended_us))
+
+
+def _follow_orders(queue: str, deeds: list[Deed], done: dict[int, int], verdict: Verdict) -> None:
+    for deed in deeds:
+        expected = done.get(deed.order, 0)
+        if deed.step < expected:
+            verdict.repeats += 1
+        elif deed.step == expected:
+            done[deed.order] = expected + 1
+        else:
+            verdict.faults.append(
+                f"order {deed.order}: step {deed.step} was handled while step {expected} was not ({queue}, offset {deed.offset}, {deed.consumer})"
+            )
+            done[deed.order] = deed.step + 1
+
+
+def _prove_orders(done: Mapping[int, int], *, orders: int, steps: int, verdict: Verdict) -> None:
+    for order in range(orders):
+        if done.get(order, 0) < steps:
+            verdict.faults.append(f"order {order}: only {done.get(order, 0)} of {steps} steps were handled")
+    for order in sorted(done):
+        if not 0 <= order < orders:
+            verdict.faults.append(f"order {order} was handled and never sent")
+        elif done[order] > steps:
+            verdict.faults.append(f"order {order}: step {done[order] - 1} was handled and never sent")

@@ -1,0 +1,107 @@
+"""The demo's processes: a nameserver, two brokers, producers, consumers, and what their files say so far."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from lockstep.admin.demo.proof import Deed, parse_deed
+from lockstep.admin.demo.story import TOPIC
+from lockstep.admin.processes import Process, ProcessError
+from lockstep.runtime.daemon import Tasks
+
+
+class ConsumerFile:
+    """Reads what one consumer has appended since the last look; a line that is still being written waits."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._position = 0
+
+    def new_deeds(self) -> list[Deed]:
+        if not self.path.exists():
+            return []
+        with self.path.open("rb") as file:
+            file.seek(self._position)
+            data = file.read()
+        complete = data[: data.rfind(b"\n") + 1]
+        self._position += len(complete)
+        return [parse_deed(line) for line in complete.decode().splitlines()]
+
+
+class Stage:
+    """Starts, kills and restarts the demo's processes; leaving it ends them all."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.processes: dict[str, Process] = {}
+        self.files: dict[str, ConsumerFile] = {}
+        self.nameserver = ""
+        self._addresses: dict[str, str] = {}
+        self._tasks = Tasks()
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> "Stage":
+        self._stack.push_async_callback(self._tasks.cancel_all)
+        self._stack.push_async_callback(self._end_all)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    async def start_nameserver(self) -> None:
+        process = await self._start("nameserver", ["-m", "lockstep.nameserver", "--listen", "127.0.0.1:0"])
+        self.nameserver = str((await process.event("nameserver.started"))["address"])
+
+    async def start_broker(self, name: str) -> None:
+        """Starts it, on its old port and store when it ran before."""
+        listen = self._addresses.get(name, "127.0.0.1:0")
+        store = str(self.folder / f"store-{name}")
+        process = await self._start(
+            name, ["-m", "lockstep.broker", "--name", name, "--listen", listen, "--nameserver", self.nameserver, "--store", store]
+        )
+        self._addresses[name] = str((await process.event("broker.started"))["address"])
+
+    async def create_topic(self, queues: int) -> None:
+        command = ["topic", "create", TOPIC, "--queues", str(queues), "--nameserver", self.nameserver]
+        process = await self._start("topic create", ["-m", "lockstep.admin.cli", *command])
+        if await process.wait() != 0:
+            raise ProcessError(f"topic create failed: {process.last_words()}")
+
+    async def start_producer(self, share: int, *, of: int, orders: int, seconds: float) -> None:
+        options = ["--share", str(share), "--of", str(of), "--orders", str(orders), "--seconds", str(seconds)]
+        await self._start(f"producer-{share + 1}", ["-m", "lockstep.admin.demo.producer", "--nameserver", self.nameserver, *options])
+
+    async def start_consumer(self, name: str) -> None:
+        path = self.folder / f"{name}.jsonl"
+        process = await self._start(
+            name, ["-m", "lockstep.admin.demo.consumer", "--nameserver", self.nameserver, "--name", name, "--file", str(path)]
+        )
+        self.files[name] = ConsumerFile(path)
+        await process.event("consumer.started")
+
+    async def kill(self, name: str) -> None:
+        await self.processes[name].kill()
+
+    async def stop_consumers(self) -> None:
+        await asyncio.gather(*(process.stop() for name, process in self.processes.items() if name.startswith("consumer") and process.exit_code is None))
+
+    def new_deeds(self) -> list[Deed]:
+        return [deed for file in self.files.values() for deed in file.new_deeds()]
+
+    def check_producers(self) -> bool:
+        """Whether all producers have finished; ProcessError when one failed."""
+        producers = [process for name, process in self.processes.items() if name.startswith("producer")]
+        for process in producers:
+            if process.exit_code not in (None, 0):
+                raise ProcessError(f"{process.name} failed with exit code {process.exit_code}.\n{process.last_words()}")
+        return all(process.exit_code == 0 for process in producers)
+
+    async def _start(self, name: str, arguments: list[str]) -> Process:
+        process = await Process.start(name, arguments, log=self.folder / f"{name.replace(' ', '-')}.log", tasks=self._tasks)
+        self.processes[name] = process
+        return process
+
+    async def _end_all(self) -> None:
+        for process in reversed(self.processes.values()):
+            if process.exit_code is None:
+                await process.kill()

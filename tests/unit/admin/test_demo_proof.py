@@ -1,0 +1,83 @@
+"""The demo's proof fails where it must: swapped, missing, repeated, overlapping lines."""
+
+from dataclasses import replace
+
+import pytest
+
+from lockstep.admin.demo.proof import Deed, HandOver, ProofError, parse_deed, prove
+
+ORDERS, STEPS = 3, 4
+
+
+def deed(offset: int, *, epoch: int = 1, consumer: str = "c1", at: int | None = None) -> Deed:
+    begun = (offset if at is None else at) * 10
+    return Deed(consumer, offset % ORDERS, offset // ORDERS, "orders@a:0", epoch, offset, begun, begun + 5)
+
+
+def clean() -> list[Deed]:
+    return [deed(offset) for offset in range(ORDERS * STEPS)]
+
+
+def faults(deeds: list[Deed]) -> list[str]:
+    return prove(deeds, orders=ORDERS, steps=STEPS).faults
+
+
+def test_a_clean_run_holds() -> None:
+    verdict = prove(clean(), orders=ORDERS, steps=STEPS)
+    assert verdict.holds
+    assert (verdict.events, verdict.repeats, verdict.hand_overs) == (12, 0, [])
+
+
+@pytest.mark.parametrize("index", range(ORDERS * STEPS - 1))
+def test_two_swapped_lines_are_found_wherever_they_stand(index: int) -> None:
+    deeds = clean()
+    deeds[index], deeds[index + 1] = deeds[index + 1], deeds[index]
+    assert faults(deeds)
+
+
+@pytest.mark.parametrize("index", range(ORDERS * STEPS))
+def test_a_missing_line_is_found_wherever_it_stood(index: int) -> None:
+    deeds = clean()
+    del deeds[index]
+    assert faults(deeds)
+
+
+@pytest.mark.parametrize("index", range(ORDERS * STEPS))
+def test_a_line_repeated_in_its_own_epoch_is_a_fault(index: int) -> None:
+    deeds = clean()
+    deeds.insert(index, deeds[index])
+    assert faults(deeds)
+
+
+def test_repeats_after_a_hand_over_are_counted_and_are_no_fault() -> None:
+    deeds = [deed(offset) for offset in range(7)] + [deed(offset, epoch=2, consumer="c2", at=offset + 10) for offset in range(5, 12)]
+    verdict = prove(deeds, orders=ORDERS, steps=STEPS)
+    assert verdict.holds
+    assert verdict.repeats == 2
+    assert verdict.hand_overs == [HandOver("orders@a:0", "c1", "c2", 150 - 65)]
+
+
+def test_a_gap_between_two_epochs_is_a_fault() -> None:
+    deeds = [deed(offset) for offset in range(6)] + [deed(offset, epoch=2, consumer="c2", at=offset + 10) for offset in range(7, 12)]
+    assert any("begins at offset 7" in fault for fault in faults(deeds))
+
+
+def test_an_old_owner_that_goes_on_is_a_fault() -> None:
+    deeds = [deed(offset) for offset in range(7)] + [deed(offset, epoch=2, consumer="c2") for offset in range(6, 12)]
+    deeds[6] = replace(deeds[6], begun_us=deeds[7].begun_us + 1, ended_us=deeds[7].begun_us + 2)
+    assert any("after epoch 2 had begun" in fault for fault in faults(deeds))
+
+
+def test_an_event_that_was_never_sent_is_a_fault() -> None:
+    assert any("never sent" in fault for fault in faults([*clean(), replace(deed(12), order=0)]))
+    assert any("never sent" in fault for fault in faults([*clean(), replace(deed(12), order=99, step=0)]))
+
+
+def test_a_line_survives_writing_and_reading() -> None:
+    assert parse_deed(deed(7, epoch=(5 << 32) | 9).line()) == deed(7, epoch=(5 << 32) | 9)
+
+
+@pytest.mark.parametrize("line", ["", "[]", "{}", "[1,2,3]", '["c","x",0,"q","1",0,0,0]', "not json"])
+def test_a_line_that_no_consumer_writes_is_refused(line: str) -> None:
+    with pytest.raises(ProofError, match="not a line of a consumer"):
+        parse_deed(line)
