@@ -52,7 +52,16 @@ class BrokerLink:
         self._hooks = hooks
         self._request_timeout_ms = request_timeout_ms
         self._settled = asyncio.Event()
-        self._link = Link(host, resolve, on_connected=self._handshake, on_refused=self._refused, on_lost=self._lost, handler=self._inbound)
+        self._link = Link(
+            host,
+            resolve,
+            on_connected=self._handshake,
+            on_refused=self._refused,
+            on_lost=self._lost,
+            handler=self._inbound,
+            name=f"broker {name}",
+        )
+        self._link.start()
 
     def __repr__(self) -> str:
         return f"BrokerLink({self.name}, connection {self.connection}, {'up' if self.up else 'down'})"
