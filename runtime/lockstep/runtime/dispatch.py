@@ -225,24 +225,27 @@ class Dispatcher:
 
     def _enqueue(self, lane: _Lane, route: _Route, request: Request) -> None:
         if lane.workers < lane.limits.concurrency:
-            lane.waiting.append((route, request))
             lane.workers += 1
-            self._tasks.spawn(self._work(lane), f"lane {lane.name}")
+            self._tasks.spawn(self._work(lane, route, request), f"lane {lane.name}")
         elif len(lane.waiting) < lane.limits.queue_max:
             lane.waiting.append((route, request))
         else:
             raise BusyFor(f"lane {lane.name!r} is full: {len(lane.waiting)} requests wait", lane.limits.retry_after_ms)
 
-    async def _work(self, lane: _Lane) -> None:
+    async def _work(self, lane: _Lane, route: _Route, request: Request) -> None:
+        """One request, then those that wait. Who has gone meanwhile is passed over."""
         try:
+            await self._run(route, request)
             while lane.waiting:
                 route, request = lane.waiting.popleft()
-                if request.endpoint.closed:
-                    continue
-                try:
-                    handler = cast(Callable[[Request], Coroutine[Any, Any, Outcome]], route.handler)
-                    self._settle(request, await handler(request))
-                except Exception as error:
-                    self._failed(request.command, request.endpoint, error)
+                if not request.endpoint.closed:
+                    await self._run(route, request)
         finally:
             lane.workers -= 1
+
+    async def _run(self, route: _Route, request: Request) -> None:
+        try:
+            handler = cast(Callable[[Request], Coroutine[Any, Any, Outcome]], route.handler)
+            self._settle(request, await handler(request))
+        except Exception as error:
+            self._failed(request.command, request.endpoint, error)

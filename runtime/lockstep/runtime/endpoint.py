@@ -54,7 +54,7 @@ class EndpointLimits:
     partial_frame_ms: int = 30_000
     """A frame that has begun must be complete within this time."""
     idle_ms: int = 120_000
-    """The dialled end closes a connection on which nothing came for so long: four missed heartbeats.
+    """The dialled end closes a connection on which nothing came and nothing was taken for so long: four missed heartbeats. 0: never.
     RocketMQ: serverChannelMaxIdleTimeSeconds."""
     linger_ms: int = 5_000
     """How long close() may wait for the peer to take what is still unsent."""
@@ -85,7 +85,7 @@ class Endpoint(asyncio.Protocol):
     """One connection. Made by Server for who dials in, by `pool.connect` and `pool.Link` for dialling out."""
 
     __slots__ = (
-        "_closing",
+        "_blocked",
         "_drainers",
         "_ended",
         "_flush_due",
@@ -155,6 +155,8 @@ class Endpoint(asyncio.Protocol):
         self._out_bytes = 0
         self._flush_due = False
         self._write_paused = False
+        self._blocked = False
+        """The peer does not take our answers: nothing of its is read or handled."""
         self._drainers: list[asyncio.Future[None]] = []
         self._pending: dict[int, asyncio.Future[Command]] = {}
         self._heap: list[tuple[float, int, int, int]] = []
@@ -167,7 +169,6 @@ class Endpoint(asyncio.Protocol):
         self._idle = Alarm(self._loop, self._check_idle, limits.late_ms)
         self._heard_at = 0.0
         self._linger_timer: asyncio.TimerHandle | None = None
-        self._closing = False
         self._ended = False
         self._lost: asyncio.Future[None] = self._loop.create_future()
         self._transport: asyncio.Transport | None = None
@@ -368,7 +369,7 @@ class Endpoint(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._heard_at = self._loop.time()
         limits = self._limits
-        if self._inbox or self._write_paused or self._turn_bytes + len(data) > limits.turn_bytes_max:
+        if self._inbox or self._blocked or self._turn_bytes + len(data) > limits.turn_bytes_max:
             self._put_off(data)
         else:
             self._turn_bytes += len(data)
@@ -378,10 +379,12 @@ class Endpoint(asyncio.Protocol):
     def pause_writing(self) -> None:
         self._write_paused = True
         if self.listener and self._transport is not None:
+            self._blocked = True
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        self._write_paused = False
+        self._write_paused = self._blocked = False
+        self._heard_at = self._loop.time()
         drainers, self._drainers = self._drainers, []
         for waiter in drainers:
             if not waiter.done():
@@ -402,10 +405,6 @@ class Endpoint(asyncio.Protocol):
         self._transport.pause_reading()
         if not self._blocked:
             self._resume_soon()
-
-    @property
-    def _blocked(self) -> bool:
-        return self._write_paused and bool(self.listener)
 
     def _resume_soon(self) -> None:
         if not self._resume_due:
@@ -443,7 +442,7 @@ class Endpoint(asyncio.Protocol):
                         future.set_result(command)
                 elif handler is not None:
                     handler(command, self)
-                if self.closed or (self._write_paused and self.listener):
+                if self.closed or self._blocked:
                     break
         except RemoteProtocolError as error:
             self._refuse(str(error))
@@ -494,7 +493,7 @@ class Endpoint(asyncio.Protocol):
             self._refuse(f"{self._frames.pending_bytes} bytes of a frame came, the rest did not within {self._limits.partial_frame_ms} ms")
 
     def _check_idle(self) -> None:
-        due = (self._loop.time() if self._blocked else self._heard_at) + self._limits.idle_ms / 1000
+        due = self._heard_at + self._limits.idle_ms / 1000
         if due > self._loop.time() + _CLOCK_STEP_S:
             self._idle.set(due)
         else:

@@ -135,7 +135,7 @@ async def test_the_time_of_a_frame_stands_still_while_this_end_does_not_read(fro
     def answer(command: Command, endpoint: Endpoint) -> None:
         endpoint.send(command.reply(body=bytes(1000)))
 
-    endpoint, recorder = record(answer, unsent_bytes_high=500, unsent_bytes_low=100, partial_frame_ms=30_000, idle_ms=120_000)
+    endpoint, recorder = record(answer, unsent_bytes_high=500, unsent_bytes_low=100, partial_frame_ms=30_000, idle_ms=0)
     recorder.stuck = True
     endpoint.data_received(FRAME + FRAME[:50])
     assert not recorder.reading
@@ -156,6 +156,23 @@ async def test_silence_closes_the_end_that_was_dialled(frozen: FrozenLoop) -> No
     assert not endpoint.closed
     await frozen.advance(2 * MS)
     assert (recorder.ended, endpoint.reason) == ("closed", "nothing heard for 120000 ms")
+
+
+async def test_a_peer_that_takes_no_answers_is_closed_as_a_silent_one(frozen: FrozenLoop) -> None:
+    def answer(command: Command, endpoint: Endpoint) -> None:
+        endpoint.send(command.reply(body=bytes(1000)))
+
+    endpoint, recorder = record(answer, unsent_bytes_high=500, unsent_bytes_low=100, idle_ms=120_000)
+    recorder.stuck = True
+    endpoint.data_received(FRAME)
+    await frozen.advance(119)
+    recorder.unstick()
+    recorder.stuck = True
+    endpoint.data_received(FRAME)
+    await frozen.advance(119.998)
+    assert not endpoint.closed, "it took something 120 s ago"
+    await frozen.advance(2 * MS)
+    assert endpoint.closed
 
 
 async def test_silence_does_not_close_the_end_that_dialled(frozen: FrozenLoop) -> None:

@@ -1,0 +1,351 @@
+"""Requests to handlers, outcomes to answers."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from lockstep.protocol import errors
+from lockstep.protocol.codec.msgpack_body import encode_body
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.command import ONEWAY_FLAG, Command
+from lockstep.protocol.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from lockstep.protocol.frame import FrameBuffer
+from lockstep.protocol.headers.offsets import OffsetReply, QueueHeader
+from lockstep.runtime.dispatch import HELD, RETRY_AFTER_FIELD, BusyFor, Dispatcher, LaneLimits, Outcome, Pending, Request, handles
+from lockstep.runtime.endpoint import Endpoint
+from support.loops import turns
+from support.peers import dialled, serving
+from support.recorder import Recorder, record
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    left: int
+    right: str
+
+
+class Log:
+    """A log that confirms when the test says so: everything registered so far, in order."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[], None]] = []
+
+    def when_confirmed(self, callback: Callable[[], None]) -> None:
+        self.waiting.append(callback)
+
+    def confirm(self, count: int | None = None) -> None:
+        ready, self.waiting = self.waiting[:count], self.waiting[len(self.waiting) if count is None else count :]
+        for callback in ready:
+            callback()
+
+
+class Processor:
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.held: list[Request] = []
+        self.gate = asyncio.Event()
+        self.running = 0
+        self.running_most = 0
+
+    @handles(RequestCode.GET_MAX_OFFSET, QueueHeader)
+    def now(self, request: Request) -> Outcome:
+        return request.reply(OffsetReply(request.header.queue_id + 1))
+
+    @handles(RequestCode.SYNC, None, Pair)
+    def structured(self, request: Request) -> Outcome:
+        return request.reply(body=Pair(request.body.left + 1, request.body.right))
+
+    @handles(RequestCode.SEND_MESSAGE)
+    @handles(RequestCode.SEND_RECORDS)
+    def logged(self, request: Request) -> Outcome:
+        return Pending(request.reply(body=request.body))
+
+    @handles(RequestCode.PULL_MESSAGE)
+    def kept(self, request: Request) -> Outcome:
+        self.held.append(request)
+        return HELD
+
+    @handles(RequestCode.LOCK_BATCH_MQ)
+    def fails(self, request: Request) -> Outcome:
+        assert self.error is not None
+        raise self.error
+
+    @handles(RequestCode.VIEW_MESSAGE_BY_ID, lane="cold")
+    async def slow(self, request: Request) -> Outcome:
+        self.running += 1
+        self.running_most = max(self.running_most, self.running)
+        try:
+            await self.gate.wait()
+        finally:
+            self.running -= 1
+        if self.error is not None:
+            raise self.error
+        return request.reply(remark="slow")
+
+    @handles(RequestCode.GET_MIN_OFFSET)
+    def wrong(self, request: Request) -> Any:
+        return None
+
+
+LANES = {"cold": LaneLimits(concurrency=2, queue_max=3, retry_after_ms=250)}
+
+
+class Bench:
+    """A dispatcher behind an endpoint whose answers are read back."""
+
+    def __init__(self) -> None:
+        self.log = Log()
+        self.processor = Processor()
+        self.dispatcher = Dispatcher([self.processor], self.log.when_confirmed, LANES)
+        self.endpoint: Endpoint
+        self.transport: Recorder
+        self.endpoint, self.transport = record(self.dispatcher)
+        self._opaque = 0
+
+    def ask(self, code: int, fields: dict[str, Any] | None = None, body: bytes = b"", flag: int = 0) -> int:
+        self._opaque += 1
+        self.dispatcher(Command(code, self._opaque, flag, fields=fields or {}, body=body), self.endpoint)
+        return self._opaque
+
+    async def answers(self) -> list[Command]:
+        """What has been sent since the last call."""
+        await turns(6)
+        frames = FrameBuffer()
+        frames.feed(b"".join(self.transport.writes))
+        self.transport.writes.clear()
+        found = []
+        while (command := frames.next()) is not None:
+            found.append(command)
+        return found
+
+    async def answer(self) -> Command:
+        (only,) = await self.answers()
+        return only
+
+
+async def test_a_command_is_sent_now_with_decoded_header_in_and_encoded_header_out() -> None:
+    bench = Bench()
+    opaque = bench.ask(RequestCode.GET_MAX_OFFSET, {"topic": "t", "queueId": 4})
+    answer = await bench.answer()
+    assert (answer.code, answer.opaque, answer.fields) == (0, opaque, {"offset": 5})
+
+
+async def test_structured_bodies_are_decoded_and_encoded() -> None:
+    bench = Bench()
+    bench.ask(RequestCode.SYNC, body=encode_body(Pair(1, "x")))
+    assert (await bench.answer()).body == encode_body(Pair(2, "x"))
+
+
+async def test_pending_is_released_on_confirmation_only_and_in_order() -> None:
+    bench = Bench()
+    asked = [bench.ask(RequestCode.SEND_MESSAGE, body=b"%d" % n) for n in range(3)]
+    assert await bench.answers() == []
+    bench.log.confirm(2)
+    assert [answer.opaque for answer in await bench.answers()] == asked[:2]
+    bench.log.confirm()
+    last = await bench.answer()
+    assert (last.opaque, last.body) == (asked[2], b"2")
+
+
+async def test_without_a_log_pending_is_sent_at_once() -> None:
+    dispatcher = Dispatcher([Processor()], lanes=LANES)
+    endpoint, transport = record(dispatcher)
+    dispatcher(Command(RequestCode.SEND_RECORDS, 1), endpoint)
+    await turns(2)
+    assert len(transport.writes) == 1
+
+
+async def test_held_is_answered_by_whoever_kept_it() -> None:
+    bench = Bench()
+    opaque = bench.ask(RequestCode.PULL_MESSAGE)
+    assert await bench.answers() == []
+    (request,) = bench.processor.held
+    request.endpoint.send(request.reply(code=ResponseCode.PULL_NOT_FOUND))
+    answer = await bench.answer()
+    assert (answer.opaque, answer.code) == (opaque, ResponseCode.PULL_NOT_FOUND)
+
+
+async def test_an_unknown_code_is_named() -> None:
+    bench = Bench()
+    bench.ask(7777)
+    answer = await bench.answer()
+    assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    assert "7777" in (answer.remark or "")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "remark"),
+    [
+        (errors.StaleEpoch("epoch 3, not 2"), ResponseCode.STALE_EPOCH, "epoch 3, not 2"),
+        (errors.BrokerError("odd", wire_code=4711), 4711, "odd"),
+        (RemoteProtocolError("field topic: missing"), ResponseCode.SYSTEM_ERROR, "field topic: missing"),
+        (LocalProtocolError("topic name too long"), ResponseCode.SYSTEM_ERROR, "topic name too long"),
+        (KeyError("x"), ResponseCode.SYSTEM_ERROR, "KeyError: 'x'"),
+        (errors.StateError("closed"), ResponseCode.SYSTEM_ERROR, "StateError: closed"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+@pytest.mark.parametrize("code_asked", [RequestCode.LOCK_BATCH_MQ, RequestCode.VIEW_MESSAGE_BY_ID], ids=["plain", "lane"])
+async def test_an_error_becomes_its_answer(code_asked: int, error: Exception, code: int, remark: str) -> None:
+    bench = Bench()
+    bench.processor.error = error
+    bench.processor.gate.set()
+    bench.ask(code_asked)
+    answer = await bench.answer()
+    assert (answer.code, answer.remark) == (code, remark)
+
+
+async def test_only_an_error_that_nobody_meant_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+    for error in (errors.StaleEpoch("x"), RemoteProtocolError("x"), ZeroDivisionError("x")):
+        bench.processor.error = error
+        bench.ask(RequestCode.LOCK_BATCH_MQ)
+    (record_,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert record_.message.startswith("request.failed code=LOCK_BATCH_MQ (41)")
+    assert record_.exc_info is not None
+    assert record_.exc_info[0] is ZeroDivisionError
+
+
+async def test_a_header_or_body_that_does_not_fit_is_answered_with_what_was_expected() -> None:
+    bench = Bench()
+    bench.ask(RequestCode.GET_MAX_OFFSET, {"topic": "t"})
+    bench.ask(RequestCode.SYNC, body=b"\xc1")
+    header, body = await bench.answers()
+    assert header.code == body.code == ResponseCode.SYSTEM_ERROR
+    assert "QueueHeader.queueId" in (header.remark or "")
+    assert body.remark
+
+
+async def test_a_return_that_is_no_outcome_is_an_error() -> None:
+    bench = Bench()
+    bench.ask(RequestCode.GET_MIN_OFFSET)
+    assert "NoneType" in ((await bench.answer()).remark or "")
+
+
+async def test_an_answer_too_large_for_a_frame_is_an_error_not_a_silence() -> None:
+    bench = Bench()
+    bench.ask(RequestCode.SEND_MESSAGE, body=bytes(17 * 1024 * 1024))
+    bench.log.confirm()
+    answer = await bench.answer()
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "16777216" in (answer.remark or "")
+
+
+@pytest.mark.parametrize("code", [RequestCode.GET_MAX_OFFSET, RequestCode.SEND_MESSAGE, RequestCode.LOCK_BATCH_MQ, 7777])
+async def test_a_oneway_request_is_answered_with_nothing(code: int) -> None:
+    bench = Bench()
+    bench.processor.error = errors.SystemBusy("x")
+    bench.ask(code, {"topic": "t", "queueId": 0}, flag=ONEWAY_FLAG)
+    bench.log.confirm()
+    assert await bench.answers() == []
+
+
+async def test_a_lane_runs_so_many_at_once_keeps_so_many_waiting_and_refuses_the_rest() -> None:
+    bench = Bench()
+    asked = [bench.ask(RequestCode.VIEW_MESSAGE_BY_ID) for _ in range(6)]
+    await turns(3)
+    refused = await bench.answer()
+    assert refused.opaque == asked[5]
+    assert refused.code == ResponseCode.SYSTEM_BUSY
+    assert refused.fields == {RETRY_AFTER_FIELD: 250}
+    assert "lane 'cold' is full: 3 requests wait; retry after 250 ms" in (refused.remark or "")
+    bench.processor.gate.set()
+    assert sorted(answer.opaque for answer in await bench.answers()) == asked[:5]
+    assert bench.processor.running_most == 2
+    assert bench.processor.running == 0
+
+
+async def test_a_lane_that_was_full_takes_requests_again() -> None:
+    bench = Bench()
+    for _ in range(5):
+        bench.ask(RequestCode.VIEW_MESSAGE_BY_ID)
+    bench.processor.gate.set()
+    assert len(await bench.answers()) == 5
+    opaque = bench.ask(RequestCode.VIEW_MESSAGE_BY_ID)
+    assert (await bench.answer()).opaque == opaque
+
+
+async def test_a_full_lane_holds_up_no_plain_handler() -> None:
+    bench = Bench()
+    for _ in range(5):
+        bench.ask(RequestCode.VIEW_MESSAGE_BY_ID)
+    bench.ask(RequestCode.GET_MAX_OFFSET, {"topic": "t", "queueId": 0})
+    assert (await bench.answer()).fields == {"offset": 1}
+    await bench.dispatcher.close()
+
+
+async def test_what_waits_in_a_lane_for_a_connection_that_is_gone_is_not_run() -> None:
+    bench = Bench()
+    for _ in range(5):
+        bench.ask(RequestCode.VIEW_MESSAGE_BY_ID)
+    await turns(2)
+    bench.endpoint.abort("gone")
+    bench.processor.running_most = 0
+    bench.processor.gate.set()
+    await turns(6)
+    assert bench.processor.running_most == 0
+
+
+async def test_closing_stops_what_runs_in_lanes() -> None:
+    bench = Bench()
+    for _ in range(4):
+        bench.ask(RequestCode.VIEW_MESSAGE_BY_ID)
+    await turns(2)
+    await bench.dispatcher.close()
+    assert bench.processor.running == 0
+
+
+async def test_a_handler_may_refuse_with_a_hint_of_its_own() -> None:
+    bench = Bench()
+    bench.processor.error = BusyFor("the log is behind", 40)
+    bench.ask(RequestCode.LOCK_BATCH_MQ)
+    answer = await bench.answer()
+    assert (answer.code, answer.fields) == (ResponseCode.SYSTEM_BUSY, {RETRY_AFTER_FIELD: 40})
+
+
+def test_two_handlers_for_one_code_are_refused_by_name() -> None:
+    class Other:
+        @handles(RequestCode.GET_MAX_OFFSET)
+        def again(self, request: Request) -> Outcome:
+            return HELD
+
+    with pytest.raises(ConfigError, match=r"GET_MAX_OFFSET \(30\) has two handlers: .*(Processor\.now|Other\.again)"):
+        Dispatcher([Processor(), Other()], lanes=LANES)
+
+
+def test_a_lane_and_its_handler_must_fit() -> None:
+    class PlainInLane:
+        @handles(1, lane="cold")
+        def f(self, request: Request) -> Outcome:
+            return HELD
+
+    class AsyncWithout:
+        @handles(1)
+        async def f(self, request: Request) -> Outcome:
+            return HELD
+
+    class UnknownLane:
+        @handles(1, lane="warm")
+        async def f(self, request: Request) -> Outcome:
+            return HELD
+
+    for wrong in (PlainInLane(), AsyncWithout(), UnknownLane()):
+        with pytest.raises(ConfigError, match=r"\.f"):
+            Dispatcher([wrong], lanes=LANES)
+
+
+def test_two_dispatchers_of_one_process_know_their_own_instances() -> None:
+    assert Dispatcher([Processor()], lanes=LANES).codes == Dispatcher([Processor()], lanes=LANES).codes
+    assert RequestCode.SEND_RECORDS in Dispatcher([Processor()], lanes=LANES).codes
+
+
+@pytest.mark.both_loops
+async def test_it_serves_a_real_connection() -> None:
+    dispatcher = Dispatcher([Processor()], lanes=LANES)
+    async with serving(dispatcher) as server, dialled(server) as endpoint:
+        answer = await endpoint.request(RequestCode.GET_MAX_OFFSET, {"topic": "t", "queueId": 1}, timeout_ms=5000)
+        assert answer.fields == {"offset": 2}

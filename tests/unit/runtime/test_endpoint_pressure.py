@@ -1,0 +1,193 @@
+"""Back-pressure: a peer that does not read costs a bounded number of bytes and is not read from; a loud peer takes turns."""
+
+import asyncio
+
+import pytest
+
+from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.command import RESPONSE_FLAG, Command
+from lockstep.protocol.errors import TransportError
+from lockstep.protocol.frame import encode_frame
+from lockstep.runtime.endpoint import DEFAULT_LIMITS, Endpoint, EndpointLimits
+from support.loops import turns, until
+from support.peers import dialled, raw_peer, serving
+from support.recorder import record
+
+HIGH, LOW = 256 * 1024, 64 * 1024
+TIGHT = EndpointLimits(unsent_bytes_high=HIGH, unsent_bytes_low=LOW)
+
+
+def amplify(command: Command, endpoint: Endpoint) -> None:
+    """Answers each request with 64 KiB."""
+    endpoint.send(command.reply(body=bytes(65_536)))
+
+
+@pytest.mark.both_loops
+async def test_a_peer_that_does_not_read_is_not_read_from_and_its_answers_stay_bounded() -> None:
+    handled: list[int] = []
+    asked = 3000
+
+    def count(command: Command, endpoint: Endpoint) -> None:
+        handled.append(command.opaque)
+        amplify(command, endpoint)
+
+    async with serving(count, TIGHT) as server, raw_peer(server) as peer:
+        peer.writer.write(b"".join(encode_frame(Command(RequestCode.GET_MAX_OFFSET, n)) for n in range(asked)))
+        await until(lambda: bool(server.endpoints), "accepted")
+        endpoint = next(iter(server.endpoints.values()))
+        await until(lambda: endpoint.unsent_bytes > HIGH, "the peer's sockets are full")
+        before = len(handled)
+        await turns(50)
+        assert len(handled) == before, "nothing more is handled while the answers are not taken"
+        assert before < asked
+        assert endpoint.unsent_bytes <= HIGH + 3 * 65_536
+        for n in range(asked):
+            assert (await peer.next()).opaque == n, "it goes on where it stopped, in order, none lost"
+
+
+@pytest.mark.both_loops
+async def test_others_are_served_beside_a_peer_that_does_not_read() -> None:
+    async with serving(amplify, TIGHT) as server, raw_peer(server) as deaf, dialled(server) as good:
+        deaf.writer.write(b"".join(encode_frame(Command(RequestCode.GET_MAX_OFFSET, n)) for n in range(2000)))
+        for _ in range(20):
+            assert len((await good.request(RequestCode.GET_MAX_OFFSET, timeout_ms=5000)).body) == 65_536
+
+
+@pytest.mark.both_loops
+async def test_drain_waits_until_the_peer_reads() -> None:
+    arrived: list[Endpoint] = []
+    async with serving(amplify, TIGHT, on_connect=arrived.append) as server, raw_peer(server) as peer:
+        await until(lambda: bool(arrived), "accepted")
+        endpoint = arrived[0]
+        await endpoint.drain()
+        sent = 0
+        while endpoint.unsent_bytes <= HIGH:
+            endpoint.send(Command(0, sent, RESPONSE_FLAG, body=bytes(65_536)))
+            sent += 1
+            await turns(2)
+        waiting = asyncio.get_running_loop().create_task(endpoint.drain())
+        await turns(20)
+        assert not waiting.done()
+        for n in range(sent):
+            assert (await peer.next()).opaque == n
+        await waiting
+        assert endpoint.unsent_bytes <= LOW
+
+
+async def test_drain_fails_when_the_connection_ends() -> None:
+    endpoint, recorder = record(None, unsent_bytes_high=10, unsent_bytes_low=5)
+    recorder.stuck = True
+    endpoint.send(Command(0, 1, RESPONSE_FLAG, body=bytes(100)))
+    await turns(2)
+    waiting = asyncio.get_running_loop().create_task(endpoint.drain())
+    await turns(2)
+    endpoint.abort("gone")
+    with pytest.raises(TransportError, match="gone"):
+        await waiting
+
+
+async def test_unsent_bytes_counts_what_is_joined_and_what_the_system_has_not_taken() -> None:
+    endpoint, recorder = record(None)
+    frame = encode_frame(Command(0, 1, RESPONSE_FLAG, body=bytes(100)))
+    endpoint.send_frame(frame)
+    assert endpoint.unsent_bytes == len(frame)
+    recorder.stuck = True
+    await turns(2)
+    endpoint.send_frame(frame)
+    assert endpoint.unsent_bytes == 2 * len(frame)
+    endpoint.abort("")
+
+
+async def test_the_end_that_dialled_reads_on_while_its_requests_are_not_taken() -> None:
+    """Else two ends that both wait for the other to read would wait for ever."""
+    endpoint, recorder = record(None, listener="", unsent_bytes_high=10, unsent_bytes_low=5)
+    recorder.stuck = True
+    future = endpoint.request(RequestCode.GET_MAX_OFFSET, body=bytes(100), timeout_ms=1000)
+    await turns(2)
+    assert recorder.reading
+    endpoint.data_received(encode_frame(Command(0, 1, RESPONSE_FLAG)))
+    assert future.result().opaque == 1
+    endpoint.abort("")
+
+
+@pytest.mark.both_loops
+async def test_two_ends_that_flood_each_other_do_not_lock_up() -> None:
+    async with serving(amplify, TIGHT) as server, dialled(server, limits=TIGHT) as endpoint:
+        futures = [endpoint.request(RequestCode.GET_MAX_OFFSET, body=bytes(65_536), timeout_ms=60_000) for _ in range(300)]
+        answers = await asyncio.gather(*futures)
+        assert sum(len(answer.body) for answer in answers) == 300 * 65_536
+
+
+async def test_one_turn_handles_at_most_its_share_and_the_rest_comes_in_order() -> None:
+    seen: list[int] = []
+    endpoint, recorder = record(lambda command, _: seen.append(command.opaque), turn_bytes_max=1000)
+    frame_bytes = len(encode_frame(Command(1, 1, body=bytes(80))))
+    wire = b"".join(encode_frame(Command(1, n, body=bytes(80))) for n in range(100))
+    endpoint.data_received(wire)
+    assert len(seen) <= 1000 // frame_bytes
+    assert not recorder.reading
+    per_turn = []
+    while len(seen) < 100:
+        before = len(seen)
+        await turns(1)
+        per_turn.append(len(seen) - before)
+    assert max(per_turn) <= 1000 // frame_bytes + 1
+    assert seen == list(range(100))
+    await turns(2)
+    assert recorder.reading
+    endpoint.abort("")
+
+
+@pytest.mark.both_loops
+async def test_a_flood_on_one_connection_leaves_turns_for_another() -> None:
+    handled_before_good: list[int] = []
+    flood = 40_000
+
+    def count(command: Command, endpoint: Endpoint) -> None:
+        if command.is_oneway:
+            handled_before_good.append(1)
+        else:
+            endpoint.send(command.reply(fields={"flooded": len(handled_before_good)}))
+
+    async with serving(count, DEFAULT_LIMITS) as server, dialled(server) as loud, dialled(server) as good:
+        for _ in range(flood):
+            loud.oneway(RequestCode.GET_MAX_OFFSET, body=bytes(200))
+        answer = await good.request(RequestCode.GET_MAX_OFFSET, timeout_ms=5000)
+        assert answer.fields["flooded"] < flood
+        await until(lambda: len(handled_before_good) == flood, "the flood")
+
+
+async def test_pause_in_the_middle_of_a_burst_keeps_order() -> None:
+    seen: list[int] = []
+
+    def answer(command: Command, endpoint: Endpoint) -> None:
+        seen.append(command.opaque)
+        endpoint.send(command.reply(body=bytes(100)))
+
+    endpoint, recorder = record(answer, unsent_bytes_high=300, unsent_bytes_low=100, join_bytes=1)
+    recorder.stuck = True
+    wire = b"".join(encode_frame(Command(1, n)) for n in range(20))
+    endpoint.data_received(wire[:-5])
+    assert len(seen) < 20
+    endpoint.data_received(wire[-5:])
+    while len(seen) < 20:
+        recorder.unstick()
+        recorder.stuck = True
+        before = len(seen)
+        await turns(3)
+        assert len(seen) > before
+    assert seen == list(range(20))
+    endpoint.abort("")
+
+
+async def test_abort_in_a_handler_ends_the_burst() -> None:
+    seen: list[int] = []
+
+    def once(command: Command, endpoint: Endpoint) -> None:
+        seen.append(command.opaque)
+        endpoint.abort("enough")
+
+    endpoint, _ = record(once)
+    endpoint.data_received(encode_frame(Command(1, 1)) + encode_frame(Command(1, 2)))
+    await turns(3)
+    assert seen == [1]
