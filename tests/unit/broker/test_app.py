@@ -1,0 +1,370 @@
+"""A whole broker in this process, on a free port with a store of its own, spoken to in native frames."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockstep.broker.app import Broker
+from lockstep.broker.config import BrokerConfig
+from lockstep.broker.registrar import RegistrationRefused
+from lockstep.broker.store import IdentityError, StoreInUse
+from lockstep.nameserver.app import Nameserver
+from lockstep.nameserver.config import NameserverConfig
+from lockstep.protocol.bodies import (
+    ConsumerGroup,
+    CreateTopicReply,
+    FreeQueue,
+    HeartbeatBody,
+    HeartbeatReply,
+    LockItem,
+    QueueFreeBody,
+    ReconcileBody,
+    ReconcileReply,
+    StartPoint,
+    StartPolicy,
+    Subscription,
+    SyncBody,
+    SyncItem,
+    SyncReply,
+    TopicRoute,
+    Verdict,
+)
+from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.command import Command
+from lockstep.protocol.fields import from_plain, to_plain
+from lockstep.protocol.headers.clients import UnregisterClientHeader
+from lockstep.protocol.headers.offsets import QueueHeader, TopicHeader, ViewMessageHeader
+from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND, PullHeader, PullReply
+from lockstep.protocol.headers.routes import CreateTopicHeader
+from lockstep.protocol.headers.send import SendMessageHeader, SendRecordsHeader, SendRecordsReply
+from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.protocol.record import RecordView, encode_record, split_records
+from lockstep.protocol.sequence import FrameSequence, seal
+from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.host import Host
+from lockstep.runtime.pool import connect
+
+PRODUCER = "ab" * 16
+TOPIC = "orders"
+LAYOUT = TopicLayout(TOPIC, LayoutVersion(1, 7), (LayoutEntry("broker-a", 4, 4, 1),))
+
+
+def settings(path: Path, **values: Any) -> BrokerConfig:
+    return BrokerConfig(**{"listen": ("127.0.0.1:0",), "store": str(path / "store"), "segment_mib": 4, "disk_reserve_mib": 1, **values})
+
+
+@asynccontextmanager
+async def running(config: BrokerConfig) -> AsyncIterator[Broker]:
+    broker = Broker(config, Host.real())
+    try:
+        await broker.start()
+        yield broker
+    finally:
+        await broker.stop()
+
+
+@asynccontextmanager
+async def dialled(broker: Broker) -> AsyncIterator["Client"]:
+    inbound: asyncio.Queue[Command] = asyncio.Queue()
+    endpoint = await connect(Host.real(), broker.address, handler=lambda command, _: inbound.put_nowait(command))
+    try:
+        yield Client(endpoint, inbound)
+    finally:
+        endpoint.close("done")
+        await endpoint.wait_closed()
+
+
+class Client:
+    def __init__(self, endpoint: Endpoint, inbound: asyncio.Queue[Command]) -> None:
+        self.endpoint = endpoint
+        self.inbound = inbound
+
+    def ask(self, code: RequestCode, header: object = None, body: bytes = b"") -> "asyncio.Future[Command]":
+        return self.endpoint.request(code, None if header is None else to_plain(header), body, timeout_ms=10_000)
+
+    async def done(self, code: RequestCode, header: object = None, body: bytes = b"") -> Command:
+        answer = await self.ask(code, header, body)
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        return answer
+
+    async def create(self, layout: TopicLayout = LAYOUT) -> TopicLayout:
+        answer = await self.done(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader(layout.topic), encode_body(layout))
+        return decode_body(CreateTopicReply, answer.body).layout
+
+    def pull(self, offset: int = 0, queue_id: int = 0, **header: Any) -> "asyncio.Future[Command]":
+        known = {"sys_flag": SUBSCRIPTION, "max_msg_nums": 100, "max_msg_bytes": 1 << 20}
+        return self.ask(RequestCode.PULL_MESSAGE, PullHeader("g", TOPIC, queue_id, offset, **{**known, **header}))
+
+
+def frame(first: int, count: int, *, crc: int = 0, queue_id: int = 0, body: bytes = b"m") -> tuple[SendRecordsHeader, bytes, int]:
+    """(header, body, running CRC) of an idempotent frame."""
+    records = [encode_record(TOPIC.encode(), queue_id, body + b"%d" % (first + i), b"TAGS\x01a", born_ms=1) for i in range(count)]
+    data, sealed = seal(records, FrameSequence(PRODUCER, 0, 1, first, count, first == 0, 0), crc)
+    header = SendRecordsHeader(TOPIC, queue_id, count, None, None, PRODUCER, 0, 1, first, first == 0, sealed.crc)
+    return header, data, sealed.crc
+
+
+def bodies(answer: Command) -> list[bytes]:
+    return [RecordView(answer.body, start).body for start, _ in split_records(answer.body)]
+
+
+async def everything(client: Client) -> list[bytes]:
+    """All messages of queue 0, in as many pulls as it takes."""
+    found: list[bytes] = []
+    while (answer := await client.pull(len(found))).code == ResponseCode.SUCCESS:
+        found += bodies(answer)
+    return found
+
+
+def place(answer: Command) -> SendRecordsReply:
+    return from_plain(SendRecordsReply, answer.fields)
+
+
+async def test_what_is_sent_is_pulled_byte_for_byte_and_found_by_its_place(tmp_path: Path) -> None:
+    async with running(settings(tmp_path)) as broker, dialled(broker) as client:
+        assert await client.create() == LAYOUT
+        header, data, _ = frame(0, 3)
+        stored = place(await client.done(RequestCode.SEND_RECORDS, header, data))
+        assert (stored.queue_offset, stored.store_host) == (0, broker.address)
+        answer = await client.pull()
+        assert bodies(answer) == [b"m0", b"m1", b"m2"]
+        assert from_plain(PullReply, answer.fields) == PullReply(3, 0, 3)
+        view = RecordView((await client.done(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(stored.physical_offset))).body)
+        assert (view.body, view.queue_offset, view.physical_offset) == (b"m0", 0, stored.physical_offset)
+        assert view.store_ms == stored.store_timestamp
+        assert (await client.done(RequestCode.GET_MAX_OFFSET, QueueHeader(TOPIC, 0))).fields == {"offset": 3}
+
+
+async def test_both_sends_share_one_queue_and_one_count(tmp_path: Path) -> None:
+    async with running(settings(tmp_path)) as broker, dialled(broker) as client:
+        await client.create()
+        header, data, _ = frame(0, 2)
+        await client.done(RequestCode.SEND_RECORDS, header, data)
+        answer = await client.done(RequestCode.SEND_MESSAGE, SendMessageHeader("g", TOPIC, 0), b"single")
+        assert answer.fields["queueOffset"] == 2
+        assert bodies(await client.pull()) == [b"m0", b"m1", b"single"]
+
+
+async def test_a_pull_behind_a_send_sees_it_without_waiting(tmp_path: Path) -> None:
+    async with running(settings(tmp_path)) as broker, dialled(broker) as client:
+        await client.create()
+        header, data, _ = frame(0, 1)
+        sent, pulled = client.ask(RequestCode.SEND_RECORDS, header, data), client.pull()
+        assert (await sent).code == (await pulled).code == ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize("flush", ["async", "sync"])
+async def test_a_long_poll_is_woken_by_the_arrival(tmp_path: Path, flush: str) -> None:
+    async with running(settings(tmp_path, flush=flush)) as broker, dialled(broker) as client, dialled(broker) as other:
+        await client.create()
+        waiting = client.pull(sys_flag=SUBSCRIPTION | SUSPEND, suspend_timeout_millis=9_000)
+        await client.done(RequestCode.GET_MAX_OFFSET, QueueHeader(TOPIC, 0))
+        assert not waiting.done()
+        header, data, _ = frame(0, 1)
+        await other.done(RequestCode.SEND_RECORDS, header, data)
+        assert bodies(await waiting) == [b"m0"]
+
+
+async def test_a_stop_answers_who_waits(tmp_path: Path) -> None:
+    broker = Broker(settings(tmp_path), Host.real())
+    await broker.start()
+    async with dialled(broker) as client:
+        await client.create()
+        waiting = client.pull(sys_flag=SUBSCRIPTION | SUSPEND, suspend_timeout_millis=9_000)
+        await client.done(RequestCode.GET_MAX_OFFSET, QueueHeader(TOPIC, 0))
+        await broker.stop()
+        assert (await waiting).code == ResponseCode.PULL_NOT_FOUND
+
+
+# ------------------------------------------------------------------------------------------------------------------- restarts
+
+
+async def stop(broker: Broker) -> None:
+    await broker.stop()
+
+
+async def kill(broker: Broker) -> None:
+    """As kill −9 leaves it: nothing is flushed in order, no snapshot, no goodbye."""
+    store = broker._store
+    assert store is not None
+    broker._fail(RuntimeError("killed"))
+    await broker.stop()
+
+
+@pytest.mark.parametrize("end", [stop, kill])
+async def test_a_restart_remembers_messages_topics_sequences_and_locks(
+    tmp_path: Path, end: Callable[[Broker], Coroutine[Any, Any, None]]
+) -> None:
+    broker = Broker(settings(tmp_path), Host.real())
+    await broker.start()
+    header, data, crc = frame(0, 3)
+    async with dialled(broker) as client:
+        await client.create()
+        first = place(await client.done(RequestCode.SEND_RECORDS, header, data))
+        grant = await join(client, "a@1#0", "0" * 32)
+        await client.done(RequestCode.SYNC, body=encode_body(SyncBody((SyncItem("g", TOPIC, 0, epoch=grant, offset=2, attempts=1),))))
+        term = broker.term
+        await end(broker)
+    async with running(settings(tmp_path)) as again, dialled(again) as client:
+        assert again.term > term
+        assert place(await client.done(RequestCode.SEND_RECORDS, header, data)) == replace(first, store_host=again.address)
+        following, more, _ = frame(3, 1, crc=crc)
+        assert place(await client.done(RequestCode.SEND_RECORDS, following, more)).queue_offset == 3
+        assert await everything(client) == [b"m0", b"m1", b"m2", b"m3"]
+        assert await client.create() == LAYOUT
+        await heartbeat(client, "a@1#0", "0" * 32, connection=2)
+        answer = await reconcile(client, LockItem("g", TOPIC, 0, epoch=grant))
+        assert (answer.verdict, answer.epoch, answer.offset, answer.attempts) == (Verdict.OK, grant, 2, 1)
+
+
+async def heartbeat(client: Client, client_id: str, session: str, connection: int = 1) -> HeartbeatReply:
+    group = ConsumerGroup("g", (Subscription(TOPIC),), consume_from_where=StartPoint.FIRST_OFFSET, ordered=True)
+    body = HeartbeatBody(client_id, (group,), session=session, connection=connection)
+    return decode_body(HeartbeatReply, (await client.done(RequestCode.HEART_BEAT, body=encode_body(body))).body)
+
+
+async def reconcile(client: Client, item: LockItem) -> Any:
+    body = ReconcileBody((item,), (StartPolicy("g", TOPIC, StartPoint.FIRST_OFFSET),))
+    reply = decode_body(ReconcileReply, (await client.done(RequestCode.LOCK_BATCH_MQ, body=encode_body(body))).body)
+    return reply.items[0]
+
+
+async def join(client: Client, client_id: str, session: str) -> int:
+    """HEART_BEAT and LOCK of queue 0; the epoch."""
+    reply = await heartbeat(client, client_id, session)
+    assert reply.groups["g"].list.members == (client_id,)
+    answer = await reconcile(client, LockItem("g", TOPIC, 0))
+    assert answer.verdict is Verdict.OK
+    return int(answer.epoch)
+
+
+async def test_a_deleted_topic_stays_deleted_and_its_messages_hidden_after_a_restart(tmp_path: Path) -> None:
+    async with running(settings(tmp_path)) as broker, dialled(broker) as client:
+        await client.create()
+        header, data, _ = frame(0, 3)
+        await client.done(RequestCode.SEND_RECORDS, header, data)
+        await client.create(TopicLayout(TOPIC, LayoutVersion(2, 7), ()))
+        assert (await client.pull()).code == ResponseCode.TOPIC_NOT_EXIST
+        assert (await client.create()).version == LayoutVersion(3, 7)
+        await kill(broker)
+    async with running(settings(tmp_path)) as again, dialled(again) as client:
+        assert (await client.create()).version == LayoutVersion(3, 7)
+        assert bodies(await client.pull()) == []
+
+
+# ------------------------------------------------------------------------------------------------------- ordered consumption
+
+
+async def test_a_released_queue_is_offered_to_whom_the_list_names(tmp_path: Path) -> None:
+    async with running(settings(tmp_path)) as broker, dialled(broker) as one, dialled(broker) as two:
+        await one.create()
+        epoch = await join(one, "a@1#0", "0" * 32)
+        await heartbeat(two, "b@1#0", "1" * 32)
+        assert (await reconcile(two, LockItem("g", TOPIC, 1))).verdict is Verdict.OK
+        refused = await reconcile(two, LockItem("g", TOPIC, 0))
+        assert refused.verdict is Verdict.NOT_YOURS
+        await one.done(RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader("a@1#0", consumer_group="g"))
+        held = two.pull(0, queue_id=0, epoch=epoch, sys_flag=SUBSCRIPTION | SUSPEND, suspend_timeout_millis=9_000)
+        body = encode_body(SyncBody((SyncItem("g", TOPIC, 0, epoch=epoch, offset=0, release=True),)))
+        reply = decode_body(SyncReply, (await one.done(RequestCode.SYNC, body=body)).body)
+        assert reply.items[0].verdict is Verdict.OK
+        await offered(two, 0)
+        again = await reconcile(two, LockItem("g", TOPIC, 0))
+        assert again.verdict is Verdict.OK
+        assert again.epoch > epoch
+        assert (await held).code == ResponseCode.STALE_EPOCH
+
+
+async def offered(client: Client, queue_id: int) -> None:
+    """Until QUEUE_FREE names the queue."""
+    while True:
+        command = await client.inbound.get()
+        if command.code == RequestCode.QUEUE_FREE:
+            if FreeQueue("g", TOPIC, queue_id) in decode_body(QueueFreeBody, command.body).queues:
+                return
+        else:
+            assert command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
+
+
+# ------------------------------------------------------------------------------------------------------- names and nameservers
+
+
+async def test_a_store_serves_one_broker_and_one_name(tmp_path: Path) -> None:
+    async with running(settings(tmp_path)):
+        with pytest.raises(StoreInUse):
+            await started(settings(tmp_path))
+    with pytest.raises(IdentityError):
+        await started(settings(tmp_path, name="broker-b"))
+    with pytest.raises(IdentityError):
+        await started(settings(tmp_path, cluster="other"))
+
+
+async def started(config: BrokerConfig) -> None:
+    async with running(config):
+        pass
+
+
+async def test_a_broker_is_routed_once_its_nameserver_has_accepted_it(tmp_path: Path) -> None:
+    nameserver = Nameserver(NameserverConfig(listen=("127.0.0.1:0",)), Host.real())
+    await nameserver.start()
+    try:
+        config = settings(tmp_path, nameserver=nameserver.address)
+        async with running(config) as broker, dialled(broker) as client:
+            await client.create()
+            route = await route_of(nameserver, LAYOUT.version)
+            assert [(one.address, one.registered) for one in route.brokers] == [(broker.address, True)]
+            second = settings(tmp_path / "second", nameserver=nameserver.address)
+            with pytest.raises(RegistrationRefused, match=broker.address):
+                await started(second)
+        route = await route_of(nameserver, LAYOUT.version)
+        assert [one.registered for one in route.brokers] == [False]
+    finally:
+        await nameserver.stop()
+
+
+async def route_of(nameserver: Nameserver, version: LayoutVersion) -> TopicRoute:
+    """The route, once the nameserver knows this version."""
+    endpoint = await connect(Host.real(), nameserver.address)
+    try:
+        while True:
+            answer = await endpoint.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, to_plain(TopicHeader(TOPIC)), timeout_ms=5_000)
+            if answer.code == ResponseCode.SUCCESS:
+                route = decode_body(TopicRoute, answer.body)
+                assert route.layout.version == version
+                return route
+    finally:
+        endpoint.close("done")
+        await endpoint.wait_closed()
+
+
+# ------------------------------------------------------------------------------------------------------------------- failure
+
+
+async def test_a_failed_write_ends_everything_without_another_answer(tmp_path: Path) -> None:
+    fatal: list[BaseException] = []
+    broker = Broker(settings(tmp_path), Host.real())
+    broker.on_fatal = fatal.append
+    await broker.start()
+    async with dialled(broker) as client:
+        await client.create()
+        assert broker._store is not None
+        header, data, _ = frame(0, 1)
+        failed = OSError(5, "Input/output error")
+
+        def refuse() -> bool:
+            raise failed
+
+        broker._store._log.write = refuse  # type: ignore[method-assign]
+        sent = client.ask(RequestCode.SEND_RECORDS, header, data)
+        with pytest.raises(ConnectionError):
+            await sent
+    assert [getattr(error, "exit_code", None) for error in fatal] == [3]
+    await broker.stop()
+    async with running(settings(tmp_path)) as again, dialled(again) as client:
+        assert (await client.pull()).code == ResponseCode.PULL_NOT_FOUND
