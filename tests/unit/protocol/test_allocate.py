@@ -133,3 +133,10 @@ def test_a_queue_outside_the_layout_has_no_owner() -> None:
 def test_an_unknown_strategy_is_named() -> None:
     with pytest.raises(LocalProtocolError, match="'sticky' does not exist: expected one of by_broker"):
         allocate("sticky", None, FOUR, ["m0"], "m0")
+
+
+def test_rocketmqs_rules_sort_the_queues_and_by_broker_takes_the_layouts_order() -> None:
+    grown = layout(("b", 2), ("a", 2))
+    assert [str(queue) for queue in allocate(AVERAGE, None, grown, ["m0", "m1"], "m0")] == ["t@a:0", "t@a:1"]
+    assert [str(queue) for queue in allocate(AVERAGE_BY_CIRCLE, None, grown, ["m0", "m1", "m2"], "m0")] == ["t@a:0", "t@b:1"]
+    assert [str(queue) for queue in allocate(BY_BROKER, None, grown, ["m0", "m1", "m2"], "m0")] == ["t@b:0", "t@a:1"]

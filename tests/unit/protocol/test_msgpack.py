@@ -138,7 +138,7 @@ def test_nesting_that_the_library_takes_is_still_no_body(depth: int) -> None:
 
 
 def test_nested_claims_cost_no_more_than_their_bytes_allow() -> None:
-    """Each level claims as many elements as there are bytes: 1,024 levels x 5 KiB x 8 bytes at most."""
+    """Each level claims as many elements as there are bytes: 1,024 levels of 8 bytes an element at most."""
     raw = (b"\xdd" + (5000).to_bytes(4, "big")) * 1000
     tracemalloc.start()
     try:
@@ -196,3 +196,10 @@ def test_random_bytes_are_plain_values_or_a_refusal(raw: bytes) -> None:
     except RemoteProtocolError:
         return
     assert unpack_plain(pack_plain(value)) == value or value != value or "nan" in repr(value)
+
+
+def test_a_list_or_map_is_held_to_the_bytes_that_are_there() -> None:
+    with pytest.raises(RemoteProtocolError, match=r"100 exceeds max_array_len\(3\)"):
+        unpack_plain(b"\xdc\x00\x64")
+    with pytest.raises(RemoteProtocolError, match=r"100 exceeds max_map_len\(3\)"):
+        unpack_plain(b"\xde\x00\x64")

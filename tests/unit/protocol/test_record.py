@@ -220,3 +220,12 @@ def test_hosts_come_back_as_they_went(address: str) -> None:
 def test_what_is_no_ipv4_address_is_refused(address: str) -> None:
     with pytest.raises(LocalProtocolError, match="address"):
         pack_host(address)
+
+
+def test_a_topic_beyond_the_signed_byte_is_refused_even_where_all_lengths_agree() -> None:
+    data = bytearray(encode_record(b"t" * 127, 0, b"x", b"\0" * 10, born_ms=0))
+    data[89:90] = b"\x80"
+    data[90:90] = b"t"
+    pack_into(">I", data, 0, len(data))
+    with pytest.raises(RemoteProtocolError, match="topic length 128"):
+        RecordView(data)

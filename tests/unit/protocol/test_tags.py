@@ -69,3 +69,7 @@ def test_whatever_the_client_takes_the_broker_has_passed(expression: str, tag: s
         return
     if parsed.matches_tag(tag):
         assert parsed.matches_hash(tags_code(tag))
+
+
+def test_half_a_surrogate_pair_is_one_utf_16_unit() -> None:
+    assert java_string_hash("\ud800") == 0xD800

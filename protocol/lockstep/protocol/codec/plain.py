@@ -24,7 +24,7 @@ def pack_plain(value: object) -> bytes:
 def unpack_plain(data: bytes | bytearray | memoryview, *, what: str = "body", array_max: int = ITEMS_MAX, map_max: int = ITEMS_MAX) -> Any:
     """Plain values from bytes. Raises RemoteProtocolError, beginning with `what`.
 
-    msgpack allocates a list from the length that it claims, so that is held to the bytes that are there. Nesting ends at the library's
+    msgpack may allocate a list from the length that it claims, so that is held to the bytes that are there. Nesting ends at the library's
     own stack (1,024 levels). Extension types are refused, and so are map keys that are neither str nor bytes.
     """
     there = len(data)
