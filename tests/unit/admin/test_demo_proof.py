@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from lockstep.admin.demo.proof import Deed, HandOver, ProofError, parse_deed, prove
+from lockstep.admin.demo.proof import Deed, HandOver, ProofError, Told, parse_deed, prove
 
 ORDERS, STEPS = 3, 4
+TOLD = {order: Told(STEPS, STEPS) for order in range(ORDERS)}
 
 
 def deed(offset: int, *, epoch: int = 1, consumer: str = "c1", at: int | None = None) -> Deed:
@@ -19,11 +20,11 @@ def clean() -> list[Deed]:
 
 
 def faults(deeds: list[Deed]) -> list[str]:
-    return prove(deeds, orders=ORDERS, steps=STEPS).faults
+    return prove(deeds, TOLD).faults
 
 
 def test_a_clean_run_holds() -> None:
-    verdict = prove(clean(), orders=ORDERS, steps=STEPS)
+    verdict = prove(clean(), TOLD)
     assert verdict.holds
     assert (verdict.events, verdict.repeats, verdict.hand_overs) == (12, 0, [])
 
@@ -51,7 +52,7 @@ def test_a_line_repeated_in_its_own_epoch_is_a_fault(index: int) -> None:
 
 def test_repeats_after_a_hand_over_are_counted_and_are_no_fault() -> None:
     deeds = [deed(offset) for offset in range(7)] + [deed(offset, epoch=2, consumer="c2", at=offset + 10) for offset in range(5, 12)]
-    verdict = prove(deeds, orders=ORDERS, steps=STEPS)
+    verdict = prove(deeds, TOLD)
     assert verdict.holds
     assert verdict.repeats == 2
     assert verdict.hand_overs == [HandOver("orders@a:0", "c1", "c2", 150 - 65)]
@@ -71,6 +72,16 @@ def test_an_old_owner_that_goes_on_is_a_fault() -> None:
 def test_an_event_that_was_never_sent_is_a_fault() -> None:
     assert any("never sent" in fault for fault in faults([*clean(), replace(deed(12), order=0)]))
     assert any("never sent" in fault for fault in faults([*clean(), replace(deed(12), order=99, step=0)]))
+
+
+def test_an_event_stored_at_two_places_is_a_fault() -> None:
+    assert any("stored twice" in fault for fault in faults([*clean(), replace(deed(12), order=0, step=3)]))
+
+
+def test_an_unacknowledged_event_may_be_there_and_may_be_missing() -> None:
+    told = {**TOLD, 0: Told(acknowledged=3, tried=4)}
+    assert prove(clean(), told).holds
+    assert prove([each for each in clean() if each.offset < 9] + [], {order: Told(3, 4) for order in range(ORDERS)}).holds
 
 
 def test_a_line_survives_writing_and_reading() -> None:

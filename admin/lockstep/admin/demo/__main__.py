@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from lockstep.admin.demo.proof import Deed, Verdict, parse_deed, prove
+from lockstep.admin.demo.proof import Deed, Told, Verdict, parse_deed, prove
 from lockstep.admin.demo.stage import Stage
 from lockstep.admin.demo.story import STEPS
 from lockstep.admin.processes import ProcessError
@@ -39,7 +39,7 @@ async def main() -> int:
         console.print(f"[bold red]failed:[/] {error}")
         return 1
     deeds = [parse_deed(line) for name in names for line in (folder / f"{name}.jsonl").read_text().splitlines()]
-    verdict = prove(deeds, orders=options.orders, steps=len(STEPS))
+    verdict = prove(deeds, {order: Told(len(STEPS), len(STEPS)) for order in range(options.orders)})
     show(verdict, console, total)
     return 0 if verdict.holds else 1
 

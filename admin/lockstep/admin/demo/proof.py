@@ -70,12 +70,21 @@ class Verdict:
         return not self.faults
 
 
-def prove(deeds: Iterable[Deed], *, orders: int, steps: int) -> Verdict:
+@dataclass(frozen=True, slots=True)
+class Told:
+    """How many of an order's steps there are: at least those that were acknowledged, at most those that were tried."""
+
+    acknowledged: int
+    tried: int
+
+
+def prove(deeds: Iterable[Deed], told: Mapping[int, Told]) -> Verdict:
     """Checks that
-    1. every order's events were first handled in order, step 0 … steps−1, none missing, none unknown;
+    1. every order's events were first handled in order from step 0 on, none that was acknowledged is missing, none was never sent;
     2. in one epoch of one queue the offsets handled rise one by one: nothing skipped, nothing swapped, nothing twice;
     3. the next epoch of a queue begins at or before the end of the one before it: nothing skipped at a hand-over;
-    4. no event of an older epoch was begun after a newer epoch had handled one: the old owner had stopped.
+    4. no event of an older epoch was begun after a newer epoch had handled one: the old owner had stopped;
+    5. no event stands at two places: a retried send was stored once.
     """
     verdict = Verdict()
     runs: dict[str, dict[int, list[Deed]]] = {}
@@ -83,10 +92,15 @@ def prove(deeds: Iterable[Deed], *, orders: int, steps: int) -> Verdict:
         verdict.events += 1
         runs.setdefault(deed.queue, {}).setdefault(deed.epoch, []).append(deed)
     done: dict[int, int] = {}
+    places: dict[tuple[int, int], tuple[str, int]] = {}
     for queue in sorted(runs):
         _prove_queue(queue, [runs[queue][epoch] for epoch in sorted(runs[queue])], verdict)
         _follow_orders(queue, [deed for epoch in sorted(runs[queue]) for deed in runs[queue][epoch]], done, verdict)
-    _prove_orders(done, orders=orders, steps=steps, verdict=verdict)
+        for deed in (deed for epoch in runs[queue] for deed in runs[queue][epoch]):
+            place = places.setdefault((deed.order, deed.step), (queue, deed.offset))
+            if place != (queue, deed.offset):
+                verdict.faults.append(f"order {deed.order} step {deed.step} is stored twice: at {place[0]} {place[1]} and at {queue} {deed.offset}")
+    _prove_orders(done, told, verdict)
     return verdict
 
 
@@ -123,12 +137,12 @@ def _follow_orders(queue: str, deeds: list[Deed], done: dict[int, int], verdict:
             done[deed.order] = deed.step + 1
 
 
-def _prove_orders(done: Mapping[int, int], *, orders: int, steps: int, verdict: Verdict) -> None:
-    for order in range(orders):
-        if done.get(order, 0) < steps:
-            verdict.faults.append(f"order {order}: only {done.get(order, 0)} of {steps} steps were handled")
+def _prove_orders(done: Mapping[int, int], told: Mapping[int, Told], verdict: Verdict) -> None:
+    for order in sorted(told):
+        if done.get(order, 0) < told[order].acknowledged:
+            verdict.faults.append(f"order {order}: only {done.get(order, 0)} of {told[order].acknowledged} steps were handled")
     for order in sorted(done):
-        if not 0 <= order < orders:
+        if order not in told:
             verdict.faults.append(f"order {order} was handled and never sent")
-        elif done[order] > steps:
+        elif done[order] > told[order].tried:
             verdict.faults.append(f"order {order}: step {done[order] - 1} was handled and never sent")
