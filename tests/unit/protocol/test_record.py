@@ -229,3 +229,11 @@ def test_a_topic_beyond_the_signed_byte_is_refused_even_where_all_lengths_agree(
     pack_into(">I", data, 0, len(data))
     with pytest.raises(RemoteProtocolError, match="topic length 128"):
         RecordView(data)
+
+
+def test_properties_beyond_the_signed_short_are_refused_even_where_all_lengths_agree() -> None:
+    data = bytearray(encode_record(b"t", 0, b"x", b"p" * 32767, born_ms=0)) + b"p"
+    data[91:93] = b"\x80\x00"
+    pack_into(">I", data, 0, len(data))
+    with pytest.raises(RemoteProtocolError, match="properties length 32768"):
+        RecordView(data)
