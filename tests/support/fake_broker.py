@@ -218,9 +218,9 @@ class FakeBroker:
         elif header.first_sequence != 0:
             return ResponseCode.OUT_OF_SEQUENCE, SendRecordsReply(-1, -1, 0, next_sequence=0)
         layout = self.layouts.get(header.topic)
-        if layout is not None and header.layout_counter is not None and header.layout_writer is not None:
-            if LayoutVersion(header.layout_counter, header.layout_writer) < layout.version:
-                return ResponseCode.LAYOUT_STALE, nowhere
+        counter, writer = header.layout_counter, header.layout_writer
+        if layout is not None and counter is not None and writer is not None and LayoutVersion(counter, writer) < layout.version:
+            return ResponseCode.LAYOUT_STALE, nowhere
         queue = self.queues.setdefault((header.topic, header.queue_id), [])
         reply = SendRecordsReply(len(queue), 1_000_000 * (header.queue_id + 1) + len(queue), 1, "127.0.0.1:10911")
         queue += seen.bodies

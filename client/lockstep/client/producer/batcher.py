@@ -21,6 +21,9 @@ QUEUE_WIDE = ""
 """Key of a selected or named send: the user's own key is not known, so the whole queue counts as one. No sharding key is empty."""
 
 
+NEVER_MS = 1 << 62
+
+
 class Parcel:
     """One or more encoded records that are acknowledged together: a `send`, or one queue's share of a `send_batch`."""
 
@@ -61,12 +64,14 @@ class Parcel:
 class Batcher:
     """Two lanes of waiting parcels."""
 
-    __slots__ = ("_bytes_max", "_count_max", "_keyed_turn", "keyed", "unkeyed")
+    __slots__ = ("_bytes_max", "_count_max", "_keyed_turn", "earliest_ms", "keyed", "unkeyed")
 
     def __init__(self, bytes_max: int, count_max: int) -> None:
         self._bytes_max = bytes_max
         self._count_max = count_max
         self._keyed_turn = False
+        self.earliest_ms = NEVER_MS
+        """No deadline of what waits is earlier."""
         self.keyed: deque[Parcel] = deque()
         self.unkeyed: deque[Parcel] = deque()
 
@@ -74,11 +79,14 @@ class Batcher:
         return bool(self.unkeyed or self.keyed)
 
     def add(self, parcel: Parcel) -> None:
+        if parcel.deadline_ms < self.earliest_ms:
+            self.earliest_ms = parcel.deadline_ms
         (self.unkeyed if parcel.key is None else self.keyed).append(parcel)
 
     def put_back(self, parcels: Iterable[Parcel]) -> None:
         """Back to the head of their lane, in their order."""
         for parcel in reversed(list(parcels)):
+            self.earliest_ms = min(self.earliest_ms, parcel.deadline_ms)
             (self.unkeyed if parcel.key is None else self.keyed).appendleft(parcel)
 
     def withdraw(self, parcel: Parcel) -> bool:
@@ -102,6 +110,10 @@ class Batcher:
     def _cut(self, lane: deque[Parcel]) -> list[Parcel]:
         head = lane.popleft()
         taken = [head]
+        if not lane:
+            if not self:
+                self.earliest_ms = NEVER_MS
+            return taken
         if head.alone:
             return taken
         count_left = self._count_max - len(head.records)
@@ -118,7 +130,15 @@ class Batcher:
 
     def take_expired(self, now_ms: int) -> list[Parcel]:
         """Those whose deadline has come."""
-        return self._take(lambda parcel: parcel.deadline_ms <= now_ms)
+        if now_ms < self.earliest_ms:
+            return []
+        expired = self._take(lambda parcel: parcel.deadline_ms <= now_ms)
+        self.earliest_ms = min([parcel.deadline_ms for lane in (self.unkeyed, self.keyed) for parcel in lane], default=NEVER_MS)
+        return expired
+
+    def take_all(self) -> list[Parcel]:
+        """Everything that waits."""
+        return self.take_expired(NEVER_MS)
 
     def take_unkeyed(self) -> list[Parcel]:
         """All that may go elsewhere."""
@@ -134,11 +154,6 @@ class Batcher:
     def take_older(self, version: LayoutVersion) -> list[Parcel]:
         """Those that were picked from a lower layout than this one."""
         return self._take(lambda parcel: parcel.version is not None and parcel.version < version)
-
-    def next_deadline_ms(self) -> int | None:
-        """The earliest deadline of all that wait."""
-        deadlines = [parcel.deadline_ms for lane in (self.unkeyed, self.keyed) for parcel in lane]
-        return min(deadlines, default=None)
 
     def _take(self, wanted: Callable[[Parcel], bool]) -> list[Parcel]:
         taken: list[Parcel] = []

@@ -194,7 +194,7 @@ class Producer:
                 topic = self._topics.get(name) or await self._open(name)
                 await self._send_share(batch, topic, way, share, indices, key, timeout_ms)
             results = await batch.results()
-        except asyncio.CancelledError:
+        except BaseException:  # re-raised
             _withdraw(batch.parcels)
             raise
         if require == "durable":
@@ -319,6 +319,8 @@ class Producer:
                 layout = await self._find(shared.instance, name)
                 if self._closed:
                     raise StateError(f"producer {self.group} is closed")
+                if not layout.write_queues:
+                    raise TopicNotExist(f"topic {name} has no writable queue: see `lockstep topic show {name}`")
                 self._topics[name] = TopicSender(shared, layout)
             except LockstepError as error:
                 opening.set_exception(error)
@@ -345,7 +347,7 @@ class Producer:
     def _layout_changed(self, layout: TopicLayout) -> None:
         topic = self._topics.get(layout.topic)
         if topic is not None:
-            if layout.deleted:
+            if not layout.write_queues:
                 del self._topics[layout.topic]
             topic.adopt(layout)
 

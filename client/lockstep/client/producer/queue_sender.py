@@ -20,22 +20,33 @@ What an answer means for the frame in flight:
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lockstep.client.broker_link import BrokerLink
-from lockstep.client.errors import Outcome, PrecedingSendFailed, QueueUnavailable, SendTimeout
+from lockstep.client.errors import Outcome, PrecedingSendFailed
 from lockstep.client.producer.batcher import Batcher, Parcel
 from lockstep.client.producer.config import ProducerConfig
+from lockstep.client.producer.frame import Frame, error_of, seal_frame
+from lockstep.client.producer.oneway import OnewayRecords
 from lockstep.client.producer.result import STATUS_OF_CODE, FrameAnswer, SendResult
-from lockstep.client.producer.sequencer import SealedFrame, Sequencer
+from lockstep.client.producer.sequencer import Sequencer
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
-from lockstep.protocol.errors import BrokerError, LayoutStale, MessageIllegal, OutOfSequence, RemoteProtocolError, StaleEpoch, broker_error
+from lockstep.protocol.errors import (
+    BrokerError,
+    LayoutStale,
+    MessageIllegal,
+    OutOfSequence,
+    RemoteProtocolError,
+    StaleEpoch,
+    SystemError_,
+    broker_error,
+)
 from lockstep.protocol.fields import from_plain
 from lockstep.protocol.headers.send import SendRecordsReply
 from lockstep.protocol.queue import LayoutVersion, MessageQueue
 from lockstep.runtime.clock import Clock
+from lockstep.runtime.dispatch import RETRY_AFTER_FIELD
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.log import get_logger
 
@@ -51,32 +62,6 @@ LAYOUT_ASK_MS = 1_000
 """While a keyed send waits for a higher layout the route is asked for again this often."""
 
 
-@dataclass(slots=True)
-class _Frame:
-    """A sealed frame and what has become of it so far."""
-
-    parcels: list[Parcel]
-    sealed: SealedFrame
-    fields: dict[str, object]
-    keyed: bool
-    deadline_ms: int
-    """That of its oldest message."""
-    move_ms: int
-    writes: int = 0
-    unknown: bool = False
-    """A write of it went unanswered: it may be stored."""
-    endpoint: Endpoint | None = None
-    answer: "asyncio.Future[Command] | None" = None
-    """Pending while the frame is SENDING, None while it is RETRYING."""
-    error: Exception | None = None
-    """Why the last write of it did not do."""
-    refusals: int = 0
-
-    @property
-    def outcome(self) -> Outcome:
-        return Outcome.UNKNOWN if self.unknown else Outcome.NOT_STORED
-
-
 class QueueSender:
     """Batcher, sequencer and the frame in flight of one queue."""
 
@@ -84,6 +69,7 @@ class QueueSender:
         "_batcher",
         "_clock",
         "_config",
+        "_due_ms",
         "_flush_due",
         "_frame",
         "_keyed_blocked",
@@ -94,7 +80,6 @@ class QueueSender:
         "_timer",
         "_topic",
         "link",
-        "oneway_bytes",
         "queue",
         "stalled",
     )
@@ -110,19 +95,24 @@ class QueueSender:
         self._loop = asyncio.get_running_loop()
         self._batcher = Batcher(config.batch_bytes_max, config.batch_count_max)
         self._sequencer = Sequencer(producer_id)
-        self._frame: _Frame | None = None
+        self._frame: Frame | None = None
         self._flush_due = False
         self._not_before_ms = 0
         self._keyed_blocked: LayoutVersion | None = None
         """Keyed sends wait for a layout above this one."""
-        self._oneway: list[tuple[bytes, LayoutVersion | None]] = []
-        self.oneway_bytes = 0
-        """One-way records of this loop turn."""
+        self._oneway = OnewayRecords()
         self._timer: asyncio.TimerHandle | None = None
+        self._due_ms = 0
+        """When the timer fires."""
 
     @property
     def up(self) -> bool:
         return self.link is not None and self.link.up
+
+    @property
+    def oneway_bytes(self) -> int:
+        """One-way records of this loop turn."""
+        return self._oneway.byte_count
 
     @property
     def busy(self) -> bool:
@@ -141,8 +131,7 @@ class QueueSender:
 
     def add_oneway(self, record: bytes, version: LayoutVersion | None) -> None:
         """Send without an answer, at the end of this loop turn: no sequence, no retry."""
-        self._oneway.append((record, version))
-        self.oneway_bytes += len(record)
+        self._oneway.add(record, version)
         self._flush_soon()
 
     def withdraw(self, parcel: Parcel) -> bool:
@@ -160,10 +149,11 @@ class QueueSender:
 
     def take_all(self) -> list[Parcel]:
         """Everything that waits: the topic is gone."""
-        return self._batcher.take_expired(1 << 62)
+        return self._batcher.take_all()
 
     def link_changed(self) -> None:
         """The link came up or went down."""
+        self._not_before_ms = 0
         self._set_stalled(not self.up or (self._frame is not None and self._frame.answer is None))
         self._pump()
 
@@ -177,8 +167,8 @@ class QueueSender:
     def _flush(self) -> None:
         self._flush_due = False
         if self._oneway:
-            self._write_oneway()
-        if self._frame is None and self._batcher:
+            self._oneway.write(self.queue, None if self.link is None else self.link.endpoint)
+        if self._frame is None and self._batcher and (self.up or self._timer is None or self._batcher.earliest_ms < self._due_ms):
             self._pump()
 
     def _pump(self) -> None:
@@ -201,7 +191,7 @@ class QueueSender:
                 self._write(frame, endpoint, now_ms)
         self._arm(now_ms)
 
-    def _seal(self) -> _Frame | None:
+    def _seal(self) -> Frame | None:
         while parcels := self._batcher.cut(keyed_blocked=self._keyed_blocked is not None):
             cancelled = [parcel for parcel in parcels if parcel.future.done()]
             if cancelled:
@@ -209,68 +199,29 @@ class QueueSender:
                 parcels = [parcel for parcel in parcels if not parcel.future.done()]
                 if not parcels:
                     continue
-            return self._seal_parcels(parcels)
+            self._frame = seal_frame(self.queue, self._sequencer, parcels)
+            return self._frame
         return None
 
-    def _seal_parcels(self, parcels: list[Parcel]) -> _Frame:
-        if len(parcels) == 1:
-            head = parcels[0]
-            records, deadline_ms, move_ms = head.records, head.deadline_ms, head.move_ms
-        else:
-            head = parcels[0]
-            records = [record for parcel in parcels for record in parcel.records]
-            deadline_ms = min([parcel.deadline_ms for parcel in parcels])
-            move_ms = min([parcel.move_ms for parcel in parcels])
-        sealed = self._sequencer.seal(records)
-        sequence = sealed.sequence
-        fields: dict[str, object] = {
-            "topic": self.queue.topic,
-            "queueId": self.queue.queue_id,
-            "count": sequence.count,
-            "producerId": sequence.producer_id,
-            "partition": sequence.partition,
-            "producerEpoch": sequence.epoch,
-            "firstSequence": sequence.first,
-            "first": sequence.first_known,
-            "crc": sequence.crc,
-        }
-        if head.version is not None:
-            fields["layoutCounter"] = head.version.counter
-            fields["layoutWriter"] = head.version.writer
-        self._frame = frame = _Frame(parcels, sealed, fields, head.key is not None, deadline_ms, move_ms)
-        return frame
-
-    def _write(self, frame: _Frame, endpoint: Endpoint, now_ms: int) -> None:
+    def _write(self, frame: Frame, endpoint: Endpoint, now_ms: int) -> None:
         left_ms = (frame.deadline_ms if now_ms >= frame.move_ms else frame.move_ms) - now_ms
         timeout_ms = max(1, min(self._config.attempt_timeout_ms, left_ms))
-        frame.writes += 1
+        if endpoint is frame.endpoint and endpoint.unsent_bytes:
+            # The peer does not read. What was written is still on its way; more of the same would only pile up here.
+            self._not_before_ms = now_ms + timeout_ms
+            return
         frame.endpoint = endpoint
         frame.answer = answer = endpoint.request(RequestCode.SEND_RECORDS, frame.fields, frame.sealed.body, timeout_ms=timeout_ms)
         answer.add_done_callback(self._answered)
 
-    def _write_oneway(self) -> None:
-        waiting, self._oneway = self._oneway, []
-        self.oneway_bytes = 0
-        endpoint = None if self.link is None else self.link.endpoint
-        if endpoint is None:
-            return
-        while waiting:
-            version = waiting[0][1]
-            records = [record for record, its_version in waiting if its_version == version]
-            waiting = [item for item in waiting if item[1] != version]
-            fields: dict[str, object] = {"topic": self.queue.topic, "queueId": self.queue.queue_id, "count": len(records)}
-            if version is not None:
-                fields |= {"layoutCounter": version.counter, "layoutWriter": version.writer}
-            endpoint.oneway(RequestCode.SEND_RECORDS, fields, b"".join(records))
-
     # -------------------------------------------------------------------------------------------------------------- answered
 
     def _answered(self, answer: "asyncio.Future[Command]") -> None:
+        error = answer.exception()
         frame = self._frame
         if frame is None or frame.answer is not answer:
             return
         frame.answer = None
-        error = answer.exception()
         if error is not None:
             frame.unknown = True
             frame.error = error if isinstance(error, Exception) else None
@@ -280,9 +231,9 @@ class QueueSender:
         if response.code in STATUS_OF_CODE:
             self._stored(frame, response)
         else:
-            self._refused(frame, broker_error(response.code, response.remark))
+            self._refused(frame, broker_error(response.code, response.remark), response)
 
-    def _stored(self, frame: _Frame, response: Command) -> None:
+    def _stored(self, frame: Frame, response: Command) -> None:
         try:
             reply = from_plain(SendRecordsReply, response.fields)
         except RemoteProtocolError as error:
@@ -290,14 +241,12 @@ class QueueSender:
             frame.error = error
             self._retry()
             return
-        sizes = [len(record) for parcel in frame.parcels for record in parcel.records]
-        sizes[0] += len(frame.sealed.body) - sum(sizes)
         status = STATUS_OF_CODE[response.code]
-        answer = FrameAnswer(status, self.queue, reply.queue_offset, reply.physical_offset, reply.store_host, sizes)
+        answer = FrameAnswer(status, self.queue, reply.queue_offset, reply.physical_offset, reply.store_host, frame.sizes)
         self._frame = None
         self._not_before_ms = 0
         if self.stalled:
-            self._set_stalled(False)
+            self._set_stalled(not self.up)
         index = 0
         for parcel in frame.parcels:
             ids = parcel.message_ids
@@ -312,18 +261,20 @@ class QueueSender:
             # Not before the end of the turn: those who were just answered may have more to send.
             self._flush_soon()
 
-    def _refused(self, frame: _Frame, error: BrokerError) -> None:
+    def _refused(self, frame: Frame, error: BrokerError, response: Command) -> None:
         frame.error = error
         frame.refusals += 1
         if isinstance(error, OutOfSequence | StaleEpoch):
             # Nothing that this client did: the broker lost a suffix of the log, this frame's predecessors in it or the scope itself.
             log.warning("sequence.restarted", queue=str(self.queue), epoch=self._sequencer.epoch + 1, error=str(error))
             self._sequencer.give_up()
-            self._seal_parcels(frame.parcels).refusals = frame.refusals
+            self._frame = seal_frame(self.queue, self._sequencer, frame.parcels)
+            self._frame.refusals = frame.refusals
             if frame.refusals > 1:
-                self._pause(frame)
+                self._pause(frame, response)
             self._pump()
         elif isinstance(error, LayoutStale):
+            # The sequence is checked before the layout, so the frame is certainly not stored, even after an unanswered write.
             self._unseal(frame)
             self._batcher.put_back(frame.parcels)
             self._keyed_blocked = frame.parcels[0].version
@@ -338,7 +289,9 @@ class QueueSender:
         elif error.retriable or error.refresh_route:
             if error.refresh_route:
                 self._topic.refresh_route()
-            self._pause(frame)
+            # A handler that failed says nothing of what it had done by then.
+            frame.unknown = frame.unknown or isinstance(error, SystemError_)
+            self._pause(frame, response)
             self._retry()
         else:
             self._fail(frame)
@@ -346,15 +299,17 @@ class QueueSender:
 
     # ---------------------------------------------------------------------------------------------------- retry, move, fail
 
-    def _pause(self, frame: _Frame) -> None:
-        pause_ms = min(BUSY_PAUSE_MS << min(frame.refusals - 1, 10), BUSY_PAUSE_MS_MAX)
+    def _pause(self, frame: Frame, response: Command) -> None:
+        hint_ms = response.fields.get(RETRY_AFTER_FIELD)
+        pause_ms = hint_ms if type(hint_ms) is int else BUSY_PAUSE_MS << min(frame.refusals - 1, 10)
+        pause_ms = max(1, min(pause_ms, BUSY_PAUSE_MS_MAX))
         self._not_before_ms = self._clock.monotonic_ms() + pause_ms
 
     def _retry(self) -> None:
         self._set_stalled(True)
         self._pump()
 
-    def _may_retry(self, frame: _Frame, now_ms: int) -> bool:
+    def _may_retry(self, frame: Frame, now_ms: int) -> bool:
         """False: the frame has been moved or failed instead."""
         if now_ms >= frame.deadline_ms:
             self._fail(frame)
@@ -365,7 +320,7 @@ class QueueSender:
             return False
         return True
 
-    def _move(self, frame: _Frame) -> None:
+    def _move(self, frame: Frame) -> None:
         """An unkeyed frame goes to another broker; if it may be stored here, that is counted."""
         self._unseal(frame)
         living = self._living(frame)
@@ -375,13 +330,13 @@ class QueueSender:
             log.warning("frame.moved", queue=str(self.queue), possible_duplicates=count, error=str(frame.error))
         self._topic.move(living, self)
 
-    def _fail(self, frame: _Frame) -> None:
+    def _fail(self, frame: Frame) -> None:
         """The frame ends unacknowledged: its parcels fail, and what waits behind a keyed one with the same key."""
         self._unseal(frame)
         living = self._living(frame)
         log.warning("frame.failed", queue=str(self.queue), count=len(living), outcome=frame.outcome.value, error=str(frame.error))
         for parcel in living:
-            parcel.future.set_exception(self._error_of(parcel, frame.outcome, frame.error))
+            parcel.future.set_exception(error_of(parcel, self.queue, frame.outcome, frame.error, connected=self.up))
         self._topic.end(living)
         self._fail_behind(frame.parcels)
 
@@ -391,7 +346,7 @@ class QueueSender:
         cause = None if self._frame is None else self._frame.error
         for parcel in expired:
             if not parcel.future.done():
-                parcel.future.set_exception(self._error_of(parcel, Outcome.NOT_STORED, cause))
+                parcel.future.set_exception(error_of(parcel, self.queue, Outcome.NOT_STORED, cause, connected=self.up))
         self._topic.end(expired)
         self._fail_behind(expired)
 
@@ -406,20 +361,7 @@ class QueueSender:
         self._topic.end(behind)
         self._topic.refuse_behind(self.queue, keys)
 
-    def _error_of(self, parcel: Parcel, outcome: Outcome, cause: Exception | None) -> Exception:
-        where = f"broker {self.queue.broker_name} {'is connected' if self.up else 'is not connected'}"
-        why = f"not acknowledged before its deadline ({where}; last: {cause if cause is not None else 'nothing was written'})"
-        error: Exception
-        if isinstance(cause, BrokerError) and outcome is Outcome.NOT_STORED and not (parcel.key is not None and cause.retriable):
-            error = broker_error(cause.wire_code, cause.remark)
-        elif parcel.key is not None:
-            error = QueueUnavailable(self.queue, outcome, why)
-        else:
-            error = SendTimeout(self.queue.topic, outcome, why)
-        error.__cause__ = cause
-        return error
-
-    def _unseal(self, frame: _Frame) -> None:
+    def _unseal(self, frame: Frame) -> None:
         """The frame is not the one in flight any more; nothing that is still on its way may pass for the next one."""
         if frame.unknown:
             self._sequencer.give_up()
@@ -427,7 +369,7 @@ class QueueSender:
             self._sequencer.withdraw(frame.sealed)
         self._frame = None
 
-    def _living(self, frame: _Frame) -> list[Parcel]:
+    def _living(self, frame: Frame) -> list[Parcel]:
         """The frame's parcels without those whose send was cancelled; these end here."""
         self._topic.end([parcel for parcel in frame.parcels if parcel.future.done()])
         return [parcel for parcel in frame.parcels if not parcel.future.done()]
@@ -436,7 +378,13 @@ class QueueSender:
         if self.stalled != stalled:
             self.stalled = stalled
             self._topic.recount()
-        if stalled and self._batcher.unkeyed and self._topic.has_live(self):
+            if not stalled:
+                self._topic.relieve(self)
+        self.relieve()
+
+    def relieve(self) -> None:
+        """While this queue is stalled its waiting unkeyed sends go on elsewhere, if there is such a place."""
+        if self.stalled and self._batcher.unkeyed and self._topic.has_live(self):
             self._topic.move(self._batcher.take_unkeyed(), self)
 
     # ----------------------------------------------------------------------------------------------------------------- timer
@@ -449,13 +397,13 @@ class QueueSender:
         if frame is not None and frame.answer is not None:
             return
         due = [] if frame is None else [frame.deadline_ms, frame.move_ms]
-        deadline_ms = self._batcher.next_deadline_ms()
-        if deadline_ms is not None:
-            due.append(deadline_ms)
+        if self._batcher:
+            due.append(self._batcher.earliest_ms)
             if self._keyed_blocked is not None:
                 due.append(now_ms + LAYOUT_ASK_MS)
         if due:
             due_ms = min([at_ms for at_ms in (*due, self._not_before_ms) if at_ms > now_ms], default=now_ms)
+            self._due_ms = due_ms
             self._timer = self._loop.call_later(max(1, due_ms - now_ms) / 1000, self._timed)
 
     def _timed(self) -> None:
@@ -466,7 +414,9 @@ class QueueSender:
         self._pump()
 
     def close(self) -> None:
-        """Stop the timer; nothing waits here any more."""
+        """Nobody waits for anything here any more."""
+        self._frame = None
+        self._batcher.take_all()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -76,7 +76,7 @@ class TopicSender:
     def adopt(self, layout: TopicLayout) -> None:
         """A higher layout: what waits and was hashed over a lower one is picked again, in order."""
         self.layout = layout
-        if layout.deleted:
+        if not layout.write_queues:
             self._fail_all(TopicNotExist(f"topic {layout.topic} was deleted: create it again, or send to another"))
             return
         self._place()
@@ -96,6 +96,12 @@ class TopicSender:
     def recount(self) -> None:
         """Which queues take part in the round robin."""
         self._robin.set_live([number for number, sender in enumerate(self.senders) if sender.up and not sender.stalled])
+
+    def relieve(self, recovered: QueueSender) -> None:
+        """A queue takes messages again: what waits at stalled ones may go there."""
+        for sender in self.senders:
+            if sender is not recovered:
+                sender.relieve()
 
     def layout_stale(self, sender: QueueSender) -> None:
         """A broker knows a higher layout than the one that a keyed frame was hashed over."""

@@ -1,0 +1,89 @@
+"""A frame in flight, and the error of a send that it could not carry."""
+
+import asyncio
+from dataclasses import dataclass
+
+from lockstep.client.errors import Outcome, QueueUnavailable, SendTimeout
+from lockstep.client.producer.batcher import Parcel
+from lockstep.client.producer.sequencer import SealedFrame, Sequencer
+from lockstep.protocol.command import Command
+from lockstep.protocol.errors import BrokerError, broker_error
+from lockstep.protocol.queue import MessageQueue
+from lockstep.runtime.endpoint import Endpoint
+
+
+@dataclass(slots=True)
+class Frame:
+    """A sealed frame and what has become of it so far."""
+
+    parcels: list[Parcel]
+    sealed: SealedFrame
+    fields: dict[str, object]
+    """SendRecordsHeader under its wire names."""
+    keyed: bool
+    deadline_ms: int
+    """That of its oldest message."""
+    move_ms: int
+    """Until then the same queue is tried; later an unkeyed frame may go elsewhere although it may be stored."""
+    unknown: bool = False
+    """A write of it went unanswered: it may be stored."""
+    endpoint: Endpoint | None = None
+    """Where it was written last."""
+    answer: "asyncio.Future[Command] | None" = None
+    """Pending while the frame is SENDING, None while it is RETRYING."""
+    error: Exception | None = None
+    """Why the last write of it did not do."""
+    refusals: int = 0
+
+    @property
+    def outcome(self) -> Outcome:
+        return Outcome.UNKNOWN if self.unknown else Outcome.NOT_STORED
+
+    @property
+    def sizes(self) -> list[int]:
+        """Bytes of each record as stored: the first one carries the sequence."""
+        sizes = [len(record) for parcel in self.parcels for record in parcel.records]
+        sizes[0] += len(self.sealed.body) - sum(sizes)
+        return sizes
+
+
+def seal_frame(queue: MessageQueue, sequencer: Sequencer, parcels: list[Parcel]) -> Frame:
+    """The next frame of this queue: parcels of one lane and one layout version."""
+    head = parcels[0]
+    if len(parcels) == 1:
+        records, deadline_ms, move_ms = head.records, head.deadline_ms, head.move_ms
+    else:
+        records = [record for parcel in parcels for record in parcel.records]
+        deadline_ms = min([parcel.deadline_ms for parcel in parcels])
+        move_ms = min([parcel.move_ms for parcel in parcels])
+    sealed = sequencer.seal(records)
+    sequence = sealed.sequence
+    fields: dict[str, object] = {
+        "topic": queue.topic,
+        "queueId": queue.queue_id,
+        "count": sequence.count,
+        "producerId": sequence.producer_id,
+        "partition": sequence.partition,
+        "producerEpoch": sequence.epoch,
+        "firstSequence": sequence.first,
+        "first": sequence.first_known,
+        "crc": sequence.crc,
+    }
+    if head.version is not None:
+        fields["layoutCounter"] = head.version.counter
+        fields["layoutWriter"] = head.version.writer
+    return Frame(parcels, sealed, fields, head.key is not None, deadline_ms, move_ms)
+
+
+def error_of(parcel: Parcel, queue: MessageQueue, outcome: Outcome, cause: Exception | None, *, connected: bool) -> Exception:
+    """What the parcel's send raises: the broker's refusal where that is the whole truth, else which queue did not answer."""
+    error: Exception
+    if isinstance(cause, BrokerError) and outcome is Outcome.NOT_STORED and not (parcel.key is not None and cause.retriable):
+        error = broker_error(cause.wire_code, cause.remark)
+    else:
+        last = "nothing was written" if cause is None else str(cause)
+        where = f"broker {queue.broker_name} is {'connected' if connected else 'not connected'}"
+        why = f"not acknowledged before its deadline ({where}; last: {last})"
+        error = SendTimeout(queue.topic, outcome, why) if parcel.key is None else QueueUnavailable(queue, outcome, why)
+    error.__cause__ = cause
+    return error
