@@ -45,7 +45,7 @@ async def _show(message_id: str, broker: str | None, nameserver: str, as_json: b
     else:
         for name, value in message_json(message).items():
             shown = body_text(message.body) if name == "body" else printable(_flat(value))
-            print(f"{name:16} {shown}")
+            print(f"{name:18} {shown}")
 
 
 def parse_id(message_id: str) -> tuple[str, int]:

@@ -1,0 +1,65 @@
+"""Programs of ours as processes: ready when their started event is on stdout, ended by a signal."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+LIMIT_S = 30
+
+
+@dataclass
+class Program:
+    process: "subprocess.Popen[str]"
+    started: dict[str, Any]
+    """The event that said that it is ready."""
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """The exit code after the signal."""
+        self.process.send_signal(number)
+        return self.process.wait(LIMIT_S)
+
+
+def clean_environment(**more: str) -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("LOCKSTEP_")} | more
+
+
+@contextmanager
+def program(*arguments: str, event: str, environment: Mapping[str, str] | None = None) -> Iterator[Program]:
+    """`python -m arguments…`, ready: its stdout has shown `event`. Killed at the end if the test did not stop it."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=dict(environment or clean_environment()),
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        for line in process.stdout:
+            told = json.loads(line)
+            if told["event"] == event:
+                yield Program(process, told)
+                return
+        raise AssertionError(f"{arguments} ended with {process.wait(LIMIT_S)} before {event}: {process.stderr.read()}")
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def run_program(*arguments: str, environment: Mapping[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
+    """`python -m arguments…` to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        env=dict(environment or clean_environment()),
+        check=False,
+    )

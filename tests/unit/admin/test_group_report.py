@@ -1,0 +1,78 @@
+"""One group as all its brokers see it."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.admin.group_report import report, topics_of
+from lockstep.protocol.bodies import ConsumerGroup, GroupStatus, ListVersion, MemberStatus, QueueStatus, Subscription
+
+CONTRACT = ConsumerGroup("g", (Subscription("orders", "a || b", sub_version=1), Subscription("bills")), ordered=True)
+
+
+def member(name: str, *, connected: bool = True, heard: int = 100, session: str | None = "12345678") -> MemberStatus:
+    return MemberStatus(name, session, f"{name}:1", connected, heard)
+
+
+def queue(topic: str = "orders", queue_id: int = 0, *, committed: int = 3, end: int = 10, lease: int | None = None) -> QueueStatus:
+    return QueueStatus(topic, queue_id, "x", 5, 1, committed, end, 2, 700, lease)
+
+
+def status(*members: MemberStatus, queues: tuple[QueueStatus, ...] = (), contract: ConsumerGroup | None = CONTRACT) -> GroupStatus:
+    return GroupStatus("g", ListVersion(1, 1), contract, members, queues)
+
+
+def test_a_member_is_missing_where_the_topics_have_queues_and_the_list_lacks_it() -> None:
+    made = report("g", {"a": status(member("x"), member("y")), "b": status(member("x")), "c": status()}, ["a", "b"])
+    assert [(line.client_id, line.missing_at) for line in made.members] == [("x", ()), ("y", ("b",))]
+
+
+def test_a_broker_that_did_not_answer_is_not_called_missing() -> None:
+    assert report("g", {"a": status(member("x"))}, ["a", "silent"]).members[0].missing_at == ()
+
+
+def test_a_member_in_its_grace_anywhere_is_not_connected_and_heard_is_the_latest() -> None:
+    made = report("g", {"a": status(member("x", heard=900)), "b": status(member("x", connected=False, heard=50))}, ["a", "b"])
+    assert (made.members[0].connected, made.members[0].heard_ago_ms) == (False, 50)
+
+
+def test_a_queue_without_progress_lags_by_all_it_has() -> None:
+    made = report("g", {"a": status(queues=(queue(committed=-1, end=10), queue(queue_id=1, committed=12, end=10)))}, ["a"])
+    assert [(line.committed_offset, line.lag) for line in made.queues] == [(None, 10), (12, 0)]
+    assert made.lag == 10
+
+
+def test_queues_are_in_order_of_topic_broker_and_id_and_keep_what_the_broker_said() -> None:
+    at_b, at_a = (queue(queue_id=1, lease=40), queue()), (queue("zebra"), queue())
+    made = report("g", {"b": status(queues=at_b), "a": status(queues=at_a)}, ["a", "b"])
+    places = [(line.topic, line.broker, line.queue_id) for line in made.queues]
+    assert places == [("orders", "a", 0), ("orders", "b", 0), ("orders", "b", 1), ("zebra", "a", 0)]
+    line = made.queues[2]
+    assert (line.owner, line.epoch, line.classic_lease_left_ms) == ("x", "5", 40)
+    assert (line.committed_ago_ms, line.attempts, line.generation) == (700, 2, 1)
+
+
+def test_brokers_with_different_contracts_are_named_with_the_fields() -> None:
+    other = replace(CONTRACT, ordered=False, subscriptions=CONTRACT.subscriptions[:1])
+    newer = replace(CONTRACT, subscriptions=tuple(replace(one, sub_version=9) for one in CONTRACT.subscriptions))
+    made = report("g", {"a": status(), "b": status(contract=other), "c": status(contract=newer), "d": status(contract=None)}, [])
+    assert made.conflicts == ("b and a have different contracts: subscriptions, ordered",)
+    assert made.ordered is True
+
+
+def test_a_group_without_members_has_progress_and_no_contract() -> None:
+    made = report("g", {"a": status(queues=(queue(),), contract=None)}, ["a"])
+    assert (made.ordered, made.members, len(made.queues)) == (None, (), 1)
+
+
+def test_topics_are_those_subscribed_and_those_with_progress() -> None:
+    assert topics_of([status(queues=(queue("old"),)), status(contract=None)]) == ("bills", "old", "orders")
+
+
+@given(st.dictionaries(st.sampled_from("abc"), st.sets(st.sampled_from("xyz"))), st.sets(st.sampled_from("abcd")))
+def test_listed_and_missing_are_all_there_is(lists: dict[str, set[str]], layout: set[str]) -> None:
+    made = report("g", {broker: status(*map(member, sorted(names))) for broker, names in lists.items()}, sorted(layout))
+    assert [line.client_id for line in made.members] == sorted({name for names in lists.values() for name in names})
+    for line in made.members:
+        assert set(line.missing_at) == {broker for broker in layout & set(lists) if line.client_id not in lists[broker]}

@@ -1,0 +1,50 @@
+"""What people read."""
+
+import pytest
+
+from lockstep.admin.render import ago, body_text, print_table, printable, stamp
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "text"),
+    [
+        (None, None),
+        (0, "0.0 s"),
+        (1_500, "1.5 s"),
+        (9_999, "10.0 s"),
+        (10_000, "10 s"),
+        (119_999, "119 s"),
+        (120_000, "2 min"),
+        (7_199_999, "119 min"),
+        (7_200_000, "2 h"),
+        (172_799_999, "47 h"),
+        (172_800_000, "2 d"),
+    ],
+)
+def test_a_span_is_told_in_the_unit_that_people_think_in(milliseconds: int | None, text: str | None) -> None:
+    assert ago(milliseconds) == text
+
+
+def test_a_stamp_is_utc_with_milliseconds() -> None:
+    assert stamp(1_700_000_000_123) == "2023-11-14T22:13:20.123Z"
+
+
+def test_no_control_character_reaches_the_terminal() -> None:
+    assert printable("a\x1b[2J\r\nb\u202e") == "a\\x1b[2J\\r\\nb\\u202e"
+    assert body_text(b"caf\xc3\xa9 \xff\x00") == "café \\xff\\x00"
+
+
+def test_square_brackets_in_a_cell_are_text(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(["name", ">count"], [("[red]x[/red]", 7), (None, True)])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines] == [["name", "count"], ["[red]x[/red]", "7"], ["-", "yes"]]
+
+
+def test_a_table_without_rows_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(["name"], [], empty="no topics")
+    assert capsys.readouterr().out == "no topics\n"
+
+
+def test_a_long_cell_stays_in_one_piece_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(["client"], [("x" * 200,)])
+    assert "x" * 200 in capsys.readouterr().out
