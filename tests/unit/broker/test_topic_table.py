@@ -97,10 +97,19 @@ def test_only_queues_of_this_broker_are_there(queue_id: int, there: bool) -> Non
     topics.create(both)
     for check in (topics.check_readable, topics.check_writable):
         if there:
-            check(both, queue_id)
+            check("t", queue_id)
         else:
             with pytest.raises(SystemError_, match=f"queue {queue_id} "):
-                check(both, queue_id)
+                check("t", queue_id)
+
+
+def test_the_queues_of_a_deleted_topic_and_of_other_brokers_are_not_there() -> None:
+    topics = table()
+    topics.adopt([layout(1), layout(1, topic="u", broker="broker-b"), layout(2, queues=0)])
+    with pytest.raises(TopicNotExist):
+        topics.check_writable("t", 0)
+    with pytest.raises(SystemError_, match="broker-a has 0"):
+        topics.check_readable("u", 0)
 
 
 # -------------------------------------------------------------------------------------------------------------- classic tools

@@ -203,7 +203,7 @@ class PullProcessor:
         header: PullHeader = request.header
         check_group(header.consumer_group)
         check_topic(header.topic)
-        self._topics.check_readable(self._topics.live(header.topic), header.queue_id)
+        self._topics.check_readable(header.topic, header.queue_id)
         check = self._coordination.check_pull(request.endpoint.id, header.consumer_group, header.topic, header.queue_id, header.epoch)
         if check is None:
             return False

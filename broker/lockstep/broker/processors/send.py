@@ -149,7 +149,7 @@ class SendProcessor:
 
     def _store_frame(self, request: Request, topic: str, queue_id: int, frame: Body, count: int) -> Appended:
         """The one way into the log."""
-        self._topics.check_writable(self._topics.live(topic), queue_id)
+        self._topics.check_writable(topic, queue_id)
         self._gate.check()
         return self._store.append_frame(topic, queue_id, _plain(frame), count, born_host=born_host(request.endpoint.peer))
 

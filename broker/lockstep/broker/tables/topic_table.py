@@ -40,6 +40,9 @@ class TopicTable:
         self.on_changed = on_changed
         self._journal = journal
         self._broker_name = broker_name
+        self._writable: dict[str, int] = {}
+        self._readable: dict[str, int] = {}
+        """Live topic → this broker's queues of it: what every send and pull asks for."""
 
     def live(self, topic: str) -> TopicLayout:
         """The layout in force; TopicNotExist names the next step."""
@@ -61,17 +64,15 @@ class TopicTable:
         """Readable queues of this broker: ids 0 … count−1."""
         return layout.read_count(self._broker_name)
 
-    def check_writable(self, layout: TopicLayout, queue_id: int) -> None:
-        """SystemError_ (RocketMQ's answer) where this broker has no such queue to write to."""
-        count = layout.write_count(self._broker_name)
-        if not 0 <= queue_id < count:
-            raise self._no_queue(layout, queue_id, count)
+    def check_writable(self, topic: str, queue_id: int) -> None:
+        """TopicNotExist, or SystemError_ (RocketMQ's answer) where this broker has no such queue to write to."""
+        if not 0 <= queue_id < self._writable.get(topic, 0):
+            raise self._no_queue(self.live(topic), queue_id, self._writable)
 
-    def check_readable(self, layout: TopicLayout, queue_id: int) -> None:
-        """SystemError_ (RocketMQ's answer) where this broker has no such queue to read."""
-        count = layout.read_count(self._broker_name)
-        if not 0 <= queue_id < count:
-            raise self._no_queue(layout, queue_id, count)
+    def check_readable(self, topic: str, queue_id: int) -> None:
+        """TopicNotExist, or SystemError_ (RocketMQ's answer) where this broker has no such queue to read."""
+        if not 0 <= queue_id < self._readable.get(topic, 0):
+            raise self._no_queue(self.live(topic), queue_id, self._readable)
 
     def adopt(self, layouts: Iterable[TopicLayout]) -> None:
         """What a nameserver handed back: each one that is higher than ours is taken."""
@@ -114,7 +115,7 @@ class TopicTable:
         """One change from the log; the topic that it is about."""
         _, plain = change
         layout = from_plain(TopicLayout, plain)
-        self.layouts.adopt(layout)
+        self._adopt(layout)
         return layout.topic
 
     def snapshot(self) -> list[object]:
@@ -122,14 +123,21 @@ class TopicTable:
 
     def restore(self, plain: Iterable[object]) -> None:
         for layout in plain:
-            self.layouts.adopt(from_plain(TopicLayout, layout))
+            self._adopt(from_plain(TopicLayout, layout))
 
-    def _no_queue(self, layout: TopicLayout, queue_id: int, count: int) -> SystemError_:
-        what = f"queue {queue_id} of topic {layout.topic} is illegal"
-        return SystemError_(f"{what}: {self._broker_name} has {count} of them in layout {layout.version.counter}; refresh the route")
+    def _no_queue(self, layout: TopicLayout, queue_id: int, counts: dict[str, int]) -> SystemError_:
+        there = f"{self._broker_name} has {counts.get(layout.topic, 0)} of them in layout {layout.version.counter}"
+        return SystemError_(f"queue {queue_id} of topic {layout.topic} is illegal: {there}; refresh the route")
+
+    def _adopt(self, layout: TopicLayout) -> bool:
+        if not self.layouts.adopt(layout):
+            return False
+        self._writable[layout.topic] = layout.write_count(self._broker_name)
+        self._readable[layout.topic] = layout.read_count(self._broker_name)
+        return True
 
     def _take(self, layout: TopicLayout) -> bool:
-        if not self.layouts.adopt(layout):
+        if not self._adopt(layout):
             return False
         self._journal.append((KIND, to_plain(layout)))
         if self.on_changed is not None:
