@@ -71,7 +71,7 @@ class Worker:
                 case "wrong":
                     return "SUCCESS"
                 case "loop":
-                    time.sleep(self.amount)
+                    time.sleep(self.amount)  # noqa: ASYNC251
                     say("trouble.ended", cancelled=context.cancelled.is_set())
                 case "deaf":
                     await deaf_sleep(self.amount)
@@ -88,7 +88,7 @@ class Worker:
         for message in messages:
             begun_us = time.monotonic_ns() // 1000
             if self.trouble(message):
-                time.sleep(self.amount)
+                time.sleep(self.amount)  # noqa: ASYNC251
                 say("trouble.ended", cancelled=context.cancelled.is_set(), thread=threading.current_thread().name)
             else:
                 time.sleep(self.options.work_ms / 1000)
@@ -122,7 +122,9 @@ async def main() -> None:
 
     @consumer.on_event
     def told(event: Any) -> None:
-        facts = {f.name: str(value) if f.name == "queue" else value for f in dataclasses.fields(event) for value in [getattr(event, f.name)]}
+        facts = {
+            f.name: str(value) if f.name == "queue" else value for f in dataclasses.fields(event) for value in [getattr(event, f.name)]
+        }
         say(f"consumer.{type(event).__name__}", **facts)
 
     stopped = asyncio.Event()

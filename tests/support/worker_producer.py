@@ -37,7 +37,10 @@ async def tell(producer: Producer, options: argparse.Namespace, key: int, told: 
             try:
                 result = await producer.send(message, sharding_key=str(key))
             except LockstepError as error:
-                print(json.dumps({"event": "send.failed", "key": key, "step": step, "error": type(error).__name__, "text": str(error)}), flush=True)
+                print(
+                    json.dumps({"event": "send.failed", "key": key, "step": step, "error": type(error).__name__, "text": str(error)}),
+                    flush=True,
+                )
                 return
             break
         told[0] = step + 1

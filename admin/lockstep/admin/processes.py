@@ -34,7 +34,14 @@ class Process:
 
     @classmethod
     async def start(
-        cls, name: str, arguments: Sequence[str], *, log: Path, tasks: Tasks, environment: Mapping[str, str] | None = None, cwd: Path | None = None
+        cls,
+        name: str,
+        arguments: Sequence[str],
+        *,
+        log: Path,
+        tasks: Tasks,
+        environment: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
     ) -> "Process":
         """Runs this Python with `arguments` (as `-m module …`)."""
         with log.open("ab") as stderr:
@@ -67,7 +74,9 @@ class Process:
                         if event["event"] == name:
                             return event
                     if self._reader.done():
-                        raise ProcessError(f"{self.name} ended with exit code {await self.wait()} and never said {name}.\n{self.last_words()}")
+                        raise ProcessError(
+                            f"{self.name} ended with exit code {await self.wait()} and never said {name}.\n{self.last_words()}"
+                        )
                     await self._said.wait()
         except TimeoutError:
             raise ProcessError(f"{self.name} did not say {name} within {timeout_s:.0f} s.\n{self.last_words()}") from None

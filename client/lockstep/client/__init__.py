@@ -1,10 +1,28 @@
 """The client SDK: producers and consumers."""
 
 from lockstep.client.config import InstanceConfig
+from lockstep.client.consumer import (
+    Backoff,
+    Cancelled,
+    ConsumeFromWhere,
+    ConsumeOrderlyStatus,
+    ConsumerEvent,
+    ConsumerHealth,
+    ConsumerState,
+    Fence,
+    OrderedRetry,
+    OrderlyContext,
+    PushConsumer,
+    QueueAssigned,
+    QueueBlocked,
+    QueueGap,
+    QueueRevoked,
+)
 from lockstep.client.errors import BatchSendError, NotDurable, Outcome, PrecedingSendFailed, QueueUnavailable, SendError, SendTimeout
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.client.producer.producer import Producer
 from lockstep.client.producer.result import SendResult, SendStatus
+from lockstep.protocol.bodies import MessageModel
 from lockstep.protocol.errors import (
     BrokerError,
     ConfigError,
@@ -22,21 +40,37 @@ from lockstep.protocol.message import Message, MessageExt
 from lockstep.protocol.queue import MessageQueue
 
 __all__ = [
+    "Backoff",
     "BatchSendError",
     "BrokerError",
+    "Cancelled",
     "ConfigError",
+    "ConsumeFromWhere",
+    "ConsumeOrderlyStatus",
+    "ConsumerEvent",
+    "ConsumerHealth",
+    "ConsumerState",
     "DuplicateClientId",
+    "Fence",
     "InstanceConfig",
     "LocalProtocolError",
     "LockstepError",
     "Message",
     "MessageExt",
+    "MessageModel",
     "MessageQueue",
     "NotDurable",
+    "OrderedRetry",
+    "OrderlyContext",
     "Outcome",
     "PrecedingSendFailed",
     "Producer",
     "ProducerConfig",
+    "PushConsumer",
+    "QueueAssigned",
+    "QueueBlocked",
+    "QueueGap",
+    "QueueRevoked",
     "QueueUnavailable",
     "RemoteProtocolError",
     "RequestTimeout",

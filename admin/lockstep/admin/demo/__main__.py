@@ -69,7 +69,9 @@ async def play(stage: Stage, console: Console, total: int) -> None:
             bar.update(task, completed=len(done))
             stalled_s = 0.0 if len(done) > before else stalled_s + LOOK_S
             if stalled_s > STALL_S:
-                raise ProcessError(f"nothing was handled for {STALL_S:.0f} s: {len(done):,} of {total:,} events are done. Logs: {stage.folder}")
+                raise ProcessError(
+                    f"nothing was handled for {STALL_S:.0f} s: {len(done):,} of {total:,} events are done. Logs: {stage.folder}"
+                )
             if scenes and len(done) >= scenes[0][0] * total:
                 bar.console.print(await scenes.pop(0)[1](stage))
             await asyncio.sleep(LOOK_S)
@@ -96,12 +98,20 @@ async def add_consumer(stage: Stage) -> str:
 
 
 def show(verdict: Verdict, console: Console, total: int) -> None:
-    table = Table("queue", "from", "to", "hand-over (ms)", title="hand-overs: end of the old owner's last listener call → start of the new one's first")
+    table = Table(
+        "queue",
+        "from",
+        "to",
+        "hand-over (ms)",
+        title="hand-overs: end of the old owner's last listener call → start of the new one's first",
+    )
     for hand_over in sorted(verdict.hand_overs, key=lambda each: each.gap_us):
         table.add_row(hand_over.queue, hand_over.giver, hand_over.taker, f"{hand_over.gap_us / 1000:,.1f}")
     console.print(table)
     if verdict.holds:
-        console.print(f"[bold green]proved:[/] {total:,} events, every order's in order, none lost; {verdict.repeats:,} repeated after a fault")
+        console.print(
+            f"[bold green]proved:[/] {total:,} events, every order's in order, none lost; {verdict.repeats:,} repeated after a fault"
+        )
         return
     console.print(f"[bold red]NOT proved:[/] {len(verdict.faults):,} faults, the first:")
     for fault in verdict.faults[:10]:

@@ -28,7 +28,14 @@ async def main() -> None:
             await asyncio.sleep(arguments.work_ms / 1000)
             fence = context.fence
             deed = Deed(
-                arguments.name, event["order"], event["step"], str(context.queue), fence.epoch, message.queue_offset, begun_us, clock.monotonic_us()
+                arguments.name,
+                event["order"],
+                event["step"],
+                str(context.queue),
+                fence.epoch,
+                message.queue_offset,
+                begun_us,
+                clock.monotonic_us(),
             )
             os.write(file, (deed.line() + "\n").encode())
         return ConsumeOrderlyStatus.SUCCESS

@@ -99,7 +99,9 @@ def prove(deeds: Iterable[Deed], told: Mapping[int, Told]) -> Verdict:
         for deed in (deed for epoch in runs[queue] for deed in runs[queue][epoch]):
             place = places.setdefault((deed.order, deed.step), (queue, deed.offset))
             if place != (queue, deed.offset):
-                verdict.faults.append(f"order {deed.order} step {deed.step} is stored twice: at {place[0]} {place[1]} and at {queue} {deed.offset}")
+                verdict.faults.append(
+                    f"order {deed.order} step {deed.step} is stored twice: at {place[0]} {place[1]} and at {queue} {deed.offset}"
+                )
     _prove_orders(done, told, verdict)
     return verdict
 

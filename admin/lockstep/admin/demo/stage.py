@@ -83,7 +83,9 @@ class Stage:
         await self.processes[name].kill()
 
     async def stop_consumers(self) -> None:
-        await asyncio.gather(*(process.stop() for name, process in self.processes.items() if name.startswith("consumer") and process.exit_code is None))
+        await asyncio.gather(
+            *(process.stop() for name, process in self.processes.items() if name.startswith("consumer") and process.exit_code is None)
+        )
 
     def new_deeds(self) -> list[Deed]:
         return [deed for file in self.files.values() for deed in file.new_deeds()]

@@ -1,1 +1,27 @@
-"""Receiving: rebalance, locks, pulls, ordered listeners."""
+"""The push consumer: ordered, fenced consumption."""
+
+from lockstep.client.consumer.config import Backoff, ConsumeFromWhere, OrderedRetry
+from lockstep.client.consumer.events import ConsumerEvent, QueueAssigned, QueueBlocked, QueueGap, QueueRevoked
+from lockstep.client.consumer.health import BrokerHealth, ConsumerHealth, ConsumerState, QueueHealth
+from lockstep.client.consumer.listener import Cancelled, ConsumeOrderlyStatus, Fence, OrderlyContext
+from lockstep.client.consumer.push_consumer import PushConsumer
+
+__all__ = [
+    "Backoff",
+    "BrokerHealth",
+    "Cancelled",
+    "ConsumeFromWhere",
+    "ConsumeOrderlyStatus",
+    "ConsumerEvent",
+    "ConsumerHealth",
+    "ConsumerState",
+    "Fence",
+    "OrderedRetry",
+    "OrderlyContext",
+    "PushConsumer",
+    "QueueAssigned",
+    "QueueBlocked",
+    "QueueGap",
+    "QueueHealth",
+    "QueueRevoked",
+]

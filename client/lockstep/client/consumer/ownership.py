@@ -266,6 +266,11 @@ class QueueOwnership:
             return Event.RENEWED
         return Event.STALE if self._on(Event.STALE) else None
 
+    def lock_failed(self) -> None:
+        """The LOCK was refused as a whole."""
+        self.in_lock = False
+        self._told = self._settled
+
     def _settle(self, sent: Sent) -> None:
         """LOCK and SYNC are answered in whatever order the log confirms them: the higher one stands."""
         if sent.offset is not None:

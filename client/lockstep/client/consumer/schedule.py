@@ -139,6 +139,12 @@ class LockSchedule:
     def answered(self) -> None:
         self.in_flight = False
 
+    def failed(self, now_ms: int) -> None:
+        """Refused as a whole: again in a second."""
+        self.in_flight = False
+        self._asked = False
+        self._next_ms = now_ms + FIRST_LOCK_MS
+
 
 class SyncSchedule:
     """One SYNC with items in flight per broker; the next leaves when it is answered and 100 ms have passed, at once where one is urgent."""
@@ -162,6 +168,10 @@ class SyncSchedule:
         if self.in_flight:
             return None
         return LONG_AGO_MS if self._urgent else self._last_ms + SYNC_SPACING_MS
+
+    def calm(self) -> None:
+        """There was nothing to say after all."""
+        self._urgent = False
 
     def sent(self, now_ms: int) -> None:
         self.in_flight = True

@@ -1,0 +1,51 @@
+"""Notices a listener that blocks the event loop: locks live only while the loop says so."""
+
+import asyncio
+from collections.abc import Callable
+
+from lockstep.runtime.host import Host
+from lockstep.runtime.log import get_logger
+
+log = get_logger("client.consumer")
+
+BEAT_MS = 250
+BLOCKED_MS = 1_000
+
+
+class LoopWatch:
+    """A beat every 250 ms. A second without one while a call was running is told, by the listener's name.
+
+    `beat_ms`: boot time of the last beat; a runner that comes back from a call and finds no beat since its start calls `blocked`.
+    """
+
+    def __init__(self, host: Host, listener_name: str, running: Callable[[], bool]) -> None:
+        self._clock = host.clock
+        self._name = listener_name
+        self._running = running
+        self._handle: asyncio.TimerHandle | None = None
+        self.beat_ms = host.clock.boot_ms()
+
+    def start(self) -> None:
+        self.beat_ms = self._clock.boot_ms()
+        self._again()
+
+    def stop(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def blocked(self, blocked_ms: int) -> None:
+        self.beat_ms = self._clock.boot_ms()
+        advice = "make it await, or declare it as a plain `def`: then it runs in a thread"
+        log.warning("loop.was_blocked", listener=self._name, blocked_ms=blocked_ms, advice=advice)
+
+    def _again(self) -> None:
+        self._handle = asyncio.get_running_loop().call_later(BEAT_MS / 1000, self._beat)
+
+    def _beat(self) -> None:
+        now_ms = self._clock.boot_ms()
+        late_ms = now_ms - self.beat_ms - BEAT_MS
+        if late_ms >= BLOCKED_MS and self._running():
+            self.blocked(late_ms)
+        self.beat_ms = now_ms
+        self._again()

@@ -1,0 +1,272 @@
+"""One consumer's membership of its group: member lists, rebalance rounds, its queues. RocketMQ: RebalanceImpl, RebalanceService.
+
+A round is one call of `plan` (rebalance.py) and changes what is wanted; ownership.py and session.py do the rest. Rounds run when a list or
+a layout has changed and every 20 s. A list is asked for when any answer or notice names a higher version than the one known.
+"""
+
+import asyncio
+from collections.abc import Iterable
+
+from lockstep.client.broker_link import BrokerLink
+from lockstep.client.consumer.health import BrokerHealth, QueueHealth
+from lockstep.client.consumer.rebalance import MemberLists, Wanted, plan
+from lockstep.client.consumer.session import BrokerSession, Sessions
+from lockstep.client.consumer.worker import Consumption, QueueWorker
+from lockstep.client.instance import Instance
+from lockstep.protocol.bodies import HeartbeatReply, ListVersion, MemberList, QueueFreeBody
+from lockstep.protocol.codec.msgpack_body import decode_body
+from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.command import Command
+from lockstep.protocol.errors import BrokerError, RemoteProtocolError, TransportError
+from lockstep.protocol.headers.clients import GroupHeader, NotifyHeader, UnregisterClientHeader
+from lockstep.protocol.queue import MessageQueue
+from lockstep.runtime.log import get_logger
+
+log = get_logger("client.consumer")
+
+ROUND_MS = 20_000
+"""RocketMQ: RebalanceService's wait interval."""
+MISSING_TOPIC_MS = 1_000
+"""A subscribed topic that does not exist yet is asked for so often."""
+ASK_AGAIN_MS = 500
+"""A list that is still behind, or without me, is asked for again after this."""
+
+
+class Membership:
+    """Between the instance's hooks and the queues' workers. `begin` after the join, `drain` to leave."""
+
+    def __init__(self, instance: Instance, sessions: Sessions, use: Consumption) -> None:
+        self._instance = instance
+        self._sessions = sessions
+        self._use = use
+        self._lists = MemberLists(instance.client_id)
+        self._workers: dict[MessageQueue, QueueWorker] = {}
+        self._wanted: Wanted = {}
+        self._since: dict[str, int] = {}
+        self._asking: dict[str, None] = {}
+        self._joined = False
+        self._leaving = False
+        self._beating = False
+        self._empty = asyncio.Event()
+
+    @property
+    def workers(self) -> list[QueueWorker]:
+        return list(self._workers.values())
+
+    @property
+    def any_running(self) -> bool:
+        return any(worker.own.running for worker in self._workers.values())
+
+    # ------------------------------------------------------------------------------------------------------------ lifetime
+
+    def begin(self) -> None:
+        """Every broker that could be reached has accepted the group."""
+        self._joined = True
+        for link in self._instance.links():
+            if link.up and link.view is not None:
+                self.link_up(link, link.view)
+        self.rebalance()
+        self._use.tasks.spawn(self._rounds(), f"{self._use.group} rounds")
+
+    async def drain(self, drain_ms: int) -> None:
+        """Want nothing any more; returns when every queue is released and no call runs."""
+        self._leaving = True
+        self._wanted = {}
+        self._empty.clear()
+        for worker in self.workers:
+            worker.unwant(drain_ms)
+        if self._workers:
+            await self._empty.wait()
+
+    def forget(self, worker: QueueWorker) -> None:
+        """The worker is done."""
+        if self._workers.get(worker.queue) is worker:
+            del self._workers[worker.queue]
+        if not self._workers:
+            self._empty.set()
+
+    def abandon(self) -> None:
+        """The stop's time is over: what still runs is left alone and counts no more."""
+        for worker in self.workers:
+            worker.abandon()
+
+    def resume(self) -> None:
+        for worker in self.workers:
+            worker.resume()
+
+    async def _rounds(self) -> None:
+        while True:
+            missing = any(self._instance.routes.layout(topic) is None for topic in self._use.filters)
+            await asyncio.sleep((MISSING_TOPIC_MS if missing else ROUND_MS) / 1000)
+            if missing:
+                self._instance.refresh_soon()
+            for link in self._instance.links():
+                self._ask_if_behind(link)
+            self.rebalance()
+
+    # --------------------------------------------------------------------------------------------------------------- rounds
+
+    def rebalance(self) -> None:
+        """One round. Before the join and after the leave it changes nothing."""
+        if not self._joined or self._leaving:
+            return
+        instance, use = self._instance, self._use
+        layouts = {topic: instance.routes.layout(topic) for topic in use.filters}
+        round_ = plan(instance.client_id, use.config.allocate, layouts, self._lists, previous=self._wanted, reachable=self._reachable)
+        wanted = dict(round_.wanted)
+        for queue in round_.lost:
+            self._workers[queue].unwant(use.config.drain_timeout_ms)
+        for queue in round_.gained:
+            link = instance.link(queue.broker_name)
+            if link is None:
+                del wanted[queue]  # gained by the round that follows its broker's first connect
+                continue
+            self._worker(queue, link).want()
+        self._wanted = wanted
+        if round_.gained or round_.lost:
+            gained, lost = _names(round_.gained), _names(round_.lost)
+            log.info("queues.rebalanced", group=use.group, wanted=len(wanted), gained=gained, lost=lost)
+
+    def _reachable(self, broker_name: str) -> bool:
+        link = self._instance.link(broker_name)
+        return link is not None and link.up
+
+    def _worker(self, queue: MessageQueue, link: BrokerLink) -> QueueWorker:
+        worker = self._workers.get(queue)
+        if worker is None:
+            worker = self._workers[queue] = QueueWorker(queue, self._session(link), self._use)
+        return worker
+
+    def _session(self, link: BrokerLink) -> BrokerSession:
+        session = self._sessions.of(link)
+        session.connected()
+        return session
+
+    # ---------------------------------------------------------------------------------------------------------------- hooks
+
+    def link_up(self, link: BrokerLink, reply: HeartbeatReply) -> None:
+        """LOCK leaves at the end of this loop turn, so that it names what the fresh list gives."""
+        if self._joined:
+            self._session(link)
+        if self._leaving:
+            self._leave_again(link)
+        self.view(link, reply)
+
+    def link_down(self, link: BrokerLink) -> None:
+        self._sessions.of(link).disconnected()
+
+    def view(self, link: BrokerLink, reply: HeartbeatReply) -> None:
+        group = reply.groups.get(self._use.group)
+        if group is None:
+            return
+        for topic, since in group.since.items():
+            self.hear_since(topic, since)
+        if self._lists.adopt(link.name, group.list):
+            self.rebalance()
+        self._ask_if_behind(link)
+
+    def notice(self, link: BrokerLink, header: NotifyHeader) -> None:
+        if header.list_term is not None and header.list_counter is not None:
+            self._lists.hear(link.name, ListVersion(header.list_term, header.list_counter))
+            self._ask_if_behind(link)
+        else:
+            self._ask(link)
+
+    def queue_free(self, link: BrokerLink, body: QueueFreeBody) -> None:
+        log.debug("queue.freed", group=self._use.group, broker=link.name, queues=len(body.queues))
+        self._session(link).trigger()
+
+    def heard(self, link: BrokerLink, version: ListVersion) -> None:
+        """LOCK or SYNC named the list's version: a lost notice heals here."""
+        if self._lists.hear(link.name, version):
+            self._ask_if_behind(link)
+
+    def since(self, topic: str) -> int | None:
+        """The lowest layout counter at which any broker resolved this group's start policy for the topic."""
+        return self._since.get(topic)
+
+    def hear_since(self, topic: str, since: int) -> None:
+        if since > 0:
+            self._since[topic] = min(since, self._since.get(topic, since))
+
+    # ---------------------------------------------------------------------------------------------------------------- lists
+
+    def _ask_if_behind(self, link: BrokerLink) -> None:
+        if self._lists.is_behind(link.name):
+            self._ask(link)
+
+    def _ask(self, link: BrokerLink) -> None:
+        if self._joined and not self._leaving and link.up and link.name not in self._asking:
+            self._asking[link.name] = None
+            self._use.tasks.spawn(self._ask_list(link), f"{self._use.group} list of {link.name}")
+
+    async def _ask_list(self, link: BrokerLink) -> None:
+        """GET_CONSUMER_LIST_BY_GROUP until the list is as new as what was heard of it; without me: heartbeat, ask again, drop nothing."""
+        try:
+            while link.up and not self._leaving:
+                members = await self._fetch(link)
+                if members is not None and self._lists.adopt(link.name, members):
+                    self.rebalance()
+                if members is None or self._instance.client_id not in members.members:
+                    await self._beat()
+                if not self._lists.is_behind(link.name):
+                    return
+                await asyncio.sleep(ASK_AGAIN_MS / 1000)
+        except TransportError:
+            return  # the next connection's HEART_BEAT brings the list
+        finally:
+            self._asking.pop(link.name, None)
+
+    async def _fetch(self, link: BrokerLink) -> MemberList | None:
+        try:
+            response: Command = await link.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, GroupHeader(self._use.group))
+            return decode_body(MemberList, response.body)
+        except (BrokerError, RemoteProtocolError) as error:
+            log.warning("list.refused", group=self._use.group, broker=link.name, error=str(error))
+            return None
+
+    async def _beat(self) -> None:
+        log.info("list.without_me", group=self._use.group, then="heartbeat")
+        await self._instance.heartbeat_now()
+
+    def beat_soon(self) -> None:
+        """A broker does not know this group's subscription."""
+        if not self._beating:
+            self._beating = True
+            self._use.tasks.spawn(self._beat_once(), f"{self._use.group} heartbeat")
+
+    async def _beat_once(self) -> None:
+        try:
+            await self._instance.heartbeat_now()
+            await asyncio.sleep(ASK_AGAIN_MS / 1000)
+        finally:
+            self._beating = False
+
+    def _leave_again(self, link: BrokerLink) -> None:
+        """UNREGISTER_CLIENT may have been lost with the connection."""
+        header = UnregisterClientHeader(self._instance.client_id, consumer_group=self._use.group)
+        try:
+            answer = link.request(RequestCode.UNREGISTER_CLIENT, header)
+        except TransportError:
+            return
+        answer.add_done_callback(lambda future: None if future.cancelled() else future.exception() and None)
+
+    # --------------------------------------------------------------------------------------------------------------- health
+
+    def broker_health(self, now_ms: int) -> tuple[BrokerHealth, ...]:
+        names = {name: None for topic in self._use.filters for name in self._instance.routes.brokers_of(topic)}
+        found = []
+        for name in sorted(names):
+            link = self._instance.link(name)
+            proof = self._sessions.proof_of(name)
+            proven_ms = None if proof is None else proof.proven_ms
+            ago_ms = None if proven_ms is None else now_ms - proven_ms
+            found.append(BrokerHealth(name, link is not None and link.up, ago_ms, 0 if proof is None else proof.grace_ms))
+        return tuple(found)
+
+    def queue_health(self, now_ms: int) -> tuple[QueueHealth, ...]:
+        return tuple(self._workers[queue].health(now_ms) for queue in sorted(self._workers))
+
+
+def _names(queues: Iterable[MessageQueue]) -> list[str]:
+    return [str(queue) for queue in queues]

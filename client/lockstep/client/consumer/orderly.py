@@ -1,0 +1,222 @@
+"""Calling the listener for one held queue, one batch after the other. RocketMQ: ConsumeMessageOrderlyService.ConsumeRequest.
+
+A batch starts only while the queue is HELD, life is proven (boot time < proven + grace − 500 ms), the consumer is not paused and the queue
+is not blocked. The result is processed before the next batch; it counts only while the epoch is still held. There is no task, timer or lock
+per message: an async listener is awaited in the queue's own task, which lets the loop go on every 5 ms.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from lockstep.client.consumer.config import clamp_suspend_ms
+from lockstep.client.consumer.events import QueueBlocked
+from lockstep.client.consumer.listener import STEPS, ConsumeOrderlyStatus, OrderlyContext, Step, read_result
+from lockstep.client.consumer.loop_watch import BLOCKED_MS
+from lockstep.client.consumer.ownership import State
+from lockstep.protocol.message import MessageExt
+from lockstep.runtime.log import get_logger
+
+if TYPE_CHECKING:
+    from lockstep.client.consumer.worker import Holding, QueueWorker
+
+log = get_logger("client.consumer")
+
+SLICE_MS = 5
+"""After so long without letting the loop go on, a runner does: sockets are read and other queues have their turn."""
+_SUCCESS = ConsumeOrderlyStatus.SUCCESS
+
+
+async def consume(worker: "QueueWorker", holding: "Holding") -> None:
+    """The runner of one holding."""
+    own, use, session, messages = worker.own, worker.use, worker.session, holding.messages
+    boot_ms, proof, watch = use.host.clock.boot_ms, session.proof, use.watch
+    batch_count, each = use.config.batch_count, use.config.commit == "each"
+    slice_end_ms = boot_ms() + SLICE_MS
+    lapsed = _lapsed(worker)
+    while holding.alive:
+        now_ms = boot_ms()
+        if own.state is not State.HELD or use.paused or holding.blocked:
+            await _rest(holding)
+            continue
+        if now_ms >= proof.deadline_ms:
+            session.awaited = True
+            await _rest(holding)
+            continue
+        batch = messages.take(batch_count)
+        if not batch:
+            _warn_uncommitted(worker, holding)
+            await _rest(holding)
+            slice_end_ms = boot_ms() + SLICE_MS
+            continue
+        context = OrderlyContext(worker.queue, holding.fence, messages.batch_attempts, lapsed)
+        own.call_started()
+        worker.call = context
+        worker.call_started_ms = now_ms
+        result, error = await _call(worker, batch, context)
+        worker.call = None
+        if result is _SUCCESS and context.auto_commit and holding.alive:
+            own.call_ended(holding.epoch, messages.commit(), messages.committed_attempts)
+            session.changed(own)
+            pause_ms = 0
+        else:
+            pause_ms = _process(worker, holding, batch, context, result, error)
+        ended_ms = boot_ms()
+        if ended_ms - now_ms >= BLOCKED_MS and watch.beat_ms < now_ms and use.in_loop:
+            watch.blocked(ended_ms - now_ms)
+        if not holding.alive:
+            break
+        if pause_ms:
+            await _pause(holding, pause_ms, boot_ms)
+        elif each:
+            await _settled(worker, holding)
+        if holding.pull_waits and messages.room():
+            holding.pull_wake.set()
+            slice_end_ms = 0
+        if ended_ms >= slice_end_ms:
+            await asyncio.sleep(0)
+            slice_end_ms = boot_ms() + SLICE_MS
+
+
+def _lapsed(worker: "QueueWorker") -> Callable[[], bool]:
+    clock, proof = worker.use.host.clock, worker.session.proof
+    return lambda: clock.boot_ms() >= proof.deadline_ms
+
+
+async def _call(worker: "QueueWorker", batch: list[MessageExt], context: OrderlyContext) -> tuple[object, BaseException | None]:
+    """The listener's result, or what it raised."""
+    use, task = worker.use, asyncio.current_task()
+    assert task is not None
+    try:
+        if use.in_loop:
+            return await use.listener(batch, context), None  # type: ignore[misc]
+        return await _call_in_thread(worker, batch, context)
+    except asyncio.CancelledError as error:
+        if not worker.given_up_call and task.cancelling():
+            worker.own.running = False  # the consumer ends: nobody waits for a result
+            raise
+        return None, error
+    except Exception as error:  # listener: whatever it raises means SUSPEND
+        return None, error
+    finally:
+        if worker.given_up_call:
+            worker.given_up_call = False
+            task.uncancel()
+
+
+async def _call_in_thread(worker: "QueueWorker", batch: list[MessageExt], context: OrderlyContext) -> tuple[object, BaseException | None]:
+    """A plain listener in a daemon thread: it blocks neither the loop nor the end of the process."""
+    use, loop = worker.use, asyncio.get_running_loop()
+    answer: asyncio.Future[tuple[object, BaseException | None]] = loop.create_future()
+
+    def work() -> None:
+        try:
+            result: tuple[object, BaseException | None] = (use.listener(batch, context), None)
+        except BaseException as error:  # listener: also SystemExit ends the call only, not the process
+            result = (None, error)
+        try:
+            loop.call_soon_threadsafe(_give, answer, result)
+        except RuntimeError:
+            log.warning("call.outlived_its_loop", listener=use.listener_name, queue=str(worker.queue))
+
+    use.host.threads.start_daemon(work, f"{use.listener_name} {worker.queue}")
+    return await answer
+
+
+def _give(answer: "asyncio.Future[tuple[object, BaseException | None]]", result: tuple[object, BaseException | None]) -> None:
+    if not answer.done():
+        answer.set_result(result)
+
+
+def _process(
+    worker: "QueueWorker",
+    holding: "Holding",
+    batch: list[MessageExt],
+    context: OrderlyContext,
+    result: object,
+    error: BaseException | None,
+) -> int:
+    """Everything but a plain SUCCESS: what the result does to the queue; how long to pause before the next call, 0: not at all."""
+    own, use, messages = worker.own, worker.use, holding.messages
+    if not holding.alive:
+        own.call_ended(holding.epoch, 0, 0)
+        facts = {"queue": str(worker.queue), "epoch": holding.epoch, "offset": batch[0].queue_offset}
+        log.warning("result.was_stale", listener=use.listener_name, **facts)
+        worker.session.trigger()
+        worker.look()
+        return 0
+    status, wrong = read_result(result) if error is None else (ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT, error)
+    step = STEPS[context.auto_commit, status]
+    pause_ms = 0
+    if step is Step.COMMIT:
+        if context.auto_commit and status is not _SUCCESS:
+            log.warning("result.needs_manual_commit", listener=use.listener_name, status=status.value, taken_as="SUCCESS")
+        messages.commit()
+    elif step is Step.ROLL_BACK:
+        messages.roll_back()
+        pause_ms = _suspend_ms(worker, context)
+    elif step is Step.PUT_BACK:
+        pause_ms = _put_back(worker, holding, batch, context, wrong)
+    own.call_ended(holding.epoch, messages.commit_offset, messages.committed_attempts)
+    worker.session.changed(own)
+    return pause_ms
+
+
+def _suspend_ms(worker: "QueueWorker", context: OrderlyContext) -> int:
+    asked_ms = context.suspend_current_queue_time_ms
+    return clamp_suspend_ms(worker.use.config.suspend_current_queue_time_ms if asked_ms is None else asked_ms)
+
+
+def _put_back(
+    worker: "QueueWorker", holding: "Holding", batch: list[MessageExt], context: OrderlyContext, wrong: BaseException | str | None
+) -> int:
+    """The batch failed: it waits again, one attempt more."""
+    use, retry = worker.use, worker.use.config.retry
+    attempts = holding.messages.put_back()
+    offset = batch[0].queue_offset
+    why = "the listener returned SUSPEND_CURRENT_QUEUE_A_MOMENT"
+    if wrong is not None:
+        why = wrong if isinstance(wrong, str) else f"{type(wrong).__name__}: {wrong}"
+        facts = {"queue": str(worker.queue), "offset": offset, "attempts": attempts, "error": why}
+        log.warning("call.failed", listener=use.listener_name, **facts, exc_info=None if isinstance(wrong, str) else wrong)
+    if retry.tells(attempts):
+        log.warning("queue.blocked", group=use.group, queue=str(worker.queue), offset=offset, attempts=attempts, error=why)
+        use.tell(QueueBlocked(worker.queue, offset, attempts, why))
+    holding.blocked = retry.exhausted(attempts)
+    if wrong is None or context.suspend_current_queue_time_ms is not None:
+        return _suspend_ms(worker, context)
+    return retry.backoff.pause_ms(attempts)
+
+
+async def _rest(holding: "Holding") -> None:
+    """Until somebody wakes the runner. It looked and found nothing to do in this very step, so no wake can be lost."""
+    holding.run_wake.clear()
+    await holding.run_wake.wait()
+
+
+async def _pause(holding: "Holding", pause_ms: int, boot_ms: Callable[[], int]) -> None:
+    """Between two calls of one batch; ends early where the holding does."""
+    until_ms = boot_ms() + pause_ms
+    while holding.alive and (left_ms := until_ms - boot_ms()) > 0:
+        holding.run_wake.clear()
+        try:
+            async with asyncio.timeout(left_ms / 1000):
+                await holding.run_wake.wait()
+        except TimeoutError:
+            pass
+
+
+async def _settled(worker: "QueueWorker", holding: "Holding") -> None:
+    """commit="each": until the broker has answered the commit."""
+    offset = worker.own.offset
+    worker.session.changed(worker.own, urgent=True)
+    while holding.alive and worker.own.settled_offset < offset:
+        await _rest(holding)
+
+
+def _warn_uncommitted(worker: "QueueWorker", holding: "Holding") -> None:
+    """Manual commit: what is never committed fills the queue's share, and then nothing is pulled any more."""
+    taken = holding.messages.taken
+    if taken and not holding.warned and not holding.messages.room():
+        holding.warned = True
+        log.warning("queue.full_of_uncommitted", listener=worker.use.listener_name, queue=str(worker.queue), taken=taken)

@@ -1,0 +1,135 @@
+"""Fetching one held queue: long polls one after the other, under the grant's epoch. RocketMQ: DefaultMQPushConsumerImpl.pullMessage.
+
+answer            what it does
+FOUND             keep what the subscription matches by string (the broker matched hashes); progress moves over the rest
+NOT_FOUND         nothing within the poll; what the broker looked at and filtered counts as seen
+RETRY_IMMEDIATELY the same, more is there
+OFFSET_MOVED      forward: retention took messages (QueueGap), go on behind the gap; backward: the broker will fence the queue, wait
+STALE_EPOCH       drop the queue and what was fetched
+another refusal   again after a pause
+"""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from lockstep.client.consumer.ownership import State
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.command import Command
+from lockstep.protocol.errors import RemoteProtocolError, TransportError
+from lockstep.protocol.fields import from_plain
+from lockstep.protocol.headers.pull import SUSPEND, PullHeader, PullReply
+from lockstep.protocol.message import MessageExt, decode_messages
+from lockstep.runtime.log import get_logger
+
+if TYPE_CHECKING:
+    from lockstep.client.consumer.worker import Holding, QueueWorker
+
+log = get_logger("client.consumer")
+
+POLL_MS = 15_000
+"""How long the broker holds a pull that finds nothing. RocketMQ: brokerSuspendMaxTimeMillis."""
+PULL_TIMEOUT_MS = 30_000
+"""RocketMQ: consumerTimeoutMillisWhenSuspend."""
+ERROR_PAUSE_MS = 1_000
+"""After a refusal. RocketMQ: pullTimeDelayMillsWhenException."""
+BUSY_PAUSE_MS = 100
+EMPTY_PAUSE_MS = 50
+"""After an empty answer that came at once and moved nothing: a broker that does not hold pulls is not asked without end."""
+
+_SUBSCRIPTION_UNKNOWN = {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST}
+_PULL_CODES = {ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED}
+
+
+async def pull(worker: "QueueWorker", holding: "Holding") -> None:
+    """Runs as long as the holding is alive; cancelled when it is lost."""
+    use, own, link, messages = worker.use, worker.own, worker.session.link, holding.messages
+    config, queue, clock = use.config, worker.queue, use.host.clock
+    while holding.alive:
+        room = messages.room()
+        if not room or own.state is not State.HELD or use.paused or not link.up:
+            holding.pull_waits = True
+            holding.pull_wake.clear()
+            await holding.pull_wake.wait()
+            holding.pull_waits = False
+            continue
+        offset = messages.next_offset
+        header = PullHeader(
+            own.group,
+            queue.topic,
+            queue.queue_id,
+            offset,
+            max_msg_nums=min(room, config.pull_count),
+            sys_flag=SUSPEND,
+            suspend_timeout_millis=POLL_MS,
+            max_msg_bytes=max(min(config.queue_bytes_max - messages.size_bytes, config.pull_bytes), 1),
+            epoch=holding.epoch,
+        )
+        asked_ms = clock.boot_ms()
+        try:
+            response = await link.request(RequestCode.PULL_MESSAGE, header, timeout_ms=PULL_TIMEOUT_MS)
+        except TransportError as error:
+            log.debug("pull.unanswered", queue=str(queue), error=str(error))
+            await asyncio.sleep(BUSY_PAUSE_MS / 1000)
+            continue
+        if not holding.alive:
+            return
+        pause_ms = _take_in(worker, holding, response, offset)
+        if pause_ms == EMPTY_PAUSE_MS and clock.boot_ms() - asked_ms >= EMPTY_PAUSE_MS:
+            pause_ms = 0
+        if pause_ms:
+            await asyncio.sleep(pause_ms / 1000)
+
+
+def _take_in(worker: "QueueWorker", holding: "Holding", response: Command, offset: int) -> int:
+    """Acts on one answer; how long to wait before the next pull."""
+    if response.code == ResponseCode.STALE_EPOCH:
+        worker.fenced(holding)
+        return 0
+    if response.code not in _PULL_CODES:
+        return _refused(worker, response)
+    try:
+        reply = from_plain(PullReply, response.fields)
+        found = _read(worker, response, reply, offset)
+    except RemoteProtocolError as error:
+        log.error("pull.unreadable", queue=str(worker.queue), offset=offset, error=str(error))
+        return ERROR_PAUSE_MS
+    worker.gap(reply.gap_first, reply.gap_end)
+    messages = holding.messages
+    if response.code == ResponseCode.PULL_OFFSET_MOVED:
+        if reply.next_begin_offset <= offset:
+            log.error("pull.moved_back", queue=str(worker.queue), offset=offset, max_offset=reply.max_offset)
+            return ERROR_PAUSE_MS
+        if reply.gap_first is None:
+            worker.gap(offset, reply.next_begin_offset)
+        moved = messages.move(reply.next_begin_offset)
+    else:
+        moved = messages.put(found, max(reply.next_begin_offset, offset), len(response.body))
+    if moved:
+        worker.own.progressed(holding.epoch, messages.commit_offset)
+        worker.session.changed(worker.own)
+    if found:
+        holding.run_wake.set()
+        return 0
+    return EMPTY_PAUSE_MS if reply.next_begin_offset <= offset else 0
+
+
+def _read(worker: "QueueWorker", response: Command, reply: PullReply, offset: int) -> list[MessageExt]:
+    """The matching messages of an answer; RemoteProtocolError where they can't be what was asked for."""
+    if response.code != ResponseCode.SUCCESS or not response.body:
+        return []
+    body = response.body if isinstance(response.body, bytes) else bytes(response.body)
+    found = decode_messages(body, worker.queue.broker_name)
+    if found and not (offset <= found[0].queue_offset <= found[-1].queue_offset < reply.next_begin_offset):
+        span = f"{found[0].queue_offset} … {found[-1].queue_offset}"
+        raise RemoteProtocolError(f"asked from {offset}, got offsets {span} and next {reply.next_begin_offset}")
+    tags = worker.use.filters[worker.queue.topic]
+    return found if tags.all else [message for message in found if tags.matches_tag(message.tags)]
+
+
+def _refused(worker: "QueueWorker", response: Command) -> int:
+    if response.code == ResponseCode.SYSTEM_BUSY:
+        return BUSY_PAUSE_MS
+    log.warning("pull.refused", queue=str(worker.queue), code=response.code, remark=response.remark)
+    if response.code in _SUBSCRIPTION_UNKNOWN:
+        worker.use.lapsed_subscription()
+    return ERROR_PAUSE_MS

@@ -1,0 +1,344 @@
+"""The ordered consumer as users hold it. RocketMQ: DefaultMQPushConsumer, DefaultMQPushConsumerImpl, RebalancePushImpl.
+
+NEW --start()--> STARTING --joined--> RUNNING --stop()--> STOPPING --drained--> STOPPED
+                 STARTING --refused--> NEW                RUNNING --refused, died--> STOPPING --drained--> FAILED
+"""
+
+import asyncio
+from collections.abc import Callable
+from types import TracebackType
+from typing import TypeVar, Unpack
+from weakref import WeakKeyDictionary
+
+from lockstep.client.consumer.config import ConsumerConfig, ConsumerOptions
+from lockstep.client.consumer.events import ConsumerEvent
+from lockstep.client.consumer.health import BrokerHealth, ConsumerHealth, ConsumerState, QueueHealth
+from lockstep.client.consumer.listener import Listener, is_async, listener_name
+from lockstep.client.consumer.loop_watch import LoopWatch
+from lockstep.client.consumer.membership import Membership
+from lockstep.client.consumer.session import Sessions
+from lockstep.client.consumer.worker import Consumption
+from lockstep.client.instance import ConsumerHooks, Instance
+from lockstep.protocol.bodies import ConsumerGroup, StartPolicy, Subscription
+from lockstep.protocol.errors import BrokerError, ConfigError, StateError, SubscriptionConflict
+from lockstep.protocol.names import check_group, check_topic
+from lockstep.protocol.tags import TagFilter
+from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.host import Host
+from lockstep.runtime.log import get_logger
+
+log = get_logger("client.consumer")
+
+ListenerT = TypeVar("ListenerT", bound=Listener)
+CallbackT = TypeVar("CallbackT", bound=Callable[[ConsumerEvent], object])
+
+ANSWER_WAIT_MS = 2_000
+"""How long a stop waits, after the last drain limit, for the answers to its releases."""
+CANCEL_WAIT_MS = 1_000
+"""How long it then waits for listeners that do not end when cancelled."""
+CONFLICT_PAUSE_MS = 250
+"""Between two quiet tries to join a group whose other members may be gone and in their grace."""
+CONFLICT_EXTRA_MS = 1_000
+"""Beyond the grace: a broker frees an ended session's membership with its next tick."""
+
+_sessions: "WeakKeyDictionary[Instance, Sessions]" = WeakKeyDictionary()
+
+
+class PushConsumer:
+    """Consumes topics in order within each queue. One listener per consumer; everything runs on the event loop that `start` ran on.
+
+    Raises ConfigError for a setting out of range, LocalProtocolError for a bad group or topic name.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        nameserver: str | list[str] | tuple[str, ...] = "127.0.0.1:9876",
+        host: Host | None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> None:
+        check_group(group)
+        self.group = group
+        self.config = ConsumerConfig(**options)
+        self.state = ConsumerState.NEW
+        self._nameserver = nameserver
+        self._host = host
+        self._expressions: dict[str, str] = {}
+        self._listener: Listener | None = None
+        self._callbacks: list[Callable[[ConsumerEvent], object]] = []
+        self._failure: BaseException | None = None
+        self._ended = asyncio.Event()
+        self._instance: Instance | None = None
+        self._membership: Membership | None = None
+        self._use: Consumption | None = None
+        self._registered = False
+        self._tasks = Tasks(on_failure=self._die)
+        self._runs = Tasks(on_failure=self._die)
+        self._closing = Tasks()
+
+    def __repr__(self) -> str:
+        return f"<PushConsumer {self.group} {self.state.value}>"
+
+    # --------------------------------------------------------------------------------------------------------------- set-up
+
+    def subscribe(self, topic: str, expression: str = "*") -> "PushConsumer":
+        """Before `start`: consume `topic`, all of it or the tags of `expression` ("created || paid"). Again: replaces the expression."""
+        if self.state is not ConsumerState.NEW:
+            raise StateError(f"{self.group}: subscriptions are the group's contract and stand from the start; stop, subscribe, start anew")
+        check_topic(topic)
+        TagFilter.parse(expression)
+        self._expressions[topic] = expression
+        return self
+
+    def orderly(self, listener: ListenerT) -> ListenerT:
+        """Decorator: `async def` listeners are awaited on the loop, plain functions run in daemon threads."""
+        if self._listener is not None:
+            raise StateError(f"{self.group} has a listener already: {listener_name(self._listener)}")
+        self._listener = listener
+        return listener
+
+    def on_event(self, callback: CallbackT) -> CallbackT:
+        """Call back with each QueueAssigned, QueueRevoked, QueueGap, QueueBlocked, on the event loop. Usable as a decorator."""
+        self._callbacks.append(callback)
+        return callback
+
+    # ---------------------------------------------------------------------------------------------------------------- start
+
+    async def start(self) -> "PushConsumer":
+        """Join the group and begin to consume.
+
+        Raises StateError (second start, no listener), ConfigError (no subscription), TransportError (no nameserver answers),
+        SubscriptionConflict (the group's members agreed on another contract: both sides are named) and other BrokerErrors.
+        """
+        if self.state is not ConsumerState.NEW:
+            raise StateError(f"{self.group} is {self.state.value}: a consumer starts once; make a new one")
+        if self._listener is None:
+            raise StateError(f"{self.group} has no listener: decorate one with @consumer.orderly before the start")
+        if not self._expressions:
+            raise ConfigError(f"{self.group} subscribes to nothing: call consumer.subscribe(topic) before the start")
+        self.state = ConsumerState.STARTING
+        instance = self._instance = Instance.current(self._nameserver, group=self.group, host=self._host)
+        try:
+            await instance.start()
+            self._assemble(instance, self._listener)
+            for topic in self._expressions:
+                if await instance.route(topic) is None:
+                    log.warning("topic.missing", group=self.group, topic=topic, then="consumption begins when it is created")
+            instance.register_consumer(self.group, self._contract, self._hooks())
+            self._registered = True
+            await self._join(instance)
+            if self._failure is not None:
+                raise self._failure
+        except BaseException as error:  # re-raised
+            await self._undo_start(instance, refused=isinstance(error, BrokerError))
+            raise
+        self.state = ConsumerState.RUNNING
+        assert self._membership is not None
+        assert self._use is not None
+        self._use.watch.start()
+        self._membership.begin()
+        log.info("consumer.started", group=self.group, client_id=instance.client_id, topics=list(self._expressions))
+        return self
+
+    def _assemble(self, instance: Instance, listener: Listener) -> None:
+        sessions = _sessions.get(instance)
+        if sessions is None:
+            sessions = _sessions[instance] = Sessions(instance.host)
+        in_loop = is_async(listener)
+        name = listener_name(listener)
+        watch = LoopWatch(instance.host, name, lambda: in_loop and self._membership is not None and self._membership.any_running)
+        filters = {topic: TagFilter.parse(expression) for topic, expression in self._expressions.items()}
+        membership: Membership
+        self._use = use = Consumption(
+            group=self.group,
+            config=self.config,
+            listener=listener,
+            listener_name=name,
+            in_loop=in_loop,
+            filters=filters,
+            host=instance.host,
+            tasks=self._tasks,
+            runs=self._runs,
+            watch=watch,
+            tell=self._tell,
+            start_policy=self._start_policy,
+            heard_since=lambda topic, since: self._membership.hear_since(topic, since) if self._membership else None,
+            lapsed_subscription=lambda: self._membership.beat_soon() if self._membership else None,
+            finished=lambda worker: self._membership.forget(worker) if self._membership else None,
+        )
+        membership = self._membership = Membership(instance, sessions, use)
+        sessions.enter(self.group, membership)
+
+    def _hooks(self) -> ConsumerHooks:
+        membership = self._membership
+        assert membership is not None
+        return ConsumerHooks(
+            on_up=membership.link_up,
+            on_down=membership.link_down,
+            on_view=membership.view,
+            on_notice=membership.notice,
+            on_queue_free=membership.queue_free,
+            on_layout=lambda _: membership.rebalance(),
+            on_refused=lambda link, error: self._die(error),
+            on_failed=self._die,
+        )
+
+    def _contract(self) -> ConsumerGroup:
+        return ConsumerGroup(
+            self.group,
+            tuple(Subscription(topic, expression) for topic, expression in sorted(self._expressions.items())),
+            message_model=self.config.message_model,
+            consume_from_where=self.config.consume_from_where,
+            consume_timestamp_ms=self.config.consume_timestamp_ms,
+            ordered=True,
+            allocate=self.config.allocate,
+        )
+
+    def _start_policy(self, topic: str) -> StartPolicy:
+        since = None if self._membership is None else self._membership.since(topic)
+        return StartPolicy(self.group, topic, self.config.consume_from_where, self.config.consume_timestamp_ms, since)
+
+    async def _join(self, instance: Instance) -> None:
+        """HEART_BEAT everywhere. A conflict is tried again quietly for a grace: the other members may be gone already."""
+        clock = instance.host.clock
+        began_ms = clock.boot_ms()
+        while True:
+            try:
+                await instance.join(self.group)
+                return
+            except SubscriptionConflict as conflict:
+                grace_ms = max([link.grace_ms for link in instance.links()], default=0)
+                if clock.boot_ms() - began_ms >= grace_ms + CONFLICT_EXTRA_MS:
+                    raise
+                log.debug("group.join_refused", group=self.group, remark=conflict.remark)
+                await asyncio.sleep(CONFLICT_PAUSE_MS / 1000)
+
+    async def _undo_start(self, instance: Instance, *, refused: bool) -> None:
+        self.state = ConsumerState.NEW
+        self._failure = None
+        if self._registered:
+            self._registered = False
+            if not refused:  # a refused join has left already
+                await instance.leave(self.group)
+            instance.unregister_consumer(self.group)
+        await self._let_go(instance)
+        self._instance = self._membership = self._use = None
+
+    # ----------------------------------------------------------------------------------------------------------------- stop
+
+    async def stop(self) -> None:
+        """Leave the group at once, drain each queue (`stop_timeout_ms`), release it with its final offset, close.
+
+        Called again it waits for the same. StateError when a listener of this consumer calls it: a queue can't drain while its listener waits for the drain.
+        """
+        if self.state is ConsumerState.NEW:
+            self.state = ConsumerState.STOPPED
+            self._ended.set()
+        if self.state is ConsumerState.STARTING:
+            raise StateError(f"{self.group} is starting: cancel start() instead")
+        membership, current = self._membership, asyncio.current_task()
+        if membership is not None and any(current is task for worker in membership.workers for task in worker.running_tasks()):
+            raise StateError("stop() inside a listener would wait for that very listener: call it from another task")
+        self._stop_soon()
+        await self._ended.wait()
+
+    def _stop_soon(self) -> None:
+        if self.state is ConsumerState.RUNNING:
+            self.state = ConsumerState.STOPPING
+            self._closing.spawn(self._stop(), f"{self.group} stop")
+
+    async def _stop(self) -> None:
+        instance, membership = self._instance, self._membership
+        assert instance is not None
+        assert membership is not None
+        log.info("consumer.stopping", group=self.group)
+        try:
+            leaving = self._tasks.spawn(instance.leave(self.group), f"{self.group} leave")
+            await asyncio.sleep(0)  # UNREGISTER_CLIENT is written before the first release
+            async with asyncio.timeout((self.config.stop_timeout_ms + ANSWER_WAIT_MS) / 1000):
+                await membership.drain(self.config.stop_timeout_ms)
+                await asyncio.wait([leaving])
+        except TimeoutError:
+            left = [str(worker.queue) for worker in membership.workers]
+            log.warning("consumer.stopped_unclean", group=self.group, queues=left)
+        finally:
+            instance.unregister_consumer(self.group)
+            await self._let_go(instance)
+            self.state = ConsumerState.STOPPED if self._failure is None else ConsumerState.FAILED
+            log.info("consumer.stopped", group=self.group, failure=None if self._failure is None else str(self._failure))
+            self._ended.set()
+
+    async def _let_go(self, instance: Instance) -> None:
+        """End what runs, give the instance back. A listener that does not end when cancelled is left alone."""
+        membership, sessions = self._membership, _sessions.get(instance)
+        if self._use is not None:
+            self._use.watch.stop()
+        if membership is not None:
+            runs = [task for worker in membership.workers for task in worker.running_tasks()]
+            membership.abandon()
+            for task in runs:
+                task.cancel()
+            if runs:
+                _, left = await asyncio.wait(runs, timeout=CANCEL_WAIT_MS / 1000)
+                if left:
+                    log.warning("listener.left_running", group=self.group, calls=len(left))
+        await self._tasks.cancel_all()
+        if sessions is not None:
+            sessions.leave(self.group)
+        await instance.close(group=self.group)
+
+    def _die(self, error: BaseException) -> None:
+        """What makes going on impossible: drain, then `wait_closed()` raises it."""
+        if self._failure is None and self.state in (ConsumerState.STARTING, ConsumerState.RUNNING):
+            self._failure = error
+            log.error("consumer.failed", group=self.group, error=f"{type(error).__name__}: {error}")
+            self._stop_soon()
+
+    async def wait_closed(self) -> None:
+        """Returns when the consumer has stopped; raises what killed it (SubscriptionConflict of a running member, an internal error)."""
+        await self._ended.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    async def __aenter__(self) -> "PushConsumer":
+        return await self.start()
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.stop()
+
+    # --------------------------------------------------------------------------------------------------------- while running
+
+    def pause(self) -> None:
+        """No further pull and no further batch; locks, heartbeats and rebalance go on. Running calls end in their own time."""
+        if self._use is None:
+            raise StateError(f"{self.group} is {self.state.value}: start it before pausing it")
+        self._use.paused = True
+        log.info("consumer.paused", group=self.group)
+
+    def resume(self) -> None:
+        """Go on after `pause`; a queue that stands still because its attempts are exhausted gets one call more."""
+        if self._use is None or self._membership is None:
+            raise StateError(f"{self.group} is {self.state.value}: start it before resuming it")
+        self._use.paused = False
+        self._membership.resume()
+        log.info("consumer.resumed", group=self.group)
+
+    def health(self) -> ConsumerHealth:
+        """A snapshot; cheap enough to ask every second."""
+        brokers: tuple[BrokerHealth, ...] = ()
+        queues: tuple[QueueHealth, ...] = ()
+        if self._instance is not None and self._membership is not None:
+            now_ms = self._instance.host.clock.boot_ms()
+            brokers, queues = self._membership.broker_health(now_ms), self._membership.queue_health(now_ms)
+        client_id = None if self._instance is None else self._instance.client_id
+        paused = self._use is not None and self._use.paused
+        failure = None if self._failure is None else f"{type(self._failure).__name__}: {self._failure}"
+        return ConsumerHealth(self.group, client_id, self.state, paused, failure, brokers, queues)
+
+    def _tell(self, event: ConsumerEvent) -> None:
+        for callback in self._callbacks:
+            try:
+                callback(event)
+            except Exception:  # listener: a user's callback must not end consumption
+                log.exception("callback.failed", group=self.group, told=type(event).__name__)

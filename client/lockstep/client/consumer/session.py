@@ -1,0 +1,419 @@
+"""The session of one instance with one broker: LOCK, SYNC and proof of life for all its groups.
+
+RocketMQ: RebalanceImpl.lockAll, RemoteBrokerOffsetStore. One LOCK and one SYNC with items in flight, a proof of life an interval, one
+timer: `_pump` looks at the schedules (schedule.py) and the queues' machines (ownership.py), sends what is due and sets the timer to what is due
+next; answers, triggers and link changes lead back to it. Nothing here awaits.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from lockstep.client.broker_link import BrokerLink
+from lockstep.client.consumer.ownership import Event, QueueOwnership, Sent, State
+from lockstep.client.consumer.parties import GroupParty, QueueParty
+from lockstep.client.consumer.schedule import LockSchedule, Proof, Stamp, SyncSchedule
+from lockstep.protocol.bodies import (
+    ListVersion,
+    LockAnswer,
+    LockItem,
+    ReconcileBody,
+    ReconcileReply,
+    StartPolicy,
+    SyncBody,
+    SyncItem,
+    SyncReply,
+    Verdict,
+)
+from lockstep.protocol.codec.msgpack_body import decode_body
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.command import Command
+from lockstep.protocol.errors import RemoteProtocolError, TransportError
+from lockstep.runtime.host import Host
+from lockstep.runtime.log import get_logger
+
+log = get_logger("client.consumer")
+
+ANSWER_TIMEOUT_MS = 30_000
+"""LOCK and SYNC with items wait for the broker's disk; one without an answer for so long ends the connection, and the next LOCK tells."""
+SILENCE_CHECK_MS = 100
+"""Silence is believed when it is seen twice, so far apart: after a standstill of this process the answers lie unread in the socket."""
+
+
+class BrokerSession:
+    """One per (instance, broker). `deadline_ms` is read before each call of a listener: at that boot time or later none may start."""
+
+    def __init__(self, link: BrokerLink, host: Host, groups: Mapping[str, GroupParty]) -> None:
+        self.link = link
+        self.proof = Proof()
+        self.awaited = False
+        """A runner waits for life to be proven again."""
+        self._groups = groups
+        self._clock = host.clock
+        self._loop = asyncio.get_running_loop()
+        self._parties: dict[QueueOwnership, QueueParty] = {}
+        self._changed: dict[QueueOwnership, None] = {}
+        """Queues that SYNC may have something to say of."""
+        self._lock = LockSchedule()
+        self._sync = SyncSchedule()
+        self._connection = 0
+        """Number of the connection that LOCK and SYNC use; 0: none."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._soon: asyncio.Handle | None = None
+        self._silence_seen_ms: int | None = None
+        self._lapse_told = False
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<BrokerSession {self.link.name} connection {self._connection} queues {len(self._parties)}>"
+
+    # -------------------------------------------------------------------------------------------------------------- queues
+
+    def add(self, party: QueueParty) -> None:
+        """From now on the queue is named in LOCK and SYNC as its machine says. Adding it again changes nothing."""
+        self._parties[party.own] = party
+
+    def remove(self, party: QueueParty) -> None:
+        """Forget a queue whose machine is done."""
+        assert party.own.done, party.own
+        self._parties.pop(party.own, None)
+        self._changed.pop(party.own, None)
+
+    def forsake(self, group: str) -> None:
+        """Forget a group's queues as they are: the next LOCK names none of them, and the broker frees them."""
+        for own in [own for own in self._parties if own.group == group]:
+            del self._parties[own]
+            self._changed.pop(own, None)
+        self.trigger()
+
+    def trigger(self) -> None:
+        """A reason for LOCK: it leaves at once, or after the one in flight."""
+        self._lock.trigger()
+        self.pump_soon()
+
+    def changed(self, own: QueueOwnership, *, urgent: bool = False) -> None:
+        """SYNC has something to say of the queue: within 100 ms, or (a release, an awaited commit) at once."""
+        urgent = urgent or own.state is State.RELEASING
+        if own in self._changed and not urgent:
+            return
+        self._changed[own] = None
+        if urgent:
+            self._sync.hurry()
+        self.pump_soon()
+
+    @property
+    def holding(self) -> bool:
+        return any(party.own.holds for party in self._parties.values())
+
+    # ---------------------------------------------------------------------------------------------------------- connection
+
+    def connected(self) -> None:
+        """The link is up and HEART_BEAT answered. Once per connection: LOCK with everything leaves at the end of this loop turn."""
+        if self._closed or not self.link.up or self.link.connection == self._connection:
+            return
+        self.disconnected()
+        now_ms = self._clock.boot_ms()
+        self._connection = self.link.connection
+        self.proof.connected(self._connection, now_ms, self.link.grace_ms)
+        self._lock.connected(now_ms)
+        self.pump_soon()
+
+    def disconnected(self) -> None:
+        """What was unanswered is offered again by the next connection's LOCK."""
+        if not self._connection:
+            return
+        self._connection = 0
+        self.proof.cut()
+        self._sync.cut()
+        self._silence_seen_ms = None
+        for own in self._parties:
+            own.cut()
+            self._changed[own] = None
+        self.pump_soon()
+
+    def close(self) -> None:
+        """No group is left."""
+        self._closed = True
+        self._connection = 0
+        for handle in (self._timer, self._soon):
+            if handle is not None:
+                handle.cancel()
+
+    # ---------------------------------------------------------------------------------------------------------------- pump
+
+    def pump_soon(self) -> None:
+        if self._soon is None and not self._closed:
+            self._soon = self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
+        if self._closed:
+            return
+        now_ms = self._clock.boot_ms()
+        next_ms = self._watch_calls(now_ms)
+        if self._connection and self.link.up:
+            next_ms = min(next_ms, self._talk(now_ms))
+        self._arm(next_ms, now_ms)
+
+    def _arm(self, due_ms: int, now_ms: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(max(due_ms - now_ms, 1) / 1000, self._pump)
+
+    def _watch_calls(self, now_ms: int) -> int:
+        """Drain limits and the proof's lapse; when to look again."""
+        next_ms = now_ms + 60_000
+        deadline_ms = self.proof.deadline_ms
+        lapsed = now_ms >= deadline_ms
+        if not lapsed and self.holding:
+            next_ms = min(next_ms, deadline_ms)
+        for party in list(self._parties.values()):
+            own = party.own
+            if lapsed and not self._lapse_told:
+                party.cancel_soon()
+            if own.state is not State.DRAINING or own.drain_at_ms is None:
+                continue
+            if own.tick(now_ms):
+                party.given_up()
+                self._changed[own] = None
+                self._sync.hurry()
+                continue
+            if own.cancel_at_ms is not None and now_ms >= own.cancel_at_ms:
+                own.cancel_at_ms = None
+                party.cancel_soon()
+            next_ms = min(next_ms, own.drain_at_ms, own.cancel_at_ms or own.drain_at_ms)
+        self._lapse_told = lapsed
+        return next_ms
+
+    def _talk(self, now_ms: int) -> int:
+        """Sends what is due; when to look again."""
+        lock_ms = self._lock.due_ms()
+        if lock_ms is not None and lock_ms <= now_ms:
+            self._send_lock(now_ms)
+            lock_ms = None
+        sync_ms = self._sync.due_ms() if self._changed and self.proof.is_locked else None
+        if sync_ms is not None and sync_ms <= now_ms:
+            self._send_sync(now_ms)
+            sync_ms = None
+        silent_ms = self._watch_silence(now_ms)
+        holding = self.holding
+        if self.proof.due_ms(holding) <= now_ms:
+            self._send_proof(now_ms)
+        known = [at for at in (lock_ms, sync_ms, silent_ms) if at is not None]
+        return min([self.proof.due_ms(holding), *known])
+
+    def _watch_silence(self, now_ms: int) -> int | None:
+        """One empty SYNC unanswered for the grace ends the connection; when to look again."""
+        silent_ms = self.proof.silent_at_ms()
+        if silent_ms is None or silent_ms > now_ms:
+            self._silence_seen_ms = None
+            return silent_ms
+        if self._silence_seen_ms is None:
+            self._silence_seen_ms = now_ms
+        elif now_ms >= self._silence_seen_ms + SILENCE_CHECK_MS:
+            self._silence_seen_ms = None
+            self.link.reconnect(f"an empty SYNC was not answered within {self.proof.grace_ms} ms")
+            return None
+        return self._silence_seen_ms + SILENCE_CHECK_MS
+
+    def _request(self, code: RequestCode, body: object, timeout_ms: int, answered: Callable[["asyncio.Future[Command]"], None]) -> None:
+        try:
+            future = self.link.request(code, None, body, timeout_ms=timeout_ms)
+        except TransportError:
+            return  # the link has just gone down: `disconnected` follows
+        future.add_done_callback(answered)
+
+    def _read(self, future: "asyncio.Future[Command]", connection: int, what: str) -> Command | None:
+        """The answer, if it counts: of this connection, SUCCESS. A request without an answer ends the connection."""
+        error = None if future.cancelled() else future.exception()
+        if connection != self._connection or future.cancelled():
+            return None
+        if error is not None:
+            self.link.reconnect(f"{what}: {error}")
+            return None
+        response = future.result()
+        if response.code != ResponseCode.SUCCESS:
+            log.warning("session.refused", broker=self.link.name, request=what, code=response.code, remark=response.remark)
+            return None
+        return response
+
+    def _proven(self, stamp: Stamp) -> None:
+        self.proof.answered(stamp)
+        if self._clock.boot_ms() < self.proof.deadline_ms:
+            self._lapse_told = False
+            if self.awaited:
+                self.awaited = False
+                for party in list(self._parties.values()):
+                    party.answered()
+
+    def _hear(self, versions: Mapping[str, ListVersion]) -> None:
+        for group, version in versions.items():
+            party = self._groups.get(group)
+            if party is not None:
+                party.heard(self.link, version)
+
+    # ---------------------------------------------------------------------------------------------------------------- LOCK
+
+    def _send_lock(self, now_ms: int) -> None:
+        items: list[LockItem] = []
+        sent: list[Sent] = []
+        starts: dict[tuple[str, str], StartPolicy] = {}
+        for party in self._parties.values():
+            item = party.own.lock_item()
+            if item is None:
+                continue
+            items.append(item)
+            sent.append(party.own.lock_sent(item))
+            if item.epoch is None and (item.group, item.topic) not in starts:
+                starts[item.group, item.topic] = party.start_policy(item.topic)
+        stamp = self.proof.sent(now_ms, lock=True)
+        self._lock.sent(now_ms)
+        body = ReconcileBody(tuple(items), tuple(starts.values()))
+        log.debug("lock.sent", broker=self.link.name, items=len(items))
+        self._request(RequestCode.LOCK_BATCH_MQ, body, ANSWER_TIMEOUT_MS, lambda future: self._lock_answered(future, stamp, sent))
+
+    def _lock_answered(self, future: "asyncio.Future[Command]", stamp: Stamp, sent: list[Sent]) -> None:
+        response = self._read(future, stamp.connection, "LOCK")
+        if stamp.connection != self._connection:
+            return
+        if response is None:
+            self._lock.failed(self._clock.boot_ms())
+            for one in sent:
+                one.owner.lock_failed()
+            self.pump_soon()
+            return
+        try:
+            reply = decode_body(ReconcileReply, response.body)
+            if len(reply.items) != len(sent):
+                raise RemoteProtocolError(f"LOCK of {len(sent)} queues was answered for {len(reply.items)}")
+        except RemoteProtocolError as error:
+            self.link.reconnect(str(error))
+            return
+        self._lock.answered()
+        self.proof.grace_ms = reply.disconnect_grace_ms
+        self._proven(stamp)
+        for one, answer in zip(sent, reply.items, strict=True):
+            self._one_locked(one, answer)
+        self._hear(reply.versions)
+        self.pump_soon()
+
+    def _one_locked(self, sent: Sent, answer: LockAnswer) -> None:
+        own = sent.owner
+        party = self._parties.get(own)
+        event = own.lock_answered(sent, answer)
+        if party is None:
+            return  # forsaken: the next LOCK does not name it, which frees it
+        if event is Event.GRANTED and own.state is State.HELD:
+            party.granted(answer)
+        elif event is Event.GRANTED or (event is Event.RENEWED and own.state is State.RELEASING):
+            self.changed(own, urgent=True)
+        elif event is Event.RENEWED:
+            self._changed[own] = None
+        elif event is Event.STALE:
+            log.warning("queue.fenced", group=own.group, queue=str(own.queue), epoch=sent.epoch, by="LOCK", verdict=answer.verdict.name)
+            party.lost(fenced=True)
+            self.trigger()
+        elif answer.verdict in (Verdict.NOT_YOURS, Verdict.REFUSED):
+            log.info("lock.refused", group=own.group, queue=str(own.queue), verdict=answer.verdict.name, remark=answer.remark)
+        party.answered()
+
+    # ---------------------------------------------------------------------------------------------------------------- SYNC
+
+    def _send_sync(self, now_ms: int) -> None:
+        items: list[SyncItem] = []
+        sent: list[Sent] = []
+        for own in self._changed:
+            item = own.sync_item()
+            if item is not None:
+                items.append(item)
+                sent.append(own.sync_sent(item))
+        self._changed.clear()
+        if not items:
+            self._sync.calm()
+            return
+        stamp = self.proof.sent(now_ms)
+        self._sync.sent(now_ms)
+        self._request(RequestCode.SYNC, SyncBody(tuple(items)), ANSWER_TIMEOUT_MS, lambda future: self._sync_answered(future, stamp, sent))
+
+    def _sync_answered(self, future: "asyncio.Future[Command]", stamp: Stamp, sent: list[Sent]) -> None:
+        response = self._read(future, stamp.connection, "SYNC")
+        if stamp.connection != self._connection:
+            return
+        try:
+            if response is None:
+                raise RemoteProtocolError("SYNC was refused")  # the next LOCK offers everything again
+            reply = decode_body(SyncReply, response.body)
+            if len(reply.items) != len(sent):
+                raise RemoteProtocolError(f"SYNC of {len(sent)} queues was answered for {len(reply.items)}")
+        except RemoteProtocolError as error:
+            self.link.reconnect(str(error))
+            return
+        self._sync.answered()
+        self._proven(stamp)
+        for one, answer in zip(sent, reply.items, strict=True):
+            own = one.owner
+            party = self._parties.get(own)
+            event = own.sync_answered(one, answer)
+            if party is None:
+                continue
+            if event is Event.STALE:
+                facts = {"verdict": answer.verdict.name, "remark": answer.remark, "offset": one.offset}
+                log.warning("queue.fenced", group=own.group, queue=str(own.queue), epoch=one.epoch, by="SYNC", **facts)
+                party.lost(fenced=True)
+                self.trigger()
+            elif event is Event.ANSWERED and one.release:
+                party.lost(fenced=False)
+                self.trigger()
+            party.answered()
+        self._hear(reply.versions)
+        self.pump_soon()
+
+    def _send_proof(self, now_ms: int) -> None:
+        stamp = self.proof.sent(now_ms, empty=True)
+        self._request(RequestCode.SYNC, SyncBody(), ANSWER_TIMEOUT_MS, lambda future: self._proof_answered(future, stamp))
+
+    def _proof_answered(self, future: "asyncio.Future[Command]", stamp: Stamp) -> None:
+        response = self._read(future, stamp.connection, "empty SYNC")
+        if response is None:
+            return
+        try:
+            reply = decode_body(SyncReply, response.body)
+        except RemoteProtocolError as error:
+            self.link.reconnect(str(error))
+            return
+        self._proven(stamp)
+        self._hear(reply.versions)
+        self.pump_soon()
+
+
+class Sessions:
+    """The broker sessions of one instance, shared by its consumers, and the groups they serve."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._sessions: dict[str, BrokerSession] = {}
+        self._groups: dict[str, GroupParty] = {}
+
+    def enter(self, group: str, party: GroupParty) -> None:
+        self._groups[group] = party
+
+    def leave(self, group: str) -> None:
+        """The group's queues are forsaken; the last group closes the sessions."""
+        self._groups.pop(group, None)
+        for session in self._sessions.values():
+            session.forsake(group)
+            if not self._groups:
+                session.close()
+        if not self._groups:
+            self._sessions.clear()
+
+    def proof_of(self, broker_name: str) -> Proof | None:
+        session = self._sessions.get(broker_name)
+        return None if session is None else session.proof
+
+    def of(self, link: BrokerLink) -> BrokerSession:
+        session = self._sessions.get(link.name)
+        if session is None:
+            session = self._sessions[link.name] = BrokerSession(link, self._host, self._groups)
+        return session

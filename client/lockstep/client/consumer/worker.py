@@ -1,0 +1,221 @@
+"""One queue at work: its ownership, and for each grant a holding: messages, a pull loop, a runner.
+
+A holding lives as long as its epoch is held: DRAINING and back to HELD keep its prefetched messages. When the epoch is gone the holding is
+dropped at once; a call that still runs ends in its own time, and until then the queue is not locked again.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from lockstep.client.consumer.config import ConsumerConfig
+from lockstep.client.consumer.events import ConsumerEvent, QueueAssigned, QueueGap, QueueRevoked
+from lockstep.client.consumer.health import QueueHealth
+from lockstep.client.consumer.listener import Fence, Listener, OrderlyContext
+from lockstep.client.consumer.loop_watch import LoopWatch
+from lockstep.client.consumer.orderly import consume
+from lockstep.client.consumer.ownership import QueueOwnership, State
+from lockstep.client.consumer.process_queue import FlowLimits, ProcessQueue
+from lockstep.client.consumer.pull_loop import pull
+from lockstep.client.consumer.session import BrokerSession
+from lockstep.protocol.bodies import LockAnswer, StartPolicy
+from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.tags import TagFilter
+from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.host import Host
+from lockstep.runtime.log import get_logger
+
+log = get_logger("client.consumer")
+
+
+@dataclass(slots=True)
+class Consumption:
+    """What all queues of one consumer share."""
+
+    group: str
+    config: ConsumerConfig
+    listener: Listener
+    listener_name: str
+    in_loop: bool
+    """The listener is awaited on the loop; else it runs in a daemon thread."""
+    filters: Mapping[str, TagFilter]
+    host: Host
+    tasks: Tasks
+    runs: Tasks
+    """The runners: they end when their listener lets them."""
+    watch: LoopWatch
+    tell: Callable[[ConsumerEvent], None]
+    start_policy: Callable[[str], StartPolicy]
+    heard_since: Callable[[str, int], None]
+    lapsed_subscription: Callable[[], None]
+    """A broker does not know the group's subscription: heartbeat."""
+    finished: Callable[["QueueWorker"], None]
+    paused: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Holding:
+    """One grant at work. `alive` until its epoch is gone."""
+
+    epoch: int
+    fence: Fence
+    messages: ProcessQueue
+    alive: bool = True
+    blocked: bool = False
+    """Attempts are exhausted: no call until `resume()` or the next grant."""
+    pull_waits: bool = False
+    warned: bool = False
+    """Of uncommitted messages that fill the queue's share."""
+    run_wake: asyncio.Event = field(default_factory=asyncio.Event)
+    pull_wake: asyncio.Event = field(default_factory=asyncio.Event)
+    pull_task: "asyncio.Task[None] | None" = None
+    run_task: "asyncio.Task[None] | None" = None
+
+    def wake(self) -> None:
+        self.run_wake.set()
+        self.pull_wake.set()
+
+
+class QueueWorker:
+    """The session's QueueParty for one queue of one consumer."""
+
+    __slots__ = ("_run_tasks", "call", "call_started_ms", "given_up_call", "holding", "own", "queue", "session", "use")
+
+    def __init__(self, queue: MessageQueue, session: BrokerSession, use: Consumption) -> None:
+        self.queue = queue
+        self.own = QueueOwnership(use.group, queue)
+        self.session = session
+        self.use = use
+        self.holding: Holding | None = None
+        self.call: OrderlyContext | None = None
+        """The running call's context."""
+        self.call_started_ms = 0
+        self.given_up_call = False
+        """The running call was told to end by cancelling its task."""
+        self._run_tasks: dict[asyncio.Task[None], None] = {}
+
+    def __repr__(self) -> str:
+        return f"<QueueWorker {self.own!r}>"
+
+    # ---------------------------------------------------------------------------------------------------------------- plan
+
+    def want(self) -> None:
+        self.own.want()
+        self.session.add(self)
+        self.session.trigger()
+        if self.holding is not None:
+            self.holding.wake()
+
+    def unwant(self, drain_ms: int) -> None:
+        """Taken away by list or layout, or the consumer stops: drain, then release."""
+        self.own.unwant(self.use.host.clock.boot_ms(), drain_ms)
+        self.session.changed(self.own, urgent=True)
+        if self.own.state is State.DRAINING:
+            log.info("queue.draining", group=self.own.group, queue=str(self.queue), epoch=self.own.epoch, limit_ms=drain_ms)
+        self.look()
+
+    def resume(self) -> None:
+        """Look again after a pause; a blocked queue gets one call more."""
+        if self.holding is not None:
+            self.holding.blocked = False
+            self.holding.wake()
+
+    def look(self) -> None:
+        """Forget the queue where nothing is left to say or hear."""
+        if self.own.done:
+            self.session.remove(self)
+            self.use.finished(self)
+
+    def abandon(self) -> None:
+        """The consumer ends without waiting for the running call."""
+        if self.holding is not None:
+            self.holding.alive = False
+            self.holding.wake()
+        self.cancel_soon()
+
+    def health(self, now_ms: int) -> QueueHealth:
+        own, holding = self.own, self.holding
+        return QueueHealth(
+            self.queue,
+            own.state.value,
+            own.epoch,
+            own.offset,
+            own.settled_offset,
+            own.attempts,
+            0 if holding is None else holding.messages.count,
+            now_ms - self.call_started_ms if own.running else None,
+            holding is not None and holding.blocked,
+        )
+
+    def running_tasks(self) -> "list[asyncio.Task[None]]":
+        return list(self._run_tasks)
+
+    # ------------------------------------------------------------------------------------------------- told by the session
+
+    def granted(self, answer: LockAnswer) -> None:
+        own, config = self.own, self.use.config
+        limits = FlowLimits(config.queue_count_max, config.queue_bytes_max, config.queue_span_max)
+        fence = Fence(own.group, self.queue.topic, self.queue.broker_name, self.queue.queue_id, answer.epoch)
+        self.holding = holding = Holding(answer.epoch, fence, ProcessQueue(answer.offset, answer.attempts, limits))
+        log.info(
+            "queue.assigned", group=own.group, queue=str(self.queue), epoch=answer.epoch, offset=answer.offset, attempts=answer.attempts
+        )
+        self.use.tell(QueueAssigned(self.queue, answer.epoch, answer.offset))
+        self.use.heard_since(self.queue.topic, answer.since)
+        self.gap(answer.gap_first, answer.gap_end)
+        name = f"{own.group} {self.queue}"
+        holding.pull_task = self.use.tasks.spawn(pull(self, holding), f"{name} pull")
+        holding.run_task = self.use.runs.spawn(consume(self, holding), f"{name} run")
+        self._run_tasks[holding.run_task] = None
+        holding.run_task.add_done_callback(self._run_ended)
+
+    def _run_ended(self, task: "asyncio.Task[None]") -> None:
+        self._run_tasks.pop(task, None)
+
+    def lost(self, fenced: bool) -> None:
+        holding, self.holding = self.holding, None
+        if holding is not None:
+            holding.alive = False
+            holding.messages.drop()
+            holding.run_wake.set()
+            if holding.pull_task is not None:
+                holding.pull_task.cancel()
+            if fenced:
+                self.cancel_soon()
+            log.info("queue.revoked", group=self.own.group, queue=str(self.queue), epoch=holding.epoch, fenced=fenced)
+            self.use.tell(QueueRevoked(self.queue, holding.epoch, fenced))
+        self.look()
+
+    def given_up(self) -> None:
+        self.cancel_soon()
+        facts = {"listener": self.use.listener_name, "started_ms_ago": self.use.host.clock.boot_ms() - self.call_started_ms}
+        log.warning("call.given_up", group=self.own.group, queue=str(self.queue), epoch=self.own.epoch, **facts)
+        if self.use.in_loop and self.holding is not None and self.holding.run_task is not None:
+            self.given_up_call = True
+            self.holding.run_task.cancel()
+
+    def cancel_soon(self) -> None:
+        if self.call is not None:
+            self.call.cancel()
+
+    def answered(self) -> None:
+        if self.holding is not None:
+            self.holding.wake()
+        self.look()
+
+    def start_policy(self, topic: str) -> StartPolicy:
+        return self.use.start_policy(topic)
+
+    # ------------------------------------------------------------------------------------------- told by pull loop and runner
+
+    def gap(self, first: int | None, end: int | None) -> None:
+        if first is not None and end is not None and first < end:
+            log.warning("queue.gap", group=self.own.group, queue=str(self.queue), first=first, end=end)
+            self.use.tell(QueueGap(self.queue, first, end))
+
+    def fenced(self, holding: Holding) -> None:
+        """A pull of this holding was answered STALE_EPOCH."""
+        if self.own.stale(holding.epoch):
+            log.warning("queue.fenced", group=self.own.group, queue=str(self.queue), epoch=holding.epoch, by="PULL")
+            self.lost(fenced=True)
+            self.session.trigger()
