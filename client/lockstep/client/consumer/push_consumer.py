@@ -230,7 +230,8 @@ class PushConsumer:
     async def stop(self) -> None:
         """Leave the group at once, drain each queue (`stop_timeout_ms`), release it with its final offset, close.
 
-        Called again it waits for the same. StateError when a listener of this consumer calls it: a queue can't drain while its listener waits for the drain.
+        Called again it waits for the same. StateError when a listener of this consumer calls it: a queue can't drain while its listener
+        waits for the drain.
         """
         if self.state is ConsumerState.NEW:
             self.state = ConsumerState.STOPPED

@@ -1,8 +1,8 @@
 """The session of one instance with one broker: LOCK, SYNC and proof of life for all its groups.
 
-RocketMQ: RebalanceImpl.lockAll, RemoteBrokerOffsetStore. One LOCK and one SYNC with items in flight, a proof of life an interval, one
-timer: `_pump` looks at the schedules (schedule.py) and the queues' machines (ownership.py), sends what is due and sets the timer to what is due
-next; answers, triggers and link changes lead back to it. Nothing here awaits.
+RocketMQ: RebalanceImpl.lockAll, RemoteBrokerOffsetStore. One LOCK and one SYNC with items in flight, a proof of life an interval, and one
+timer. `_pump` looks at the schedules (schedule.py) and the queues' machines (ownership.py), sends what is due and sets the timer to what
+is due next; answers, triggers and link changes lead back to it. Nothing here awaits.
 """
 
 import asyncio

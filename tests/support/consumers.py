@@ -1,0 +1,69 @@
+"""Listeners that write down their calls, and consumers that are stopped when the test is over."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from lockstep.client.consumer import ConsumeOrderlyStatus, ConsumerEvent, OrderlyContext, PushConsumer
+from lockstep.protocol.message import MessageExt
+from support.scripted_broker import ScriptedCluster, advance, settle
+
+S = ConsumeOrderlyStatus
+G = "billing"
+
+
+class Handled:
+    """A listener that writes down its calls and answers what it is told to."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[int, list[bytes], OrderlyContext]] = []
+        self.answers: list[Any] = []
+        self.gate: asyncio.Event | None = None
+        """While set and not open: calls wait in the listener."""
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [body for _, bodies, _ in self.calls for body in bodies]
+
+    async def __call__(self, messages: Sequence[MessageExt], context: OrderlyContext) -> S:
+        self.calls.append((context.queue.queue_id, [message.body for message in messages], context))
+        if self.gate is not None:
+            await self.gate.wait()
+        answer = self.answers.pop(0) if self.answers else S.SUCCESS
+        if isinstance(answer, BaseException):
+            raise answer
+        if callable(answer):
+            answer = answer(context)
+        return answer  # type: ignore[no-any-return]
+
+
+@asynccontextmanager
+async def consuming(
+    cluster: ScriptedCluster, handled: Callable[..., Any], *, expression: str = "*", **options: Any
+) -> AsyncIterator[PushConsumer]:
+    consumer = PushConsumer(G, nameserver=cluster.nameserver, host=cluster.host, **options)
+    for topic in cluster.layouts:
+        consumer.subscribe(topic, expression)
+    consumer.orderly(handled)
+    await consumer.start()
+    await settle()
+    try:
+        yield consumer
+    finally:
+        stop = asyncio.ensure_future(consumer.stop())
+        while not stop.done():
+            await advance(0.05)
+
+
+def events(consumer: PushConsumer) -> list[ConsumerEvent]:
+    told: list[ConsumerEvent] = []
+    consumer.on_event(told.append)
+    return told
+
+
+async def stopped(consumer: PushConsumer) -> None:
+    stop = asyncio.ensure_future(consumer.stop())
+    while not stop.done():
+        await advance(0.05)
+    await stop

@@ -1,0 +1,511 @@
+"""The session with a broker, in virtual time: proof of life, LOCK, SYNC, fences, rebalance. Each interleaving was a hole once."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from lockstep.client.consumer import OrderlyContext, PushConsumer, QueueRevoked
+from lockstep.protocol.bodies import LockAnswer, LockItem, SyncAnswer, SyncItem, Verdict
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.message import MessageExt
+from lockstep.protocol.queue import MessageQueue
+from support.consumers import G, Handled, S, consuming, events, stopped
+from support.scripted_broker import Lock, advance, scripted_cluster, settle
+
+pytestmark = pytest.mark.frozen_clock
+
+LOCK, SYNC = RequestCode.LOCK_BATCH_MQ, RequestCode.SYNC
+EMPTY_SYNC = -RequestCode.SYNC
+QUEUE_0 = MessageQueue("orders", "a", 0)
+
+
+# --------------------------------------------------------------------------------------------------------------- proof of life
+
+
+async def test_an_empty_sync_leaves_every_third_of_the_grace_while_a_queue_is_held() -> None:
+    async with scripted_cluster() as cluster, consuming(cluster, Handled()):
+        a = cluster["a"]
+        await advance(1.5)  # the LOCK after the first second proves life too
+        before = len(a.bodies(SYNC))
+        await advance(6)
+        assert len(a.bodies(SYNC)) - before == 6
+        assert len(a.server.endpoints) == 1
+
+
+async def test_an_empty_sync_leaves_every_5_s_while_nothing_is_held() -> None:
+    async with scripted_cluster() as cluster:
+        a = cluster["a"]
+        a.lists_only[G] = ["zz"]
+        async with consuming(cluster, Handled()):
+            await advance(1.5)
+            before = len(a.bodies(SYNC))
+            await advance(15)
+            assert 2 <= len(a.bodies(SYNC)) - before <= 3
+
+
+async def test_proof_of_life_overtakes_a_commit_that_waits_for_the_disk() -> None:
+    async with scripted_cluster() as cluster:
+        a, handled = cluster["a"], Handled()
+        async with consuming(cluster, handled):
+            a.mute.add(SYNC)
+            a.store("orders", 0, [b"0"])
+            await advance(8)
+            a.store("orders", 0, [b"1"])
+            await settle()
+            assert handled.bodies == [b"0", b"1"]
+            assert len(a.server.endpoints) == 1
+            a.answer_kept()
+            await advance(0.3)
+            assert a.committed(G, "orders", 0) == 2
+
+
+async def test_no_more_than_one_sync_with_items_is_in_flight() -> None:
+    async with scripted_cluster() as cluster:
+        a = cluster["a"]
+        async with consuming(cluster, Handled()):
+            a.mute.add(SYNC)
+            for i in range(5):
+                a.store("orders", 0, [b"%d" % i])
+                await advance(0.3)
+            assert len([body for body in a.bodies(SYNC) if body.items]) == 1
+            a.answer_kept()
+            await advance(0.3)
+            assert [item.offset for item in a.sync_items()] == [1, 5]
+
+
+async def test_past_proven_and_grace_no_batch_starts_cancelled_is_set_and_what_was_fetched_is_kept() -> None:
+    async with scripted_cluster() as cluster:
+        a, handled = cluster["a"], Handled()
+        a.store("orders", 0, [b"0", b"1", b"2"])
+        async with consuming(cluster, handled):
+            handled.gate = asyncio.Event()
+            a.store("orders", 1, [b"x", b"y"])
+            await advance(1.2)
+            a.mute |= {SYNC, EMPTY_SYNC, LOCK, RequestCode.HEART_BEAT}
+            a.store("orders", 0, [b"3"])
+            proven_at = max(seen.at_ms for seen in a.seen if seen.code in (SYNC, LOCK))
+            clock = cluster.host.clock
+            context = handled.calls[3][2]
+            while clock.boot_ms() < proven_at + 2_480:
+                assert not context.cancelled.is_set()
+                await advance(0.01)
+            await advance(0.05)
+            assert context.cancelled.is_set()
+            handled.gate.set()
+            await settle()
+            assert handled.bodies == [b"0", b"1", b"2", b"x", b"3"]  # y was fetched, and waits
+            pulls = len(a.bodies(RequestCode.PULL_MESSAGE))
+            a.answer_kept()
+            await advance(0.5)
+            assert handled.bodies[-1] == b"y"
+            assert not [header for header in a.bodies(RequestCode.PULL_MESSAGE)[pulls:] if header.queue_id == 1 and header.queue_offset < 2]
+
+
+async def test_a_result_that_ends_past_the_deadline_is_still_offered_with_its_epoch() -> None:
+    async with scripted_cluster() as cluster:
+        a, handled = cluster["a"], Handled()
+        handled.gate = asyncio.Event()
+        a.store("orders", 0, [b"0"])
+        async with consuming(cluster, handled):
+            a.mute |= {SYNC, EMPTY_SYNC, LOCK}
+            await advance(2.8)
+            handled.gate.set()
+            await advance(0.01)
+            a.cut()
+            a.mute.clear()
+            await advance(1.2)
+            locks = [items for items in a.lock_items() if any(item.epoch for item in items)]
+            assert LockItem(G, "orders", 0, 1, 1, 0) in locks[-1]
+            assert a.committed(G, "orders", 0) == 1
+
+
+async def test_one_empty_sync_unanswered_for_the_grace_closes_the_connection_and_reconnects() -> None:
+    async with scripted_cluster() as cluster, consuming(cluster, Handled()):
+        a = cluster["a"]
+        await advance(1.5)
+        first = a.bodies(RequestCode.HEART_BEAT)[-1].connection
+        asked_at = len(a.seen)
+        a.mute |= {EMPTY_SYNC}
+        while not any(seen.code == SYNC for seen in a.seen[asked_at:]):
+            await advance(0.01)
+        await advance(2.9)
+        assert a.bodies(RequestCode.HEART_BEAT)[-1].connection == first
+        await advance(0.5)
+        assert a.bodies(RequestCode.HEART_BEAT)[-1].connection == first + 1
+
+
+async def test_on_a_new_connection_nothing_is_proven_until_its_first_lock_is_answered() -> None:
+    async with scripted_cluster() as cluster:
+        a, handled = cluster["a"], Handled()
+        async with consuming(cluster, handled):
+            handled.gate = asyncio.Event()
+            a.store("orders", 0, [b"0", b"1"])
+            await settle()
+            a.mute |= {LOCK}
+            a.cut()
+            await advance(6)
+            handled.gate.set()
+            await advance(2)
+            assert a.bodies(SYNC)  # answered all the while
+            assert handled.bodies == [b"0"]
+            a.answer_kept()
+            await settle()
+            assert handled.bodies == [b"0", b"1"]
+
+
+# --------------------------------------------------------------------------------------------------------------- LOCK and SYNC
+
+
+async def test_after_a_reconnect_one_lock_names_everything_held_with_epoch_offset_and_attempts() -> None:
+    async with scripted_cluster() as cluster:
+        a, handled = cluster["a"], Handled()
+        handled.answers = [S.SUCCESS, S.SUSPEND_CURRENT_QUEUE_A_MOMENT]
+        async with consuming(cluster, handled):
+            a.mute.add(SYNC)
+            a.store("orders", 0, [b"0", b"1"])
+            await settle()
+            a.cut()
+            a.mute.clear()
+            locks = len(a.lock_items())
+            await advance(0.5)
+            assert a.lock_items()[locks] == (LockItem(G, "orders", 0, 1, 1, 1), LockItem(G, "orders", 1, 1, 0, 0))
+            order = [seen.code for seen in a.seen]
+            assert order[-1] != RequestCode.HEART_BEAT
+            last_beat = len(order) - 1 - order[::-1].index(RequestCode.HEART_BEAT)
+            assert order[last_beat + 1] == LOCK
+            assert a.progress[G, "orders", 0] == (1, 1)
+
+
+async def test_lock_leaves_after_a_second_and_every_20_s() -> None:
+    async with scripted_cluster() as cluster, consuming(cluster, Handled()):
+        a = cluster["a"]
+        assert len(a.lock_items()) == 1
+        await advance(0.9)
+        assert len(a.lock_items()) == 1
+        await advance(0.2)
+        assert len(a.lock_items()) == 2
+        await advance(19.8)
+        assert len(a.lock_items()) == 2
+        await advance(0.3)
+        assert len(a.lock_items()) == 3
+
+
+async def test_a_trigger_during_a_lock_sends_one_more_after_the_answer() -> None:
+    async with scripted_cluster() as cluster:
+        a = cluster["a"]
+        async with consuming(cluster, Handled()):
+            a.mute.add(LOCK)
+            a.free(G, "orders", 0)
+            await advance(0.1)
+            a.free(G, "orders", 0)
+            await advance(0.1)
+            assert len(a.lock_items()) == 2
+            a.answer_kept()
+            await advance(0.05)
+            assert len(a.lock_items()) == 3
+
+
+async def test_a_queue_that_somebody_holds_is_acquired_when_it_is_free() -> None:
+    async with scripted_cluster() as cluster:
+        a, handled = cluster["a"], Handled()
+        a.store("orders", 0, [b"0"])
+        a.locks[G, "orders", 0] = Lock("another", 4)
+        async with consuming(cluster, handled):
+            assert handled.bodies == []
+            a.free(G, "orders", 0)
+            await advance(0.05)
+            assert handled.bodies == [b"0"]
+            assert handled.calls[0][2].fence.epoch == 5
+
+
+async def test_a_stale_commit_drops_the_queue_and_what_was_fetched_and_acquires_it_anew() -> None:
+    async with scripted_cluster() as cluster:
+        a, handled = cluster["a"], Handled()
+        handled.gate = asyncio.Event()
+        a.store("orders", 0, [b"0", b"1"])
+        async with consuming(cluster, handled) as consumer:
+            told = events(consumer)
+            a.locks[G, "orders", 0].epoch += 1
+            a.locks[G, "orders", 0].holder = None
+            a.progress[G, "orders", 0] = (1, 0)
+            handled.gate.set()
+            handled.gate = None
+            await advance(0.2)
+            assert told[0] == QueueRevoked(QUEUE_0, 1, True)
+            assert handled.bodies[-1] == b"1"
+            assert handled.calls[-1][2].fence.epoch == 3
+            assert a.committed(G, "orders", 0) >= 1
+
+
+async def test_a_stale_pull_drops_the_queue_and_cancels_the_running_call() -> None:
+    async with scripted_cluster() as cluster:
+        a, handled = cluster["a"], Handled()
+        handled.gate = asyncio.Event()
+        async with consuming(cluster, handled) as consumer:
+            told = events(consumer)
+            a.store("orders", 0, [b"0"])
+            await settle()
+            a.steal(G, "orders", 0)
+            await settle()
+            assert told == [QueueRevoked(QUEUE_0, 1, True)]
+            assert handled.calls[0][2].cancelled.is_set()
+            a.free(G, "orders", 0)
+            await advance(0.1)
+            assert a.locks[G, "orders", 0].holder is None, "not locked again while the old listener runs"
+            handled.gate.set()
+            await advance(0.1)
+            assert a.locks[G, "orders", 0].holder == a.me()
+            assert [context.fence.epoch for _, _, context in handled.calls] == [1, 3]
+            assert not [item for item in a.sync_items() if item.epoch == 1 and item.queue_id == 0], "a void result is not offered"
+
+
+async def test_a_plain_listener_that_outlives_its_epoch_keeps_the_queue_unlocked() -> None:
+    async with scripted_cluster() as cluster:
+        a = cluster["a"]
+        finish: list[bool] = []
+        started: list[int] = []
+
+        def plain(messages: Sequence[MessageExt], context: OrderlyContext) -> S:
+            started.append(context.fence.epoch)
+            while not finish:
+                if context.cancelled.is_set() and finish:
+                    break
+            return S.SUCCESS
+
+        a.store("orders", 0, [b"0"])
+        async with consuming(cluster, plain):
+            while not started:
+                await settle()
+            a.steal(G, "orders", 0)
+            a.free(G, "orders", 0)
+            await advance(0.2)
+            assert a.locks[G, "orders", 0].holder is None
+            finish.append(True)
+            while len(started) < 2:
+                await advance(0.01)
+            assert started == [1, 3]
+
+
+async def test_a_refused_commit_drops_the_queue_and_acquires_it_anew() -> None:
+    async with scripted_cluster() as cluster:
+        a, handled = cluster["a"], Handled()
+        async with consuming(cluster, handled):
+            a.sync_script.append(lambda item: SyncAnswer(Verdict.REFUSED, item.epoch, "beyond the end"))
+            a.store("orders", 0, [b"0"])
+            await advance(0.3)
+            assert handled.bodies == [b"0", b"0"]
+            assert [context.fence.epoch for _, _, context in handled.calls] == [1, 2]
+
+
+async def test_a_lock_refused_as_a_whole_is_asked_again_after_a_second() -> None:
+    async with scripted_cluster() as cluster:
+        a, handled = cluster["a"], Handled()
+        a.store("orders", 0, [b"0"])
+        a.mute.add(LOCK)
+        async with consuming(cluster, handled):
+            (command, endpoint), *_ = a.kept
+            a.kept.clear()
+            a.mute.clear()
+            endpoint.send(command.reply(ResponseCode.SYSTEM_BUSY, "full lane"))
+            await advance(0.9)
+            assert handled.bodies == []
+            await advance(0.2)
+            assert handled.bodies == [b"0"]
+
+
+async def test_answers_that_do_not_fit_their_request_end_the_connection() -> None:
+    async with scripted_cluster() as cluster:
+        a, handled = cluster["a"], Handled()
+        a.mute.add(LOCK)
+        async with consuming(cluster, handled):
+            (command, endpoint), *_ = a.kept
+            a.kept.clear()
+            a.mute.clear()
+            endpoint.send(command.reply(body=b"\x81"))
+            await advance(1)
+            assert [body.connection for body in a.bodies(RequestCode.HEART_BEAT)][-1] > 0
+            assert a.locks[G, "orders", 0].holder == a.me()
+
+
+async def test_two_groups_of_one_loop_share_one_session_and_one_lock() -> None:
+    async with scripted_cluster() as cluster:
+        a, mine, other = cluster["a"], Handled(), Handled()
+        async with consuming(cluster, mine):
+            second = PushConsumer("audit", nameserver=cluster.nameserver, host=cluster.host).subscribe("orders")
+            second.orderly(other)
+            await second.start()
+            await advance(0.05)
+            a.store("orders", 0, [b"0"])
+            await settle()
+            assert (mine.bodies, other.bodies) == ([b"0"], [b"0"])
+            assert {item.group for item in a.lock_items()[-1]} == {G, "audit"}
+            assert len(a.server.endpoints) == 1
+            await stopped(second)
+            await advance(0.1)
+            a.store("orders", 0, [b"1"])
+            await settle()
+            assert (mine.bodies, other.bodies) == ([b"0", b"1"], [b"0"])
+
+
+async def test_two_consumers_of_one_group_in_one_loop_share_the_queues() -> None:
+    async with scripted_cluster() as cluster:
+        a, first, second = cluster["a"], Handled(), Handled()
+        async with consuming(cluster, first), consuming(cluster, second):
+            await advance(1.5)
+            assert len({lock.holder for lock in a.locks.values()}) == 2
+            a.store("orders", 0, [b"0"])
+            a.store("orders", 1, [b"1"])
+            await settle()
+            assert sorted([*first.bodies, *second.bodies]) == [b"0", b"1"]
+            assert len(first.bodies) == 1
+
+
+# ------------------------------------------------------------------------------------------------------------------- rebalance
+
+
+async def test_a_queue_taken_away_drains_and_is_released_with_its_final_offset() -> None:
+    async with scripted_cluster() as cluster:
+        a, handled = cluster["a"], Handled()
+        handled.gate = asyncio.Event()
+        a.store("orders", 0, [b"0", b"1"])
+        async with consuming(cluster, handled):
+            a.set_members(G, a.me(), "!first")
+            await advance(0.2)
+            assert a.locks[G, "orders", 0].holder == a.me()
+            handled.gate.set()
+            await advance(0.02)
+            assert SyncItem(G, "orders", 0, 1, None, 1, 0, True) in a.sync_items()
+            assert handled.bodies == [b"0"]
+            assert a.locks[G, "orders", 1].holder == a.me()
+
+
+async def test_a_draining_queue_that_comes_back_goes_on_with_its_epoch() -> None:
+    async with scripted_cluster() as cluster:
+        a, handled = cluster["a"], Handled()
+        handled.gate = asyncio.Event()
+        a.store("orders", 0, [b"0", b"1"])
+        async with consuming(cluster, handled):
+            a.set_members(G, a.me(), "!first")
+            await advance(0.2)
+            a.set_members(G, a.me())
+            await advance(0.2)
+            handled.gate.set()
+            await advance(0.02)
+            assert handled.bodies == [b"0", b"1"]
+            assert {context.fence.epoch for _, _, context in handled.calls} == {1}
+            assert not [item for item in a.sync_items() if item.release]
+
+
+async def test_a_release_on_the_way_is_awaited_before_the_queue_is_acquired_anew() -> None:
+    async with scripted_cluster() as cluster:
+        a = cluster["a"]
+        async with consuming(cluster, Handled()):
+            a.mute.add(SYNC)
+            a.set_members(G, a.me(), "!first")
+            await advance(0.2)
+            assert a.sync_items()[-1].release
+            locks = len(a.lock_items())
+            a.set_members(G, a.me())
+            await advance(0.3)
+            assert not [item for items in a.lock_items()[locks:] for item in items if item.queue_id == 0]
+            a.answer_kept()
+            await advance(0.1)
+            assert a.locks[G, "orders", 0].epoch == 2
+            assert a.locks[G, "orders", 0].holder == a.me()
+
+
+async def test_a_release_lost_with_its_connection_is_named_by_the_next_lock_and_sent_again() -> None:
+    async with scripted_cluster() as cluster:
+        a = cluster["a"]
+        async with consuming(cluster, Handled()):
+            a.mute.add(SYNC)
+            a.set_members(G, a.me(), "!first")
+            await advance(0.2)
+            a.kept.clear()
+            a.mute.clear()
+            locks = len(a.lock_items())
+            a.cut()
+            await advance(0.5)
+            assert LockItem(G, "orders", 0, 1, 0, 0) in a.lock_items()[locks]
+            assert a.locks[G, "orders", 0].holder is None
+            assert len([item for item in a.sync_items() if item.release]) == 2
+
+
+async def test_a_grant_that_arrives_for_a_queue_no_longer_wanted_is_released_at_once() -> None:
+    async with scripted_cluster() as cluster:
+        a, handled = cluster["a"], Handled()
+        a.store("orders", 0, [b"0"])
+        a.mute.add(LOCK)
+        async with consuming(cluster, handled):
+            a.set_members(G, a.me(), "!first")
+            await settle()
+            a.answer_kept()
+            await advance(0.05)
+            assert handled.bodies == []
+            assert SyncItem(G, "orders", 0, 1, None, 0, 0, True) in a.sync_items()
+            assert a.locks[G, "orders", 0].holder is None
+
+
+async def test_a_list_without_me_is_no_list() -> None:
+    async with scripted_cluster() as cluster:
+        a, handled = cluster["a"], Handled()
+        async with consuming(cluster, handled):
+            a.lists_only[G] = ["zz"]
+            a.set_members(G, *a.members[G])
+            beats = len(a.bodies(RequestCode.HEART_BEAT))
+            await advance(3)
+            assert len(a.bodies(RequestCode.HEART_BEAT)) > beats
+            a.store("orders", 0, [b"0"])
+            a.store("orders", 1, [b"1"])
+            await settle()
+            assert sorted(handled.bodies) == [b"0", b"1"]
+            assert not [item for item in a.sync_items() if item.release]
+
+
+async def test_a_lost_notice_heals_within_a_second_by_the_version_in_sync() -> None:
+    async with scripted_cluster() as cluster, consuming(cluster, Handled()):
+        a = cluster["a"]
+        await advance(2)
+        a.set_members(G, a.me(), "!first", notify=False)
+        await advance(1.1)
+        assert a.locks[G, "orders", 0].holder is None
+
+
+async def test_not_yours_asks_for_the_list_that_the_broker_has() -> None:
+    async with scripted_cluster() as cluster:
+        a = cluster["a"]
+
+        def not_yours(item: LockItem) -> LockAnswer | None:
+            return LockAnswer(G, "orders", item.queue_id, Verdict.NOT_YOURS) if item.queue_id == 0 else None
+
+        a.lock_script.append(not_yours)
+        async with consuming(cluster, Handled()) as consumer:
+            a.set_members(G, a.me(), "!first", notify=False)
+            await advance(1.2)
+            assert [(queue.queue.queue_id, queue.state) for queue in consumer.health().queues] == [(1, "held")]
+
+
+async def test_a_nameserver_that_forgot_everything_takes_nothing() -> None:
+    async with scripted_cluster() as cluster, consuming(cluster, Handled()):
+        a = cluster["a"]
+        cluster.layouts.clear()
+        await advance(65)
+        assert not [item for item in a.sync_items() if item.release]
+        assert {lock.epoch for lock in a.locks.values()} == {1}
+
+
+async def test_a_listener_that_blocks_the_loop_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    async with scripted_cluster() as cluster:
+        loop = asyncio.get_running_loop()
+
+        async def blocking(messages: Sequence[MessageExt], context: OrderlyContext) -> S:
+            loop.stall(1.5)  # type: ignore[attr-defined]
+            return S.SUCCESS
+
+        async with consuming(cluster, blocking):
+            cluster["a"].store("orders", 0, [b"0"])
+            await advance(0.5)
+    told = [record.getMessage() for record in caplog.records if record.getMessage().startswith("loop.was_blocked")]
+    assert len(told) == 1
+    assert "blocking" in told[0]
