@@ -1,13 +1,13 @@
 """Every command under its name."""
 
 import typer
-from lockstep.admin.commands.up import up_command
 
 from lockstep.admin import cli
 from lockstep.admin.commands import group, message, topic
 from lockstep.admin.commands.cluster import cluster_command
 from lockstep.admin.commands.send import send_command
 from lockstep.admin.commands.tail import tail_command
+from lockstep.admin.commands.up import up_command
 
 PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 

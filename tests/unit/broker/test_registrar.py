@@ -9,11 +9,15 @@ import pytest
 from lockstep.broker.registrar import ROUNDS_MAX, BrokerCard, Registrar, RegistrationRefused, Standing
 from lockstep.nameserver.app import Nameserver
 from lockstep.nameserver.config import NameserverConfig
+from lockstep.protocol.bodies import RegisterReply
+from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.layouts import LayoutTable
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.dispatch import HELD, Dispatcher, Outcome, Request, handles
 from lockstep.runtime.host import Host
+from lockstep.runtime.server import Server
 from support.until import until
 
 HOST = Host.real()
@@ -128,6 +132,57 @@ async def test_one_refusal_outweighs_another_nameservers_acceptance() -> None:
         async with running(Broker([empty.address, taken.address], store="b" * 32, port=2)) as second:
             with pytest.raises(RegistrationRefused, match=taken.address):
                 await second.registrar.accepted()
+
+
+class SlowNameserver:
+    """Answers no registration before it is told to."""
+
+    def __init__(self) -> None:
+        self.asked: list[Request] = []
+
+    @handles(RequestCode.REGISTER_BROKER)
+    def register(self, request: Request) -> Outcome:
+        self.asked.append(request)
+        return HELD
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+async def test_a_nameserver_that_has_not_answered_yet_is_waited_for(refuses: bool) -> None:
+    slow = SlowNameserver()
+    server = Server(HOST, {"internal": ("127.0.0.1", 0)}, Dispatcher([slow]))
+    await server.start()
+    address = server.addresses["internal"]
+    async with nameserver() as quick, running(Broker([quick.address, address])) as broker:
+        accepted = broker.tasks.spawn(broker.registrar.accepted(), "accepted")
+        await standing(broker, quick.address, Standing.ACCEPTED)
+        await until(lambda: len(slow.asked) == 1)
+        assert not accepted.done()
+        request = slow.asked[0]
+        code = ResponseCode.BROKER_NAME_TAKEN if refuses else ResponseCode.SUCCESS
+        request.endpoint.send(request.reply(body=RegisterReply(()), code=code, remark="taken"))
+        await asyncio.wait([accepted])
+        assert isinstance(accepted.exception(), RegistrationRefused) == refuses
+    await server.close()
+
+
+async def test_a_nameserver_that_never_answers_holds_the_start_up_for_its_time_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lockstep.broker.registrar.SETTLE_MS", 1)
+    server = Server(HOST, {"internal": ("127.0.0.1", 0)}, Dispatcher([SlowNameserver()]))
+    await server.start()
+    address = server.addresses["internal"]
+    async with nameserver() as quick, running(Broker([quick.address, address])) as broker:
+        await broker.registrar.accepted()
+        assert broker.registrar.standings() == {quick.address: Standing.ACCEPTED, address: Standing.PENDING}
+    await server.close()
+
+
+async def test_a_registrar_whose_tasks_are_cancelled_leaves_nothing_behind() -> None:
+    async with nameserver() as served:
+        broker = Broker([served.address])
+        broker.registrar.start()
+        await broker.registrar.accepted()
+        await broker.tasks.cancel_all()
+        await until(lambda: served.table.registered() == ())
 
 
 async def test_a_nameserver_that_is_down_keeps_nobody_from_serving() -> None:

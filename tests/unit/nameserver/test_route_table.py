@@ -192,6 +192,14 @@ def test_a_routed_broker_stays_routed_while_it_learns_a_new_topic() -> None:
     assert registered(table) == {"broker-a": True, "broker-b": True}
 
 
+def test_a_broker_that_restarted_without_a_layout_is_not_routed_until_it_has_it() -> None:
+    table = RouteTable()
+    table.register(said(term=10, layouts=(layout(),)), 1, 0)
+    assert not table.register(said(term=11), 2, 1).routed
+    assert registered(table) == {"broker-a": False}
+    assert table.register(said(term=11, layouts=(layout(),)), 2, 2).routed
+
+
 def test_a_deleted_topic_has_no_route_and_its_deletion_is_told_to_who_lacks_it() -> None:
     table = RouteTable()
     table.register(said(layouts=(layout(),)), 1, 0)
