@@ -1,0 +1,8 @@
+"""docs/wire.md says what the code says."""
+
+from support.wire_page import PAGE, rewritten
+
+
+def test_the_tables_of_the_wire_page_are_those_of_the_code() -> None:
+    text = PAGE.read_text()
+    assert rewritten(text) == text, "run: PYTHONPATH=tests python tests/support/wire_page.py"
