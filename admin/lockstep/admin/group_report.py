@@ -21,7 +21,8 @@ class QueueLine:
     lag: int
     committed_ago_ms: int | None
     attempts: int
-    generation: int
+    generation: str
+    """A string, as the epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ def _queue(broker: str, queue: QueueStatus) -> QueueLine:
         max(0, queue.max_offset - (committed or 0)),
         queue.committed_ago_ms,
         queue.attempts,
-        queue.generation,
+        str(queue.generation),
     )
 
 

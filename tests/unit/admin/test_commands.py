@@ -182,7 +182,7 @@ def test_group_show_answers_is_it_working(lockstep: Any) -> None:
     assert [(m["client_id"], m["session"], m["missing_at"]) for m in shown["members"]] == [(SESSION.client_id, "89abcdef", ["broker-b"])]
     assert (shown["ordered"], shown["lag"]) == (True, 17)
     table = lockstep("group", "show", "billing").out
-    assert table.splitlines()[0] == "group billing: ordered, 1 members, lag 17"
+    assert table.splitlines()[0] == "group billing: ordered, members: 1, lag: 17"
     for word in (SESSION.client_id, "89abcdef", "orders: created || paid", "1.5 s"):
         assert word in table
 

@@ -79,8 +79,8 @@ async def _status(admin: AdminClient, broker: BrokerAddress, group: str) -> Grou
 
 
 def _print(made: GroupReport) -> None:
-    order = {None: "no members", True: "ordered", False: "concurrent"}[made.ordered]
-    print(f"group {made.group}: {order}, {len(made.members)} members, lag {made.lag}")
+    order = {None: "no contract", True: "ordered", False: "concurrent"}[made.ordered]
+    print(f"group {made.group}: {order}, members: {len(made.members)}, lag: {made.lag}")
     print_table(
         ["topic", "broker", ">queue", "owner", ">epoch", ">lease left", ">committed", ">max", ">lag", ">last commit", ">attempts"],
         [
