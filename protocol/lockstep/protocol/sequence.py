@@ -5,7 +5,7 @@
     40  16  producer epoch
     56  16  first sequence of the frame
     72  6   count of records
-    78  1   flags: bit 0 = the producer knows of no earlier frame in this scope
+    78  1   flags: bit 0 = the producer knows of no earlier frame in this scope, bit 1 = its id was given, not drawn at its start
     79  8   running CRC-32 of everything in the scope since sequence 0, up to and including this frame
 
 All digits are lower-case hex, unsigned. The CRC is taken of the records as sent: the broker's fields zero, these 8 digits as '0'. It is
@@ -29,7 +29,7 @@ STAMP_BYTES = len(STAMP_HEAD) + SEQUENCE_DIGITS + 1
 """What `stamp` adds to a record that has other properties (its 0x02 included)."""
 
 _ZERO_DIGITS = b"00000000"
-_PATTERN = re.compile(rb"([0-9a-f]{32})([0-9a-f]{8})([0-9a-f]{16})([0-9a-f]{16})([0-9a-f]{6})([01])([0-9a-f]{8})")
+_PATTERN = re.compile(rb"([0-9a-f]{32})([0-9a-f]{8})([0-9a-f]{16})([0-9a-f]{16})([0-9a-f]{6})([0-3])([0-9a-f]{8})")
 _PRODUCER = re.compile(r"[0-9a-f]{32}")
 
 
@@ -45,6 +45,8 @@ class FrameSequence:
     first_known: bool
     """The producer knows of no earlier frame in this scope: taken even where the broker has no such scope and `first` > 0."""
     crc: int
+    given: bool = False
+    """The producer id was given (a query, a job): remembered for longer, it comes back."""
 
     @property
     def next(self) -> int:
@@ -53,9 +55,8 @@ class FrameSequence:
 
     def encode(self) -> str:
         """The property's value: 87 characters. Raises LocalProtocolError where a number does not fit its width."""
-        text = (
-            f"{self.producer_id}{self.partition:08x}{self.epoch:016x}{self.first:016x}{self.count:06x}{int(self.first_known)}{self.crc:08x}"
-        )
+        flags = self.first_known | self.given << 1
+        text = f"{self.producer_id}{self.partition:08x}{self.epoch:016x}{self.first:016x}{self.count:06x}{flags}{self.crc:08x}"
         if len(text) != SEQUENCE_DIGITS or not _PRODUCER.fullmatch(self.producer_id) or "-" in text:
             raise LocalProtocolError(f"{self}: a number or the producer id does not fit its fixed width")
         return text
@@ -67,7 +68,8 @@ class FrameSequence:
         if found is None:
             raise RemoteProtocolError(f"{LS_SEQ} has not the fixed form of {SEQUENCE_DIGITS} lower-case hex digits")
         producer_id, partition, epoch, first, count, flags, crc = found.groups()
-        return cls(producer_id.decode(), int(partition, 16), int(epoch, 16), int(first, 16), int(count, 16), flags == b"1", int(crc, 16))
+        numbers = int(partition, 16), int(epoch, 16), int(first, 16), int(count, 16)
+        return cls(producer_id.decode(), *numbers, flags in b"13", int(crc, 16), flags in b"23")
 
 
 def find_sequence(properties: bytes | bytearray | memoryview) -> FrameSequence | None:
@@ -115,13 +117,13 @@ def stamp(record: bytes, sequence: FrameSequence) -> bytes:
 
 def seal(records: list[bytes], sequence: FrameSequence, previous_crc: int) -> tuple[bytes, FrameSequence]:
     """(the frame's body, its sequence with the running CRC): `records` joined, the first one stamped. `sequence.crc` is ignored."""
-    first = bytearray(stamp(records[0], FrameSequence(*_without_crc(sequence), 0)))
+    first = bytearray(stamp(records[0], FrameSequence(*_without_crc(sequence), 0, sequence.given)))
     at = crc_digits_at(first)
     crc = zlib.crc32(first, previous_crc)
     for record in records[1:]:
         crc = zlib.crc32(record, crc)
     first[at : at + 8] = b"%08x" % crc
-    return b"".join((first, *records[1:])), FrameSequence(*_without_crc(sequence), crc)
+    return b"".join((first, *records[1:])), FrameSequence(*_without_crc(sequence), crc, sequence.given)
 
 
 def _without_crc(sequence: FrameSequence) -> tuple[str, int, int, int, int, bool]:

@@ -1,13 +1,13 @@
 """SequenceTable: a repeat gets its first answer, nothing is stored twice, nothing is left out (wire.md, "Idempotent sends")."""
 
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.broker.tables.sequence_table import IDLE_MS, TAKE, Place, Scope, SequenceTable, Verdict
+from lockstep.broker.tables.sequence_table import IDLE_GIVEN_MS, IDLE_MS, TAKE, Place, Scope, SequenceTable, Verdict
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.sequence import FrameSequence
 
@@ -115,13 +115,19 @@ def test_the_crc_to_go_on_from_is_that_of_the_last_frame_of_the_epoch() -> None:
     assert table.crc_before(SCOPE._replace(queue_id=9), frame(7, 1, first_known=True), now_ms=NOW_MS) is None
 
 
-@pytest.mark.parametrize(("idle_ms", "remembered"), [(IDLE_MS - 1, True), (IDLE_MS, True), (IDLE_MS + 1, False)])
-def test_an_idle_scope_is_forgotten_at_its_time_and_whether_it_was_swept_does_not_matter(idle_ms: int, remembered: bool) -> None:
-    swept, unswept = known(), known()
-    now_ms = NOW_MS + idle_ms
+@pytest.mark.parametrize("given_id", [False, True])
+@pytest.mark.parametrize(("over_ms", "remembered"), [(-1, True), (0, True), (1, False)])
+def test_an_idle_scope_is_forgotten_at_its_time_and_whether_it_was_swept_does_not_matter(
+    over_ms: int, remembered: bool, given_id: bool
+) -> None:
+    now_ms = NOW_MS + over_ms + (IDLE_GIVEN_MS if given_id else IDLE_MS)
+    last = replace(frame(10, 5), given=given_id)
+    swept, unswept = SequenceTable(), SequenceTable()
+    for table in (swept, unswept):
+        table.record(SCOPE, last, PLACE)
     assert swept.forget(now_ms=now_ms) == (0 if remembered else 1)
     for table in (swept, unswept):
-        assert (table.check(SCOPE, frame(10, 5), now_ms=now_ms).place == PLACE) is remembered
+        assert (table.check(SCOPE, last, now_ms=now_ms).place == PLACE) is remembered
 
 
 def test_beyond_its_count_the_longest_silent_scope_goes() -> None:

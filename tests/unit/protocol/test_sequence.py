@@ -79,7 +79,7 @@ def test_what_does_not_fit_its_width_is_the_callers_error(wrong: dict[str, objec
         DIGITS + "0",
         DIGITS.upper(),
         " " + DIGITS[1:],
-        DIGITS[:78] + "2" + DIGITS[79:],
+        DIGITS[:78] + "4" + DIGITS[79:],
         "-" + DIGITS[1:],
         "é" * 87,
         DIGITS + "\n",
@@ -88,6 +88,16 @@ def test_what_does_not_fit_its_width_is_the_callers_error(wrong: dict[str, objec
 def test_other_digits_are_refused(text: str) -> None:
     with pytest.raises(RemoteProtocolError, match="__LS_SEQ"):
         FrameSequence.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("flags", "first_known", "given"), [("0", False, False), ("1", True, False), ("2", False, True), ("3", True, True)]
+)
+def test_the_flags_are_two_bits(flags: str, first_known: bool, given: bool) -> None:
+    text = DIGITS[:78] + flags + DIGITS[79:]
+    sequence = FrameSequence.parse(text)
+    assert (sequence.first_known, sequence.given, sequence.encode()) == (first_known, given, text)
+    assert seal(records(2), sequence, 0)[1].given is given
 
 
 @pytest.mark.parametrize("properties", [b"", b"TAGS\x01a\x02UNIQ_KEY\x01x"])

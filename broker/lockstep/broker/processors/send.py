@@ -84,9 +84,8 @@ class SendProcessor:
 
     def _send_in_sequence(self, request: Request, header: SendRecordsHeader, producer_id: str) -> Outcome:
         scope = Scope(producer_id, header.partition, header.topic, header.queue_id)
-        frame = FrameSequence(
-            producer_id, header.partition, header.producer_epoch, header.first_sequence, header.count, header.first, header.crc
-        )
+        place = header.partition, header.producer_epoch, header.first_sequence, header.count
+        frame = FrameSequence(producer_id, *place, header.first, header.crc, bool(header.given))
         now_ms = self._clock.wall_ms()
         verdict = self._sequences.check(scope, frame, now_ms=now_ms)
         if verdict is not TAKE:

@@ -31,6 +31,8 @@ SCOPE_COUNT_MAX = 100_000
 """Scopes remembered; about 40 MB. Beyond it the one that has been silent longest goes."""
 IDLE_MS = 24 * 3_600_000
 """A scope without a frame for this long is forgotten: ten thousand times the longest send deadline."""
+IDLE_GIVEN_MS = 7 * IDLE_MS
+"""The same where the producer id was given (a query, a job): it comes back after a weekend."""
 
 
 class Scope(NamedTuple):
@@ -57,6 +59,11 @@ class Last(NamedTuple):
     next: int
     crc: int
     place: Place
+    given: bool
+
+    @property
+    def idle_ms_max(self) -> int:
+        return IDLE_GIVEN_MS if self.given else IDLE_MS
 
 
 class Verdict(NamedTuple):
@@ -96,14 +103,14 @@ class SequenceTable:
     def record(self, scope: Scope, frame: FrameSequence, place: Place) -> None:
         """The frame stands in the log at `place`."""
         self._last.pop(scope, None)
-        self._last[scope] = Last(frame.epoch, frame.first, frame.next, frame.crc, place)
+        self._last[scope] = Last(frame.epoch, frame.first, frame.next, frame.crc, place, frame.given)
         if len(self._last) > self._scope_count_max:
             del self._last[next(iter(self._last))]
 
     def last(self, scope: Scope, *, now_ms: int) -> Last | None:
         """What is known of the scope; None where nothing is, or was and is forgotten by now."""
         last = self._last.get(scope)
-        return last if last is not None and now_ms - last.place.store_timestamp <= IDLE_MS else None
+        return last if last is not None and now_ms - last.place.store_timestamp <= last.idle_ms_max else None
 
     def crc_before(self, scope: Scope, frame: FrameSequence, *, now_ms: int) -> int | None:
         """The running CRC that a frame to be taken goes on from; None where nobody can know it (flagged first with a sequence above 0)."""
@@ -118,22 +125,24 @@ class SequenceTable:
         """Frees what has been idle for too long; returns how many scopes that were. Answers do not depend on when it is called."""
         gone = []
         for scope, last in self._last.items():
-            if now_ms - last.place.store_timestamp <= IDLE_MS:
+            idle_ms = now_ms - last.place.store_timestamp
+            if idle_ms <= IDLE_MS:
                 break
-            gone.append(scope)
+            if idle_ms > last.idle_ms_max:
+                gone.append(scope)
         for scope in gone:
             del self._last[scope]
         return len(gone)
 
     def snapshot(self) -> list[object]:
-        return [[*scope, last.epoch, last.first, last.next, last.crc, *last.place] for scope, last in self._last.items()]
+        return [[*scope, last.epoch, last.first, last.next, last.crc, *last.place, last.given] for scope, last in self._last.items()]
 
     def restore(self, plain: Iterable[list[object]]) -> None:
         self._last.clear()
         for row in plain:
-            producer_id, partition, topic, queue_id, epoch, first, next_, crc, *place = row
+            producer_id, partition, topic, queue_id, epoch, first, next_, crc, *place, given = row
             scope = Scope(producer_id, partition, topic, queue_id)  # type: ignore[arg-type]
-            self._last[scope] = Last(epoch, first, next_, crc, Place(*place))  # type: ignore[arg-type]
+            self._last[scope] = Last(epoch, first, next_, crc, Place(*place), given)  # type: ignore[arg-type]
 
 
 def _gap(expected: int, why: str) -> Verdict:

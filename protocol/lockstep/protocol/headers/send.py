@@ -52,6 +52,8 @@ class SendRecordsHeader:
     """The producer knows of no earlier frame in this scope: taken even where the broker has no such scope and first_sequence > 0."""
     crc: int = 0
     """Running CRC-32 of everything in the scope since sequence 0, up to and including this frame (sequence.py)."""
+    given: bool | None = None
+    """The producer id was given (a query, a job), not drawn at the producer's start: the broker remembers its scopes for longer."""
 
 
 @dataclass(frozen=True, slots=True)
