@@ -83,6 +83,8 @@ class Books:
         """Groups whose contract was recorded before the start: it stands for the session timeout even without a member."""
         self.classic_connections: dict[str, int] = {}
         """Client id of a classic member → its connection now."""
+        self.closing: dict[int, None] = {}
+        """Connections that are to be closed: what still arrives on them means nothing."""
         self.wake: Callable[[], None] | None = None
         self._urgent: list[CloseConnection | StalePulls] = []
         self._freed: dict[Key, None] = {}
@@ -157,12 +159,13 @@ class Books:
 
     def end_group(self, group: str) -> None:
         """Ends the grants of the group's sessions: its contract is dropped or changed."""
-        if self.locks.of_group(group):
+        ended = [(group, *queue) for queue, lock in self.locks.of_group(group).items() if lock.session is not None]
+        if ended:
             epoch = self.fence.draw()
             self.locks.end_group(group, epoch)
-            for queue in self.locks.of_group(group):
-                self._stale((group, *queue), epoch)
-                self.tell_free((group, *queue))
+            for key in ended:
+                self._stale(key, epoch)
+                self.tell_free(key)
 
     def join(self, group: str, client_id: str, session: str | None) -> None:
         """The one way onto a list."""
@@ -186,8 +189,10 @@ class Books:
     # ------------------------------------------------------------------------------------------------------------ effects
 
     def close(self, connection: int, reason: str) -> None:
-        self._urgent.append(CloseConnection(connection, reason))
-        self._rouse()
+        if connection not in self.closing:
+            self.closing[connection] = None
+            self._urgent.append(CloseConnection(connection, reason))
+            self._rouse()
 
     def tell_free(self, key: Key) -> None:
         """If the queue is still free when effects are drained, whom it belongs to is told."""

@@ -43,6 +43,8 @@ class Membership:
         Groups that are refused do not keep the others from being joined; the first refusal is raised when all are done.
         """
         self._check(body)
+        if connection in self._books.closing:
+            return None
         if body.session is None:
             if self._books.sessions.of_connection(connection) is not None:
                 self._books.close(connection, "heartbeat without a session on a session's connection")
@@ -171,6 +173,7 @@ class Membership:
 
     def closed(self, connection: int, now_ms: int) -> None:
         """A session's grace begins; a classic client is gone; any other connection's close means nothing."""
+        self._books.closing.pop(connection, None)
         self._books.sessions.closed(connection, now_ms)
         self._classic_clients.pop(connection, None)
         for name, client_id in [key for key, seen in self._classic.items() if seen.connection == connection]:

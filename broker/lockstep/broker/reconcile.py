@@ -28,6 +28,7 @@ from lockstep.protocol.bodies import (
     ListVersion,
     LockAnswer,
     LockItem,
+    MessageModel,
     ReconcileBody,
     ReconcileReply,
     StartPoint,
@@ -53,7 +54,7 @@ class Reconciliation:
 
     def __init__(self, books: Books) -> None:
         self._books = books
-        self._gap_told: dict[Key, int] = {}
+        self._gap_told: dict[Key, tuple[int | None, tuple[int, int]]] = {}
 
     # --------------------------------------------------------------------------------------------------------------- LOCK
 
@@ -123,8 +124,8 @@ class Reconciliation:
         return self._granted(session, key, books.grant(key, session.id, session.client_id))
 
     def _unlockable(self, contract: ConsumerGroup, key: Key) -> str | None:
-        if not contract.ordered:
-            return f"group {contract.group} consumes concurrently: nobody locks its queues"
+        if not contract.ordered or contract.message_model is not MessageModel.CLUSTERING:
+            return f"group {contract.group} is not an ordered group in clustering: nobody locks its queues"
         if all(each.topic != key[1] for each in contract.subscriptions):
             return f"group {contract.group} does not subscribe to {key[1]}"
         if not self._books.has_queue(key[1], key[2]):
@@ -159,9 +160,10 @@ class Reconciliation:
         if progress is None or progress.gap is None:
             self._gap_told.pop(key, None)
             return None
-        if session.connection is None or self._gap_told.get(key) == session.connection:
+        told = (session.connection, progress.gap)
+        if self._gap_told.get(key) == told:
             return None
-        self._gap_told[key] = session.connection
+        self._gap_told[key] = told
         return progress.gap
 
     # -------------------------------------------------------------------------------------------------------------- start

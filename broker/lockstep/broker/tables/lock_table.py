@@ -114,7 +114,7 @@ class LockTable:
         self._do(("lock.ended", *key, epoch))
 
     def end_group(self, group: str, epoch: int) -> None:
-        """Ends every grant of the group's sessions. Classic locks know no contract and stay."""
+        """Ends every grant of the group's sessions, free or held. Classic locks know no contract and stay."""
         self._do(("lock.group_ended", group, epoch))
 
     def end_all(self, epoch: int) -> None:
@@ -136,7 +136,7 @@ class LockTable:
                 self._put((group, topic, queue_id), Lock(epoch, None, None, False))
             case ("lock.group_ended", group, epoch):
                 for queue, lock in list(self.of_group(group).items()):
-                    if not lock.classic:
+                    if lock.session is not None:
                         self._put((group, *queue), Lock(epoch, None, None, False))
             case ("lock.all_ended", epoch):
                 for key, _ in list(self):

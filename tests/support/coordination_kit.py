@@ -1,0 +1,250 @@
+"""One broker's coordination on a bench: a clock that is moved by hand, queues of given length, clients that speak to it in one line.
+
+Every change goes through a journal whose records are kept, so that any test may ask at its end whether replay gives the same state.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from lockstep.broker.coordination import Coordination, CoordinationConfig
+from lockstep.broker.effects import CloseConnection, Effect, Notify, PushQueueFree, StalePulls
+from lockstep.broker.journal import Journal, decode_changes
+from lockstep.protocol.bodies import (
+    ConsumerGroup,
+    HeartbeatBody,
+    HeartbeatReply,
+    Limits,
+    LockAnswer,
+    LockBatchBody,
+    LockItem,
+    QueueRef,
+    ReconcileBody,
+    ReconcileReply,
+    StartPoint,
+    StartPolicy,
+    Subscription,
+    SyncAnswer,
+    SyncBody,
+    SyncItem,
+    Verdict,
+)
+from lockstep.protocol.layouts import LayoutTable
+from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+
+E = TypeVar("E", bound=Effect)
+
+BROKER, OTHER_BROKER = "broker-a", "broker-b"
+GROUP, TOPIC = "billing", "orders"
+CONFIG = CoordinationConfig(BROKER, Limits(1 << 24, 1 << 18, 1 << 22), ("ordered",))
+GRACE, TIMEOUT = CONFIG.disconnect_grace_ms, CONFIG.session_timeout_ms
+
+
+def layout(topic: str = TOPIC, queues: int = 4, *, counter: int = 1, others: int = 0) -> TopicLayout:
+    """`queues` of this broker, then `others` of another one."""
+    entries = [LayoutEntry(BROKER, queues, queues, counter)] if queues else []
+    entries += [LayoutEntry(OTHER_BROKER, others, others, counter)] if others else []
+    return TopicLayout(topic, LayoutVersion(counter, 7), tuple(entries))
+
+
+def ordered(group: str = GROUP, topics: Sequence[str] = (TOPIC,), expression: str = "*", **changes: object) -> ConsumerGroup:
+    """An ordered group that begins at the first message."""
+    subscriptions = tuple(Subscription(topic, expression) for topic in topics)
+    made = ConsumerGroup(group, subscriptions, consume_from_where=StartPoint.FIRST_OFFSET, ordered=True)
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+@dataclass
+class Ends:
+    """What the store would know: (topic, queue id) → (min, end)."""
+
+    queues: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+
+    def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        return self.queues.get((topic, queue_id), (0, 1_000))
+
+    def end_offset(self, topic: str, queue_id: int) -> int:
+        return self.bounds(topic, queue_id)[1]
+
+
+class Bench:
+    """A started broker; `advance` moves time the way the shell does, tick by tick."""
+
+    def __init__(self, *layouts: TopicLayout, config: CoordinationConfig = CONFIG) -> None:
+        self.config = config
+        self.layouts = LayoutTable(layouts or (layout(),))
+        self.ends = Ends()
+        self.now_ms = 1_000_000
+        self.records: list[bytes] = []
+        self.connections = 0
+        self.journal = Journal()
+        self.c = Coordination(config, self.layouts, self.ends, self.journal)
+        self.start()
+
+    def start(self, *, assumed_loss: bool = False) -> None:
+        self.c.started(self.c.term + 1, assumed_loss=assumed_loss, now_ms=self.now_ms)
+        self.c.opened(self.now_ms)
+        self.flush()
+
+    def restart(self, *, assumed_loss: bool = False, opened: bool = True) -> None:
+        """kill −9: what the journal wrote is all that is left."""
+        self.flush()
+        self.journal = Journal()
+        self.c = replay(self)
+        self.c.started(self.c.term + 1, assumed_loss=assumed_loss, now_ms=self.now_ms)
+        if opened:
+            self.c.opened(self.now_ms)
+        self.flush()
+
+    def flush(self) -> None:
+        """The end of a loop turn."""
+        body = self.journal.encode()
+        if body is not None:
+            self.records.append(body)
+
+    def advance(self, ms: int, step_ms: int = 500) -> None:
+        end = self.now_ms + ms
+        while self.now_ms < end:
+            self.now_ms = min(end, self.now_ms + step_ms)
+            self.c.tick(self.now_ms)
+
+    def drain(self, kind: type[E]) -> list[E]:
+        """Drains everything, keeps one kind."""
+        return [effect for effect in self.c.drain() if isinstance(effect, kind)]
+
+    def closed(self) -> list[int]:
+        return [effect.connection for effect in self.drain(CloseConnection)]
+
+    def notified(self) -> dict[str, tuple[int, ...]]:
+        return {effect.group: effect.connections for effect in self.drain(Notify)}
+
+    def pushed(self) -> dict[int, list[int]]:
+        """Connection → ids of the queues that QUEUE_FREE names."""
+        return {effect.connection: [queue.queue_id for queue in effect.queues] for effect in self.drain(PushQueueFree)}
+
+    def stale(self) -> list[tuple[str, str, int]]:
+        return [(effect.group, effect.topic, effect.queue_id) for effect in self.drain(StalePulls)]
+
+    def lists(self, group: str = GROUP) -> tuple[str, ...]:
+        members = self.c.member_list(group)
+        return () if members is None else members.members
+
+    def epoch(self, queue_id: int, group: str = GROUP, topic: str = TOPIC) -> int:
+        status = self.c.status(group, self.now_ms, str)
+        assert status is not None
+        return {(queue.topic, queue.queue_id): queue.epoch for queue in status.queues}[topic, queue_id]
+
+    def owner(self, queue_id: int, group: str = GROUP, topic: str = TOPIC) -> str | None:
+        status = self.c.status(group, self.now_ms, str)
+        assert status is not None
+        return {(queue.topic, queue.queue_id): queue.owner for queue in status.queues}[topic, queue_id]
+
+    def progress(self, queue_id: int, group: str = GROUP, topic: str = TOPIC) -> tuple[int, int]:
+        """(committed offset, attempts)"""
+        status = self.c.status(group, self.now_ms, str)
+        assert status is not None
+        return {(q.topic, q.queue_id): (q.committed_offset, q.attempts) for q in status.queues}[topic, queue_id]
+
+    def new_connection(self) -> int:
+        self.connections += 1
+        return self.connections
+
+
+def replay(bench: Bench) -> Coordination:
+    """A new Coordination from the records alone."""
+    made = Coordination(bench.config, bench.layouts, bench.ends, bench.journal)
+    for record in bench.records:
+        for change in decode_changes(record):
+            made.apply(change)
+    return made
+
+
+class Client:
+    """A client with a session. `held` is queue id → epoch, of GROUP and TOPIC."""
+
+    def __init__(self, bench: Bench, name: str, *groups: ConsumerGroup, session: str | None = None) -> None:
+        self.bench = bench
+        self.name = name
+        self.groups = groups or (ordered(),)
+        self.session = session or (name.encode().hex() * 32)[:32]
+        self.connection = 0
+        self.number = 0
+        self.held: dict[int, int] = {}
+
+    def connect(self) -> HeartbeatReply | None:
+        self.connection = self.bench.new_connection()
+        self.number += 1
+        return self.beat()
+
+    def body(self) -> HeartbeatBody:
+        return HeartbeatBody(self.name, self.groups, session=self.session, connection=self.number)
+
+    def beat(self) -> HeartbeatReply | None:
+        return self.bench.c.heartbeat(self.connection, self.body(), self.bench.now_ms)
+
+    def close(self) -> None:
+        self.bench.c.connection_closed(self.connection, self.bench.now_ms)
+
+    def leave(self, group: str = GROUP) -> bool:
+        self.groups = tuple(each for each in self.groups if each.group != group)
+        return self.bench.c.unregister(self.connection, self.name, group, self.bench.now_ms)
+
+    def send_lock(self, *items: LockItem, starts: tuple[StartPolicy, ...] = ()) -> ReconcileReply | None:
+        return self.bench.c.reconcile(self.connection, ReconcileBody(items, starts), self.bench.now_ms)
+
+    def lock(self, *wanted: int, held: dict[int, int] | None = None) -> dict[int, LockAnswer]:
+        """LOCK of everything held and the queues wanted; takes over what was granted."""
+        items = [LockItem(GROUP, TOPIC, queue_id, epoch) for queue_id, epoch in (self.held if held is None else held).items()]
+        items += [LockItem(GROUP, TOPIC, queue_id) for queue_id in wanted]
+        reply = self.send_lock(*items)
+        assert reply is not None
+        self.held = {answer.queue_id: answer.epoch for answer in reply.items if answer.verdict is Verdict.OK}
+        return {answer.queue_id: answer for answer in reply.items}
+
+    def verdicts(self, *wanted: int, held: dict[int, int] | None = None) -> dict[int, Verdict]:
+        return {queue_id: answer.verdict for queue_id, answer in self.lock(*wanted, held=held).items()}
+
+    def send_sync(self, *items: SyncItem) -> tuple[SyncAnswer, ...] | None:
+        reply = self.bench.c.sync(self.connection, SyncBody(items), self.bench.now_ms)
+        return None if reply is None else reply.items
+
+    def commit(self, queue_id: int, offset: int | None, *, epoch: int | None = None, attempts: int = 0, release: bool = False) -> Verdict:
+        epoch = self.held[queue_id] if epoch is None else epoch
+        answers = self.send_sync(SyncItem(GROUP, TOPIC, queue_id, epoch, offset=offset, attempts=attempts, release=release))
+        assert answers is not None
+        return answers[0].verdict
+
+    def pull(self, queue_id: int, epoch: int | None = None) -> bool | None:
+        """True: served; False: STALE; None: the connection is being closed."""
+        check = self.bench.c.check_pull(self.connection, GROUP, TOPIC, queue_id, self.held.get(queue_id) if epoch is None else epoch)
+        return None if check is None else not check.stale
+
+
+class ClassicClient:
+    """A client without a session."""
+
+    def __init__(self, bench: Bench, name: str, *groups: ConsumerGroup) -> None:
+        self.bench = bench
+        self.name = name
+        self.groups = groups or (ordered(),)
+        self.connection = 0
+
+    def connect(self) -> None:
+        self.connection = self.bench.new_connection()
+        self.beat()
+
+    def beat(self) -> None:
+        self.bench.c.heartbeat(self.connection, HeartbeatBody(self.name, self.groups), self.bench.now_ms)
+
+    def close(self) -> None:
+        self.bench.c.connection_closed(self.connection, self.bench.now_ms)
+
+    def lock(self, *queue_ids: int, group: str = GROUP, broker: str = BROKER, topic: str = TOPIC) -> list[int]:
+        body = LockBatchBody(self.name, group, tuple(QueueRef(topic, broker, queue_id) for queue_id in queue_ids))
+        return [ref.queue_id for ref in self.bench.c.classic_lock(body, self.bench.now_ms).lock_ok_mq_set]
+
+    def unlock(self, *queue_ids: int) -> None:
+        self.bench.c.classic_unlock(LockBatchBody(self.name, GROUP, tuple(QueueRef(TOPIC, BROKER, queue_id) for queue_id in queue_ids)))
+
+    def update(self, queue_id: int, offset: int) -> None:
+        self.bench.c.update_offset(self.connection, GROUP, TOPIC, queue_id, offset, self.bench.now_ms)

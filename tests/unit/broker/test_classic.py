@@ -1,0 +1,349 @@
+"""RocketMQ's own rules: RebalanceLockManager's sequences, and every row of the table of ordering.md 9."""
+
+from collections.abc import Callable
+
+import pytest
+
+from lockstep.protocol.bodies import LockBatchBody, QueueRef, Verdict
+from lockstep.protocol.errors import LocalProtocolError, NoPermission, TopicNotExist
+from support.coordination_kit import GRACE, GROUP, TOPIC, Bench, ClassicClient, Client, ordered
+
+LEASE = 60_000
+
+
+def two(bench: Bench) -> tuple[ClassicClient, ClassicClient]:
+    a, b = ClassicClient(bench, "a"), ClassicClient(bench, "b")
+    a.connect()
+    b.connect()
+    return a, b
+
+
+# ------------------------------------------------------------------------------------------------------- RebalanceLockManager
+
+
+def test_a_free_queue_is_granted_and_a_held_one_refused() -> None:
+    bench = Bench()
+    a, b = two(bench)
+    assert a.lock(0, 1) == [0, 1]
+    assert b.lock(0, 1, 2) == [2]
+
+
+def test_locking_again_is_re_entrant_and_changes_no_epoch() -> None:
+    bench = Bench()
+    a, _ = two(bench)
+    a.lock(0)
+    epoch = bench.epoch(0)
+    assert a.lock(0) == [0]
+    assert bench.epoch(0) == epoch
+
+
+@pytest.mark.parametrize(("after", "taken"), [(LEASE - 1, []), (LEASE, []), (LEASE + 1, [0])])
+def test_a_lock_not_renewed_for_60_s_is_taken_over(after: int, taken: list[int]) -> None:
+    bench = Bench()
+    a, b = two(bench)
+    a.lock(0)
+    bench.now_ms += after
+    assert b.lock(0) == taken
+    assert a.lock(0) == ([0] if not taken else [])
+
+
+@pytest.mark.parametrize(("after", "taken"), [(LEASE, []), (LEASE + 1, [0])])
+def test_a_renewal_begins_the_60_s_anew(after: int, taken: list[int]) -> None:
+    bench = Bench()
+    a, b = two(bench)
+    a.lock(0)
+    bench.now_ms += LEASE
+    assert a.lock(0) == [0]
+    bench.now_ms += after
+    assert b.lock(0) == taken
+
+
+def test_a_client_whose_lease_is_over_gets_its_queue_back_if_nobody_took_it() -> None:
+    bench = Bench()
+    a, _ = two(bench)
+    a.lock(0)
+    epoch = bench.epoch(0)
+    bench.now_ms += LEASE + 1
+    assert a.lock(0) == [0]
+    assert bench.epoch(0) > epoch
+
+
+def test_taking_over_raises_the_epoch() -> None:
+    bench = Bench()
+    a, b = two(bench)
+    a.lock(0)
+    epoch = bench.epoch(0)
+    bench.now_ms += LEASE + 1
+    b.lock(0)
+    assert bench.epoch(0) > epoch
+
+
+def test_unlock_frees_what_the_caller_holds_and_nothing_else() -> None:
+    bench = Bench()
+    a, b = two(bench)
+    a.lock(0, 1)
+    b.unlock(0)
+    assert b.lock(0) == []
+    a.unlock(0)
+    a.unlock(0, 3)
+    assert b.lock(0, 1) == [0]
+
+
+def test_a_lock_outlives_the_connection_and_the_membership_of_its_client() -> None:
+    bench = Bench()
+    a, b = two(bench)
+    a.lock(0)
+    a.close()
+    bench.advance(LEASE)
+    assert b.lock(0) == []
+    bench.advance(1)
+    assert b.lock(0) == [0]
+
+
+def test_nobody_checks_that_a_classic_client_is_a_member() -> None:
+    bench = Bench()
+    assert ClassicClient(bench, "stranger").lock(0, group="unheard-of") == [0]
+
+
+def test_queues_of_another_broker_or_of_no_layout_are_not_granted() -> None:
+    bench = Bench()
+    a, _ = two(bench)
+    assert a.lock(0, broker="broker-b") == []
+    assert a.lock(4, -1) == []
+    assert a.lock(0, topic="nowhere") == []
+
+
+def test_a_restart_gives_every_classic_lock_its_whole_lease_again() -> None:
+    bench = Bench()
+    a, b = two(bench)
+    a.lock(0)
+    bench.advance(LEASE - 10)
+    bench.restart()
+    bench.advance(LEASE)
+    assert b.lock(0) == []
+    bench.advance(1)
+    assert b.lock(0) == [0]
+
+
+def test_the_end_of_a_lease_is_told_to_sessions_that_wait() -> None:
+    bench = Bench()
+    a = ClassicClient(bench, "a")
+    a.connect()
+    a.lock(0)
+    native = Client(bench, "n")
+    native.connect()
+    assert native.verdicts(0) == {0: Verdict.HELD}
+    for _ in range(6):
+        bench.advance(10_000)
+        native.beat()
+    bench.c.drain()
+    bench.advance(1)
+    assert bench.pushed() == {native.connection: [0]}
+    assert native.verdicts(0) == {0: Verdict.OK}
+
+
+def test_a_session_and_a_classic_client_never_hold_one_queue() -> None:
+    bench = Bench()
+    native, a = Client(bench, "n"), ClassicClient(bench, "a")
+    native.connect()
+    a.connect()
+    native.lock(0)
+    assert a.lock(0, 1) == [1]
+    assert native.verdicts(1) == {0: Verdict.OK, 1: Verdict.HELD}
+    native.close()
+    assert a.lock(0) == []
+    bench.advance(GRACE)
+    assert a.lock(0) == [0]
+
+
+def test_a_lease_left_behind_by_a_dropped_topic_frees_no_session() -> None:
+    bench = Bench()
+    a = ClassicClient(bench, "a")
+    a.connect()
+    a.lock(0)
+    a.close()
+    live = bench.layouts.get(TOPIC)
+    assert live is not None
+    bench.layouts.adopt(type(live)(TOPIC, type(live.version)(2, 1), ()))
+    bench.c.layout_changed(TOPIC)
+    bench.layouts.adopt(type(live)(TOPIC, type(live.version)(3, 1), live.entries))
+    bench.c.layout_changed(TOPIC)
+    native = Client(bench, "n")
+    native.connect()
+    assert native.verdicts(0) == {0: Verdict.OK}
+    for _ in range(7):
+        bench.advance(10_000)
+        native.beat()
+    assert bench.owner(0) == "n"
+
+
+def test_hostile_names_are_refused() -> None:
+    bench = Bench()
+    with pytest.raises(LocalProtocolError):
+        bench.c.classic_lock(LockBatchBody("a", "bad group!", (QueueRef(TOPIC, "broker-a", 0),)), bench.now_ms)
+    with pytest.raises(LocalProtocolError):
+        bench.c.classic_lock(LockBatchBody("", GROUP, ()), bench.now_ms)
+
+
+# -------------------------------------------------------------------------------------- the table: requests without an epoch
+
+Setting = Callable[[Bench, ClassicClient], None]
+
+
+def nobody(bench: Bench, me: ClassicClient) -> None:
+    """Queue 0 is free."""
+
+
+def myself(bench: Bench, me: ClassicClient) -> None:
+    me.lock(0)
+
+
+def another(bench: Bench, me: ClassicClient) -> None:
+    other = ClassicClient(bench, "other")
+    other.connect()
+    other.lock(0)
+
+
+def a_session(bench: Bench, me: ClassicClient) -> None:
+    native = Client(bench, "native")
+    native.connect()
+    assert native.verdicts(0) == {0: Verdict.OK}
+
+
+def setting(made: Setting) -> tuple[Bench, ClassicClient]:
+    bench = Bench()
+    me = ClassicClient(bench, "me")
+    me.connect()
+    me.update(0, 50)
+    made(bench, me)
+    return bench, me
+
+
+@pytest.mark.parametrize(("made", "commits"), [(nobody, True), (myself, True), (another, False), (a_session, False)])
+def test_a_pull_is_always_served_and_its_commit_bit_counts_unless_somebody_else_holds_the_queue(made: Setting, commits: bool) -> None:
+    bench, me = setting(made)
+    check = bench.c.check_pull(me.connection, GROUP, TOPIC, 0, None)
+    assert check is not None
+    assert (check.stale, check.may_commit) == (False, commits)
+
+
+@pytest.mark.parametrize("made", [nobody, myself])
+@pytest.mark.parametrize("offset", [40, 50, 60])
+def test_an_update_is_taken_as_rocketmq_takes_it_and_a_lower_value_is_a_reset(made: Setting, offset: int) -> None:
+    bench, me = setting(made)
+    row = bench.c.status(GROUP, bench.now_ms, str)
+    assert row is not None
+    before = row.queues[0].generation
+    me.update(0, offset)
+    row = bench.c.status(GROUP, bench.now_ms, str)
+    assert row is not None
+    assert row.queues[0].committed_offset == offset
+    assert (row.queues[0].generation > before) is (offset < 50)
+    assert row.queues[0].owner == ("me" if made is myself else None)
+
+
+@pytest.mark.parametrize(("made", "holder"), [(another, "other"), (a_session, "native")])
+@pytest.mark.parametrize("offset", [40, 60])
+def test_an_update_against_a_holder_is_not_applied_names_the_holder_and_is_counted(made: Setting, holder: str, offset: int) -> None:
+    bench, me = setting(made)
+    with pytest.raises(NoPermission, match=f"held by {holder} of group {GROUP}"):
+        me.update(0, offset)
+    assert bench.progress(0) == (50, 0)
+    assert bench.c.refused_update_count == 1
+
+
+@pytest.mark.parametrize(("made", "owner"), [(nobody, None), (myself, None), (another, "other"), (a_session, "native")])
+def test_unlock_frees_only_the_callers_own(made: Setting, owner: str | None) -> None:
+    bench, me = setting(made)
+    me.unlock(0)
+    assert bench.owner(0) == owner
+
+
+def test_a_connection_without_a_heartbeat_is_somebody_else() -> None:
+    bench, me = setting(myself)
+    me.connection = bench.new_connection()
+    with pytest.raises(NoPermission):
+        me.update(0, 60)
+
+
+# --------------------------------------------------------------------------------------------------------------------- offsets
+
+
+def test_a_reset_of_a_free_queue_ends_a_grant_that_was_still_good() -> None:
+    bench = Bench()
+    native = Client(bench, "n")
+    native.connect()
+    native.lock(0)
+    native.commit(0, 50, release=True)
+    me = ClassicClient(bench, "me")
+    me.connect()
+    me.update(0, 20)
+    assert (GROUP, TOPIC, 0) in bench.stale()
+    assert native.commit(0, 60) is Verdict.STALE
+    assert bench.progress(0) == (20, 0)
+
+
+def test_an_update_upward_of_a_free_queue_ends_nothing() -> None:
+    bench = Bench()
+    native = Client(bench, "n")
+    native.connect()
+    native.lock(0)
+    native.commit(0, 50, release=True)
+    me = ClassicClient(bench, "me")
+    me.connect()
+    me.update(0, 55)
+    assert native.commit(0, 60) is Verdict.OK
+    assert bench.progress(0) == (60, 0)
+
+
+def test_a_query_answers_the_offset_else_0_for_a_young_queue_else_not_found() -> None:
+    bench = Bench()
+    me = ClassicClient(bench, "me")
+    me.connect()
+    assert bench.c.query_offset(GROUP, TOPIC, 0, young=True) == 0
+    assert bench.c.query_offset(GROUP, TOPIC, 0, young=False) is None
+    me.update(0, 7)
+    assert bench.c.query_offset(GROUP, TOPIC, 0, young=True) == 7
+    assert bench.c.query_offset(GROUP, TOPIC, 0, young=False) == 7
+
+
+@pytest.mark.parametrize(
+    ("queue_id", "offset", "error"), [(4, 1, TopicNotExist), (0, -1, LocalProtocolError), (0, 1_001, LocalProtocolError)]
+)
+def test_an_update_of_what_is_not_there_is_refused(queue_id: int, offset: int, error: type[Exception]) -> None:
+    bench = Bench()
+    me = ClassicClient(bench, "me")
+    me.connect()
+    before = bench.c.snapshot()
+    with pytest.raises(error):
+        me.update(queue_id, offset)
+    assert bench.c.snapshot() == before
+
+
+# --------------------------------------------------------------------------------------------------------------- beside sessions
+
+
+def test_a_classic_member_turns_the_rule_of_the_whole_group_and_its_leaving_turns_it_back() -> None:
+    bench = Bench()
+    native, other, me = Client(bench, "a"), Client(bench, "b"), ClassicClient(bench, "z")
+    native.connect()
+    other.connect()
+    me.connect()
+    members = bench.c.member_list(GROUP)
+    assert members is not None
+    assert members.classic
+    assert native.verdicts(1) == {1: Verdict.OK}
+    me.close()
+    assert other.verdicts(1) == {1: Verdict.HELD}
+    assert native.verdicts(3) == {1: Verdict.OK, 3: Verdict.NOT_YOURS}
+
+
+def test_a_classic_heartbeat_is_never_refused_for_its_subscription() -> None:
+    bench = Bench()
+    Client(bench, "n", ordered(expression="paid")).connect()
+    me = ClassicClient(bench, "me", ordered(expression="created"))
+    me.connect()
+    assert bench.lists() == ("me", "n")
+    found = bench.c.subscription(GROUP, TOPIC)
+    assert found is not None
+    assert found.expression == "paid"

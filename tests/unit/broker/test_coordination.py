@@ -1,0 +1,397 @@
+"""Starts, the hold after an assumed loss, time, topics, status: what the coordination does as a whole."""
+
+from dataclasses import replace
+
+import pytest
+
+from lockstep.broker.coordination import TICK_MS_MAX, Coordination, next_term
+from lockstep.broker.journal import Journal
+from lockstep.protocol.bodies import MemberStatus, QueueStatus, SyncItem, Verdict
+from lockstep.protocol.errors import ConfigError, StoreError
+from lockstep.protocol.layouts import LayoutTable
+from lockstep.protocol.queue import LayoutVersion, TopicLayout
+from support.coordination_kit import BROKER, CONFIG, GRACE, GROUP, TIMEOUT, TOPIC, Bench, ClassicClient, Client, layout, ordered, replay
+
+OK, STALE, NOT_YOURS, HELD, REFUSED, WAIT = Verdict
+
+
+# ------------------------------------------------------------------------------------------------------------------------ terms
+
+
+@pytest.mark.parametrize(
+    ("last", "wall_ms", "term"),
+    [(0, 1_577_836_800_000, 1), (0, 1_577_836_801_999, 1), (0, 1_577_836_802_000, 2), (900, 1_577_836_805_000, 901), (5, 0, 6)],
+)
+def test_a_term_is_above_the_last_one_and_not_below_the_seconds_since_2020(last: int, wall_ms: int, term: int) -> None:
+    assert next_term(last, wall_ms) == term
+
+
+def test_epochs_rise_over_a_restart_and_even_over_a_lost_store() -> None:
+    bench = Bench()
+    a = Client(bench, "a")
+    a.connect()
+    first = a.lock(0)[0].epoch
+    bench.restart()
+    a.connect()
+    assert a.lock(0, held={})[0].epoch > first
+    wall_ms = 1_800_000_000_000
+    wiped = Coordination(CONFIG, LayoutTable(), bench.ends, Journal())
+    wiped.started(next_term(0, wall_ms), assumed_loss=False, now_ms=0)
+    assert wiped.term << 32 > first
+    assert wiped.term << 32 < 1 << 63
+
+
+# ------------------------------------------------------------------------------------------------------------- ordinary starts
+
+
+def test_after_a_restart_the_owner_goes_on_with_its_epoch() -> None:
+    bench = Bench()
+    a = Client(bench, "a")
+    a.connect()
+    a.lock(0, 1)
+    a.commit(0, 5, attempts=2)
+    epoch = bench.epoch(0)
+    bench.restart()
+    assert bench.lists() == ("a",)
+    assert a.connect() is not None
+    answers = a.lock()
+    assert (answers[0].verdict, answers[0].epoch, answers[0].offset, answers[0].attempts) == (OK, epoch, 5, 2)
+
+
+def test_recorded_sessions_have_the_grace_from_the_open_port() -> None:
+    bench = Bench()
+    a, b = Client(bench, "a"), Client(bench, "b")
+    a.connect()
+    b.connect()
+    a.lock(0)
+    b.lock(1)
+    bench.restart(opened=False)
+    bench.advance(60_000)
+    assert bench.lists() == ("a", "b")
+    bench.c.opened(bench.now_ms)
+    b.connect()
+    bench.advance(GRACE - 1)
+    assert bench.lists() == ("a", "b")
+    assert b.verdicts(0) == {1: OK, 0: NOT_YOURS}
+    bench.c.drain()
+    bench.advance(1)
+    assert bench.lists() == ("b",)
+    assert bench.pushed() == {b.connection: [0, 2, 3]}
+    assert b.verdicts(0) == {1: OK, 0: OK}
+
+
+def test_the_list_after_a_start_is_recorded_and_live() -> None:
+    bench = Bench()
+    a = Client(bench, "a")
+    a.connect()
+    bench.restart()
+    b = Client(bench, "b")
+    b.connect()
+    assert bench.lists() == ("a", "b")
+    assert b.verdicts(0, 1) == {0: NOT_YOURS, 1: OK}
+
+
+def test_a_recorded_drainer_has_the_grace_like_a_member() -> None:
+    bench = Bench()
+    a, b = Client(bench, "a"), Client(bench, "b")
+    a.connect()
+    a.lock(1)
+    b.connect()
+    a.leave()
+    bench.restart()
+    b.connect()
+    assert b.verdicts(1) == {1: WAIT}
+    a.connect()
+    assert a.commit(1, 4, release=True) is OK
+    assert b.lock(1)[1].offset == 4
+
+
+def test_a_restart_ends_no_generation() -> None:
+    bench = Bench()
+    a = Client(bench, "a")
+    a.connect()
+    before = a.lock(0)[0].generation
+    bench.restart()
+    a.connect()
+    assert a.lock()[0].generation == before
+
+
+# ---------------------------------------------------------------------------------------------------------------- assumed loss
+
+
+def crashed() -> tuple[Bench, Client, Client]:
+    bench = Bench()
+    a, b = Client(bench, "a"), Client(bench, "b")
+    a.connect()
+    b.connect()
+    a.lock(0, 2)
+    b.lock(1)
+    a.commit(0, 5)
+    bench.restart(assumed_loss=True)
+    return bench, a, b
+
+
+def test_after_an_assumed_loss_every_recorded_grant_has_ended() -> None:
+    _, a, _ = crashed()
+    a.connect()
+    assert a.commit(0, 6) is STALE
+    assert a.pull(0) is False
+    assert a.verdicts() == {0: STALE, 2: STALE}
+
+
+def test_after_an_assumed_loss_every_generation_has_risen() -> None:
+    bench, a, _ = crashed()
+    earlier = replay_generation(bench, 0)
+    a.connect()
+    bench.advance(GRACE)
+    assert a.lock(0, held={})[0].generation > earlier
+
+
+def replay_generation(bench: Bench, queue_id: int) -> int:
+    """The generation that the log held before the last start."""
+    before = Bench(config=bench.config)
+    before.records = bench.records[:-1]
+    found = replay(before).status(GROUP, 0, str)
+    assert found is not None
+    return found.queues[queue_id].generation
+
+
+@pytest.mark.parametrize(("after", "verdict"), [(GRACE - 1, WAIT), (GRACE, OK)])
+def test_nobody_is_granted_a_queue_for_the_grace(after: int, verdict: Verdict) -> None:
+    bench, a, _ = crashed()
+    a.connect()
+    bench.advance(after)
+    a.held = {}
+    assert a.verdicts(0) == {0: verdict}
+    assert ClassicClient(bench, "c").lock(3) == ([] if verdict is WAIT else [3])
+
+
+def test_when_the_hold_ends_everybody_is_told_what_is_free() -> None:
+    bench, a, b = crashed()
+    a.connect()
+    b.connect()
+    assert bench.pushed() == {}
+    bench.advance(GRACE)
+    assert bench.pushed() == {a.connection: [0, 2], b.connection: [1, 3]}
+    assert not bench.c.holding
+
+
+def test_a_start_within_the_hold_begins_it_again() -> None:
+    bench, a, _ = crashed()
+    bench.advance(GRACE - 1)
+    bench.restart()
+    assert bench.c.holding
+    a.connect()
+    a.held = {}
+    bench.advance(GRACE - 1)
+    assert a.verdicts(0) == {0: WAIT}
+    bench.advance(1)
+    assert a.verdicts(0) == {0: OK}
+
+
+def test_a_hold_that_has_ended_is_not_begun_again() -> None:
+    bench, a, _ = crashed()
+    a.connect()
+    bench.advance(GRACE)
+    bench.restart()
+    a.connect()
+    a.held = {}
+    assert a.verdicts(0) == {0: OK}
+
+
+def test_members_and_contracts_outlive_an_assumed_loss() -> None:
+    bench, _, _ = crashed()
+    assert bench.lists() == ("a", "b")
+    assert bench.progress(0) == (5, 0)
+
+
+def test_progress_beyond_a_cut_queues_end_is_set_back_and_its_grant_ended() -> None:
+    bench = Bench()
+    a = Client(bench, "a")
+    a.connect()
+    before = a.lock(0, 1)[0].generation
+    a.commit(0, 500)
+    a.commit(1, 400)
+    bench.ends.queues = {(TOPIC, 0): (0, 450), (TOPIC, 1): (0, 400)}
+    bench.restart()
+    a.connect()
+    assert a.commit(0, 450) is STALE
+    assert a.commit(1, 400) is OK
+    answer = a.lock(0, held={1: a.held[1]})[0]
+    assert answer.offset == 450
+    assert answer.generation > before
+
+
+# ------------------------------------------------------------------------------------------------------------------------- time
+
+
+def test_a_tick_is_due_when_something_ends_and_at_least_every_second() -> None:
+    bench = Bench()
+    assert bench.c.tick(bench.now_ms) == bench.now_ms + TICK_MS_MAX
+    a = Client(bench, "a")
+    a.connect()
+    a.close()
+    bench.advance(GRACE - 300)
+    assert bench.c.tick(bench.now_ms) == bench.now_ms + 300
+
+
+def test_before_the_port_is_open_time_ends_nothing() -> None:
+    bench = Bench()
+    Client(bench, "a").connect()
+    bench.restart(opened=False)
+    before = bench.c.snapshot()
+    bench.advance(100_000)
+    assert bench.c.snapshot() == before
+
+
+def test_a_grace_above_the_session_timeout_raises_that() -> None:
+    assert replace(CONFIG, disconnect_grace_ms=60_000).session_timeout_ms == 60_000
+    assert CONFIG.session_timeout_ms == TIMEOUT
+    with pytest.raises(ConfigError, match="at least 1000"):
+        replace(CONFIG, disconnect_grace_ms=999)
+
+
+def test_the_shell_is_woken_once_until_it_drains() -> None:
+    bench = Bench()
+    woken: list[int] = []
+    bench.c.drain()
+    bench.c.wake = lambda: woken.append(1)
+    Client(bench, "a").connect()
+    Client(bench, "b").connect()
+    assert woken == [1]
+    assert bench.c.drain() != []
+    assert bench.c.drain() == []
+    Client(bench, "c").connect()
+    assert woken == [1, 1]
+
+
+# ----------------------------------------------------------------------------------------------------------------------- topics
+
+
+def deleted(counter: int = 2) -> TopicLayout:
+    return TopicLayout(TOPIC, LayoutVersion(counter, 7), ())
+
+
+def test_deleting_a_topic_deletes_progress_and_locks_and_answers_held_pulls() -> None:
+    bench = Bench(layout(), layout("other"))
+    a = Client(bench, "a", ordered(topics=(TOPIC, "other")))
+    a.connect()
+    a.lock(0)
+    a.commit(0, 5)
+    bench.c.drain()
+    bench.layouts.adopt(deleted())
+    bench.c.layout_changed(TOPIC)
+    assert bench.stale() == [(GROUP, TOPIC, 0)]
+    assert a.commit(0, 6) is STALE
+    assert a.verdicts(0, held={}) == {0: REFUSED}
+    assert bench.c.query_offset(GROUP, TOPIC, 0, young=False) is None
+
+
+def test_a_topic_created_again_begins_anew_under_a_higher_epoch_and_generation() -> None:
+    bench = Bench()
+    a = Client(bench, "a")
+    a.connect()
+    old = a.lock(0)[0]
+    a.commit(0, 5)
+    for again in (deleted(), layout(counter=3)):
+        bench.layouts.adopt(again)
+        bench.c.layout_changed(TOPIC)
+    assert a.commit(0, 6) is STALE
+    new = a.lock(0, held={})[0]
+    assert new.offset == 0
+    assert new.epoch > old.epoch
+    assert new.generation > old.generation
+    assert new.since == 3
+
+
+# ----------------------------------------------------------------------------------------------------------------------- status
+
+
+def test_status_names_owner_epoch_progress_and_members_and_keeps_the_session_secret() -> None:
+    bench = Bench(layout(queues=2))
+    a, z = Client(bench, "a"), ClassicClient(bench, "z")
+    a.connect()
+    z.connect()
+    answer = a.lock(0)[0]
+    z.lock(1)
+    a.commit(0, 9, attempts=1)
+    bench.now_ms += 700
+    status = bench.c.status(GROUP, bench.now_ms, lambda connection: f"10.0.0.1:{connection}")
+    assert status is not None
+    assert status.contract is not None
+    assert status.members == (
+        MemberStatus("a", a.session[:8], f"10.0.0.1:{a.connection}", True, 700),
+        MemberStatus("z", None, f"10.0.0.1:{z.connection}", True, 700),
+    )
+    assert status.queues == (
+        QueueStatus(TOPIC, 0, "a", answer.epoch, answer.generation, 9, 1_000, 1, 700, None),
+        QueueStatus(TOPIC, 1, "z", bench.epoch(1), answer.generation, 0, 1_000, 0, None, 59_300),
+    )
+    assert bench.c.status("unknown", bench.now_ms, str) is None
+    assert bench.c.groups() == (GROUP,)
+
+
+def test_a_member_in_its_grace_is_shown_as_not_connected() -> None:
+    bench = Bench()
+    a, z = Client(bench, "a"), ClassicClient(bench, "z")
+    a.connect()
+    z.connect()
+    bench.restart()
+    bench.now_ms += 100
+    status = bench.c.status(GROUP, bench.now_ms, str)
+    assert status is not None
+    assert [(each.client_id, each.connected, each.address, each.heard_ago_ms) for each in status.members] == [
+        ("a", False, "", 100),
+        ("z", False, "", 100),
+    ]
+
+
+# --------------------------------------------------------------------------------------------------------------------- durable
+
+
+def test_a_commit_of_a_whole_turn_is_one_state_record() -> None:
+    bench = Bench()
+    a = Client(bench, "a")
+    a.connect()
+    a.lock(0, 1, 2)
+    bench.flush()
+    count = len(bench.records)
+    a.send_sync(*(SyncItem(GROUP, TOPIC, queue_id, epoch, offset=3) for queue_id, epoch in a.held.items()))
+    bench.flush()
+    assert len(bench.records) == count + 1
+
+
+def test_what_changes_nothing_writes_nothing() -> None:
+    bench = Bench()
+    a = Client(bench, "a")
+    a.connect()
+    a.lock(0)
+    a.commit(0, 3)
+    bench.flush()
+    count = len(bench.records)
+    a.beat()
+    a.lock()
+    a.commit(0, 3)
+    a.commit(0, 1)
+    a.leave("other")
+    bench.c.layout_changed(TOPIC)
+    bench.flush()
+    assert len(bench.records) == count
+
+
+@pytest.mark.parametrize("change", [("lock.unknown", 1), ("progress.unknown",), ("group.x", "g"), ("nothing",), ("broker.term", "x")])
+def test_an_unknown_change_in_the_log_stops_the_start(change: tuple[object, ...]) -> None:
+    bench = Bench()
+    with pytest.raises(StoreError, match="unknown"):
+        bench.c.apply(change)
+
+
+def test_the_owner_by_the_list_is_asked_of_this_brokers_queues_only() -> None:
+    bench = Bench(layout(queues=2, others=2))
+    a, b = Client(bench, "a"), Client(bench, "b")
+    a.connect()
+    b.connect()
+    assert bench.c.own_queue_ids(TOPIC) == [0, 1]
+    assert bench.c.own_queue_ids("none") == []
+    assert a.verdicts(0, 1, 2) == {0: OK, 1: NOT_YOURS, 2: REFUSED}
+    assert bench.config.broker_name == BROKER

@@ -1,0 +1,130 @@
+import pytest
+
+from lockstep.broker.tables.session_table import Bound, Refusal, Session, SessionTable
+
+GRACE, TIMEOUT = 3_000, 20_000
+
+
+@pytest.fixture
+def table() -> SessionTable:
+    return SessionTable(grace_ms=GRACE, timeout_ms=TIMEOUT)
+
+
+def bind(table: SessionTable, session: str, connection: int, number: int, *, client: str = "c1", now: int = 0) -> Bound | Refusal:
+    return table.bind(session, client, connection=connection, number=number, now_ms=now)
+
+
+def bound(table: SessionTable, session: str, connection: int, number: int, *, client: str = "c1", now: int = 0) -> Session:
+    result = bind(table, session, connection, number, client=client, now=now)
+    assert isinstance(result, Bound)
+    return result.session
+
+
+def test_the_highest_connection_number_binds_and_names_the_older_connection(table: SessionTable) -> None:
+    bound(table, "s", 10, 1)
+    result = bind(table, "s", 11, 2)
+    assert isinstance(result, Bound)
+    assert result.older == 10
+    assert table.of_connection(10) is None
+    assert table.of_connection(11) is result.session
+
+
+@pytest.mark.parametrize(("number", "expected"), [(1, Refusal.OLD), (2, Refusal.OLD), (3, None)])
+def test_only_a_higher_number_takes_over_from_another_connection(table: SessionTable, number: int, expected: Refusal | None) -> None:
+    bound(table, "s", 10, 2)
+    result = bind(table, "s", 11, number)
+    assert result is expected if expected else isinstance(result, Bound)
+
+
+def test_a_lower_number_stays_refused_after_the_connection_closed(table: SessionTable) -> None:
+    bound(table, "s", 10, 2)
+    table.closed(10, 5)
+    assert bind(table, "s", 11, 2) is Refusal.OLD
+    assert isinstance(bind(table, "s", 12, 3), Bound)
+
+
+def test_the_close_of_an_older_connection_means_nothing(table: SessionTable) -> None:
+    session = bound(table, "s", 10, 1)
+    bound(table, "s", 11, 2)
+    assert table.closed(10, 100) is None
+    assert session.connection == 11
+
+
+def test_a_repeated_heartbeat_binds_again_and_closes_nothing(table: SessionTable) -> None:
+    bound(table, "s", 10, 1)
+    result = bind(table, "s", 10, 1, now=7)
+    assert isinstance(result, Bound)
+    assert result.older is None
+    assert result.session.heard_ms == 7
+
+
+def test_one_connection_serves_one_session_and_a_session_one_client_id(table: SessionTable) -> None:
+    bound(table, "s", 10, 1)
+    assert bind(table, "other", 10, 5, client="c2") is Refusal.FOREIGN
+    assert bind(table, "s", 11, 5, client="c2") is Refusal.FOREIGN
+
+
+def test_a_second_session_of_a_client_id_is_refused_while_the_first_is_connected_and_bound_in_its_grace(table: SessionTable) -> None:
+    first = bound(table, "s1", 10, 1)
+    assert bind(table, "s2", 11, 1) is Refusal.DUPLICATE
+    table.closed(10, 50)
+    second = bound(table, "s2", 11, 1, now=60)
+    assert table.get("s1") is first
+    assert table.due_ms(first) == 50 + GRACE
+    assert bind(table, "s1", 12, 2) is Refusal.DUPLICATE
+    table.remove(first)
+    assert table.of_connection(11) is second
+    assert bind(table, "s3", 13, 1) is Refusal.DUPLICATE
+
+
+@pytest.mark.parametrize(("after", "over"), [(GRACE - 1, False), (GRACE, True), (GRACE + 1, True)])
+def test_a_closed_session_is_over_when_the_grace_is(table: SessionTable, after: int, over: bool) -> None:
+    bound(table, "s", 10, 1, now=100)
+    table.closed(10, 500)
+    assert bool(table.overdue(500 + after)) is over
+
+
+@pytest.mark.parametrize(("after", "over"), [(TIMEOUT - 1, False), (TIMEOUT, True), (TIMEOUT + 1, True)])
+def test_a_silent_session_is_over_after_the_session_timeout(table: SessionTable, after: int, over: bool) -> None:
+    bound(table, "s", 10, 1, now=100)
+    table.heard(10, 400)
+    assert bool(table.overdue(400 + after)) is over
+
+
+def test_silence_ends_a_session_even_when_it_closed_at_last(table: SessionTable) -> None:
+    session = bound(table, "s", 10, 1, now=0)
+    table.closed(10, TIMEOUT - 10)
+    assert table.due_ms(session) == TIMEOUT
+
+
+def test_only_its_own_connection_is_heard(table: SessionTable) -> None:
+    session = bound(table, "s", 10, 1, now=0)
+    bound(table, "s", 11, 2, now=5)
+    assert table.heard(10, 900) is None
+    assert session.heard_ms == 5
+
+
+def test_a_recorded_session_has_the_grace_and_any_number_binds_it(table: SessionTable) -> None:
+    table.recorded("s", "c1", 1_000)
+    session = table.get("s")
+    assert session is not None
+    assert table.due_ms(session) == 1_000 + GRACE
+    assert isinstance(bind(table, "s", 1, 0), Bound)
+
+
+def test_a_pause_of_the_broker_is_not_silence_of_the_clients(table: SessionTable) -> None:
+    session = bound(table, "s", 10, 1, now=0)
+    table.shift(60_000, 61_000)
+    assert table.due_ms(session) == 60_000 + TIMEOUT
+    table.shift(60_000, 61_000)
+    assert session.heard_ms == 61_000
+    assert table.next_due_ms() == 61_000 + TIMEOUT
+
+
+def test_a_removed_session_is_nobodys(table: SessionTable) -> None:
+    session = bound(table, "s", 10, 1)
+    table.remove(session)
+    assert len(table) == 0
+    assert table.of_connection(10) is None
+    assert table.next_due_ms() is None
+    assert isinstance(bind(table, "t", 10, 1), Bound)
