@@ -4,6 +4,7 @@ import typer
 
 from lockstep.admin import cli
 from lockstep.admin.commands import group, message, topic
+from lockstep.admin.commands.bench import bench_command
 from lockstep.admin.commands.cluster import cluster_command
 from lockstep.admin.commands.send import send_command
 from lockstep.admin.commands.tail import tail_command
@@ -23,6 +24,7 @@ app.command("cluster")(cluster_command)
 app.command("send")(send_command)
 app.command("tail")(tail_command)
 app.add_typer(message.app, name="message")
+app.command("bench")(bench_command)
 
 
 @app.command("nameserver", context_settings=PASSED_ON)

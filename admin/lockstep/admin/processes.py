@@ -5,7 +5,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ class Process:
         self.name = name
         self.log = log
         self.events: list[dict[str, Any]] = []
+        self.on_event: Callable[[dict[str, Any]], None] | None = None
         self._child = child
         self._said = asyncio.Condition()
         self._reader = tasks.spawn(self._read(), f"read {name}")
@@ -121,6 +122,8 @@ class Process:
         except ValueError:
             return
         if isinstance(event, dict) and "event" in event:
+            if self.on_event is not None:
+                self.on_event(event)
             async with self._said:
                 self.events.append(event)
                 self._said.notify_all()

@@ -56,7 +56,7 @@ async def _create(topic: str, queues: int, nameserver: str, as_json: bool) -> No
         before: TopicLayout | None = (await admin.route(topic)).layout
     except TopicNotExist:
         before = None
-    layout = before or await _make(topic, queues, nameserver)
+    layout = before or await create_and_wait(nameserver, topic, queues)
     others = [entry for entry in layout.entries if (entry.write_queue_count, entry.read_queue_count) != (queues, queues)]
     if before is not None and others:
         raise CommandFailed(f"topic {topic} exists with {_describe(layout.entries)}: it is left as it is")
@@ -66,7 +66,7 @@ async def _create(topic: str, queues: int, nameserver: str, as_json: bool) -> No
         print(f"topic {topic} {'exists already' if before else 'created'}: {_describe(layout.entries)}")
 
 
-async def _make(topic: str, queues: int, nameserver: str) -> TopicLayout:
+async def create_and_wait(nameserver: str, topic: str, queues: int) -> TopicLayout:
     instance = Instance.current(nameserver)
     try:
         await instance.start()

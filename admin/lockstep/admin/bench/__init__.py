@@ -1,0 +1,1 @@
+"""lockstep bench: one producer process, one consumer process, one broker process; rates and latencies as their users see them."""

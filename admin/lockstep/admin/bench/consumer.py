@@ -1,0 +1,84 @@
+"""The consumer process of a benchmark: consumes what is there, or what comes, and prints what it measured."""
+
+import argparse
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from lockstep.admin.bench.figures import Figure, latency_figure, rate_figure
+from lockstep.client import ConsumeOrderlyStatus, MessageExt, OrderlyContext, PushConsumer
+from lockstep.runtime.clock import Clock
+from lockstep.runtime.daemon import new_event_loop
+
+CLOCK = Clock()
+TELL_US = 250_000
+
+
+class Counter:
+    """A listener that does nothing but read each body and count."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.total: int = options.count
+        self.stamped: bool = options.stamped
+        self.count = 0
+        self.begun_us = 0
+        self.ended_us = 0
+        self.told_us = 0
+        self.latencies_us: list[float] = []
+        self.done = asyncio.Event()
+
+    async def listen(self, messages: Sequence[MessageExt], context: OrderlyContext) -> ConsumeOrderlyStatus:
+        if not self.begun_us:
+            self.begun_us = CLOCK.monotonic_us()
+        for message in messages:
+            body = message.body
+            if self.stamped and len(body) >= 20:
+                self.latencies_us.append(CLOCK.monotonic_us() - int(body[:20]))
+        self.count += len(messages)
+        if self.count >= self.total and not self.ended_us:
+            self.ended_us = CLOCK.monotonic_us()
+            self.done.set()
+        return ConsumeOrderlyStatus.SUCCESS
+
+    async def tell(self) -> None:
+        while not self.done.is_set():
+            print(json.dumps({"event": "bench.progress", "done": self.count, "total": self.total}), flush=True)
+            await asyncio.sleep(TELL_US / 1_000_000)
+
+
+def figure_of(counter: Counter, options: argparse.Namespace) -> Figure:
+    if options.stamped:
+        return latency_figure("end to end", options.bytes, counter.latencies_us)
+    per_call = "1 a call" if options.batch == 1 else f"up to {options.batch} a call"
+    return rate_figure(f"consume in order, {per_call}", options.bytes, counter.count, counter.ended_us - counter.begun_us)
+
+
+async def main() -> None:
+    options = parser().parse_args()
+    counter = Counter(options)
+    consumer = PushConsumer(options.group, nameserver=options.nameserver, batch_count=options.batch)
+    consumer.subscribe(options.topic)
+    consumer.orderly(counter.listen)
+    async with consumer, asyncio.TaskGroup() as group:
+        print(json.dumps({"event": "bench.begun"}), flush=True)
+        group.create_task(counter.tell())
+        await counter.done.wait()
+        print(json.dumps({"event": "bench.figure", **asdict(figure_of(counter, options))}), flush=True)
+
+
+def parser() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--nameserver", required=True)
+    options.add_argument("--topic", required=True)
+    options.add_argument("--group", required=True)
+    options.add_argument("--count", type=int, required=True)
+    options.add_argument("--bytes", type=int, required=True)
+    options.add_argument("--batch", type=int, default=1)
+    options.add_argument("--stamped", action="store_true", help="the bodies carry the time of their sending")
+    return options
+
+
+if __name__ == "__main__":
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(main())

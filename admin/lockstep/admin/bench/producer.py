@@ -1,0 +1,128 @@
+"""The producer process of a benchmark: runs one phase and prints what it measured."""
+
+import argparse
+import asyncio
+import json
+from dataclasses import asdict
+
+from lockstep.admin.bench.figures import Figure, latency_figure, rate_figure
+from lockstep.client import Message, Producer
+from lockstep.runtime.clock import Clock
+from lockstep.runtime.daemon import new_event_loop
+
+KEYS = 1_000
+CLOCK = Clock()
+
+
+class Phases:
+    """`keyed`: every message has one of 1,000 sharding keys; else queues are taken in turn."""
+
+    def __init__(self, producer: Producer, options: argparse.Namespace) -> None:
+        self.producer = producer
+        self.topic: str = options.topic
+        self.count: int = options.count
+        self.bytes: int = options.bytes
+        self.window: int = options.window
+        self.keyed: bool = options.keyed
+        self.rate: int = options.rate
+        self.body = b"x" * self.bytes
+
+    def key(self, index: int) -> str | None:
+        return str(index % KEYS) if self.keyed else None
+
+    async def one(self) -> Figure:
+        """Sends one at a time: the time of each."""
+        latencies = []
+        for index in range(self.count):
+            begun = CLOCK.monotonic_us()
+            await self.producer.send(Message(self.topic, self.body), sharding_key=self.key(index))
+            latencies.append(CLOCK.monotonic_us() - begun)
+            progress(index + 1, self.count)
+        return latency_figure("send, one at a time", self.bytes, latencies)
+
+    async def window_of_sends(self) -> Figure:
+        """Awaited sends, `window` of them in flight."""
+        indices = iter(range(self.count))
+
+        async def worker() -> None:
+            for index in indices:
+                await self.producer.send(Message(self.topic, self.body), sharding_key=self.key(index))
+                progress(index + 1, self.count)
+
+        begun = CLOCK.monotonic_us()
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self.window):
+                group.create_task(worker())
+        return rate_figure(f"send, {self.window:,} in flight", self.bytes, self.count, CLOCK.monotonic_us() - begun)
+
+    async def batches(self) -> Figure:
+        """send_batch of 1,000, four at once."""
+        size = min(1_000, self.count)
+        indices = iter(range(0, self.count, size))
+
+        async def worker() -> None:
+            for first in indices:
+                last = min(first + size, self.count)
+                keys = [str(index % KEYS) for index in range(first, last)] if self.keyed else None
+                await self.producer.send_batch([Message(self.topic, self.body) for _ in range(first, last)], sharding_keys=keys)
+                progress(last, self.count)
+
+        begun = CLOCK.monotonic_us()
+        async with asyncio.TaskGroup() as group:
+            for _ in range(4):
+                group.create_task(worker())
+        return rate_figure(f"send_batch of {size:,}", self.bytes, self.count, CLOCK.monotonic_us() - begun)
+
+    async def paced(self) -> Figure:
+        """`rate` sends a second, each with the time of its sending in the body: the consumer measures."""
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        async with asyncio.TaskGroup() as group:
+            for index in range(self.count):
+                delay = begun + index / self.rate - loop.time()
+                if delay > 0:
+                    await asyncio.sleep(delay)
+                body = b"%020d" % CLOCK.monotonic_us() + self.body[20:]
+                group.create_task(self.producer.send(Message(self.topic, body), sharding_key=self.key(index)))
+                progress(index + 1, self.count)
+        return rate_figure(f"send, {self.rate:,}/s", self.bytes, self.count, (loop.time() - begun) * 1_000_000)
+
+
+_told_us = 0
+
+
+def progress(done: int, total: int) -> None:
+    global _told_us
+    now = CLOCK.monotonic_us()
+    if now - _told_us > 250_000:
+        _told_us = now
+        print(json.dumps({"event": "bench.progress", "done": done, "total": total}), flush=True)
+
+
+async def main() -> None:
+    options = parser().parse_args()
+    async with Producer("bench-producer", nameserver=options.nameserver) as producer:
+        phases = Phases(producer, options)
+        run = {"one": phases.one, "window": phases.window_of_sends, "batch": phases.batches, "paced": phases.paced}[options.phase]
+        await producer.send(Message(options.topic, b"warm-up"), sharding_key="warm-up")
+        print(json.dumps({"event": "bench.begun"}), flush=True)
+        figure = await run()
+    print(json.dumps({"event": "bench.figure", **asdict(figure)}), flush=True)
+
+
+def parser() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("phase", choices=["one", "window", "batch", "paced"])
+    options.add_argument("--nameserver", required=True)
+    options.add_argument("--topic", required=True)
+    options.add_argument("--count", type=int, required=True)
+    options.add_argument("--bytes", type=int, required=True)
+    options.add_argument("--window", type=int, default=2_000)
+    options.add_argument("--rate", type=int, default=1_000)
+    options.add_argument("--keyed", action="store_true")
+    return options
+
+
+if __name__ == "__main__":
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(main())

@@ -1,0 +1,137 @@
+"""Runs the phases of a benchmark, each in a fresh producer or consumer process, against a cluster that runs or one of its own."""
+
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lockstep.admin.bench.figures import Figure
+from lockstep.admin.commands.topic import create_and_wait
+from lockstep.admin.processes import Process
+from lockstep.protocol.errors import LocalProtocolError
+from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.host import Host
+
+PHASE_S = 300.0
+"""A phase that takes longer than this has failed."""
+LATENCY_COUNT_MAX = 5_000
+"""Sends one at a time, and paced ones: more would only take longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a benchmark measures."""
+
+    count: int
+    body_bytes: int
+    window: int
+    rate: int
+    queues: int
+    ordered: bool
+    """Messages have sharding keys; else queues are taken in turn."""
+    batches: tuple[int, ...] = (64, 1)
+    """Messages a listener call at most, a consumption phase for each."""
+
+    def __post_init__(self) -> None:
+        if self.body_bytes < 20:
+            raise LocalProtocolError(f"--size {self.body_bytes}: a body holds the time of its sending, so it has at least 20 bytes")
+
+
+Told = Callable[[str, int, int], None]
+"""(phase, done, total)"""
+
+
+class Bench:
+    def __init__(self, nameserver: str, plan: Plan, folder: Path, tasks: Tasks, told: Told) -> None:
+        self.nameserver = nameserver
+        self.plan = plan
+        self.folder = folder
+        self.tasks = tasks
+        self.told = told
+        self.topic = f"bench-{Host.real().random.token(4).hex()}"
+        self._sent = 0
+
+    async def run(self) -> AsyncIterator[Figure]:
+        """The figures, one after the other."""
+        plan = self.plan
+        await create_and_wait(self.nameserver, self.topic, plan.queues)
+        few = min(plan.count, LATENCY_COUNT_MAX)
+        for phase, count in (("one", few), ("window", plan.count), ("batch", plan.count)):
+            yield await self._produce(phase, count)
+            self._sent += count + 1
+        for batch in plan.batches:
+            yield await self._consume(f"{self.topic}-by-{batch}", self._sent, "--batch", str(batch))
+        yield await self._end_to_end(min(plan.count, LATENCY_COUNT_MAX))
+
+    async def _produce(self, phase: str, count: int) -> Figure:
+        return await self._figure(phase, await self._producer(phase, count, self.topic))
+
+    async def _producer(self, phase: str, count: int, topic: str) -> Process:
+        plan = self.plan
+        options = ["--count", str(count), "--bytes", str(plan.body_bytes), "--window", str(plan.window), "--rate", str(plan.rate)]
+        options += ["--keyed"] if plan.ordered else []
+        return await self._start("producer", [phase, "--topic", topic, *options])
+
+    async def _consume(self, group: str, count: int, *options: str) -> Figure:
+        return await self._figure("consume", await self._consumer(group, count, self.topic, *options))
+
+    async def _consumer(self, group: str, count: int, topic: str, *options: str) -> Process:
+        shared = ["--count", str(count), "--bytes", str(self.plan.body_bytes), "--topic", topic, "--group", group]
+        return await self._start("consumer", [*shared, *options])
+
+    async def _end_to_end(self, count: int) -> Figure:
+        """A topic of its own, so that the consumer meets no backlog."""
+        topic = f"{self.topic}-paced"
+        await create_and_wait(self.nameserver, topic, self.plan.queues)
+        consumer = await self._consumer(topic, count, topic, "--stamped")
+        await consumer.event("bench.begun")
+        producer = await self._producer("paced", count, topic)
+        figure = await self._figure("end to end", consumer)
+        await producer.wait()
+        return figure
+
+    async def _start(self, role: str, options: list[str]) -> Process:
+        command = ["-m", f"lockstep.admin.bench.{role}", "--nameserver", self.nameserver, *options]
+        return await Process.start(role, command, log=self.folder / f"{role}.log", tasks=self.tasks)
+
+    async def _figure(self, phase: str, process: Process) -> Figure:
+        def heard(event: dict[str, Any]) -> None:
+            if event["event"] == "bench.progress":
+                self.told(phase, event["done"], event["total"])
+
+        process.on_event = heard
+        event = await process.event("bench.figure", timeout_s=PHASE_S)
+        await process.wait()
+        return Figure(**{key: value for key, value in event.items() if key != "event"})
+
+
+@asynccontextmanager
+async def cluster(folder: Path, tasks: Tasks, flush: str) -> AsyncIterator[str]:
+    """A nameserver and a broker of its own, as processes; the nameserver's address."""
+    nameserver = await Process.start(
+        "nameserver", ["-m", "lockstep.nameserver", "--listen", "127.0.0.1:0"], log=folder / "nameserver.log", tasks=tasks
+    )
+    try:
+        address = str((await nameserver.event("nameserver.started"))["address"])
+        options = ["--listen", "127.0.0.1:0", "--nameserver", address, "--store", str(folder / "store"), "--flush", flush]
+        broker = await Process.start("broker", ["-m", "lockstep.broker", *options], log=folder / "broker.log", tasks=tasks)
+        try:
+            await broker.event("broker.started")
+            yield address
+        finally:
+            await broker.stop()
+    finally:
+        await nameserver.stop()
+
+
+@asynccontextmanager
+async def workplace() -> AsyncIterator[tuple[Path, Tasks]]:
+    """A temporary folder and an owner for what reads the processes."""
+    tasks = Tasks()
+    with tempfile.TemporaryDirectory(prefix="lockstep-bench-") as folder:
+        try:
+            yield Path(folder), tasks
+        finally:
+            await tasks.cancel_all()
