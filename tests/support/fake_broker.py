@@ -88,11 +88,12 @@ def hang_up(broker: "FakeBroker", seen: Seen) -> None:
     seen.endpoint.abort("scripted")
 
 
-def refuse(error: BrokerError, **reply: int) -> Step:
+def refuse(error: BrokerError, *, next_sequence: int | None = None) -> Step:
     """Not stored, and says so."""
 
     def step(broker: "FakeBroker", seen: Seen) -> None:
-        seen.endpoint.send(seen.command.reply(error.code, error.remark, to_plain(SendRecordsReply(-1, -1, 0, **reply))))
+        reply = SendRecordsReply(-1, -1, 0, next_sequence=next_sequence)
+        seen.endpoint.send(seen.command.reply(error.code, error.remark, to_plain(reply)))
 
     return step
 

@@ -92,7 +92,7 @@ class BrokerLink:
         `header` is a header dataclass, `body` bytes or a body dataclass. The future raises TransportError or RequestTimeout.
         """
         endpoint = self.endpoint
-        if endpoint is None:
+        if endpoint is None or endpoint.closed:
             raise TransportError(f"broker {self.name} is not connected")
         raw = body if isinstance(body, bytes | bytearray | memoryview) else b"" if body is None else encode_body(body)
         fields = None if header is None else to_plain(header)
@@ -109,7 +109,7 @@ class BrokerLink:
 
     def oneway(self, code: int, header: object | None = None, body: object | bytes | None = None) -> None:
         """Write a request that is not answered; TransportError while the link is down."""
-        if self.endpoint is None:
+        if self.endpoint is None or self.endpoint.closed:
             raise TransportError(f"broker {self.name} is not connected")
         raw = body if isinstance(body, bytes | bytearray | memoryview) else b"" if body is None else encode_body(body)
         self.endpoint.oneway(code, None if header is None else to_plain(header), raw)
@@ -117,7 +117,7 @@ class BrokerLink:
     async def beat(self) -> HeartbeatReply:
         """HEART_BEAT now; BrokerError where it is refused, TransportError where there is no answer."""
         endpoint = self.endpoint
-        if endpoint is None:
+        if endpoint is None or endpoint.closed:
             raise TransportError(f"broker {self.name} is not connected")
         reply = await self._beat(endpoint)
         if self.endpoint is endpoint:

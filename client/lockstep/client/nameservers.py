@@ -7,35 +7,36 @@ from lockstep.protocol.bodies import ClusterInfo, TopicRoute
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
-from lockstep.protocol.errors import RemoteProtocolError, RouteNotReady, TransportError, broker_error
+from lockstep.protocol.errors import RouteNotReady, TransportError, broker_error
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.offsets import TopicHeader
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
-from lockstep.runtime.pool import Link
+from lockstep.runtime.pool import connect
 
 
 class Nameservers:
-    """A sticky connection to one of `addresses`."""
+    """A sticky connection to one of `addresses`, made when it is asked and lost."""
 
     def __init__(self, host: Host, addresses: tuple[str, ...], *, timeout_ms: int) -> None:
         self.addresses = addresses
         self.local_ip: str | None = None
+        """This machine's address as the first nameserver that answered sees it; None before."""
         self._host = host
         self._timeout_ms = timeout_ms
         self._index = host.random.below(len(addresses))
-        self._link: Link | None = None
+        self._endpoint: Endpoint | None = None
 
     async def connect(self) -> None:
         """Reach one of them; TransportError names all that were tried."""
         tried = []
         for _ in self.addresses:
             try:
-                await self._current().endpoint(self._timeout_ms)
+                await self._connected()
                 return
             except TransportError as error:
-                tried.append(f"{self._address()} ({error})")
-                await self._next()
+                tried.append(str(error))
+                self._next()
         raise TransportError(f"no nameserver can be reached: {', '.join(tried)}. Is one running there?")
 
     async def route(self, topic: str) -> TopicRoute:
@@ -47,43 +48,47 @@ class Nameservers:
         return decode_body(ClusterInfo, (await self.call(RequestCode.GET_BROKER_CLUSTER_INFO)).body)
 
     async def call(self, code: int, header: object | None = None, body: bytes = b"") -> Command:
-        """Ask the kept nameserver, then each other one once. Raises the BrokerError of an answer that refuses."""
+        """Ask the kept nameserver, then each other one (a single one twice: its connection may have been lost unseen).
+
+        Raises the BrokerError of an answer that refuses, and what the last one said where none answers.
+        """
         fields = None if header is None else to_plain(header)
-        last: TransportError | RouteNotReady | RemoteProtocolError | None = None
-        for _ in self.addresses:
+        last: TransportError | RouteNotReady | None = None
+        for _ in range(max(2, len(self.addresses))):
             try:
-                endpoint = await self._current().endpoint(self._timeout_ms)
+                endpoint = await self._connected()
                 response = await endpoint.request(code, fields, body, timeout_ms=self._timeout_ms)
             except TransportError as error:
-                last = TransportError(f"nameserver {self._address()}: {error}")
+                last = TransportError(f"nameserver {error}")
             else:
                 if response.code == ResponseCode.SUCCESS:
                     return response
                 if response.code != ResponseCode.ROUTE_NOT_READY:
                     raise broker_error(response.code, response.remark)
-                last = RouteNotReady(f"nameserver {self._address()} knows no broker yet")
-            await self._next()
+                last = RouteNotReady(f"nameserver {self._address()} knows no broker yet: none has registered since it started")
+            self._next()
         assert last is not None
         raise last
 
     async def close(self) -> None:
-        if self._link is not None:
-            await self._link.close()
-            self._link = None
+        """Close the connection; a later call makes a new one."""
+        endpoint, self._endpoint = self._endpoint, None
+        if endpoint is not None:
+            endpoint.close("client closed")
+            await endpoint.wait_closed()
 
     def _address(self) -> str:
         return self.addresses[self._index % len(self.addresses)]
 
-    def _current(self) -> Link:
-        if self._link is None:
-            address = self._address()
-            self._link = Link(self._host, lambda: address, on_connected=self._connected)
-        return self._link
+    async def _connected(self) -> Endpoint:
+        if self._endpoint is None or self._endpoint.closed:
+            self._endpoint = endpoint = await connect(self._host, self._address(), timeout_ms=self._timeout_ms)
+            self.local_ip = self.local_ip or endpoint.local.rpartition(":")[0]
+        return self._endpoint
 
-    async def _connected(self, endpoint: Endpoint) -> None:
-        self.local_ip = self.local_ip or endpoint.local.rpartition(":")[0]
-
-    async def _next(self) -> None:
-        if len(self.addresses) > 1:
-            await self.close()
-            self._index += 1
+    def _next(self) -> None:
+        """Leave this one for the next; of a single one only the connection."""
+        endpoint, self._endpoint = self._endpoint, None
+        if endpoint is not None:
+            endpoint.close("another nameserver is asked")
+        self._index += 1

@@ -58,6 +58,10 @@ log = get_logger("lockstep.client.producer")
 BUSY_PAUSE_MS = 50
 """Pause after a refusal, doubled by each further one."""
 BUSY_PAUSE_MS_MAX = 1_000
+STALL_MS = 1_000
+"""A queue that lost a frame to another broker takes no unkeyed sends for this long, doubled each time that it happens again at once."""
+STALL_MS_MAX = 10_000
+"""RocketMQ 5: the isolation of a broker that did not answer."""
 LAYOUT_ASK_MS = 1_000
 """While a keyed send waits for a higher layout the route is asked for again this often."""
 
@@ -77,8 +81,10 @@ class QueueSender:
         "_not_before_ms",
         "_oneway",
         "_sequencer",
+        "_strikes",
         "_timer",
         "_topic",
+        "_trusted_ms",
         "link",
         "queue",
         "stalled",
@@ -98,6 +104,10 @@ class QueueSender:
         self._frame: Frame | None = None
         self._flush_due = False
         self._not_before_ms = 0
+        self._strikes = 0
+        """Frames in a row that ended here without being stored."""
+        self._trusted_ms = 0
+        """When unkeyed sends may come back after such a frame."""
         self._keyed_blocked: LayoutVersion | None = None
         """Keyed sends wait for a layout above this one."""
         self._oneway = OnewayRecords()
@@ -154,6 +164,7 @@ class QueueSender:
     def link_changed(self) -> None:
         """The link came up or went down."""
         self._not_before_ms = 0
+        self._trusted_ms = 0
         self._set_stalled(not self.up or (self._frame is not None and self._frame.answer is None))
         self._pump()
 
@@ -179,6 +190,8 @@ class QueueSender:
         now_ms = self._clock.monotonic_ms()
         if self.stalled:
             self._fail_expired(now_ms)
+            if frame is None and self.up and now_ms >= self._trusted_ms:
+                self._set_stalled(False)
         if frame is not None and not self._may_retry(frame, now_ms):
             frame = self._frame
         link = self.link
@@ -245,6 +258,7 @@ class QueueSender:
         answer = FrameAnswer(status, self.queue, reply.queue_offset, reply.physical_offset, reply.store_host, frame.sizes)
         self._frame = None
         self._not_before_ms = 0
+        self._strikes = 0
         if self.stalled:
             self._set_stalled(not self.up)
         index = 0
@@ -271,6 +285,7 @@ class QueueSender:
             self._frame = seal_frame(self.queue, self._sequencer, frame.parcels)
             self._frame.refusals = frame.refusals
             if frame.refusals > 1:
+                self._frame.error = error
                 self._pause(frame, response)
             self._pump()
         elif isinstance(error, LayoutStale):
@@ -323,6 +338,7 @@ class QueueSender:
     def _move(self, frame: Frame) -> None:
         """An unkeyed frame goes to another broker; if it may be stored here, that is counted."""
         self._unseal(frame)
+        self._strike()
         living = self._living(frame)
         if frame.unknown:
             count = sum([len(parcel.records) for parcel in living])
@@ -333,6 +349,8 @@ class QueueSender:
     def _fail(self, frame: Frame) -> None:
         """The frame ends unacknowledged: its parcels fail, and what waits behind a keyed one with the same key."""
         self._unseal(frame)
+        if frame.unknown:
+            self._strike()
         living = self._living(frame)
         log.warning("frame.failed", queue=str(self.queue), count=len(living), outcome=frame.outcome.value, error=str(frame.error))
         for parcel in living:
@@ -360,6 +378,10 @@ class QueueSender:
                 parcel.future.set_exception(PrecedingSendFailed(self.queue, parcel.key or None))
         self._topic.end(behind)
         self._topic.refuse_behind(self.queue, keys)
+
+    def _strike(self) -> None:
+        self._strikes += 1
+        self._trusted_ms = self._clock.monotonic_ms() + min(STALL_MS << min(self._strikes - 1, 10), STALL_MS_MAX)
 
     def _unseal(self, frame: Frame) -> None:
         """The frame is not the one in flight any more; nothing that is still on its way may pass for the next one."""
@@ -397,6 +419,8 @@ class QueueSender:
         if frame is not None and frame.answer is not None:
             return
         due = [] if frame is None else [frame.deadline_ms, frame.move_ms]
+        if self.stalled and self._frame is None and self.up:
+            due.append(self._trusted_ms)
         if self._batcher:
             due.append(self._batcher.earliest_ms)
             if self._keyed_blocked is not None:

@@ -1,0 +1,146 @@
+"""What may share a frame, and in which order it leaves."""
+
+import asyncio
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.client.producer.batcher import QUEUE_WIDE, Batcher, Parcel
+from lockstep.protocol.queue import LayoutVersion
+
+V1, V2 = LayoutVersion(1, 1), LayoutVersion(2, 1)
+
+
+class Unlooked:
+    """A future that a pure batcher must not look into."""
+
+
+def parcel(
+    name: str, *, key: str | None = None, version: LayoutVersion | None = None, count: int = 1, size: int = 10, deadline_ms: int = 100
+) -> Parcel:
+    future: asyncio.Future[Any] = Unlooked()  # type: ignore[assignment]
+    return Parcel([b"r"] * count, [name] * count, size, future, deadline_ms, deadline_ms // 2, key, version)
+
+
+def names(parcels: list[Parcel]) -> list[str]:
+    return [parcel.message_ids[0] for parcel in parcels]
+
+
+def batcher(*parcels: Parcel, bytes_max: int = 1_000, count_max: int = 100) -> Batcher:
+    made = Batcher(bytes_max, count_max)
+    for item in parcels:
+        made.add(item)
+    return made
+
+
+def test_everything_of_one_lane_that_fits_goes_into_one_frame() -> None:
+    full = batcher(parcel("a"), parcel("b"), parcel("c"))
+    assert names(full.cut()) == ["a", "b", "c"]
+    assert not full
+    assert full.cut() == []
+
+
+def test_a_frame_ends_at_its_byte_and_count_limits_exactly() -> None:
+    assert names(batcher(parcel("a", size=40), parcel("b", size=60), parcel("c", size=1), bytes_max=100).cut()) == ["a", "b"]
+    assert names(batcher(parcel("a", size=40), parcel("b", size=61), bytes_max=100).cut()) == ["a"]
+    assert names(batcher(parcel("a", count=2), parcel("b", count=1), parcel("c"), count_max=3).cut()) == ["a", "b"]
+    assert names(batcher(parcel("a", count=2), parcel("b", count=2), count_max=3).cut()) == ["a"]
+
+
+def test_a_parcel_larger_than_a_frame_goes_alone() -> None:
+    large = batcher(parcel("a", size=5_000, count=500), parcel("b"))
+    assert names(large.cut()) == ["a"]
+    assert names(large.cut()) == ["b"]
+
+
+def test_keyed_and_unkeyed_sends_never_share_a_frame_and_take_turns() -> None:
+    mixed = batcher(parcel("u1"), parcel("k1", key="1", version=V1), parcel("u2"), parcel("k2", key="2", version=V1), bytes_max=10)
+    assert [names(mixed.cut()) for _ in range(4)] == [["u1"], ["k1"], ["u2"], ["k2"]]
+
+
+def test_a_frame_holds_one_layout_version() -> None:
+    lane = batcher(parcel("a", key="1", version=V1), parcel("b", key="2", version=V2), parcel("c", key=QUEUE_WIDE))
+    assert [names(lane.cut()) for _ in range(3)] == [["a"], ["b"], ["c"]]
+
+
+def test_equal_versions_share_a_frame_even_as_different_objects() -> None:
+    lane = batcher(parcel("a", key="1", version=LayoutVersion(1, 1)), parcel("b", key="2", version=LayoutVersion(1, 1)))
+    assert names(lane.cut()) == ["a", "b"]
+
+
+def test_a_blocked_keyed_lane_lets_unkeyed_sends_pass() -> None:
+    mixed = batcher(parcel("k", key="1", version=V1), parcel("u"))
+    assert names(mixed.cut(keyed_blocked=True)) == ["u"]
+    assert mixed.cut(keyed_blocked=True) == []
+    assert names(mixed.cut()) == ["k"]
+
+
+def test_a_refused_parcel_leaves_in_a_frame_of_its_own() -> None:
+    lane = batcher(parcel("a"), parcel("b"), parcel("c"))
+    taken = lane.cut()
+    taken[1].alone = True
+    lane.put_back(taken)
+    assert [names(lane.cut()) for _ in range(3)] == [["a"], ["b"], ["c"]]
+
+
+def test_put_back_restores_the_order_before_what_came_later() -> None:
+    lane = batcher(parcel("a"), parcel("b"), bytes_max=20)
+    taken = lane.cut()
+    lane.add(parcel("c"))
+    lane.put_back(taken)
+    assert names(lane.cut()) == ["a", "b"]
+
+
+def test_a_parcel_expires_at_its_deadline_and_not_before() -> None:
+    lane = batcher(parcel("a", deadline_ms=100), parcel("k", key="1", deadline_ms=101), parcel("b", deadline_ms=99))
+    assert lane.earliest_ms == 99
+    assert lane.take_expired(98) == []
+    assert names(lane.take_expired(100)) == ["a", "b"]
+    assert lane.earliest_ms == 101
+    assert names(lane.take_expired(101)) == ["k"]
+    assert not lane
+
+
+def test_all_that_wait_with_a_failed_key_are_taken_and_no_others() -> None:
+    lane = batcher(parcel("a", key="1"), parcel("b", key="2"), parcel("u"), parcel("c", key="1"), parcel("q", key=QUEUE_WIDE))
+    assert names(lane.take_keys(["1"])) == ["a", "c"]
+    assert names(lane.take_keys([QUEUE_WIDE])) == ["q"]
+    assert names(lane.cut()) == ["u"]
+    assert names(lane.cut()) == ["b"]
+
+
+def test_only_what_was_picked_from_a_lower_layout_is_picked_again() -> None:
+    lane = batcher(parcel("a", key="1", version=V1), parcel("b", key="2", version=V2), parcel("named", key=QUEUE_WIDE), parcel("u"))
+    assert names(lane.take_older(V2)) == ["a"]
+
+
+def test_withdrawing_takes_out_one_that_waits_and_says_so_of_one_that_does_not() -> None:
+    first, second = parcel("a"), parcel("b")
+    lane = batcher(first, second)
+    assert lane.withdraw(first)
+    assert not lane.withdraw(first)
+    assert names(lane.cut()) == ["b"]
+    assert not lane.withdraw(second)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([None, "1", "2"]), st.integers(1, 40), st.integers(1, 4)), max_size=30),
+    st.integers(1, 60),
+    st.integers(1, 6),
+)
+def test_cutting_loses_nothing_repeats_nothing_and_keeps_each_lanes_order(
+    items: list[tuple[str | None, int, int]], bytes_max: int, count_max: int
+) -> None:
+    made = [
+        parcel(str(place), key=key, version=V1 if key else None, size=size, count=count) for place, (key, size, count) in enumerate(items)
+    ]
+    lane = batcher(*made, bytes_max=bytes_max, count_max=count_max)
+    frames = []
+    while frame := lane.cut():
+        assert len({item.key is None for item in frame}) == 1
+        assert len(frame) == 1 or sum(item.held_bytes for item in frame) <= bytes_max
+        assert len(frame) == 1 or sum(len(item.records) for item in frame) <= count_max
+        frames += frame
+    for keyed in (True, False):
+        assert [item for item in frames if (item.key is not None) is keyed] == [item for item in made if (item.key is not None) is keyed]

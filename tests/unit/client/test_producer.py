@@ -1,0 +1,595 @@
+"""A producer against brokers on loopback that answer, refuse, forget and fall silent on cue."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+
+from lockstep.client import (
+    BatchSendError,
+    LocalProtocolError,
+    Message,
+    MessageQueue,
+    NotDurable,
+    Outcome,
+    PrecedingSendFailed,
+    Producer,
+    ProducerConfig,
+    QueueUnavailable,
+    SendResult,
+    SendStatus,
+    SendTimeout,
+    StateError,
+    TopicNotExist,
+    TransportError,
+)
+from lockstep.client.producer import queue_sender
+from lockstep.client.producer.selector import queue_of_key
+from lockstep.protocol.codes import ResponseCode
+from lockstep.protocol.errors import LayoutStale, MessageIllegal, NoPermission, OutOfSequence, ServiceNotAvailable, SystemBusy
+from lockstep.protocol.fields import to_plain
+from lockstep.protocol.headers.send import SendRecordsReply
+from lockstep.protocol.properties import SHARDING_KEY
+from support.fake_broker import (
+    FakeBroker,
+    FakeCluster,
+    Seen,
+    answer_later,
+    fake_cluster,
+    hang_up,
+    ignore,
+    lose_answer,
+    make_layout,
+    refuse,
+    store_and_hang_up,
+)
+from support.loops import until
+
+QUICK = ProducerConfig(send_timeout_ms=400, keyed_send_timeout_ms=1_200, attempt_timeout_ms=40)
+
+
+def message(body: str = "x", topic: str = "t") -> Message:
+    return Message(topic, body.encode())
+
+
+@asynccontextmanager
+async def producing(cluster: FakeCluster, config: ProducerConfig = QUICK) -> AsyncIterator[Producer]:
+    async with Producer("orders", nameserver=cluster.address, config=config) as producer:
+        yield producer
+
+
+@asynccontextmanager
+async def one_queue(config: ProducerConfig = QUICK) -> AsyncIterator[tuple[FakeBroker, Producer]]:
+    """One broker, one queue, its link up: what follows is about that queue alone."""
+    async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, config) as producer:
+        await producer.send(message("first"))
+        yield cluster.brokers["a"], producer
+
+
+async def sends(producer: Producer, bodies: Sequence[str], **how: object) -> list[SendResult | BaseException]:
+    return await asyncio.gather(*[producer.send(message(body), **how) for body in bodies], return_exceptions=True)  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------------------------------------------------------ the plain way
+
+
+@pytest.mark.both_loops
+async def test_a_send_returns_where_its_message_was_stored() -> None:
+    async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster) as producer:
+        first = await producer.send(message("1"))
+        second = await producer.send(message("2"))
+        assert (first.status, first.queue, first.queue_offset) == (SendStatus.SEND_OK, MessageQueue("t", "a", 0), 0)
+        assert second.queue_offset == 1
+        assert first.message_id != second.message_id
+        seen = cluster.brokers["a"].seen
+        assert [one.bodies for one in seen] == [[b"1"], [b"2"]]
+        assert seen[0].messages[0].message_id == first.message_id
+
+
+async def test_unkeyed_sends_visit_every_queue_of_every_live_broker_in_turn() -> None:
+    async with fake_cluster("a", "b", topics={"t": 2}) as cluster, producing(cluster) as producer:
+        await producer.send(message())
+        await until(lambda: len(cluster.brokers["a"].heartbeats) + len(cluster.brokers["b"].heartbeats) == 2)
+        results = [await producer.send(message()) for _ in range(8)]
+        assert sorted((result.queue.broker_name, result.queue.queue_id) for result in results) == sorted(
+            [("a", 0), ("a", 1), ("b", 0), ("b", 1)] * 2
+        )
+
+
+async def test_what_gathers_behind_a_frame_in_flight_leaves_as_one_frame() -> None:
+    async with one_queue() as (broker, producer):
+        held: list[Callable[[], None]] = []
+        broker.script.append(answer_later(held))
+        waiting = [asyncio.ensure_future(producer.send(message("0")))]
+        await until(lambda: len(held) == 1)
+        waiting += [asyncio.ensure_future(producer.send(message(str(n)))) for n in range(1, 9)]
+        await asyncio.sleep(0)
+        assert len(broker.seen) == 2, "one frame in flight per queue"
+        held[0]()
+        results = await asyncio.gather(*waiting)
+        assert broker.seen[2].bodies == [b"%d" % n for n in range(1, 9)]
+        assert [result.queue_offset for result in results] == list(range(1, 10))
+        assert [one.place for one in broker.seen] == [(0, 0), (0, 1), (0, 2)]
+
+
+async def test_a_frame_is_cut_at_its_limits() -> None:
+    config = ProducerConfig(batch_count_max=3, attempt_timeout_ms=1_000)
+    async with one_queue(config) as (broker, producer):
+        await sends(producer, [str(n) for n in range(8)])
+        assert [len(one.bodies) for one in broker.seen[1:]] == [3, 3, 2]
+
+
+async def test_a_key_always_goes_to_its_queue_and_carries_key_and_layout() -> None:
+    async with fake_cluster("a", "b", topics={"t": 3}) as cluster, producing(cluster) as producer:
+        layout = cluster.topics["t"]
+        for key in ("1001", "1002", "ключ", "z"):
+            result = await producer.send(message(), sharding_key=key)
+            assert result.queue == queue_of_key(layout, key)
+            seen = cluster.brokers[result.queue.broker_name].seen[-1]
+            assert (seen.header.layout_counter, seen.header.layout_writer) == (1, 7)
+            assert seen.messages[0].all_properties[SHARDING_KEY] == key
+
+
+async def test_a_selector_gets_the_layouts_queues_and_a_named_queue_is_taken_as_it_is() -> None:
+    async with fake_cluster("a", "b", topics={"t": 2}) as cluster, producing(cluster) as producer:
+        result = await producer.send(message(), selector=lambda queues, message, arg: queues[arg % len(queues)], arg=7)
+        assert result.queue == cluster.topics["t"].write_queues[3]
+        again = await producer.send(message(), queue=result.queue)
+        assert again.queue == result.queue
+        assert cluster.brokers["b"].seen[-1].header.layout_counter is None
+
+
+async def test_a_batch_without_keys_is_one_frame_of_one_queue_in_order() -> None:
+    async with fake_cluster("a", "b", topics={"t": 2}) as cluster, producing(cluster) as producer:
+        results = await producer.send_batch([message(str(n)) for n in range(50)])
+        assert {result.queue for result in results} == {results[0].queue}
+        assert [result.queue_offset for result in results] == list(range(50))
+        (seen,) = cluster.brokers[results[0].queue.broker_name].seen
+        assert seen.bodies == [b"%d" % n for n in range(50)]
+        assert [one.message_id for one in seen.messages] == [result.message_id for result in results]
+        assert await producer.send_batch([]) == []
+
+
+async def test_a_batch_with_keys_is_one_frame_per_queue_with_results_in_the_order_given() -> None:
+    async with fake_cluster("a", "b", topics={"t": 2}) as cluster, producing(cluster) as producer:
+        keys = [f"k{n % 7}" for n in range(40)]
+        results = await producer.send_batch([message(str(n)) for n in range(40)], sharding_keys=keys)
+        assert [result.queue for result in results] == [queue_of_key(cluster.topics["t"], key) for key in keys]
+        for broker in cluster.brokers.values():
+            assert len(broker.seen) == len({one.header.queue_id for one in broker.seen})
+            for seen in broker.seen:
+                for key in set(keys):
+                    bodies = [int(one.body) for one in seen.messages if one.sharding_key == key]
+                    assert bodies == sorted(bodies)
+
+
+async def test_a_batch_of_several_topics_and_more_than_a_frame_comes_back_in_order() -> None:
+    config = ProducerConfig(batch_count_max=4)
+    async with fake_cluster("a", topics={"t": 1, "u": 1}) as cluster, producing(cluster, config) as producer:
+        results = await producer.send_batch([message(str(n), "tu"[n % 2]) for n in range(20)])
+        assert [result.queue.topic for result in results] == ["t", "u"] * 10
+        assert [result.queue_offset for result in results] == [n // 2 for n in range(20)]
+
+
+async def test_one_way_sends_carry_no_sequence_and_are_not_answered() -> None:
+    async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster) as producer:
+        await producer.send_oneway(message("1"))
+        await producer.send_oneway(message("2"), sharding_key="k")
+        broker = cluster.brokers["a"]
+        await until(lambda: sum(len(one.bodies) for one in broker.oneways) == 2)
+        assert all(one.header.producer_id is None for one in broker.oneways)
+        assert {one.header.layout_counter for one in broker.oneways} == {None, 1}
+
+
+async def test_sends_without_start_after_close_or_twice_started_are_told_so() -> None:
+    async with fake_cluster("a", topics={"t": 1}) as cluster:
+        producer = Producer("orders", nameserver=cluster.address)
+        with pytest.raises(StateError, match="not started"):
+            await producer.send(message())
+        async with producer:
+            with pytest.raises(StateError, match="started before"):
+                await producer.start()
+        with pytest.raises(StateError, match="closed"):
+            await producer.send(message())
+        await producer.close()
+
+
+async def test_leaving_waits_for_what_is_in_flight() -> None:
+    async with fake_cluster("a", topics={"t": 1}) as cluster:
+        held: list[Callable[[], None]] = []
+        cluster.brokers["a"].script.append(answer_later(held))
+        async with producing(cluster, ProducerConfig()) as producer:
+            sending = asyncio.ensure_future(producer.send(message()))
+            await until(lambda: len(held) == 1)
+            asyncio.get_running_loop().call_soon(held[0])
+        assert sending.done()
+        assert (await sending).queue_offset == 0
+
+
+async def test_no_nameserver_is_named_in_the_error() -> None:
+    with pytest.raises(TransportError, match=r"no nameserver can be reached: 127\.0\.0\.1:1: "):
+        await Producer("orders", nameserver="127.0.0.1:1").start()
+
+
+@pytest.mark.parametrize(
+    ("how", "what"),
+    [
+        ({"sharding_key": "k", "queue": MessageQueue("t", "a", 0)}, "give one of them"),
+        ({"sharding_key": ""}, "sharding_key is empty"),
+        ({"queue": MessageQueue("u", "a", 0)}, "the message's topic is t"),
+        ({"queue": MessageQueue("t", "a", 9)}, "none of the 1 writable queues"),
+        ({"selector": lambda queues, message, arg: None}, "the selector answered None"),
+    ],
+)
+async def test_arguments_that_can_not_be_are_refused_and_leave_nothing_in_flight(how: dict[str, object], what: str) -> None:
+    async with one_queue() as (broker, producer):
+        with pytest.raises(LocalProtocolError, match=what):
+            await producer.send(message(), **how)  # type: ignore[arg-type]
+        assert (producer.in_flight_count, producer.in_flight_bytes) == (0, 0)
+        assert len(broker.seen) == 1
+
+
+# ------------------------------------------------------------------------------------------------------- lost answers and retries
+
+
+@pytest.mark.parametrize("mishap", [ignore, lose_answer, store_and_hang_up, hang_up])
+@pytest.mark.parametrize("key", [None, "k"])
+async def test_an_unanswered_frame_is_repeated_byte_for_byte_and_stored_once(mishap: Callable[..., None], key: str | None) -> None:
+    async with one_queue() as (broker, producer):
+        broker.script.append(mishap)
+        result = await producer.send(message("once"), sharding_key=key)
+        assert result.queue_offset == 1
+        assert broker.stored == [b"first", b"once"]
+        first, repeat = broker.seen[1], broker.seen[2]
+        assert repeat.body == first.body
+        assert repeat.header == first.header
+        assert producer.possible_duplicates == 0
+
+
+async def test_an_unkeyed_send_stays_on_its_queue_until_half_the_deadline_then_moves_and_is_counted() -> None:
+    async with fake_cluster("a", "b", topics={"t": 1}) as cluster, producing(cluster) as producer:
+        silent, other = cluster.brokers["a"], cluster.brokers["b"]
+        await producer.send_batch([message("warm")])
+        await until(lambda: len(silent.heartbeats) + len(other.heartbeats) == 2)
+        while not silent.seen:
+            await producer.send(message("warm"))
+        silent.seen.clear()
+        silent.script.extend([ignore] * 50)
+        results = await sends(producer, ["1", "2"])
+        assert [result.queue.broker_name for result in results if isinstance(result, SendResult)] == ["b", "b"]
+        assert len(silent.seen) > 1, "the same queue is tried again first"
+        assert {one.body for one in silent.seen} == {silent.seen[0].body}
+        assert producer.possible_duplicates == len(silent.seen[0].bodies) == 1
+        silent.script.clear()
+        assert {(await producer.send(message("later"))).queue.broker_name for _ in range(4)} == {"b"}, "nor do later ones go there"
+        await producer.send(message("named"), queue=MessageQueue("t", "a", 0))
+        assert silent.seen[-1].place == (1, 0), "whatever of the abandoned frame still arrives is below the new epoch"
+        assert {(await producer.send(message("later"))).queue.broker_name for _ in range(4)} == {"a", "b"}, "it answers again"
+
+
+async def test_a_queue_that_lost_a_frame_gets_unkeyed_sends_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_sender, "STALL_MS", 20)
+    async with fake_cluster("a", "b", topics={"t": 1}) as cluster, producing(cluster) as producer:
+        await sends(producer, ["1", "2"])
+        broker = cluster.brokers["a"]
+        broker.script.append(refuse(ServiceNotAvailable("full")))
+        await sends(producer, ["3", "4", "5"])
+        before = len(broker.seen)
+        while len(broker.seen) == before:
+            await producer.send(message("again"))
+
+
+async def test_an_unkeyed_send_that_was_never_written_moves_at_once_and_is_no_possible_duplicate() -> None:
+    async with fake_cluster("a", "b", topics={"t": 2}) as cluster, producing(cluster) as producer:
+        await sends(producer, [str(n) for n in range(8)])
+        await cluster.brokers["a"].stop()
+        results = await sends(producer, [str(n) for n in range(8)])
+        assert {result.queue.broker_name for result in results if isinstance(result, SendResult)} == {"b"}
+        assert producer.possible_duplicates == 0
+
+
+async def test_a_keyed_send_never_moves_and_says_which_queue_did_not_answer() -> None:
+    config = ProducerConfig(keyed_send_timeout_ms=200, attempt_timeout_ms=40)
+    async with fake_cluster("a", "b", topics={"t": 1}) as cluster, producing(cluster, config) as producer:
+        result = await producer.send(message("first"), sharding_key="k")
+        owner = cluster.brokers[result.queue.broker_name]
+        owner.script.extend([ignore] * 50)
+        with pytest.raises(QueueUnavailable, match="in an unknown state") as caught:
+            await producer.send(message("second"), sharding_key="k")
+        assert (caught.value.queue, caught.value.outcome) == (result.queue, Outcome.UNKNOWN)
+        assert sum(len(broker.stored) for broker in cluster.brokers.values()) == 1
+        owner.script.clear()
+        assert (await producer.send(message("third"), sharding_key="k")).queue_offset == 1
+        assert owner.seen[-1].place == (1, 0)
+
+
+async def test_a_keyed_send_to_a_broker_that_is_gone_is_not_stored_and_knows_it() -> None:
+    config = ProducerConfig(keyed_send_timeout_ms=150)
+    async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, config) as producer:
+        await producer.send(message("first"), sharding_key="k")
+        broker = cluster.brokers["a"]
+        await broker.stop()
+        with pytest.raises(QueueUnavailable, match=r"not connected.*not stored") as caught:
+            await producer.send(message("second"), sharding_key="k")
+        assert caught.value.outcome is Outcome.NOT_STORED
+
+
+async def test_a_keyed_send_waits_for_its_brokers_return_on_another_port() -> None:
+    async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, ProducerConfig()) as producer:
+        await producer.send(message("first"), sharding_key="k")
+        broker = cluster.brokers["a"]
+        await broker.stop()
+        sending = asyncio.ensure_future(producer.send(message("second"), sharding_key="k"))
+        broker.term += 1
+        await broker.start()
+        assert (await sending).queue_offset == 1
+        assert [body.connection for body in broker.heartbeats] == [1, 2]
+        assert len({body.session for body in broker.heartbeats}) == 1
+
+
+async def test_an_unkeyed_send_without_any_broker_fails_at_its_deadline() -> None:
+    config = ProducerConfig(send_timeout_ms=80)
+    async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, config) as producer:
+        await producer.send(message())
+        await cluster.brokers["a"].stop()
+        with pytest.raises(SendTimeout, match="topic t: not acknowledged") as caught:
+            await producer.send(message())
+        assert caught.value.outcome is Outcome.NOT_STORED
+
+
+async def test_a_suffix_that_the_broker_lost_is_met_with_a_new_epoch_and_the_same_records() -> None:
+    async with one_queue() as (broker, producer):
+        await producer.send(message("lost"))
+        broker.scopes.clear()
+        broker.queues.clear()
+        result = await producer.send(message("kept"), sharding_key="k")
+        assert result.queue_offset == 0
+        assert broker.stored == [b"kept"]
+        assert [one.place for one in broker.seen[-2:]] == [(0, 2), (1, 0)]
+        assert [one.bodies for one in broker.seen[-2:]] == [[b"kept"], [b"kept"]]
+
+
+async def test_out_of_sequence_for_ever_fails_at_the_deadline() -> None:
+    config = ProducerConfig(send_timeout_ms=150)
+    async with one_queue(config) as (broker, producer):
+        broker.script.extend([refuse(OutOfSequence("always"), next_sequence=0)] * 500)
+        with pytest.raises(OutOfSequence):
+            await producer.send(message())
+        assert len(broker.seen) < 50, "the answers are met with a growing pause"
+
+
+async def test_a_late_repeat_that_is_a_duplicate_counts_as_stored() -> None:
+    async with one_queue() as (broker, producer):
+
+        def duplicate(broker: FakeBroker, seen: Seen) -> None:
+            seen.endpoint.send(seen.command.reply(ResponseCode.DUPLICATE, None, to_plain(SendRecordsReply(-1, -1, 0))))
+
+        broker.script.append(duplicate)
+        result = await producer.send(message())
+        assert (result.status, result.queue_offset, result.offset_message_id) == (SendStatus.SEND_OK, -1, "")
+
+
+# ---------------------------------------------------------------------------------------------------------------------- refusals
+
+
+async def test_an_unkeyed_send_refused_by_one_broker_goes_to_another_at_once_and_is_no_possible_duplicate() -> None:
+    async with fake_cluster("a", "b", topics={"t": 1}) as cluster, producing(cluster, ProducerConfig()) as producer:
+        await sends(producer, ["1", "2"])
+        cluster.brokers["a"].script.extend([refuse(ServiceNotAvailable("disk"))] * 3)
+        results = await sends(producer, ["3", "4"])
+        assert all(isinstance(result, SendResult) for result in results)
+        assert producer.possible_duplicates == 0
+
+
+async def test_a_refusal_that_lasts_is_what_an_unkeyed_send_raises() -> None:
+    config = ProducerConfig(send_timeout_ms=120)
+    async with one_queue(config) as (broker, producer):
+        broker.script.extend([refuse(ServiceNotAvailable("5 bytes free, watermark 10"))] * 100)
+        with pytest.raises(ServiceNotAvailable, match="5 bytes free"):
+            await producer.send(message())
+        assert len(broker.seen) < 10
+
+
+async def test_a_keyed_send_waits_out_a_busy_broker_with_the_same_frame() -> None:
+    async with one_queue() as (broker, producer):
+        broker.script.extend([refuse(SystemBusy("later"))] * 2)
+        result = await producer.send(message("k"), sharding_key="k")
+        assert result.queue_offset == 1
+        assert len({one.body for one in broker.seen[1:]}) == 1
+
+
+async def test_a_refusal_that_no_retry_mends_is_raised_at_once() -> None:
+    async with one_queue() as (broker, producer):
+        broker.script.append(refuse(NoPermission("closed")))
+        with pytest.raises(NoPermission, match="closed"):
+            await producer.send(message("refused"))
+        assert (await producer.send(message("next"))).queue_offset == 1
+        assert broker.seen[-1].place == (0, 1), "what is certainly not stored gives its place to the next"
+
+
+async def test_one_illegal_message_does_not_fail_its_neighbours() -> None:
+    async with one_queue() as (broker, producer):
+
+        def pick(broker: FakeBroker, seen: Seen) -> None:
+            if b"bad" in seen.bodies:
+                refuse(MessageIllegal("record 1 of the frame"))(broker, seen)
+            else:
+                broker.take(seen)
+
+        broker.script.extend([pick] * 10)
+        results = await sends(producer, ["1", "bad", "2"])
+        assert isinstance(results[1], MessageIllegal)
+        assert isinstance(results[0], SendResult)
+        assert isinstance(results[2], SendResult)
+        assert broker.stored == [b"first", b"1", b"2"]
+
+
+async def test_what_waits_behind_a_failed_send_of_its_key_fails_unsent_and_other_keys_go_on() -> None:
+    config = ProducerConfig(keyed_send_timeout_ms=150, attempt_timeout_ms=40)
+    async with one_queue(config) as (broker, producer):
+        broker.script.extend([ignore] * 20)
+        first = asyncio.ensure_future(producer.send(message("1"), sharding_key="k"))
+        await until(lambda: len(broker.seen) > 1)
+        behind = asyncio.ensure_future(producer.send(message("2"), sharding_key="k", timeout_ms=5_000))
+        other = asyncio.ensure_future(producer.send(message("3"), sharding_key="other", timeout_ms=5_000))
+        with pytest.raises(QueueUnavailable):
+            await first
+        broker.script.clear()
+        with pytest.raises(PrecedingSendFailed, match='sharding key "k"'):
+            await behind
+        assert (await other).queue_offset == 1
+        assert broker.stored == [b"first", b"3"]
+
+
+async def test_a_batch_tells_what_became_of_each_message() -> None:
+    async with fake_cluster("a", topics={"t": 2}) as cluster, producing(cluster) as producer:
+
+        def refuse_queue_0(broker: FakeBroker, seen: Seen) -> None:
+            refuse(NoPermission("queue 0"))(broker, seen) if seen.header.queue_id == 0 else broker.take(seen)
+
+        cluster.brokers["a"].script.extend([refuse_queue_0] * 2)
+        keys = [f"k{n}" for n in range(12)]
+        with pytest.raises(BatchSendError, match="queue 0") as caught:
+            await producer.send_batch([message(key) for key in keys], sharding_keys=keys)
+        for key, result in zip(keys, caught.value.results, strict=True):
+            refused = queue_of_key(cluster.topics["t"], key).queue_id == 0
+            assert isinstance(result, NoPermission if refused else SendResult)
+
+
+async def test_durable_is_asked_for_and_missed() -> None:
+    async with one_queue() as (broker, producer):
+
+        def weaker(broker: FakeBroker, seen: Seen) -> None:
+            _, reply = broker.store(seen)
+            seen.endpoint.send(seen.command.reply(ResponseCode.FLUSH_DISK_TIMEOUT, None, to_plain(reply)))
+
+        broker.script.extend([weaker, weaker])
+        assert (await producer.send(message())).status is SendStatus.FLUSH_DISK_TIMEOUT
+        with pytest.raises(NotDurable, match="FLUSH_DISK_TIMEOUT"):
+            await producer.send(message(), require="durable")
+
+
+# ------------------------------------------------------------------------------------------------------------- layouts and topics
+
+
+async def test_a_stale_layout_is_refreshed_and_the_key_is_picked_again() -> None:
+    async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, ProducerConfig()) as producer:
+        await producer.send(message("first"), sharding_key="k")
+        layout = cluster.put(make_layout("t", "a", queues=8, counter=2))
+        results = await producer.send_batch([message(str(n)) for n in range(20)], sharding_keys=[f"k{n}" for n in range(20)])
+        assert [result.queue for result in results] == [queue_of_key(layout, f"k{n}") for n in range(20)]
+        broker = cluster.brokers["a"]
+        assert sorted(broker.stored) == sorted([b"first", *[b"%d" % n for n in range(20)]])
+        assert {one.header.layout_counter for one in broker.seen[2:]} == {2}
+        for seen in broker.seen[2:]:
+            assert {one.queue_id for one in seen.messages} == {seen.header.queue_id}
+
+
+async def test_unkeyed_sends_pass_while_keyed_ones_wait_for_the_higher_layout() -> None:
+    async with one_queue(ProducerConfig(keyed_send_timeout_ms=300)) as (broker, producer):
+        broker.script.extend([refuse(LayoutStale("newer"))])
+        keyed = asyncio.ensure_future(producer.send(message("keyed"), sharding_key="k"))
+        await until(lambda: len(broker.seen) == 2)
+        assert (await producer.send(message("unkeyed"))).queue_offset == 1
+        with pytest.raises(QueueUnavailable) as caught:
+            await keyed
+        assert caught.value.outcome is Outcome.NOT_STORED
+
+
+async def test_a_missing_topic_is_created_where_the_brokers_allow_it() -> None:
+    async with fake_cluster("a", "b") as cluster, producing(cluster, ProducerConfig(topic_queue_count=3)) as producer:
+        for broker in cluster.brokers.values():
+            broker.auto_create = True
+        results = await sends(producer, [str(n) for n in range(12)])
+        assert all(isinstance(result, SendResult) for result in results)
+        first, second = (broker.layouts["t"] for broker in cluster.brokers.values())
+        assert first == second
+        assert len(first.write_queues) == 6
+
+
+async def test_a_missing_topic_names_the_next_step_where_they_do_not() -> None:
+    async with fake_cluster("a") as cluster, producing(cluster) as producer:
+        results = await sends(producer, ["1", "2"])
+        assert all(isinstance(result, TopicNotExist) for result in results)
+        with pytest.raises(TopicNotExist, match="create it"):
+            await producer.send(message())
+    async with fake_cluster("a") as cluster, producing(cluster, ProducerConfig(auto_create_topics=False)) as producer:
+        with pytest.raises(TopicNotExist, match="lockstep topic create t"):
+            await producer.send(message())
+
+
+# --------------------------------------------------------------------------------------------------- back-pressure and cancelling
+
+
+async def test_sends_beyond_the_in_flight_limit_wait_and_a_peer_that_does_not_read_costs_no_more_memory() -> None:
+    config = ProducerConfig(in_flight_count_max=64, in_flight_bytes_max=512 * 1024, keyed_send_timeout_ms=20_000, attempt_timeout_ms=20)
+    async with one_queue(config) as (broker, producer):
+        broker.stop_reading()
+        body = "x" * 100_000
+        sending = [asyncio.ensure_future(producer.send(message(f"{n:03}{body}"), sharding_key="k")) for n in range(40)]
+        await until(lambda: producer.in_flight_bytes >= 512 * 1024)
+        unsent: list[int] = []
+        for _ in range(20):
+            await asyncio.sleep(0.01)
+            assert producer.in_flight_bytes <= 512 * 1024 + 101_000
+            (topic,) = producer._topics.values()
+            endpoint = topic.senders[0].link.endpoint if topic.senders[0].link else None
+            unsent.append(0 if endpoint is None else endpoint.unsent_bytes)
+        assert max(unsent) < 2 * config.batch_bytes_max, "a frame that can't leave is not written again and again"
+        assert not any(one.done() for one in sending)
+        broker.go_on_reading()
+        results = await asyncio.gather(*sending)
+        assert [result.queue_offset for result in results] == list(range(1, 41))
+        assert [stored[:3] for stored in broker.stored[1:]] == [b"%03d" % n for n in range(40)]
+        assert (producer.in_flight_count, producer.in_flight_bytes) == (0, 0)
+
+
+async def test_a_cancelled_send_is_withdrawn_while_it_waits() -> None:
+    async with one_queue() as (broker, producer):
+        held: list[Callable[[], None]] = []
+        broker.script.append(answer_later(held))
+        first = asyncio.ensure_future(producer.send(message("1")))
+        await until(lambda: len(held) == 1)
+        second = asyncio.ensure_future(producer.send(message("withdrawn")))
+        third = asyncio.ensure_future(producer.send(message("3")))
+        await asyncio.sleep(0)
+        second.cancel()
+        await asyncio.wait([second])
+        assert second.cancelled()
+        held[0]()
+        await asyncio.gather(first, third)
+        assert broker.stored == [b"first", b"1", b"3"]
+        assert (producer.in_flight_count, producer.in_flight_bytes) == (0, 0)
+
+
+async def test_a_send_that_is_cancelled_once_written_may_be_stored_and_the_next_one_goes_on() -> None:
+    async with one_queue() as (broker, producer):
+        held: list[Callable[[], None]] = []
+        broker.script.append(answer_later(held))
+        first = asyncio.ensure_future(producer.send(message("1")))
+        await until(lambda: len(held) == 1)
+        first.cancel()
+        await asyncio.wait([first])
+        assert producer.in_flight_count == 1
+        second = asyncio.ensure_future(producer.send(message("2")))
+        held[0]()
+        assert (await second).queue_offset == 2
+        assert broker.stored == [b"first", b"1", b"2"]
+        assert producer.in_flight_count == 0
+
+
+async def test_a_cancelled_wait_for_the_in_flight_limit_leaves_nothing_behind() -> None:
+    async with one_queue(ProducerConfig(in_flight_count_max=1)) as (broker, producer):
+        held: list[Callable[[], None]] = []
+        broker.script.append(answer_later(held))
+        first = asyncio.ensure_future(producer.send(message("1")))
+        await until(lambda: len(held) == 1)
+        waiting = [asyncio.ensure_future(producer.send(message(name))) for name in ("gone", "2")]
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+        held[0]()
+        await first
+        await waiting[1]
+        assert broker.stored == [b"first", b"1", b"2"]
+        assert producer.in_flight_count == 0

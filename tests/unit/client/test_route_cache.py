@@ -1,0 +1,68 @@
+"""Routes only get better: nothing is forgotten because a nameserver knows less."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.client.route_cache import RouteCache
+from lockstep.protocol.bodies import BrokerAddress, TopicRoute
+from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+
+
+def layout(counter: int, writer: int = 1, *brokers: str) -> TopicLayout:
+    return TopicLayout("t", LayoutVersion(counter, writer), tuple(LayoutEntry(name, 2, 2, counter) for name in brokers or ("a", "b")))
+
+
+def address(name: str, at: str, *, term: int = 1, registered: bool = True) -> BrokerAddress:
+    return BrokerAddress(name, "c", at, registered, term)
+
+
+def test_a_higher_layout_replaces_and_a_lower_or_equal_one_does_not() -> None:
+    cache = RouteCache()
+    assert cache.adopt(layout(2, 5))
+    assert not cache.adopt(layout(2, 5))
+    assert not cache.adopt(layout(1, 9))
+    assert not cache.adopt(layout(2, 4))
+    assert cache.adopt(layout(2, 6))
+    found = cache.layout("t")
+    assert found is not None
+    assert found.version == LayoutVersion(2, 6)
+
+
+def test_a_route_without_a_broker_keeps_the_last_address_known() -> None:
+    cache = RouteCache()
+    first = cache.merge(TopicRoute(layout(1), (address("a", "h:1"), address("b", "h:2"))))
+    assert first.layout
+    assert first.moved == ("a", "b")
+    again = cache.merge(TopicRoute(layout(1), ()))
+    assert not again
+    assert cache.address("b") == "h:2"
+    assert cache.broker_names() == ["a", "b"]
+    assert cache.brokers_of("t") == ["a", "b"]
+    assert cache.brokers_of("unheard") == []
+
+
+def test_a_broker_that_moved_is_told_once_and_an_older_term_never_takes_it_back() -> None:
+    cache = RouteCache()
+    cache.merge_brokers((address("a", "h:1", term=3),))
+    assert cache.merge_brokers((address("a", "h:9", term=2),)) == ()
+    assert cache.merge_brokers((address("a", "h:2", term=4),)) == ("a",)
+    assert cache.merge_brokers((address("a", "h:2", term=4),)) == ()
+    assert cache.address("a") == "h:2"
+    assert cache.term("a") == 4
+    assert cache.term("unheard") == 0
+
+
+def test_an_unregistered_address_does_not_replace_a_registered_one_of_its_term() -> None:
+    cache = RouteCache()
+    cache.merge_brokers((address("a", "h:2", term=4),))
+    assert cache.merge_brokers((address("a", "h:1", term=4, registered=False),)) == ()
+    assert cache.address("a") == "h:2"
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 3)), max_size=12))
+def test_whatever_the_order_the_highest_version_stands(versions: list[tuple[int, int]]) -> None:
+    cache = RouteCache()
+    for counter, writer in versions:
+        cache.adopt(layout(counter, writer))
+    found = cache.layout("t")
+    assert (None if found is None else (found.version.counter, found.version.writer)) == max(versions, default=None)
