@@ -126,6 +126,13 @@ async def test_killed_under_load_and_restarted_it_has_every_acknowledged_message
             assert await everything(endpoint) == list(range((frames + 1) * 100))
 
 
+def test_a_broker_whose_nameserver_is_not_there_waits_and_stops_when_told(tmp_path: Path) -> None:
+    with program(*command(tmp_path / "s", "--nameserver", "127.0.0.1:1"), event="log.recovered") as waiting:
+        assert waiting.stop() == 0
+    with serving(tmp_path / "s") as broker:
+        assert broker.started["clean"] is True
+
+
 def test_exit_2_names_the_setting(tmp_path: Path) -> None:
     exit_code, errors = refused(tmp_path / "s", "--advertise", "outside=host:1")
     assert exit_code == 2

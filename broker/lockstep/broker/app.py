@@ -6,6 +6,7 @@ stop    refuse sends ─▶ answer held pulls ─▶ sync ─▶ unregister ─�
 failed  a failed write or sync: no further answer leaves, every connection is cut, the store is left as it is
 """
 
+import asyncio
 from collections.abc import Callable
 
 from lockstep.broker.address import advertise
@@ -62,6 +63,7 @@ class Broker:
         self._pulls: PullProcessor | None = None
         self._leases: Leases | None = None
         self._keeper: Keeper | None = None
+        self._keeping: list[asyncio.Task[None]] = []
 
     @property
     def address(self) -> str:
@@ -104,7 +106,7 @@ class Broker:
             address=self.address,
             listeners=self.addresses,
             term=self.term,
-            store=config.store,
+            store=config.store_path(),
             recovered_bytes=recovery.end - recovery.from_position,
             cut_bytes=recovery.cut_bytes,
             clean=recovery.clean,
@@ -166,10 +168,10 @@ class Broker:
         assert self._keeper is not None
         assert self._leases is not None
         state.coordination.opened(self._host.clock.boot_ms())
-        self._leases.tick()
+        self._leases.start()
         self._effects.carry_out()
-        self._tasks.spawn(self._keeper.keep_snapshots(), "broker.snapshots")
-        self._tasks.spawn(self._keeper.keep_retention(), "broker.retention")
+        for loop, name in ((self._keeper.keep_snapshots(), "snapshots"), (self._keeper.keep_retention(), "retention")):
+            self._keeping.append(self._tasks.spawn(loop, f"broker.{name}"))
 
     # --------------------------------------------------------------------------------------------------------------- running
 
@@ -182,11 +184,9 @@ class Broker:
 
     def _closed(self, endpoint: Endpoint, _reason: str) -> None:
         assert self._pulls is not None
-        assert self._leases is not None
         self._pulls.connection_closed(endpoint)
         if not self._failed and self._gate.closed_because is None:
             self.state.coordination.connection_closed(endpoint.id, self._host.clock.boot_ms())
-            self._leases.tick()
 
     def _fail(self, error: BaseException) -> None:
         """Nothing is answered from here on: what was promised may not be on the disk."""
@@ -215,8 +215,11 @@ class Broker:
             await server.close("the broker is shutting down")
         if self._dispatcher is not None:
             await self._dispatcher.close()
-        await self._tasks.cancel_all()
         clean = self._marked and not self._failed
+        if self._keeper is not None:
+            self._keeper.stop()
+            await asyncio.gather(*self._keeping, return_exceptions=True)
+        await self._tasks.cancel_all()
         if clean and self._keeper is not None:
             await self._keeper.snapshot()
         await store.close(clean=clean)

@@ -34,7 +34,7 @@ class BrokerConfig(Settings):
     nameserver: str | None = Field(
         default=None, description="HOST:PORT;HOST:PORT of the nameservers; without one the broker stands alone and opens at once."
     )
-    store: str = Field(default="./lockstep-store", description="Directory of the log.")
+    store: str | None = Field(default=None, description="Directory of the log; unset: lockstep-store/NAME here.")
     flush: Literal["async", "sync"] = Field(
         default="async", description="async: answers survive a killed process; sync: also a power cut, each send waits for the disk."
     )
@@ -86,6 +86,9 @@ class BrokerConfig(Settings):
             parse_address(address)
         return addresses
 
+    def store_path(self) -> str:
+        return self.store or f"lockstep-store/{self.name}"
+
     def identity(self) -> Identity:
         return Identity(self.cluster, self.name)
 
@@ -100,7 +103,7 @@ class BrokerConfig(Settings):
 
     def store_config(self) -> StoreConfig:
         return StoreConfig(
-            path=self.store,
+            path=self.store_path(),
             flush=FlushMode(self.flush),
             segment_bytes=self.segment_mib * MIB,
             retention_ms=int(self.retention_hours * 3_600_000),

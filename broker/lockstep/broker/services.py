@@ -66,15 +66,21 @@ class Effects:
 
 
 class Leases:
-    """Calls Coordination.tick when it is due, and earlier where something happened that brings it forward."""
+    """Calls Coordination.tick when it is due: at most 1 s from the last time, so that no grace that begins in between ends unseen.
+
+    Never from the close of a connection: after this process stood still, what others sent meanwhile must be read before leases are judged.
+    """
 
     def __init__(self, host: Host, coordination: Coordination) -> None:
         self._clock = host.clock
         self._coordination = coordination
         self._loop = asyncio.get_running_loop()
-        self._alarm = Alarm(self._loop, self.tick, LATE_MS)
+        self._alarm = Alarm(self._loop, self._tick, LATE_MS)
 
-    def tick(self) -> None:
+    def start(self) -> None:
+        self._tick()
+
+    def _tick(self) -> None:
         now_ms = self._clock.boot_ms()
         due_ms = self._coordination.tick(now_ms)
         self._alarm.set(self._loop.time() + max(1, due_ms - now_ms) / 1000)
@@ -84,18 +90,21 @@ class Leases:
 
 
 class Keeper:
-    """Snapshots and retention of the store."""
+    """Snapshots and retention of the store. Both loops end by themselves after `stop`: a snapshot is never left half-way."""
 
     def __init__(self, host: Host, store: Store, state: BrokerState) -> None:
         self._clock = host.clock
         self._store = store
         self._state = state
+        self._stopping = asyncio.Event()
         self._writable = True
+
+    def stop(self) -> None:
+        self._stopping.set()
 
     async def keep_snapshots(self) -> None:
         """Writes a snapshot whenever one is due."""
-        while True:
-            await asyncio.sleep(SNAPSHOT_CHECK_MS / 1000)
+        while await self._sleep(SNAPSHOT_CHECK_MS):
             if self._store.snapshot_due(self._clock.monotonic_ms()):
                 await self.snapshot()
 
@@ -105,13 +114,21 @@ class Keeper:
 
     async def keep_retention(self) -> None:
         """Removes what is old, moves the groups that had not read it, watches the disk."""
-        while True:
-            await asyncio.sleep(RETENTION_MS / 1000)
+        while await self._sleep(RETENTION_MS):
             now_ms = self._clock.wall_ms()
             for topic, queue_id, new_min in await self._store.retention(now_ms):
                 self._state.coordination.retention_moved(topic, queue_id, new_min)
             self._state.sequences.forget(now_ms=now_ms)
             self._watch_disk()
+
+    async def _sleep(self, for_ms: int) -> bool:
+        """False once the broker stops."""
+        try:
+            async with asyncio.timeout(for_ms / 1000):
+                await self._stopping.wait()
+        except TimeoutError:
+            return True
+        return False
 
     def _watch_disk(self) -> None:
         status = self._store.disk_status()

@@ -37,6 +37,7 @@ from lockstep.protocol.bodies import (
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
+from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.fields import from_plain, to_plain
 from lockstep.protocol.headers.clients import UnregisterClientHeader
 from lockstep.protocol.headers.offsets import QueueHeader, TopicHeader, ViewMessageHeader
@@ -256,6 +257,47 @@ async def test_a_deleted_topic_stays_deleted_and_its_messages_hidden_after_a_res
     async with running(settings(tmp_path)) as again, dialled(again) as client:
         assert (await client.create()).version == LayoutVersion(3, 7)
         assert bodies(await client.pull()) == []
+
+
+@pytest.mark.parametrize(
+    ("end", "boot", "flush", "held"),
+    [(kill, "other", "async", True), (kill, "same", "async", False), (kill, "other", "sync", False), (stop, "other", "async", False)],
+)
+async def test_only_an_unclean_stop_and_another_boot_under_async_flush_count_as_loss(
+    tmp_path: Path, end: Callable[[Broker], Coroutine[Any, Any, None]], boot: str, flush: str, held: bool
+) -> None:
+    config = settings(tmp_path, flush=flush)
+    broker = Broker(config, replace(Host.real(), boot_id=lambda: "same"))
+    await broker.start()
+    await end(broker)
+    again = Broker(config, replace(Host.real(), boot_id=lambda: boot))
+    try:
+        await again.start()
+        assert again.state.coordination.holding is held
+    finally:
+        await again.stop()
+
+
+async def test_a_start_that_is_given_up_before_its_term_stands_does_not_count_as_a_clean_stop(tmp_path: Path) -> None:
+    """Else the start that follows would forget the crash that came before."""
+    broker = Broker(settings(tmp_path), replace(Host.real(), boot_id=lambda: "first"))
+    await broker.start()
+    await kill(broker)
+    blocked = Broker(settings(tmp_path), replace(Host.real(), boot_id=lambda: "second"))
+    blocked._enter_term = refuse_term  # type: ignore[method-assign]
+    with pytest.raises(ConfigError):
+        await blocked.start()
+    await blocked.stop()
+    again = Broker(settings(tmp_path), replace(Host.real(), boot_id=lambda: "second"))
+    try:
+        await again.start()
+        assert again.state.coordination.holding
+    finally:
+        await again.stop()
+
+
+async def refuse_term(*_: object) -> None:
+    raise ConfigError("given up")
 
 
 # ------------------------------------------------------------------------------------------------------- ordered consumption

@@ -9,6 +9,7 @@ from lockstep.broker.coordination import PullCheck
 from lockstep.broker.effects import StalePulls
 from lockstep.broker.journal import Journal
 from lockstep.broker.processors.pull import CLASSIC_BYTES_MAX, NATIVE_BYTES_MAX, UNSENT_BYTES_MAX, PullProcessor, page_of
+from lockstep.broker.store import ReadResult
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.bodies import Subscription
 from lockstep.protocol.codes import RequestCode, ResponseCode
@@ -120,6 +121,7 @@ async def test_an_offset_is_answered_by_rocketmqs_table(stored: int | None, offs
         ({"consumer_group": ""}, ResponseCode.SYSTEM_ERROR, "blank"),
         ({"queue_id": 4}, ResponseCode.SYSTEM_ERROR, "queue 4"),
         ({"queue_id": -1}, ResponseCode.SYSTEM_ERROR, "queue -1"),
+        ({"subscription": "t" * 8_193}, ResponseCode.SUBSCRIPTION_PARSE_FAILED, "8192"),
         ({"subscription": "||"}, ResponseCode.SUBSCRIPTION_PARSE_FAILED, "names no tag"),
         ({"expression_type": "SQL92"}, ResponseCode.SYSTEM_ERROR, "SQL92"),
         ({"sys_flag": 0}, ResponseCode.SUBSCRIPTION_NOT_EXIST, "HEART_BEAT"),
@@ -339,6 +341,21 @@ async def test_what_is_only_on_the_disk_is_read_beside_the_loop() -> None:
         await turn()
     assert sorted(one.opaque for one in broker.endpoint.take()) == list(range(10))
     assert len(broker.tasks) == 0
+
+
+async def test_a_disk_that_fails_a_read_is_told_and_ends_nothing() -> None:
+    broker = Broker()
+    broker.store.append("t", 0, [b"old"])
+
+    async def fail(*_: object, **__: object) -> ReadResult:
+        raise OSError(5, "Input/output error")
+
+    broker.store.cold = True
+    broker.store.read_cold = fail  # type: ignore[method-assign]
+    broker.pull()
+    answer = await broker.answer()
+    assert (answer.code, "Input/output" in str(answer.remark)) == (ResponseCode.SYSTEM_ERROR, True)
+    assert broker.tasks.failure is None
 
 
 async def test_an_epoch_that_rose_during_a_cold_read_is_still_refused() -> None:

@@ -57,6 +57,9 @@ UNSENT_BYTES_MAX = 1 << 20
 COLD_COUNT_MAX = 4
 """Cold reads at a time: they wait for one disk, and other work needs threads too."""
 
+EXPRESSION_LENGTH_MAX = 8_192
+"""Characters of a tag expression: some hundred tags. 1,024 parsed ones are remembered."""
+
 CODES = {
     ReadStatus.FOUND: ResponseCode.SUCCESS,
     ReadStatus.NO_MATCHED: ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -110,6 +113,8 @@ class PullProcessor:
     @handles(RequestCode.PULL_MESSAGE, PullHeader)
     def pull(self, request: Request) -> Outcome:
         header: PullHeader = request.header
+        if request.command.is_oneway:
+            return HELD
         pull = Pull(request)
         if header.sys_flag & SUSPEND and header.suspend_timeout_millis > 0:
             pull.deadline_ms = self._clock.monotonic_ms() + min(header.suspend_timeout_millis, SUSPEND_MS_MAX)
@@ -189,7 +194,7 @@ class PullProcessor:
             count, size = page_of(header)
             hashes = self._hashes(header)
             result = self._store.read(header.topic, header.queue_id, pull.offset, max_count=count, max_bytes=size, tag_hashes=hashes)
-        except LockstepError as error:
+        except (LockstepError, OSError) as error:
             self._refuse(pull, error)
             return
         if result is None:
@@ -286,8 +291,8 @@ class PullProcessor:
         else:
             request.endpoint.send(command)
 
-    def _refuse(self, pull: Pull, error: LockstepError) -> None:
-        if isinstance(error, StoreError):
+    def _refuse(self, pull: Pull, error: LockstepError | OSError) -> None:
+        if isinstance(error, StoreError | OSError):
             header: PullHeader = pull.request.header
             log.error("read.failed", topic=header.topic, queue_id=header.queue_id, offset=pull.offset, error=str(error))
         code = error.code if isinstance(error, BrokerError) else ResponseCode.SYSTEM_ERROR
@@ -337,7 +342,7 @@ class PullProcessor:
             # The epoch may have risen meanwhile.
             if self._check(pull):
                 self._deliver(pull, result)
-        except LockstepError as error:
+        except (LockstepError, OSError) as error:
             self._refuse(pull, error)
 
 
@@ -348,9 +353,11 @@ def page_of(header: PullHeader) -> tuple[int, int]:
     return max(1, min(header.max_msg_nums, NATIVE_COUNT_MAX)), max(1, min(header.max_msg_bytes, NATIVE_BYTES_MAX))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def tag_hashes(expression: str | None) -> frozenset[int] | None:
     """The hashes that a tag expression lets pass; None: everything. SubscriptionParseFailed says what is wrong with it."""
+    if expression is not None and len(expression) > EXPRESSION_LENGTH_MAX:
+        raise SubscriptionParseFailed(f"the subscription has {len(expression)} characters: at most {EXPRESSION_LENGTH_MAX}")
     try:
         parsed = TagFilter.parse(expression)
     except LocalProtocolError as error:

@@ -1,0 +1,56 @@
+"""Settings of a broker: what can't be is refused by name, and what is told to others is what was meant."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from lockstep.broker.address import advertise
+from lockstep.broker.config import BrokerConfig
+from lockstep.protocol.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"name": "a b"}, "illegal characters"),
+        ({"cluster": ""}, "blank"),
+        ({"listen": ("0.0.0.0:1",)}, "--insecure"),
+        ({"listen": ("external=127.0.0.1:1",)}, "internal"),
+        ({"listen": ("127.0.0.1",)}, "HOST:PORT"),
+        ({"advertise": ("outside=host:1",)}, "'outside' is not listened on"),
+        ({"nameserver": "nowhere"}, "HOST:PORT"),
+        ({"flush": "later"}, "async"),
+        ({"disconnect_grace_ms": 999}, "1000"),
+        ({"unknown": 1}, "Extra inputs"),
+    ],
+)
+def test_what_can_not_be_is_refused(values: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        BrokerConfig(**values)
+
+
+def test_nameservers_are_a_list_with_semicolons() -> None:
+    assert BrokerConfig(nameserver=" a:1; b:2 ;").nameservers() == ("a:1", "b:2")
+    assert BrokerConfig().nameservers() == ()
+
+
+def test_each_broker_has_a_store_of_its_own_by_default() -> None:
+    assert BrokerConfig(name="b").store_config().path == "lockstep-store/b"
+    assert BrokerConfig(name="b", store="/x").store_config().path == "/x"
+
+
+async def test_what_is_told_counts_else_what_is_bound() -> None:
+    bound = {"internal": "127.0.0.1:40001", "external": "127.0.0.1:40002"}
+    told = {"external": "localhost:0"}
+    assert await advertise(bound, told, ()) == {"internal": "127.0.0.1:40001", "external": "localhost:40002"}
+
+
+@pytest.mark.parametrize("nameservers", [(), ("127.0.0.1:9876",)])
+async def test_nobody_is_told_to_dial_a_wildcard(nameservers: tuple[str, ...]) -> None:
+    assert await advertise({"internal": "0.0.0.0:40001"}, {}, nameservers) == {"internal": "127.0.0.1:40001"}
+
+
+async def test_a_wildcard_without_a_way_to_a_nameserver_is_refused_with_the_next_step() -> None:
+    with pytest.raises(ConfigError, match="--advertise"):
+        await advertise({"internal": "0.0.0.0:40001"}, {}, ("host.invalid:9876",))

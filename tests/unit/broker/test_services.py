@@ -1,0 +1,133 @@
+"""What a broker does unasked: effects reach whom they are meant for, leases are called when due, nothing is left half-way."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from lockstep.broker.effects import CloseConnection, Effect, Notify, PushQueueFree, StalePulls
+from lockstep.broker.services import SNAPSHOT_CHECK_MS, Effects, Keeper, Leases
+from lockstep.protocol.bodies import FreeQueue, ListVersion, QueueFreeBody
+from lockstep.protocol.codec.msgpack_body import decode_body
+from lockstep.protocol.codes import RequestCode
+from support.broker_fakes import FakeClock, FakeHost
+from support.loops import FrozenLoop
+
+
+class Endpoint:
+    def __init__(self) -> None:
+        self.peer = "p"
+        self.sent: list[tuple[int, object, bytes]] = []
+        self.aborted: str | None = None
+
+    def oneway(self, code: int, fields: object = None, body: bytes = b"") -> None:
+        self.sent.append((code, fields, body))
+
+    def abort(self, reason: str) -> None:
+        self.aborted = reason
+
+
+class Coordination:
+    def __init__(self) -> None:
+        self.wake: Callable[[], None] | None = None
+        self.effects: list[Effect] = []
+        self.ticks: list[int] = []
+        self.due_in_ms = 1_000
+
+    def drain(self) -> list[Effect]:
+        drained, self.effects = self.effects, []
+        return drained
+
+    def tick(self, now_ms: int) -> int:
+        self.ticks.append(now_ms)
+        return now_ms + self.due_in_ms
+
+
+class Pulls:
+    def __init__(self) -> None:
+        self.told: list[StalePulls] = []
+
+    def stale(self, effect: StalePulls) -> None:
+        self.told.append(effect)
+
+
+async def test_effects_reach_whom_they_are_meant_for_and_nobody_who_is_gone() -> None:
+    coordination, pulls, one, two = Coordination(), Pulls(), Endpoint(), Endpoint()
+    Effects(coordination, {1: one, 2: two}, pulls)  # type: ignore[arg-type, dict-item]
+    stale = StalePulls("g", "t", 0, 7)
+    free = (FreeQueue("g", "t", 0),)
+    coordination.effects = [
+        Notify("g", (1, 9), ListVersion(3, 4)),
+        PushQueueFree(2, free),
+        PushQueueFree(9, free),
+        CloseConnection(2, "why"),
+        CloseConnection(9, "why"),
+        stale,
+    ]
+    assert coordination.wake is not None
+    coordination.wake()
+    assert not one.sent, "in a turn of its own, after the state record"
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert one.sent == [(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": "g", "listTerm": 3, "listCounter": 4}, b"")]
+    ((code, _, body),) = two.sent
+    assert (code, decode_body(QueueFreeBody, body), two.aborted) == (RequestCode.QUEUE_FREE, QueueFreeBody(free), "why")
+    assert pulls.told == [stale]
+
+
+class LoopClock(FakeClock):
+    """Goes with the loop."""
+
+    def monotonic_ms(self) -> int:
+        return round(asyncio.get_running_loop().time() * 1_000)
+
+    boot_ms = wall_ms = monotonic_ms
+
+
+@pytest.mark.frozen_clock
+async def test_leases_are_called_when_they_are_due(frozen: FrozenLoop) -> None:
+    coordination = Coordination()
+    leases = Leases(FakeHost(LoopClock()), coordination)  # type: ignore[arg-type]
+    leases.start()
+    began = coordination.ticks[0]
+    for due_in_ms in (1_000, 250, 1_000):
+        coordination.due_in_ms = due_in_ms
+        await frozen.advance(1)
+    leases.stop()
+    await frozen.advance(5)
+    assert [tick - began for tick in coordination.ticks] == [0, 1_000, 2_000, 2_250]
+
+
+class Store:
+    def __init__(self) -> None:
+        self.due = False
+        self.written: list[object] = []
+        self.gate: asyncio.Event | None = None
+
+    def snapshot_due(self, now_ms: int) -> bool:
+        return self.due
+
+    async def write_snapshot(self, plain: object) -> None:
+        if self.gate is not None:
+            await self.gate.wait()
+        self.written.append(plain)
+
+
+class State:
+    def plain(self) -> str:
+        return "tables"
+
+
+@pytest.mark.frozen_clock
+async def test_a_snapshot_is_written_when_due_and_finished_when_the_broker_stops(frozen: FrozenLoop) -> None:
+    store = Store()
+    keeper = Keeper(FakeHost(LoopClock()), store, State())  # type: ignore[arg-type]
+    async with asyncio.TaskGroup() as group:
+        group.create_task(keeper.keep_snapshots())
+        await frozen.advance(5 * SNAPSHOT_CHECK_MS / 1_000)
+        assert store.written == []
+        store.due, store.gate = True, asyncio.Event()
+        await frozen.advance(SNAPSHOT_CHECK_MS / 1_000)
+        keeper.stop()
+        store.gate.set()
+    assert store.written == ["tables"]
