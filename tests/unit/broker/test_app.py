@@ -11,6 +11,7 @@ import pytest
 
 from lockstep.broker.app import Broker
 from lockstep.broker.config import BrokerConfig
+from lockstep.broker.processors.pull import UNSENT_BYTES_MAX
 from lockstep.broker.registrar import RegistrationRefused
 from lockstep.broker.store import IdentityError, StoreInUse
 from lockstep.nameserver.app import Nameserver
@@ -39,6 +40,7 @@ from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.fields import from_plain, to_plain
+from lockstep.protocol.frame import FrameBuffer, encode_frame
 from lockstep.protocol.headers.clients import UnregisterClientHeader
 from lockstep.protocol.headers.offsets import QueueHeader, TopicHeader, ViewMessageHeader
 from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND, PullHeader, PullReply
@@ -50,6 +52,7 @@ from lockstep.protocol.sequence import FrameSequence, seal
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
 from lockstep.runtime.pool import connect
+from support.until import until
 
 PRODUCER = "ab" * 16
 TOPIC = "orders"
@@ -158,6 +161,33 @@ async def test_a_pull_behind_a_send_sees_it_without_waiting(tmp_path: Path) -> N
         header, data, _ = frame(0, 1)
         sent, pulled = client.ask(RequestCode.SEND_RECORDS, header, data), client.pull()
         assert (await sent).code == (await pulled).code == ResponseCode.SUCCESS
+
+
+async def test_who_does_not_read_costs_the_broker_one_page_and_a_bit_and_gets_everything_in_the_end(tmp_path: Path) -> None:
+    async with running(settings(tmp_path)) as broker, dialled(broker) as client:
+        await client.create()
+        record = encode_record(TOPIC.encode(), 0, bytes(500_000), b"", born_ms=1)
+        for _ in range(4):
+            await client.done(RequestCode.SEND_RECORDS, SendRecordsHeader(TOPIC, 0, 1), record)
+        host, port = broker.address.split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        fields = to_plain(PullHeader("g", TOPIC, 0, 0, 100, SUBSCRIPTION, max_msg_bytes=1 << 20))
+        writer.write(b"".join(encode_frame(Command(RequestCode.PULL_MESSAGE, n, fields=fields)) for n in range(40)))
+        assert broker._pulls is not None
+        assert broker._server is not None
+        pulls, endpoints = broker._pulls, broker._server.endpoints
+        await until(lambda: bool(pulls._blocked))
+        assert max(endpoint.unsent_bytes for endpoint in endpoints.values()) <= 2 * UNSENT_BYTES_MAX + 100_000
+        assert bodies(await client.pull(3)) == [bytes(500_000)]
+        frames, answered = FrameBuffer(), list[int]()
+        while len(answered) < 40:
+            frames.feed(await reader.read(1 << 20))
+            while (answer := frames.next()) is not None:
+                assert len(bodies(answer)) == 2
+                answered.append(answer.opaque)
+        assert answered == list(range(40))
+        writer.close()
+        await writer.wait_closed()
 
 
 @pytest.mark.parametrize("flush", ["async", "sync"])
