@@ -20,7 +20,7 @@ TURNS_TO_SETTLE = 20
 
 
 class FrozenLoop(asyncio.SelectorEventLoop):
-    """asyncio's loop with a clock that moves only when the test says so. For rules about time; no I/O with other processes."""
+    """asyncio's loop with a clock that moves only when the test says so. For rules about time: no I/O with other processes, no threads."""
 
     now = 1000.0
 
@@ -28,13 +28,20 @@ class FrozenLoop(asyncio.SelectorEventLoop):
         return self.now
 
     async def advance(self, seconds: float) -> None:
-        """Time passes; every timer rings when it is due."""
-        target = self.now + seconds
+        """Time passes; every timer rings when it is due. What has begun begins before that."""
+        await turns(4)
+        target = round(self.now + seconds, 6)
         while due := [handle.when() for handle in self._scheduled if not handle.cancelled() and handle.when() <= target]:  # type: ignore[attr-defined]
             self.now = max(self.now, min(due))
             await turns(4)
         self.now = target
         await turns(4)
+
+    def _run_once(self) -> None:
+        waits = not self._ready and not any(handle.when() <= self.now for handle in self._scheduled)  # type: ignore[attr-defined]
+        if waits and not self._stopping and len(self._selector.get_map()) <= 1:  # type: ignore[attr-defined]
+            raise RuntimeError("the clock is frozen and nothing is left to do: the test awaits what only advance() can bring")
+        super()._run_once()  # type: ignore[misc]
 
     def stall(self, seconds: float) -> None:
         """The process stood still: time has passed and nothing has run."""

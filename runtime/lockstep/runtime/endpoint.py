@@ -13,6 +13,7 @@
 
 import asyncio
 import heapq
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -71,6 +72,11 @@ def code_name(code: int) -> str:
         return f"{RequestCode(code).name} ({code})"
     except ValueError:
         return f"request code {code}"
+
+
+def os_reason(error: OSError) -> str:
+    """What the system says, the same on every loop ("connection refused")."""
+    return os.strerror(error.errno).lower() if error.errno and error.errno > 0 else str(error)
 
 
 def format_address(name: object) -> str:
@@ -358,7 +364,7 @@ class Endpoint(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._linger_timer is not None:
             self._linger_timer.cancel()
-        self._end("closed by the peer" if exc is None else f"{type(exc).__name__}: {exc}")
+        self._end("closed by the peer" if exc is None else os_reason(exc) if isinstance(exc, OSError) else repr(exc))
         self._tell_closed()
         if not self._lost.done():
             self._lost.set_result(None)

@@ -12,7 +12,7 @@ from typing import Any
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import ConfigError, LockstepError, TransportError
 from lockstep.runtime.daemon import Tasks
-from lockstep.runtime.endpoint import DEFAULT_LIMITS, Endpoint, EndpointLimits, Handler
+from lockstep.runtime.endpoint import DEFAULT_LIMITS, Endpoint, EndpointLimits, Handler, os_reason
 from lockstep.runtime.host import Host
 from lockstep.runtime.log import get_logger
 
@@ -50,7 +50,7 @@ async def connect(
     except TimeoutError as error:
         raise TransportError(f"{address}: no connection within {timeout_ms} ms") from error
     except OSError as error:
-        raise TransportError(f"{address}: {error.strerror or error}") from error
+        raise TransportError(f"{address}: {os_reason(error)}") from error
     return endpoint
 
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from lockstep.protocol.errors import ConfigError
-from lockstep.runtime.endpoint import DEFAULT_LIMITS, Endpoint, EndpointLimits, Handler, format_address
+from lockstep.runtime.endpoint import DEFAULT_LIMITS, Endpoint, EndpointLimits, Handler, format_address, os_reason
 from lockstep.runtime.host import Host
 from lockstep.runtime.log import get_logger
 
@@ -53,7 +53,7 @@ class Server:
                 server = await loop.create_server(self._factory(name), host, port, backlog=BACKLOG, start_serving=False)
             except OSError as error:
                 self.stop_accepting()
-                raise ConfigError(f"listener {name!r} can't listen on {host}:{port}: {error.strerror or error}") from error
+                raise ConfigError(f"listener {name!r} can't listen on {host}:{port}: {os_reason(error)}") from error
             self._servers.append(server)
             self.addresses[name] = format_address(server.sockets[0].getsockname()) if server.sockets else f"{host}:{port}"
 

@@ -1,0 +1,108 @@
+"""Named listeners, bound before they accept, and an end that waits for its connections."""
+
+import asyncio
+import socket
+
+import pytest
+
+from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.command import Command
+from lockstep.protocol.errors import ConfigError, TransportError
+from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.host import Host
+from lockstep.runtime.pool import call, connect
+from lockstep.runtime.server import Server
+from support.loops import until
+from support.peers import dialled, raw_peer, serving
+
+pytestmark = pytest.mark.both_loops
+
+ASK = RequestCode.GET_MAX_OFFSET
+
+
+def name_listener(command: Command, endpoint: Endpoint) -> None:
+    endpoint.send(command.reply(remark=endpoint.listener))
+
+
+async def test_an_endpoint_knows_the_listener_on_which_it_was_dialled() -> None:
+    server = Server(Host.real(), {"internal": ("127.0.0.1", 0), "external": ("127.0.0.1", 0)}, name_listener)
+    await server.start()
+    assert server.addresses["internal"] != server.addresses["external"]
+    for name, address in server.addresses.items():
+        assert (await call(Host.real(), address, ASK, timeout_ms=5000)).remark == name
+    await server.close()
+
+
+async def test_a_bound_port_is_known_and_refuses_until_the_start() -> None:
+    server = Server(Host.real(), {"internal": ("127.0.0.1", 0)}, name_listener)
+    await server.bind()
+    address = server.addresses["internal"]
+    assert int(address.rpartition(":")[2]) > 0
+    with pytest.raises(TransportError, match="refused"):
+        await connect(Host.real(), address)
+    await server.start()
+    assert (await call(Host.real(), address, ASK, timeout_ms=5000)).code == 0
+    await server.close()
+
+
+async def test_a_port_that_is_taken_is_named_with_its_listener_and_gives_back_the_others() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        server = Server(Host.real(), {"internal": ("127.0.0.1", 0), "external": ("127.0.0.1", port)}, name_listener)
+        with pytest.raises(ConfigError, match=rf"listener 'external' can't listen on 127\.0\.0\.1:{port}: address already in use"):
+            await server.start()
+        with pytest.raises(TransportError):
+            await connect(Host.real(), server.addresses["internal"])
+        await server.close()
+
+
+async def test_connections_are_told_of_and_kept_by_rising_number() -> None:
+    came: list[int] = []
+    went: list[int] = []
+    async with serving(name_listener, on_connect=lambda e: came.append(e.id), on_close=lambda e, _: went.append(e.id)) as server:
+        async with dialled(server) as first, dialled(server) as second:
+            await first.request(ASK, timeout_ms=5000)
+            await second.request(ASK, timeout_ms=5000)
+            assert came == list(server.endpoints) == [1, 2]
+        await until(lambda: went != [] and len(went) == 2, "both closed")
+        assert server.endpoints == {}
+        async with dialled(server) as third:
+            await third.request(ASK, timeout_ms=5000)
+            assert list(server.endpoints) == [3], "a number is never used again"
+
+
+async def test_more_connections_than_allowed_are_turned_away_and_the_others_stay() -> None:
+    async with serving(name_listener, connections_max=2) as server, dialled(server) as first, dialled(server) as second:
+        await first.request(ASK, timeout_ms=5000)
+        await second.request(ASK, timeout_ms=5000)
+        async with raw_peer(server) as third:
+            assert await third.ended() == b""
+        assert (await first.request(ASK, timeout_ms=5000)).code == 0
+        first.close("room for another")
+        await until(lambda: len(server.endpoints) == 1, "first gone")
+        async with dialled(server) as fourth:
+            assert (await fourth.request(ASK, timeout_ms=5000)).code == 0
+
+
+async def test_close_sends_the_last_answers_and_returns_when_all_connections_are_gone() -> None:
+    went: list[str] = []
+    server = Server(Host.real(), {"internal": ("127.0.0.1", 0)}, name_listener, on_close=lambda _, reason: went.append(reason))
+    await server.start()
+    async with raw_peer(server) as peer:
+        await until(lambda: bool(server.endpoints), "accepted")
+        next(iter(server.endpoints.values())).oneway(ASK, body=b"x" * 200_000)
+        closing = asyncio.get_running_loop().create_task(server.close("going down"))
+        assert len((await peer.next()).body) == 200_000
+        assert await peer.ended() == b""
+        await closing
+    assert went == ["going down"]
+    assert server.endpoints == {}
+
+
+async def test_what_is_connected_stays_when_the_ports_are_closed() -> None:
+    async with serving(name_listener) as server, dialled(server) as endpoint:
+        await endpoint.request(ASK, timeout_ms=5000)
+        server.stop_accepting()
+        assert (await endpoint.request(ASK, timeout_ms=5000)).code == 0
+        with pytest.raises(TransportError):
+            await connect(Host.real(), server.addresses["internal"])
