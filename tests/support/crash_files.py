@@ -1,7 +1,7 @@
 """Files in memory that forget like a disk: page cache against durable bytes, directory entries included.
 
-A kill −9 keeps every written byte. A power cut keeps what was synced, and of the rest any writes in any order, torn at sector bounds. Errors
-can be asked for at the n-th operation. One seed gives one behaviour.
+A kill −9 keeps every written byte. A power cut keeps what was synced, and of the rest any writes in any order, torn at sector bounds.
+Errors can be asked for at the n-th operation. One seed gives one behaviour.
 """
 
 import errno
@@ -110,8 +110,12 @@ class CrashFiles:
 
     def flip(self, path: str, at: int, bit: int = 0) -> None:
         """Bit rot at rest."""
+        self.overwrite(path, at, bytes([self.names[path].cache[at] ^ 1 << bit]))
+
+    def overwrite(self, path: str, at: int, data: bytes) -> None:
+        """What the disk holds from now on."""
         for buffer in (self.names[path].durable, self.names[path].cache):
-            buffer[at] ^= 1 << bit
+            _apply(buffer, at, data)
 
     def used_bytes(self) -> int:
         """Sectors that hold something."""

@@ -10,7 +10,7 @@ import fcntl
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 Buffer = bytes | bytearray | memoryview
 
@@ -156,8 +156,8 @@ class RealFiles:
 
     __slots__ = ()
 
-    _locked: dict[tuple[int, int], int] = {}  # noqa: RUF012
-    """(device, inode) → descriptor. A POSIX record lock belongs to the process: it would not refuse a second store in this one."""
+    _locked: ClassVar[set[tuple[int, int]]] = set()
+    """(device, inode). A POSIX record lock belongs to the process: it would not refuse a second store in this one."""
 
     def open(self, path: str, *, create: bool = False) -> RealFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
@@ -204,12 +204,13 @@ class RealFiles:
                 raise BlockingIOError(errno.EAGAIN, "locked by another process", path) from error
             raise
         key = (found.st_dev, found.st_ino)
-        RealFiles._locked[key] = fd
+        RealFiles._locked.add(key)
+        held = [fd]
 
         def release() -> None:
-            if RealFiles._locked.get(key) == fd:
-                del RealFiles._locked[key]
-                os.close(fd)
+            if held:
+                RealFiles._locked.discard(key)
+                os.close(held.pop())
 
         return release
 

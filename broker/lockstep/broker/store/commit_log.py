@@ -80,8 +80,8 @@ class CommitLog:
         self.written = 0
         self.synced = 0
         self._unsynced: list[Segment] = []
-        self._names_changed = False
-        """Files were created or removed since the directory was last synced."""
+        self._names_changed = True
+        """Files were created or removed since the directory was last synced; a start can't know what the life before it left."""
 
     @property
     def start(self) -> int:
@@ -112,10 +112,15 @@ class CommitLog:
                 if position < synced:
                     raise StoreCorrupt(f"log file {path} begins at {start}, expected {position}: a file is missing", position=position)
                 self._files.unlink(path)
-                self._names_changed = True
                 continue
             if start % self._segment_bytes:
                 raise StoreCorrupt(f"log file {path}: its name is no multiple of the segment length {self._segment_bytes}", position=start)
+            if not self.segments and start > synced:
+                if synced:
+                    raise StoreCorrupt(f"the log begins at {start}, but was synced up to {synced}: files are missing", position=synced)
+                # Nothing was ever synced, and a power cut kept a later name and lost the first.
+                self._files.unlink(path)
+                continue
             self.segments.append(self._open_segment(path, start, synced))
         self.synced = synced
 
@@ -128,17 +133,23 @@ class CommitLog:
             file.truncate(self._segment_bytes)
         return Segment(path, start, self._segment_bytes, file)
 
-    def begin(self, end: int) -> None:
-        """Appending goes on at `end`: what lies behind it is made zero, later files go. Nothing counts as synced above `synced`."""
+    def begin(self, end: int, *, clean: bool) -> None:
+        """Appending goes on at `end`: what lies behind it is made zero, later files go. Nothing counts as synced above `synced`.
+
+        Durable at once unless `clean` says that nothing lies there: a record appended meanwhile must not be followed by stale ones.
+        """
         for segment in [s for s in self.segments if s.start >= end and s.start > self.start]:
             self.segments.remove(segment)
             segment.file.close()
             self._files.unlink(segment.path)
-            self._names_changed = True
         if self.segments and end < self.segments[-1].end:
             last = self.segments[-1]
             last.file.truncate(end - last.start)
             last.file.truncate(self._segment_bytes)
+            if not clean:
+                last.file.sync()
+        if not clean:
+            self._files.sync_directory(self._directory)
         self.tail = bytearray()
         self.tail_start = self.written = end
         self._unsynced = list(self.segments)
@@ -249,14 +260,16 @@ class CommitLog:
         segment = self.segment_of(position)
         return None if segment is None else segment.file.pread_cached(count, position - segment.start)
 
-    def drop_segments(self, segments: Sequence[Segment]) -> None:
-        """Removes the oldest files."""
+    def forget_oldest(self) -> Segment:
+        """The log now begins with the next segment; `remove` takes the file away."""
+        return self.segments.pop(0)
+
+    def remove(self, segments: Sequence[Segment]) -> None:
+        """Removes files, the oldest durably before the next: a power cut leaves no gap. For a worker thread."""
         for segment in segments:
-            assert segment is self.segments[0], "the log loses its oldest segment first"
-            self.segments.pop(0)
-            self._files.unlink(segment.path)
             segment.file.close()
-            self._names_changed = True
+            self._files.unlink(segment.path)
+            self._files.sync_directory(self._directory)
 
     def close(self) -> None:
         for segment in self.segments:

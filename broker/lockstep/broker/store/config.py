@@ -54,7 +54,7 @@ class StoreConfig:
     snapshot_interval_ms: int = 60_000
     """Time after which a snapshot is due if anything changed."""
     retention_ms: int = 72 * 3600 * 1000
-    """Age of its newest record beyond which a whole segment goes (RocketMQ: fileReservedTime)."""
+    """Age of the record that follows it beyond which a whole segment goes (RocketMQ: fileReservedTime)."""
     disk_used_percent_max: int = 80
     """Use of the file system above which the oldest segments go whatever their age; 100 turns it off."""
     log_bytes_max: int | None = None

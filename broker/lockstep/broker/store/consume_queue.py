@@ -29,6 +29,8 @@ class QueueFiles:
         self._open: dict[str, File] = {}
         self._directories: dict[str, None] = {}
         """Directories whose names changed since the last `take_unsynced`, in order."""
+        self._known: set[str] = set()
+        """Files whose names were once in `_directories`; a start can't know what the life before it left."""
         self._unsynced: dict[str, None] = {}
         """Paths written since then."""
 
@@ -54,14 +56,10 @@ class QueueFiles:
             if not create:
                 raise
         directory, _, _ = path.rpartition("/")
-        parent, _, _ = directory.rpartition("/")
         if not self._files.exists(directory):
             self._files.makedirs(directory)
-            self._directories[parent] = None
-            self._directories[self.directory] = None
         file = self._files.open(path, create=True)
         file.truncate(self.file_bytes)
-        self._directories[directory] = None
         return file
 
     def write(self, queue: "ConsumeQueue", at: int, data: bytes | bytearray) -> None:
@@ -72,8 +70,17 @@ class QueueFiles:
             within = (at + done) % self.file_bytes
             part = data[done : done + self.file_bytes - within]
             write_all(self.file(path, create=True), part, within)
-            self._unsynced[path] = None
+            self._changed(path)
             done += len(part)
+
+    def _changed(self, path: str) -> None:
+        self._unsynced[path] = None
+        if path not in self._known:
+            self._known.add(path)
+            directory, _, _ = path.rpartition("/")
+            parent, _, _ = directory.rpartition("/")
+            for name in (directory, parent, self.directory):
+                self._directories[name] = None
 
     def take_unsynced(self) -> tuple[list[str], list[str]]:
         """Paths of files and of directories that a snapshot has to sync."""
@@ -113,7 +120,7 @@ class QueueFiles:
                 file = self.file(path, create=False)
                 file.truncate(max(0, at - start))
                 file.truncate(self.file_bytes)
-                self._unsynced[path] = None
+                self._changed(path)
 
     def remove(self, path: str) -> None:
         file = self._open.pop(path, None)
@@ -121,6 +128,7 @@ class QueueFiles:
             file.close()
         self._files.unlink(path)
         self._unsynced.pop(path, None)
+        self._known.discard(path)
         self._directories[path.rpartition("/")[0]] = None
 
     def remove_below(self, queue: "ConsumeQueue", at: int) -> None:
@@ -188,7 +196,7 @@ class ConsumeQueue:
         self.min = 0
         """The first offset that is there."""
         self.min_position: int | None = None
-        """Where in the log it lies; None while there is none."""
+        """Where in the log it lies; None while there is none, or while a start has not looked yet."""
         self.next = 0
         """The offset that the next message gets."""
         self.visible = 0
@@ -208,7 +216,7 @@ class ConsumeQueue:
 
     def add(self, entries: bytearray | bytes, count: int) -> None:
         """Entries of the next `count` messages."""
-        if self.min_position is None:
+        if self.min == self.next:
             self.min_position = POSITION.unpack_from(entries)[0]
         self._entries += entries
         self.next += count

@@ -4,7 +4,7 @@
     abort                   exists while the store is open or was not closed in order
     checkpoint              three int64: store times up to which log, queues and index are on disk (Apache's, 4096 bytes)
     commitlog/ consumequeue/ index/ config/
-    lockstep/identity       {"format", "cluster", "broker_name", "store_id", "segment_bytes", "queue_file_entries"}
+    lockstep/identity       {"format", "cluster", "broker_name", "store_id", "segment_bytes", "queue_file_entries", "log_start"}
     lockstep/boot           kernel boot id under which the store last served
     lockstep/synced         how far fdatasync has covered the log, in two slots of 512 bytes written in turn:
                             magic 8, number 8, log offset 8, CRC-32 of these 4; the valid slot with the higher number counts
@@ -43,6 +43,8 @@ class StoreIdentity:
     store_id: str
     segment_bytes: int
     queue_file_entries: int
+    log_start: int
+    """Where the log began then: above 0 in one that another program made. All state is behind it."""
 
 
 class StoreDirectory:
@@ -70,14 +72,15 @@ class StoreDirectory:
             raise StoreInUse(
                 f"store {self.root} is open in another broker: stop that one, or give this one a directory of its own"
             ) from error
-        made = False
         for name in ("commitlog", "consumequeue", "index", "config", "lockstep"):
-            path = f"{self.root}/{name}"
-            if not files.exists(path):
-                files.makedirs(path)
-                made = True
-        if made:
-            files.sync_directory(self.root)
+            files.makedirs(f"{self.root}/{name}")
+        # The life before this one may have died between making a name and syncing it.
+        try:
+            files.sync_directory(self.root.rpartition("/")[0] or "/")
+        except PermissionError:
+            pass  # a directory above the store that this user may pass but not read: it was made by someone else
+        files.sync_directory(self.root)
+        files.sync_directory(self.own)
 
     def unlock(self) -> None:
         if self._slots is not None:
@@ -91,7 +94,10 @@ class StoreDirectory:
         """Reads the identity, or gives the directory one; IdentityError where it is another's."""
         text = self.read(f"{self.own}/identity")
         if text is None:
-            fresh = StoreIdentity(wanted.cluster, wanted.broker_name, new_store_id, config.segment_bytes, config.queue_file_entries)
+            log_start = self._adopt_log()
+            fresh = StoreIdentity(
+                wanted.cluster, wanted.broker_name, new_store_id, config.segment_bytes, config.queue_file_entries, log_start
+            )
             self.replace(f"{self.own}/identity", json.dumps({"format": FORMAT, **_plain(fresh)}, indent=1).encode())
             return fresh
         found = _parse_identity(text, f"{self.own}/identity")
@@ -101,6 +107,13 @@ class StoreDirectory:
                 f"{wanted.cluster}: start it under its own name, or give this broker a directory of its own"
             )
         return found
+
+    def _adopt_log(self) -> int:
+        """A log that another program made begins where its first file does: nothing below counts as lost."""
+        start = min((int(name) for name in self._files.listdir(self.log) if name.isdecimal()), default=0)
+        if self.load_synced() < start:
+            self.save_synced(start)
+        return start
 
     def begin(self) -> bool:
         """Marks the store as open; whether it had been closed in order."""
@@ -139,6 +152,8 @@ class StoreDirectory:
 
     def load_synced(self) -> int:
         """How far a sync had covered the log for certain."""
+        if self._slots is not None:
+            return self.slot_position
         path = f"{self.own}/synced"
         fresh = not self._files.exists(path)
         self._slots = self._files.open(path, create=True)
@@ -234,4 +249,6 @@ def _parse_identity(text: bytes, path: str) -> StoreIdentity:
         raise StoreCorrupt(f"{path} is damaged: cluster, broker_name and store_id are texts")
     if not all(isinstance(value, int) and value > 0 for value in (identity.segment_bytes, identity.queue_file_entries)):
         raise StoreCorrupt(f"{path} is damaged: segment_bytes and queue_file_entries are positive numbers")
+    if not isinstance(identity.log_start, int) or identity.log_start < 0:
+        raise StoreCorrupt(f"{path} is damaged: log_start is a log offset")
     return identity

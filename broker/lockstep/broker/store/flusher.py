@@ -8,6 +8,7 @@ from lockstep.broker.store.config import StoreConfig
 from lockstep.broker.store.directory import StoreDirectory
 from lockstep.broker.store.errors import StoreDiskError
 from lockstep.protocol.errors import StateError
+from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
 
 SLOT_INTERVAL_MS = 1_000
@@ -39,6 +40,11 @@ class Flusher:
         self._slot_ms = host.clock.monotonic_ms()
         self._failed: BaseException | None = None
         self._stopping = False
+        self._abandoned = False
+        self._record = False
+        """Somebody wants the synced length recorded with the next sync."""
+        self._ended = asyncio.Event()
+        self._ended.set()
 
     def written(self, now: bool) -> None:
         """Something was written; `now`: somebody waits for the sync."""
@@ -46,8 +52,8 @@ class Flusher:
         if now or self._log.written - self._log.synced >= self._config.flush_bytes:
             self._urgent.set()
 
-    async def sync(self) -> None:
-        """Returns when everything written is on the disk. StoreDiskError where that failed."""
+    async def sync(self, *, record: bool = False) -> None:
+        """Returns when everything written is on the disk, and with `record` that fact too. StoreDiskError where that failed."""
         position = self._log.written
         if self._failed is not None:
             raise StoreDiskError(f"the log could not be synced: {self._failed}") from self._failed
@@ -55,41 +61,53 @@ class Flusher:
             raise StateError("the store is closed")
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append((position, done))
+        self._record = self._record or record
         self.written(now=True)
         await done
 
-    async def run(self) -> None:
-        """The owner's task."""
+    def start(self, tasks: Tasks) -> None:
+        """Syncs until `stop` or `abandon`."""
+        self._ended.clear()
+        tasks.spawn(self._run(), "store.flush")
+
+    async def _run(self) -> None:
         try:
             while not self._stopping:
                 await self._due()
-                if self._stopping:
+                if self._abandoned:
                     break
                 if self._wake.is_set():
                     self._wake.clear()
                     self._urgent.clear()
-                    await self._sync_once(save=self._slot_due() <= 0)
+                    await self._sync_once(save=self._stopping or self._record or self._slot_due() <= 0)
                 elif self._directory.slot_position < self._log.synced:
                     await self._host.threads.run(self._directory.save_synced, self._log.synced)
                     self._slot_ms = self._host.clock.monotonic_ms()
         except (OSError, StoreDiskError) as error:
             self._fail(error)
+        finally:
+            self._stopping = True
+            self._release(StateError("the store is closed"))
+            self._ended.set()
 
     async def stop(self) -> None:
-        """A last sync, and the synced length with it; then `run` ends."""
-        try:
-            await self._sync_once(save=True)
-        except (OSError, StoreDiskError) as error:
-            self._fail(error)
-        self.abandon()
+        """A last sync, the synced length recorded with it, then no more. StoreDiskError where that failed."""
+        self._stopping = True
+        self._wake.set()
+        self._urgent.set()
+        await self._ended.wait()
         if self._failed is not None:
             raise StoreDiskError(f"the log could not be synced: {self._failed}") from self._failed
 
     def abandon(self) -> None:
-        """`run` ends without a last sync."""
-        self._stopping = True
+        """No other sync begins."""
+        self._stopping = self._abandoned = True
         self._wake.set()
         self._urgent.set()
+
+    async def ended(self) -> None:
+        """Returns when no sync runs any more."""
+        await self._ended.wait()
 
     async def _due(self) -> None:
         """Waits until a sync is due, or until the recorded synced length is too old."""
@@ -110,6 +128,7 @@ class Flusher:
 
     async def _sync_once(self, *, save: bool) -> None:
         plan = self._log.sync_plan()
+        self._record = False
         await self._host.threads.run(self._sync_files, plan, save)
         if save:
             self._slot_ms = self._host.clock.monotonic_ms()
@@ -133,8 +152,12 @@ class Flusher:
 
     def _fail(self, error: BaseException) -> None:
         self._failed = error
+        self._release(StoreDiskError(f"the log could not be synced: {error}"))
+        self._on_failed(error)
+
+    def _release(self, error: BaseException) -> None:
+        """Nobody waits for a sync that will not come."""
         for _, done in self._waiters:
             if not done.done():
-                done.set_exception(StoreDiskError(f"the log could not be synced: {error}"))
+                done.set_exception(error)
         self._waiters = []
-        self._on_failed(error)

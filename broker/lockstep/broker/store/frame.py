@@ -114,8 +114,7 @@ def take_frame(
     entries = bytearray(ENTRY_BYTES * count)
     try:
         properties = _patch(tail, at, frame, count, topic, queue_id, queue_offset, position, stamp, size_max, trusted, entries)
-        if not trusted:
-            refuse_names(properties)
+        check_properties(properties, trusted=trusted)
     except (MessageIllegal, StructError, IndexError) as error:
         del tail[at:]
         if isinstance(error, MessageIllegal):
@@ -192,15 +191,21 @@ def _patch(
     return properties
 
 
-def refuse_names(properties: list[bytes]) -> None:
+def check_properties(properties: list[bytes], *, trusted: bool = False) -> None:
     """Refuses what is not UTF-8, the names that have no place in a batch, and `__LS_` anywhere but first in the first record."""
     joined = b"\x02" + b"\x02".join(properties)
+    if b"\0" in joined:
+        # No CRC covers the properties: recovery knows a sector that never reached the disk by its zeros.
+        number = next(i for i, text in enumerate(properties) if b"\0" in text)
+        raise MessageIllegal(f"record {number}: a byte 0 in the properties")
     if not joined.isascii():
         for number, text in enumerate(properties):
             try:
                 text.decode()
             except UnicodeDecodeError as error:
                 raise MessageIllegal(f"record {number}: properties are not UTF-8 ({error.reason} at byte {error.start})") from error
+    if trusted:
+        return
     for name in REFUSED_NAMES:
         if name in joined:
             number = next(i for i, text in enumerate(properties) if name in b"\x02" + text)

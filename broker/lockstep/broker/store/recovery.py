@@ -112,13 +112,23 @@ class Recoverer:
     """One start's reading. `run` may wait for the disk: nothing is served yet."""
 
     def __init__(
-        self, config: StoreConfig, directory: StoreDirectory, log: CommitLog, queues: QueueTable, snapshots: Snapshots, *, clean: bool
+        self,
+        config: StoreConfig,
+        directory: StoreDirectory,
+        log: CommitLog,
+        queues: QueueTable,
+        snapshots: Snapshots,
+        *,
+        log_start: int,
+        clean: bool,
     ) -> None:
         self._config = config
         self._directory = directory
         self._log = log
         self._queues = queues
         self._snapshots = snapshots
+        self._log_start = log_start
+        """Where the log began when the store got its identity: from there on it holds all state."""
         self._clean = clean
         self.state = LogState()
         self._unwanted: list[int] = []
@@ -157,7 +167,7 @@ class Recoverer:
                 continue
             self._unwanted += self._snapshots.keep(position, snapshot.needs_from)
             chosen = chosen or snapshot
-        if chosen is None and self._log.start > 0 and not self._config.cut_corrupt:
+        if chosen is None and self._log.start > self._log_start and not self._config.cut_corrupt:
             raise StoreCorrupt(
                 f"no snapshot in {self._directory.own} fits the log, which begins at {self._log.start}: the state of groups and topics is "
                 "lost. Restore lockstep/snapshot-*, or start with --cut-corrupt to go on without it",
@@ -254,8 +264,9 @@ class Recoverer:
             log.synced = end
             self._directory.save_synced(end)
         self._snapshots.remove(self._unwanted)
-        cut_bytes = 0 if self._clean and not scan.reason else self._bytes_behind(end)
-        log.begin(end)
+        clean = self._clean and not scan.reason
+        cut_bytes = 0 if clean else self._bytes_behind(end)
+        log.begin(end, clean=clean)
         if self._directory.sync_has_failed():
             log.replace_segments(log.synced, end)
             self._directory.mark_sync_failed(False)

@@ -1,9 +1,12 @@
 """Which segments may go. RocketMQ: CleanCommitLogService, CleanConsumeQueueService.
 
-A whole segment goes when its newest record is older than the retention time, when the log is longer than its limit, or when the file system
-is fuller than its limit: the oldest first, never the newest, never one that is being read, and never what the older kept snapshot needs.
+A whole segment goes when the record that follows it is older than the retention time, when the log is longer than its limit, or when the
+file system is fuller than its limit: the oldest first, never the newest, never one that is being read, and never what the older kept
+snapshot needs.
 Consumers are not asked: the caller moves their progress to the new minimum and tells them what they lost.
 """
+
+import sys
 
 from lockstep.broker.store.commit_log import CommitLog, Segment
 from lockstep.broker.store.config import StoreConfig
@@ -43,7 +46,9 @@ class Retention:
             going.append(segment)
         if not going:
             return []
-        self._log.drop_segments(going)
+        for _ in going:
+            self._log.forget_oldest()
+        await self._host.threads.run(self._log.remove, going)
         return await self._move_minimums()
 
     async def _expired(self, candidates: list[Segment], now_ms: int) -> list[Segment]:
@@ -70,7 +75,7 @@ class Retention:
         return max(0, by_log, used - space.total_bytes * self._config.disk_used_percent_max // 100)
 
     async def _newest_ms(self, segment: Segment) -> int:
-        """Store time of the record that follows the segment: its own are not newer."""
+        """Store time of the record that follows the segment: its own are not newer. Without one, the segment is the newest."""
         following = self._log.segment_of(segment.end)
         assert following is not None, "only segments before the newest are asked for"
         data = self._log.from_tail(following.start + STORE_TIMESTAMP_AT, 8)
@@ -81,7 +86,7 @@ class Retention:
             finally:
                 following.reader_count -= 1
         stamp: int = INT64.unpack(data)[0]
-        return stamp
+        return stamp or sys.maxsize
 
     async def _move_minimums(self) -> list[Moved]:
         moved: list[Moved] = []

@@ -222,6 +222,8 @@ def read_record(data: bytes, position: int, topics: dict[bytes, str]) -> StoredR
         topic = topics[name] = _topic(name)
     transaction = sys_flag & SYS_TRANSACTION_MASK
     properties = data[properties_at:]
+    if 0 in properties:
+        raise BadRecord("a byte 0 in the properties")
     tag = properties.find(TAGS)
     return StoredRecord(
         topic,

@@ -60,11 +60,13 @@ class Store:
         self._turn_is_open = False
         self._refusal: str | None = "the store has not recovered yet"
         self._failed = False
-        self._recovered_end: int | None = None
-        """Until a sync covers it, nothing is confirmed."""
+        self._recovered = False
+        self._unconfirmed_end: int | None = None
+        """Where recovery ended: until a sync covers it, nothing is confirmed."""
         self._snapshot_ms = host.clock.monotonic_ms()
         self._snapshot_position = 0
         self._snapshot_running = False
+        self._log_start = identity.log_start
         self.store_id = identity.store_id
         self.stopped_clean = clean
         """The last run closed the store in order (true for a new one)."""
@@ -89,7 +91,12 @@ class Store:
             try:
                 own = directory.identity(identity, config, host.random.token(16).hex())
                 store = cls(config, host, directory, own, clean=directory.begin())
-                store._log.load(directory.load_synced())
+                try:
+                    # Snapshots are written after syncs: without the record of those, the older one vouches for them.
+                    store._log.load(directory.load_synced() or min(store._snapshots.positions(), default=0))
+                except BaseException:
+                    store._log.close()
+                    raise
             except BaseException:
                 directory.unlock()
                 raise
@@ -102,7 +109,15 @@ class Store:
 
         StoreCorrupt where what a sync had covered is damaged. Nothing is confirmed before the next `sync`.
         """
-        recoverer = Recoverer(self._config, self._directory, self._log, self._queues, self._snapshots, clean=self.stopped_clean)
+        recoverer = Recoverer(
+            self._config,
+            self._directory,
+            self._log,
+            self._queues,
+            self._snapshots,
+            log_start=self._log_start,
+            clean=self.stopped_clean,
+        )
         self._state = recoverer.state
         try:
             found = recoverer.run(replay)
@@ -110,13 +125,14 @@ class Store:
             raise StoreDiskError(f"store {self._config.path} can't be read: {error}") from error
         self._state = recoverer.state
         self._snapshot_position = found.from_position
-        self._recovered_end = found.end
+        self._unconfirmed_end = found.end
         for queue in self._queues:
             if queue.visible < queue.next:
                 self._confirmations.touched[queue] = None
         self._confirmations.close_turn(found.end)
+        self._recovered = True
         self._refusal = None
-        self._tasks.spawn(self._flusher.run(), "store.flush")
+        self._flusher.start(self._tasks)
         return found
 
     # -- appending -------------------------------------------------------------------------------
@@ -173,8 +189,8 @@ class Store:
         """Appends a state record. Goes on below the disk reserve."""
         if self._failed:
             raise StoreDiskError("a write or sync of the log failed")
-        if self._refusal is not None and self._recovered_end is None:
-            raise StateError(self._refusal)
+        if not self._recovered:
+            raise StateError("the store has not recovered yet")
         state = self._state
         now = self._host.clock.wall_ms()
         record = bytearray(encode_record(STATE_TOPIC.encode(), 0, body, b"", born_ms=now))
@@ -231,10 +247,14 @@ class Store:
         except (OSError, StoreDiskError) as error:
             self._fail(error)
             return
+        except BaseException as error:
+            # A state change that can't be written must not be answered from.
+            self._fail(error)
+            raise
         self._turn_is_open = False
         log = self._log
         self._confirmations.close_turn(log.written)
-        at_once = self._recovered_end is None and self._config.flush is FlushMode.ASYNC
+        at_once = self._unconfirmed_end is None and self._config.flush is FlushMode.ASYNC
         if wrote:
             self._flusher.written(now=not at_once)
             self._disk.passed(self._host.clock.monotonic_ms())
@@ -244,9 +264,9 @@ class Store:
     def _synced(self, position: int) -> None:
         if self._failed:
             return
-        if self._recovered_end is not None and position >= self._recovered_end:
-            self._recovered_end = None
-        if self._recovered_end is None:
+        if self._unconfirmed_end is not None and position >= self._unconfirmed_end:
+            self._unconfirmed_end = None
+        if self._unconfirmed_end is None:
             self._confirmations.confirm(position)
 
     def _fail(self, error: BaseException) -> None:
@@ -300,7 +320,7 @@ class Store:
             store_ms = state.store_ms
             data = encode(position, state.last_record, store_ms, state.state_next, self._queues.plain(), plain)
             self._queues.flush_all()
-            await self._flusher.sync()
+            await self._flusher.sync(record=True)
             paths, directories = self._queues.files.take_unsynced()
             await self._host.threads.run(self._queues.files.sync, paths, directories)
             await self._host.threads.run(self._snapshots.write, position, data)
@@ -389,22 +409,23 @@ class Store:
         """Syncs and closes; `clean` False leaves everything as a killed process would."""
         self._refusal = self._refusal or "the broker is stopping"
         try:
-            if clean and not self._failed and self._recovered_end is None:
+            if clean and self._recovered and not self._failed:
                 await self._close_in_order()
         except OSError as error:
             self._fail(error)
             raise StoreDiskError(f"store {self._config.path} could not be closed in order: {error}") from error
         finally:
             self._flusher.abandon()
-            await self._tasks.cancel_all()
+            await self._flusher.ended()
             self._log.close()
             self._queues.files.close()
             self._directory.unlock()
 
     async def _close_in_order(self) -> None:
         self._end_turn()
+        if self._failed:
+            raise StoreDiskError("a write or sync of the log failed")
         self._queues.flush_all()
-        await self._flusher.sync()
         await self._flusher.stop()
         paths, directories = self._queues.files.take_unsynced()
         await self._host.threads.run(self._queues.files.sync, paths, directories)

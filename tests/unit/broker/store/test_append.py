@@ -1,0 +1,427 @@
+"""Appending and confirming: one write a turn, who is told when, the reserve, failures."""
+
+import asyncio
+import errno
+
+import pytest
+
+from lockstep.broker.store import FlushMode, ReadStatus, Store, StoreDiskError
+from lockstep.protocol.errors import ConfigError, MessageIllegal, ServiceNotAvailable
+from lockstep.protocol.record import RecordView
+from support.crash_files import CrashFiles, Fault
+from support.store_kit import (
+    ASYNC,
+    BORN_HOST,
+    IDENTITY,
+    SYNC,
+    LoopThreads,
+    Recorded,
+    abandon,
+    append,
+    config,
+    confirmed,
+    everything,
+    host_of,
+    open_store,
+    record,
+    sequenced,
+)
+
+LOG = "/store/commitlog/00000000000000000000"
+
+
+async def test_offsets_are_dense_per_queue_and_places_contiguous() -> None:
+    store = await open_store(CrashFiles())
+    first = store.append_frame("orders", 0, record(b"a") + record(b"b"), 2, born_host=BORN_HOST)
+    other = store.append_frame("bills", 0, record(b"c", topic="bills"), 1, born_host=BORN_HOST)
+    second = store.append_frame("orders", 0, bytearray(record(b"d")), 1, born_host=BORN_HOST)
+    assert [first.queue_offset, other.queue_offset, second.queue_offset] == [0, 0, 2]
+    assert [first.physical_offset, other.physical_offset] == [0, 2 * len(record(b"a"))]
+    assert store.end_offset("orders", 0) == 3
+    await store.close()
+
+
+async def test_a_turn_is_one_write_and_is_seen_only_after_it() -> None:
+    files = CrashFiles()
+    store = await open_store(files)
+    writes: list[str] = []
+    tick = files.tick
+    files.tick = lambda operation, path, process: (writes.append(path) if operation == "write" else None, tick(operation, path, process))[1]  # type: ignore[method-assign]
+    for number in range(10):
+        append(store, b"%d" % number, queue_id=number % 3)
+    store.append_state(b"state")
+    assert store.bounds("orders", 0) == (0, 0)
+    await asyncio.sleep(0)
+    assert writes == [LOG]
+    assert store.bounds("orders", 0) == (0, 4)
+    await store.close()
+
+
+@pytest.mark.parametrize("flush", [ASYNC, SYNC])
+async def test_waiters_are_called_in_log_order_and_readers_see_first(flush: FlushMode) -> None:
+    store = await open_store(CrashFiles(), flush=flush)
+    seen: list[object] = []
+    store.on_arrival = lambda topic, queue_id: seen.append((topic, queue_id, store.bounds(topic, queue_id)))
+    append(store, b"a")
+    store.when_confirmed(lambda: seen.append(store.bounds("orders", 0)))
+    append(store, b"b")
+    append(store, b"c", queue_id=1)
+    store.when_confirmed(lambda: seen.append("second"))
+    await confirmed(store)
+    assert seen == [(0, 2), "second", ("orders", 0, (0, 2)), ("orders", 1, (0, 1))]
+    await store.close()
+
+
+async def test_nothing_pending_is_confirmed_at_once() -> None:
+    store = await open_store(CrashFiles())
+    called: list[int] = []
+    store.when_confirmed(lambda: called.append(1))
+    assert called == [1]
+    await store.close()
+
+
+async def test_a_dirty_turn_makes_an_answer_wait_for_the_journal() -> None:
+    """An answer that appends nothing itself waits for the change it was made from."""
+    store = await open_store(CrashFiles())
+    order: list[str] = []
+
+    def journal() -> None:
+        order.append("journal")
+        store.append_state(b"change")
+
+    store.before_write = journal
+    store.dirty()
+    store.when_confirmed(lambda: order.append("answer"))
+    assert order == []
+    await asyncio.sleep(0)
+    assert order == ["journal", "answer"]
+    await store.close()
+
+
+async def test_sync_flush_confirms_after_one_shared_fdatasync() -> None:
+    files = CrashFiles()
+    host = host_of(files)
+    store = await open_store(files, host=host, flush=SYNC)
+    threads = host.threads
+    assert isinstance(threads, LoopThreads)
+    threads.held = asyncio.Event()
+    called: list[str] = []
+    append(store, b"a")
+    store.when_confirmed(lambda: called.append("a"))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    append(store, b"b")
+    store.when_confirmed(lambda: called.append("b"))
+    append(store, b"c")
+    store.when_confirmed(lambda: called.append("c"))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert called == []
+    assert store.bounds("orders", 0) == (0, 0)
+    before = files.syncs.count(LOG)
+    threads.held.set()
+    await confirmed(store)
+    assert called == ["a", "b", "c"]
+    assert files.syncs.count(LOG) - before == 2
+    assert store.bounds("orders", 0) == (0, 3)
+    await store.close()
+
+
+async def test_a_repeat_waits_for_the_pending_sync_too() -> None:
+    files = CrashFiles()
+    host = host_of(files)
+    store = await open_store(files, host=host, flush=SYNC)
+    assert isinstance(host.threads, LoopThreads)
+    host.threads.held = asyncio.Event()
+    append(store, b"a")
+    await asyncio.sleep(0)
+    called: list[int] = []
+    store.when_confirmed(lambda: called.append(1))
+    await asyncio.sleep(0)
+    assert called == []
+    host.threads.held.set()
+    await confirmed(store)
+    assert called == [1]
+    await store.close()
+
+
+async def test_store_time_never_falls() -> None:
+    files = CrashFiles()
+    host = host_of(files)
+    store = await open_store(files, host=host)
+    first = store.append_frame("orders", 0, record(b"a"), 1, born_host=BORN_HOST).store_timestamp
+    host.clock.now_ms -= 5_000  # type: ignore[attr-defined]
+    assert store.append_frame("orders", 0, record(b"b"), 1, born_host=BORN_HOST).store_timestamp == first
+    await store.close()
+    host.clock.now_ms -= 5_000  # type: ignore[attr-defined]
+    store = await open_store(files, host=host)
+    assert store.append_frame("orders", 0, record(b"c"), 1, born_host=BORN_HOST).store_timestamp == first
+    await store.close()
+
+
+async def test_records_carry_born_and_store_host() -> None:
+    store = await open_store(CrashFiles())
+    store.store_host = bytes([10, 0, 0, 1, 0, 0, 0x2A, 0x9F])
+    append(store, b"a")
+    await confirmed(store)
+    result = store.read("orders", 0, 0, max_count=1, max_bytes=1000)
+    assert result is not None
+    view = RecordView(result.parts[0])
+    assert (view.born_host, view.store_host) == (BORN_HOST, store.store_host)
+    await store.close()
+
+
+async def test_a_frame_never_spans_two_segments_and_the_rest_is_a_blank_record() -> None:
+    files = CrashFiles()
+    store = await open_store(files, segment_bytes=4096)
+    for _ in range(3):
+        append(store, b"x" * 1000)
+    append(store, b"y" * 600, b"z" * 600)
+    await confirmed(store)
+    used = 3 * len(record(b"x" * 1000))
+    first = files.names[LOG].cache
+    assert first[used : used + 8] == (4096 - used).to_bytes(4, "big") + b"\xcb\xd4\x31\x94"
+    assert not any(first[used + 8 :])
+    second = files.names["/store/commitlog/00000000000000004096"].cache
+    assert RecordView(second).physical_offset == 4096
+    assert await everything(store) == [b"x" * 1000] * 3 + [b"y" * 600, b"z" * 600]
+    await store.close()
+
+
+@pytest.mark.parametrize(("spare", "segment_count"), [(8, 1), (7, 2)])
+async def test_eight_bytes_stay_free_behind_a_record(spare: int, segment_count: int) -> None:
+    """RocketMQ: a record goes into the next file where fewer than 8 bytes would be left for the blank one."""
+    store = await open_store(CrashFiles(), segment_bytes=4096)
+    append(store, b"first")
+    last = b"x" * (4096 - spare - len(record(b"first")) - len(record(b"")))
+    append(store, last)
+    assert len(store._log.segments) == segment_count
+    await confirmed(store)
+    assert await everything(store) == [b"first", last]
+    await store.close()
+
+
+async def test_what_no_segment_can_hold_is_refused() -> None:
+    store = await open_store(CrashFiles(), segment_bytes=4096)
+    with pytest.raises(MessageIllegal, match="frame of 5097 bytes, a log file takes 4088"):
+        append(store, b"x" * 5000)
+    await store.close()
+
+
+async def test_nobody_sends_to_the_state_topic_or_a_negative_queue() -> None:
+    store = await open_store(CrashFiles())
+    with pytest.raises(MessageIllegal, match="nobody may send to queue 0 of LOCKSTEP_SYS_STATE"):
+        append(store, b"x", topic="LOCKSTEP_SYS_STATE")
+    with pytest.raises(MessageIllegal, match="queue -1"):
+        append(store, b"x", queue_id=-1)
+    await store.close()
+
+
+async def test_a_refused_frame_leaves_no_queue_and_no_gap() -> None:
+    store = await open_store(CrashFiles())
+    append(store, b"a")
+    with pytest.raises(MessageIllegal):
+        store.append_frame("orders", 0, record(b"b") + record(b"c", topic="bills"), 2, born_host=BORN_HOST)
+    with pytest.raises(MessageIllegal):
+        store.append_frame("new", 0, record(b"b"), 1, born_host=BORN_HOST)
+    assert append(store, b"d") == 1
+    await confirmed(store)
+    assert await everything(store) == [b"a", b"d"]
+    result = store.read("new", 0, 0, max_count=1, max_bytes=1)
+    assert result is not None
+    assert result.status is ReadStatus.NO_QUEUE
+    await store.close()
+
+
+# -- the disk ------------------------------------------------------------------------------------
+
+
+async def test_below_the_reserve_sends_are_refused_state_and_reads_go_on_and_sends_resume() -> None:
+    files = CrashFiles()
+    host = host_of(files)
+    store = await open_store(files, host=host, disk_reserve_bytes=20_000)
+    append(store, b"before")
+    await confirmed(store)
+    files.capacity_bytes = files.used_bytes() + 20_050
+    host.clock.now_ms += 2_000  # type: ignore[attr-defined]
+    store.append_state(b"looks again")
+    await asyncio.sleep(0)
+    with pytest.raises(ServiceNotAvailable, match="bytes free; sends are refused where less than 20000 bytes would be left"):
+        append(store, b"x" * 200)
+    store.append_state(b"goes on")
+    await confirmed(store)
+    assert await everything(store) == [b"before"]
+    files.capacity_bytes = files.used_bytes() + 19_999
+    assert not store.disk_status().writable
+    files.capacity_bytes += 100_000
+    host.clock.now_ms += 100  # type: ignore[attr-defined]
+    append(store, b"after")
+    await confirmed(store)
+    assert await everything(store) == [b"before", b"after"]
+    await store.close()
+
+
+async def test_the_reserve_is_256_mib_or_a_twentieth() -> None:
+    files = CrashFiles(capacity_bytes=1 << 30)
+    store = await open_store(files, disk_reserve_bytes=None)
+    assert store.disk_status().reserve_bytes == (1 << 30) * 5 // 100
+    await store.close()
+    files.capacity_bytes = 1 << 40
+    store = await open_store(files, disk_reserve_bytes=None)
+    assert store.disk_status().reserve_bytes == 256 << 20
+    await store.close()
+
+
+@pytest.mark.parametrize("operation", ["write", "sync"])
+async def test_a_failed_write_or_sync_is_final_and_nothing_is_answered(operation: str) -> None:
+    files = CrashFiles()
+    store = await open_store(files, flush=SYNC)
+    fatal: list[BaseException] = []
+    answered: list[int] = []
+    store.on_fatal = fatal.append
+    files.faults.append(Fault(operation, "commitlog", errno.EIO))
+    append(store, b"a")
+    store.when_confirmed(lambda: answered.append(1))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert len(fatal) == 1
+    assert isinstance(fatal[0], StoreDiskError)
+    assert fatal[0].exit_code == 3
+    with pytest.raises(ServiceNotAvailable):
+        append(store, b"b")
+    with pytest.raises(StoreDiskError):
+        store.append_state(b"c")
+    with pytest.raises(StoreDiskError):
+        await store.sync()
+    store.when_confirmed(lambda: answered.append(2))
+    assert answered == []
+    await store.close()
+    assert files.exists("/store/abort")
+
+
+async def test_no_space_in_the_middle_of_a_write_is_final_and_the_start_cuts_what_is_half() -> None:
+    files = CrashFiles()
+    store = await open_store(files)
+    append(store, b"a" * 50)
+    await confirmed(store)
+    fatal: list[BaseException] = []
+    store.on_fatal = fatal.append
+    files.capacity_bytes = files.used_bytes() + 300
+    append(store, b"b" * 500)
+    await asyncio.sleep(0)
+    assert len(fatal) == 1
+    abandon(store)
+    await asyncio.sleep(0)
+    files.crash(power=False)
+    files.capacity_bytes = 1 << 40
+    store = await open_store(files)
+    assert await everything(store) == [b"a" * 50]
+    await store.close()
+
+
+async def test_short_writes_are_carried_on() -> None:
+    files = CrashFiles(seed=3, short_writes=True)
+    store = await open_store(files)
+    bodies = [b"%d" % number * 100 for number in range(100)]
+    for body in bodies:
+        append(store, body)
+        await asyncio.sleep(0)
+    await confirmed(store)
+    store._log.tail_start = store._log.end
+    store._log.tail.clear()
+    assert await everything(store) == bodies
+    await store.close()
+
+
+async def test_a_failing_journal_is_final() -> None:
+    store = await open_store(CrashFiles())
+    fatal: list[BaseException] = []
+    store.on_fatal = fatal.append
+
+    def journal() -> None:
+        raise RuntimeError("a bug")
+
+    store.before_write = journal
+    store.dirty()
+    told: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
+    await asyncio.sleep(0)
+    assert len(fatal) == 1
+    assert len(told) == 1
+    await store.close()
+
+
+# -- upkeep --------------------------------------------------------------------------------------
+
+
+async def test_memory_keeps_only_the_recent_log_and_entries() -> None:
+    store = await open_store(CrashFiles(), segment_bytes=1 << 20, tail_bytes=2_000, queue_tail_bytes=2_000)
+    for number in range(500):
+        append(store, b"%d" % number)
+        await asyncio.sleep(0)
+    await confirmed(store)
+    assert len(store._log.tail) <= 3_000 + 200
+    queue = store._queues.get(("orders", 0))
+    assert queue is not None
+    assert len(queue._entries) <= 20 * 200
+    assert await everything(store) == [b"%d" % number for number in range(500)]
+    await store.close()
+
+
+async def test_idempotent_frames_come_back_through_the_replay() -> None:
+    files = CrashFiles()
+    store = await open_store(files)
+    frame, sequence = sequenced([b"a", b"b"], first=0, previous_crc=0)
+    appended = store.append_frame("orders", 0, frame, 2, born_host=BORN_HOST)
+    await confirmed(store)
+    await store.close()
+    recorded = Recorded()
+    store = await open_store(files, recorded=recorded)
+    assert recorded.frames == [("orders", 0, 0, appended.physical_offset, sequence, 2, appended.store_timestamp)]
+    await store.close()
+
+
+async def test_a_dropped_topic_is_hidden_and_its_offsets_never_return() -> None:
+    files = CrashFiles()
+    store = await open_store(files)
+    append(store, b"old", b"old")
+    await confirmed(store)
+    store.append_state(b"drop")
+    store.drop_topic("orders")
+    assert store.bounds("orders", 0) == (2, 2)
+    assert append(store, b"new") == 2
+    await confirmed(store)
+    assert await everything(store) == [b"new"]
+    abandon(store)
+    await asyncio.sleep(0)
+    files.crash(power=False)
+    store = await Store.open(config(), host_of(files), IDENTITY)
+    await store.recover(Recorded(on_state=lambda body: store.drop_topic("orders")))
+    await store.sync()
+    assert await everything(store) == [b"new"]
+    assert store.bounds("orders", 0) == (2, 3)
+    await store.close()
+
+
+async def test_a_young_queue_has_its_first_message_near_the_end() -> None:
+    files = CrashFiles()
+    store = await open_store(files)
+    assert store.young_queue("orders", 0)
+    append(store, b"a")
+    assert store.young_queue("orders", 0)
+    files.memory_bytes = lambda: 100  # type: ignore[method-assign]
+    assert not store.young_queue("orders", 0)
+    await store.close()
+
+
+def test_a_config_out_of_range_is_refused() -> None:
+    with pytest.raises(ConfigError, match="segment_bytes is 10"):
+        config(segment_bytes=10)
+    with pytest.raises(ConfigError, match="store_host"):
+        config(store_host=b"x")
+    with pytest.raises(ConfigError, match="queue_file_entries"):
+        config(queue_file_entries=0)
+    with pytest.raises(ConfigError, match="flush_interval_ms"):
+        config(flush_interval_ms=0)
+    with pytest.raises(ConfigError, match="disk_used_percent_max"):
+        config(disk_used_percent_max=0)

@@ -1,0 +1,232 @@
+"""Reading: RocketMQ's statuses, limits, filters, one piece for what lies side by side, cold reads, damage that is never served."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.broker.store import ReadResult, ReadStatus, Store, StoreCorrupt
+from lockstep.broker.store.frame import ENTRY
+from lockstep.broker.store.reader import choose
+from lockstep.protocol.tags import tags_code
+from support.crash_files import CrashFiles
+from support.store_kit import append, bodies_of, confirmed, everything, host_of, open_store, record
+
+LOG = "/store/commitlog/00000000000000000000"
+A, B = tags_code("A"), tags_code("B")
+
+
+def read(
+    store: Store, offset: int, *, queue_id: int = 0, max_count: int = 32, max_bytes: int = 1 << 20, tags: frozenset[int] | None = None
+) -> ReadResult:
+    result = store.read("orders", queue_id, offset, max_count=max_count, max_bytes=max_bytes, tag_hashes=tags)
+    assert result is not None
+    return result
+
+
+async def of_bodies(*bodies: bytes, files: CrashFiles | None = None, **settings: int) -> Store:
+    store = await open_store(files or CrashFiles(), **settings)
+    append(store, *bodies)
+    await confirmed(store)
+    return store
+
+
+async def cold_store(files: CrashFiles, count: int = 100, **settings: int) -> Store:
+    """A store that has `count` messages of 100 B in two queues, turn about, and nothing of them in memory."""
+    store = await open_store(files, **settings)
+    for number in range(count):
+        append(store, b"%d" % number + b"." * 100, queue_id=number % 2)
+    await store.close()
+    return await open_store(files, **settings)
+
+
+@pytest.mark.parametrize(
+    ("offset", "status", "next_offset"),
+    [
+        (-1, ReadStatus.OFFSET_TOO_SMALL, 0),
+        (0, ReadStatus.FOUND, 3),
+        (2, ReadStatus.FOUND, 3),
+        (3, ReadStatus.OFFSET_AT_END, 3),
+        (4, ReadStatus.OFFSET_TOO_LARGE, 3),
+    ],
+)
+async def test_an_offset_is_judged_as_rocketmq_judges_it(offset: int, status: ReadStatus, next_offset: int) -> None:
+    store = await of_bodies(b"a", b"b", b"c")
+    result = read(store, offset)
+    assert (result.status, result.next_offset, result.min_offset, result.max_offset) == (status, next_offset, 0, 3)
+    await store.close()
+
+
+async def test_an_unknown_queue_has_no_queue_and_an_unconfirmed_one_is_empty() -> None:
+    store = await open_store(CrashFiles())
+    assert read(store, 5).status is ReadStatus.NO_QUEUE
+    append(store, b"a")
+    assert (read(store, 0).status, read(store, 7).next_offset) == (ReadStatus.EMPTY, 0)
+    await store.close()
+
+
+async def test_records_side_by_side_are_one_piece() -> None:
+    store = await of_bodies(*[b"%d" % number for number in range(20)])
+    result = read(store, 3, max_count=10)
+    assert (len(result.parts), result.count, result.next_offset) == (1, 10, 13)
+    assert result.body_bytes == len(result.parts[0])
+    assert bodies_of(result.parts) == [b"%d" % number for number in range(3, 13)]
+    await store.close()
+
+
+async def test_queues_turn_about_give_pieces_in_order() -> None:
+    store = await open_store(CrashFiles())
+    for number in range(10):
+        append(store, b"%d" % number, queue_id=number % 2)
+    await confirmed(store)
+    result = read(store, 0, queue_id=1)
+    assert (len(result.parts), result.count) == (5, 5)
+    assert bodies_of(result.parts) == [b"1", b"3", b"5", b"7", b"9"]
+    await store.close()
+
+
+async def test_the_byte_limit_counts_whole_records_and_the_first_always_fits() -> None:
+    store = await of_bodies(b"x" * 100, b"y" * 100, b"z" * 100)
+    size = len(record(b"x" * 100))
+    assert read(store, 0, max_bytes=1).count == 1
+    assert read(store, 0, max_bytes=2 * size - 1).count == 1
+    assert read(store, 0, max_bytes=2 * size).count == 2
+    assert read(store, 0, max_bytes=2 * size).next_offset == 2
+    await store.close()
+
+
+async def test_a_filter_scans_on_and_tells_how_far() -> None:
+    store = await open_store(CrashFiles())
+    for number in range(1_000):
+        append(store, b"%d" % number, properties=b"TAGS\x01A" if number in (0, 950) else b"TAGS\x01B")
+    await confirmed(store)
+    first = read(store, 0, tags=frozenset({A}))
+    assert (bodies_of(first.parts), first.next_offset) == ([b"0"], 800)
+    none = read(store, 1, tags=frozenset({A}))
+    assert (none.status, none.next_offset, none.parts) == (ReadStatus.NO_MATCHED, 801, [])
+    assert bodies_of(read(store, 801, tags=frozenset({A})).parts) == [b"950"]
+    both = read(store, 0, tags=frozenset({A, B}), max_count=3)
+    assert (both.count, both.next_offset, len(both.parts)) == (3, 3, 1)
+    assert read(store, 0, tags=frozenset({tags_code("C")})).status is ReadStatus.NO_MATCHED
+    await store.close()
+
+
+async def test_a_message_without_a_tag_does_not_match_a_tag() -> None:
+    store = await of_bodies(b"a")
+    assert read(store, 0, tags=frozenset({A})).status is ReadStatus.NO_MATCHED
+    await store.close()
+
+
+async def test_what_is_in_no_cache_is_read_in_a_thread() -> None:
+    files = CrashFiles(cached_reads=False)
+    store = await cold_store(files, queue_tail_bytes=200)
+    assert store.read("orders", 0, 0, max_count=32, max_bytes=1 << 20) is None
+    result = await store.read_cold("orders", 0, 0, max_count=32, max_bytes=1 << 20)
+    assert bodies_of(result.parts) == [b"%d" % number + b"." * 100 for number in range(0, 64, 2)]
+    assert len(await everything(store, queue_id=1)) == 50
+    await store.close()
+
+
+async def test_neighbours_in_the_file_are_fetched_with_one_read() -> None:
+    files = CrashFiles()
+    store = await cold_store(files, segment_bytes=1 << 20)
+    store._log.tail_start = store._log.end
+    store._log.tail.clear()
+    before = files.operation_count
+    result = read(store, 0)
+    assert (result.count, len(result.parts)) == (32, 32)
+    assert files.operation_count - before <= 2
+    await store.close()
+
+
+async def test_a_read_crosses_segments_and_queue_files() -> None:
+    store = await cold_store(CrashFiles(), count=300, segment_bytes=4096, queue_tail_bytes=200)
+    for queue_id in (0, 1):
+        assert await everything(store, queue_id=queue_id) == [b"%d" % number + b"." * 100 for number in range(queue_id, 300, 2)]
+    await store.close()
+
+
+@pytest.mark.parametrize("at", [0, 5, 15, 30, 90, 150])
+async def test_damage_in_a_file_is_never_served(at: int) -> None:
+    """Bits flipped in size, magic, queue id, physical offset or body of a record that comes from a file."""
+    files = CrashFiles()
+    store = await cold_store(files, segment_bytes=1 << 20)
+    store._log.tail_start = store._log.end
+    store._log.tail.clear()
+    position = 2 * len(record(b"0" + b"." * 100))
+    files.flip(LOG, position + at)
+    with pytest.raises(StoreCorrupt, match=f"log position {position}, read for queue 0 of orders") as error:
+        read(store, 0)
+    assert error.value.position == position
+    assert read(store, 2, max_count=5).count == 5
+    await store.close()
+
+
+async def test_time_finds_the_first_message_not_older() -> None:
+    files = CrashFiles()
+    host = host_of(files)
+    store = await open_store(files, host=host)
+    clock = host.clock
+    start = clock.wall_ms()
+    for _ in range(50):
+        append(store, b"x")
+        clock.now_ms += 10  # type: ignore[attr-defined]
+    await confirmed(store)
+    for wanted, offset in ((start - 1, 0), (start, 0), (start + 1, 1), (start + 250, 25), (start + 490, 49), (start + 491, 50)):
+        assert await store.offset_by_time("orders", 0, wanted) == offset
+    assert await store.offset_by_time("bills", 0, start) == 0
+    await store.close()
+    files.cached_reads = False
+    store = await open_store(files, host=host)
+    store._log.tail_start = store._log.end
+    assert await store.offset_by_time("orders", 0, start + 250) == 25
+    await store.close()
+
+
+async def test_a_record_is_found_by_its_place_alone_and_state_is_secret() -> None:
+    files = CrashFiles()
+    store = await open_store(files)
+    append(store, b"a")
+    store.append_state(b"secret")
+    append(store, b"b")
+    assert await store.record_at(0) is None  # not confirmed
+    await confirmed(store)
+    size = len(record(b"a"))
+    found = await store.record_at(0)
+    assert found is not None
+    assert bodies_of([found]) == [b"a"]
+    for wrong in (-1, 1, size, size - 1, store._log.end, store._log.end - 4, 1 << 50):
+        assert await store.record_at(wrong) is None
+    await store.close()
+
+
+@given(
+    sizes=st.lists(st.integers(1, 300), min_size=1, max_size=30),
+    gaps=st.lists(st.sampled_from([0, 0, 0, 50]), min_size=30, max_size=30),
+    tags=st.lists(st.sampled_from([0, A, B, -7]), min_size=30, max_size=30),
+    max_count=st.integers(1, 40),
+    max_bytes=st.integers(1, 4000),
+    wanted=st.none() | st.frozensets(st.sampled_from([A, B, -7])),
+)
+def test_choose_takes_what_a_plain_loop_takes(
+    sizes: list[int], gaps: list[int], tags: list[int], max_count: int, max_bytes: int, wanted: frozenset[int] | None
+) -> None:
+    position, rows = 1 << 33, []
+    for size, gap, tag in zip(sizes, gaps, tags, strict=False):
+        position += gap
+        rows.append((position, size, tag))
+        position += size
+    runs, taken, scanned = choose(b"".join(ENTRY.pack(*row) for row in rows), max_count, max_bytes, wanted)
+    expected: list[tuple[int, int]] = []
+    total = looked = 0
+    for at, size, tag in rows:
+        if wanted is None and len(expected) == max_count:
+            break
+        if wanted is None or tag in wanted:
+            if expected and (total + size > max_bytes or len(expected) == max_count):
+                break
+            expected.append((at, size))
+            total += size
+        looked += 1
+    assert (taken, scanned) == (len(expected), looked)
+    assert sum(size for _, size in runs) == total
+    assert [at for at, _ in runs] == [at for at, _ in expected if all(at != other + size for other, size in expected)]

@@ -1,0 +1,42 @@
+"""The store on the operating system's files: one life, one kill, one rebuild."""
+
+import asyncio
+from pathlib import Path
+
+from lockstep.broker.store import FlushMode, Store, StoreConfig
+from lockstep.runtime.host import Host
+from support.store_kit import IDENTITY, Recorded, append, confirmed, everything
+
+
+async def test_a_store_lives_dies_and_comes_back(tmp_path: Path) -> None:
+    host = Host.real()
+    config = StoreConfig(f"{tmp_path}/store", flush=FlushMode.SYNC, segment_bytes=64 * 1024, tail_bytes=4096, queue_tail_bytes=2000)
+    store = await Store.open(config, host, IDENTITY)
+    found = await store.recover(Recorded())
+    assert (found.end, store.stopped_clean, store.previous_boot_id) == (0, True, None)
+    await store.sync()
+    await store.mark_boot(host.boot_id())
+    bodies = [b"%d" % number * 50 for number in range(1000)]
+    for number, body in enumerate(bodies):
+        append(store, body, queue_id=number % 3)
+        if number % 100 == 0:
+            await confirmed(store)
+        if number == 500:
+            store.append_state(b"five hundred")
+            await store.write_snapshot(["tables"])
+    store.append_state(b"last")
+    await confirmed(store)
+    await store.close(clean=False)
+
+    store = await Store.open(config, host, IDENTITY)
+    recorded = Recorded()
+    found = await store.recover(recorded)
+    await store.sync()
+    assert (recorded.snapshots, recorded.states) == ([["tables"]], [b"last"])
+    assert (store.previous_boot_id, store.stopped_clean, found.cut_bytes) == (host.boot_id(), False, 0)
+    for queue_id in range(3):
+        assert await everything(store, queue_id=queue_id) == bodies[queue_id::3]
+    assert await store.offset_by_time("orders", 0, 0) == 0
+    await store.close()
+    host.threads.close()
+    await asyncio.sleep(0)

@@ -1,0 +1,481 @@
+"""What a start does with a damaged, torn or rebuilt directory."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from lockstep.broker.store import Recovery, Store, StoreCorrupt
+from lockstep.broker.store.directory import StoreDirectory
+from support.crash_files import CrashFiles, Fault
+from support.store_kit import (
+    BORN_HOST,
+    IDENTITY,
+    SYNC,
+    Recorded,
+    abandon,
+    append,
+    config,
+    confirmed,
+    everything,
+    host_of,
+    open_store,
+    record,
+    sequenced,
+)
+
+LOG = "/store/commitlog/00000000000000000000"
+QUEUE = "/store/consumequeue/orders/0/00000000000000000000"
+SIZE = len(record(b"0" * 100))
+NEVER = {"flush_interval_ms": 1_000_000}
+"""Nothing is synced behind the test's back."""
+
+
+async def kill(store: Store, files: CrashFiles, *, power: bool = False) -> None:
+    abandon(store)
+    await asyncio.sleep(0)
+    files.crash(power=power)
+
+
+async def recovered(files: CrashFiles, recorded: Recorded | None = None, **settings: Any) -> tuple[Store, Recovery]:
+    store = await Store.open(config(**settings), host_of(files), IDENTITY)
+    found = await store.recover(recorded or Recorded())
+    await store.sync()
+    return store, found
+
+
+async def killed_with(files: CrashFiles, count: int, *, synced: int = 0) -> None:
+    """A killed store with `count` messages of SIZE bytes, the first `synced` of them known to be synced."""
+    store = await open_store(files, **NEVER)
+    for number in range(count):
+        append(store, b"%d" % (number % 10) * 100)
+        if number + 1 == synced:
+            await sync_recorded(store)
+    await confirmed(store)
+    await kill(store, files)
+
+
+async def sync_recorded(store: Store) -> None:
+    store._end_turn()
+    await store._flusher.sync(record=True)
+
+
+async def test_a_kill_loses_nothing_that_was_written() -> None:
+    files = CrashFiles()
+    await killed_with(files, 10)
+    store, found = await recovered(files)
+    assert found == Recovery(0, 10 * SIZE, 0, False)
+    assert len(await everything(store)) == 10
+    await store.close()
+
+
+@pytest.mark.parametrize("kept", [4, 8, 40, 88, SIZE - 3])
+async def test_a_torn_tail_is_cut_and_zero_again(kept: int) -> None:
+    files = CrashFiles()
+    await killed_with(files, 10, synced=4)
+    files.overwrite(LOG, 9 * SIZE + kept, bytes(SIZE))
+    store, found = await recovered(files)
+    assert (found.end, found.clean) == (9 * SIZE, False)
+    assert 0 < found.cut_bytes <= kept
+    assert not any(files.names[LOG].durable[9 * SIZE :])
+    assert len(await everything(store)) == 9
+    assert append(store, b"next") == 9
+    await confirmed(store)
+    assert (await everything(store))[-1] == b"next"
+    await store.close()
+
+
+@pytest.mark.parametrize("hole", [4, 5, 8])
+async def test_an_unsynced_hole_with_good_records_behind_it_is_cut_and_zeroed(hole: int) -> None:
+    """Pages reach the disk in any order: what stands behind the hole was never confirmed durable, and must not turn into records later."""
+    files = CrashFiles()
+    await killed_with(files, 10, synced=4)
+    files.overwrite(LOG, hole * SIZE, bytes(SIZE))
+    store, found = await recovered(files)
+    assert (found.end, found.cut_bytes > 0) == (hole * SIZE, True)
+    assert not any(files.names[LOG].durable[hole * SIZE :])
+    append(store, b"x" * 100)  # as long as what was cut: stale records would line up behind it
+    await confirmed(store)
+    await kill(store, files)
+    store, found = await recovered(files)
+    assert found.end == (hole + 1) * SIZE
+    assert len(await everything(store)) == hole + 1
+    await store.close()
+
+
+@pytest.mark.parametrize("at", [1, 5, 13, 22, 30, 87, 120, SIZE - 5, SIZE - 2])
+async def test_a_flipped_bit_below_the_synced_length_stops_the_start_with_its_position(at: int) -> None:
+    files = CrashFiles()
+    await killed_with(files, 10, synced=8)
+    files.flip(LOG, 3 * SIZE + at)
+    store = await Store.open(config(), host_of(files), IDENTITY)
+    with pytest.raises(StoreCorrupt, match=f"log position {3 * SIZE}: .*{8 * SIZE} bytes had been synced") as error:
+        await store.recover(Recorded())
+    assert (error.value.position, error.value.exit_code) == (3 * SIZE, 5)
+    await store.close()
+    files.flip(LOG, 3 * SIZE + at)
+    store, found = await recovered(files)
+    assert found.end == 10 * SIZE, "a start that stops changes nothing"
+    await store.close()
+
+
+async def test_a_flag_cuts_corruption_and_the_next_start_is_well() -> None:
+    files = CrashFiles()
+    await killed_with(files, 10, synced=8)
+    files.flip(LOG, 3 * SIZE + 100)
+    store, found = await recovered(files, cut_corrupt=True)
+    assert (found.end, len(await everything(store))) == (3 * SIZE, 3)
+    append(store, b"next")
+    await confirmed(store)
+    await kill(store, files)
+    store, found = await recovered(files)
+    assert (await everything(store))[-1] == b"next"
+    await store.close()
+
+
+async def test_the_synced_length_is_recorded_within_a_second_of_its_sync() -> None:
+    files = CrashFiles()
+    host = host_of(files)
+    store = await open_store(files, host=host, flush=SYNC)
+    append(store, b"a")
+    await confirmed(store)
+    assert store._directory.slot_position == 0
+    host.clock.now_ms += 1_000  # type: ignore[attr-defined]
+    append(store, b"b")
+    await confirmed(store)
+    assert store._directory.slot_position == store._log.end
+    await store.close()
+
+
+async def test_a_half_idempotent_frame_is_cut_whole() -> None:
+    files = CrashFiles()
+    store = await open_store(files, **NEVER)
+    first, sequence = sequenced([b"a", b"b"], first=0, previous_crc=0)
+    store.append_frame("orders", 0, first, 2, born_host=BORN_HOST)
+    second, _ = sequenced([b"c" * 100, b"d" * 100], first=2, previous_crc=sequence.crc)
+    store.append_frame("orders", 0, second, 2, born_host=BORN_HOST)
+    await confirmed(store)
+    await kill(store, files)
+    files.overwrite(LOG, len(first) + len(second) - SIZE, bytes(SIZE))
+    recorded = Recorded()
+    store, found = await recovered(files, recorded)
+    assert found.end == len(first)
+    assert [frame[4] for frame in recorded.frames] == [sequence]
+    assert await everything(store) == [b"a", b"b"]
+    await store.close()
+
+
+@pytest.mark.parametrize("frame", [0, 1])
+async def test_the_frame_crc_finds_what_no_body_crc_covers(frame: int) -> None:
+    """A flipped bit in the user's flag of an idempotent frame's second record."""
+    files = CrashFiles()
+    store = await open_store(files, **NEVER)
+    first, sequence = sequenced([b"a", b"b"], first=0, previous_crc=0)
+    second, _ = sequenced([b"c", b"d"], first=2, previous_crc=sequence.crc)
+    starts = [store.append_frame("orders", 0, data, 2, born_host=BORN_HOST).physical_offset for data in (first, second)]
+    await confirmed(store)
+    await kill(store, files)
+    files.flip(LOG, starts[frame] + len(first) - len(record(b"b")) + 19)
+    store, found = await recovered(files)
+    assert found.end == starts[frame]
+    await store.close()
+
+
+async def test_a_frame_of_an_unknown_past_is_taken_as_it_is() -> None:
+    """Flagged first with a sequence above 0: nobody can know the CRC that it goes on from."""
+    files = CrashFiles()
+    store = await open_store(files, **NEVER)
+    from lockstep.protocol.sequence import FrameSequence, seal
+
+    frame, sequence = seal([record(b"a")], FrameSequence("cd" * 16, 0, 4, 77, 1, True, 0), 12345)
+    store.append_frame("orders", 0, frame, 1, born_host=BORN_HOST)
+    await confirmed(store)
+    await kill(store, files)
+    recorded = Recorded()
+    store, _ = await recovered(files, recorded)
+    assert [frame[4] for frame in recorded.frames] == [sequence]
+    await store.close()
+
+
+async def test_a_queue_offset_out_of_turn_ends_the_log() -> None:
+    files = CrashFiles()
+    await killed_with(files, 5)
+    files.overwrite(LOG, 3 * SIZE + 20, (7).to_bytes(8, "big"))
+    store, found = await recovered(files)
+    assert found.end == 3 * SIZE
+    await store.close()
+
+
+async def test_zeros_in_the_properties_are_a_sector_that_never_arrived() -> None:
+    files = CrashFiles()
+    store = await open_store(files, **NEVER)
+    append(store, b"a", properties=b"A\x01" + b"b" * 50 + b"\x02")
+    await confirmed(store)
+    end = store._log.end
+    await kill(store, files)
+    files.overwrite(LOG, end - 10, bytes(10))
+    store, found = await recovered(files)
+    assert found.end == 0
+    await store.close()
+
+
+async def test_a_lost_last_file_and_a_lost_length_are_an_unfinished_tail() -> None:
+    files = CrashFiles()
+    store = await open_store(files, segment_bytes=4096, **NEVER)
+    for _ in range(50):
+        append(store, b"x" * 100)
+    await confirmed(store)
+    assert len(store._log.segments) == 3
+    await kill(store, files)
+    second = "/store/commitlog/00000000000000004096"
+    for buffer in (files.names[second].cache, files.names[second].durable):
+        del buffer[1000:]
+    store, found = await recovered(files)
+    assert 4096 <= found.end <= 4096 + 1000
+    assert len(files.names[second].cache) == 4096
+    assert not files.exists("/store/commitlog/00000000000000008192")
+    append(store, b"next")
+    await confirmed(store)
+    assert (await everything(store))[-1] == b"next"
+    await store.close()
+
+
+@pytest.mark.parametrize("missing", ["00000000000000000000", "00000000000000004096"])
+async def test_a_missing_file_below_the_synced_length_is_corruption(missing: str) -> None:
+    files = CrashFiles()
+    store = await open_store(files, segment_bytes=4096)
+    for _ in range(50):
+        append(store, b"x" * 100)
+    await store.close()
+    del files.names[f"/store/commitlog/{missing}"]
+    with pytest.raises(StoreCorrupt):
+        await recovered(files)
+
+
+async def test_an_emptied_log_directory_is_corruption() -> None:
+    files = CrashFiles()
+    store = await open_store(files)
+    append(store, b"a")
+    await store.close()
+    del files.names[LOG]
+    with pytest.raises(StoreCorrupt, match="log position 0: nothing is there"):
+        await recovered(files)
+
+
+# -- a failed sync -------------------------------------------------------------------------------
+
+
+async def test_after_a_failed_sync_the_tail_is_copied_into_a_new_file_before_it_is_trusted() -> None:
+    """The kernel marks pages that it could not write as clean: only in a new file do they reach the disk."""
+    files = CrashFiles()
+    store = await open_store(files)
+    append(store, b"durable")
+    await store.sync()
+    store.on_fatal = lambda _: None
+    files.faults.append(Fault("sync", "commitlog"))
+    append(store, b"in the page cache alone")
+    await confirmed(store)
+    for _ in range(5):
+        await asyncio.sleep(0.001)
+    assert store._failed
+    await kill(store, files)
+    inode = files.names[LOG]
+    store, _ = await recovered(files)
+    assert files.names[LOG] is not inode
+    assert await everything(store) == [b"durable", b"in the page cache alone"]
+    assert not files.exists("/store/lockstep/sync_failed")
+    await kill(store, files, power=True)
+    store, _ = await recovered(files)
+    assert await everything(store) == [b"durable", b"in the page cache alone"]
+    await store.close()
+
+
+# -- consume queues ------------------------------------------------------------------------------
+
+
+async def snapshot_of(files: CrashFiles, count: int) -> None:
+    store = await open_store(files)
+    for number in range(count):
+        append(store, b"%d" % number, queue_id=number % 2)
+    await store.write_snapshot(["tables"])
+    append(store, b"behind")
+    await store.close()
+
+
+async def test_missing_consume_queue_files_are_built_from_the_log() -> None:
+    files = CrashFiles()
+    await snapshot_of(files, 100)
+    for path in [path for path in files.names if path.startswith("/store/consumequeue/orders/0/")]:
+        del files.names[path]
+    store, found = await recovered(files)
+    assert found.from_position > 0
+    assert await everything(store) == [b"%d" % number for number in range(0, 100, 2)] + [b"behind"]
+    assert await everything(store, queue_id=1) == [b"%d" % number for number in range(1, 100, 2)]
+    await store.close()
+
+
+async def test_entries_behind_the_snapshot_are_zero_again_after_a_kill() -> None:
+    files = CrashFiles()
+    store = await open_store(files)
+    append(store, b"a")
+    await store.write_snapshot([])
+    append(store, b"b", b"c")
+    store._queues.flush_all()
+    await kill(store, files)
+    files.overwrite(LOG, len(record(b"a")), bytes(1000))  # neither was synced, neither came to the disk
+    files.overwrite("/store/lockstep/synced", 0, bytes(1024))
+    StoreDirectory(files, "/store")
+    store, found = await recovered(files)
+    assert found.end == len(record(b"a"))
+    assert not any(files.names[QUEUE].cache[20:])
+    await store.close()
+
+
+# -- snapshots -----------------------------------------------------------------------------------
+
+
+async def test_two_snapshots_are_kept_and_the_newest_is_used() -> None:
+    files = CrashFiles()
+    store = await open_store(files)
+    for number in range(4):
+        append(store, b"x")
+        store.append_state(b"%d" % number)
+        await store.write_snapshot({"number": number})
+    store.append_state(b"behind")
+    await confirmed(store)
+    await kill(store, files)
+    assert len([name for name in files.listdir("/store/lockstep") if name.startswith("snapshot-")]) == 2
+    recorded = Recorded()
+    store, _ = await recovered(files, recorded)
+    assert (recorded.snapshots, recorded.states) == ([{"number": 3}], [b"behind"])
+    assert store.bounds("orders", 0) == (0, 4)
+    await store.close()
+
+
+@pytest.mark.parametrize("at", [0, 9, 25, -1])
+async def test_a_damaged_snapshot_falls_back_to_the_older_one(at: int) -> None:
+    files = CrashFiles()
+    store = await open_store(files)
+    store.append_state(b"one")
+    await store.write_snapshot(["older"])
+    store.append_state(b"two")
+    await store.write_snapshot(["newer"])
+    store.append_state(b"three")
+    await store.close()
+    newest = max(path for path in files.names if "snapshot-" in path)
+    files.flip(newest, at if at >= 0 else len(files.names[newest].cache) - 1)
+    recorded = Recorded()
+    store, _ = await recovered(files, recorded)
+    assert (recorded.snapshots, recorded.states) == ([["older"]], [b"two", b"three"])
+    await store.close()
+
+
+async def test_a_snapshot_ahead_of_the_log_is_ignored_and_goes() -> None:
+    """Left there, it would be taken for true once the log has grown past its position."""
+    files = CrashFiles()
+    store = await open_store(files)
+    store.append_state(b"one")
+    await store.write_snapshot(["older"])
+    older = store._log.end
+    store.append_state(b"two")
+    await store.write_snapshot(["ahead"])
+    ahead = store._log.end
+    await store.close()
+    files.overwrite(LOG, older, bytes(ahead - older))
+    files.overwrite("/store/lockstep/synced", 0, bytes(1024))
+    recorded = Recorded()
+    store, found = await recovered(files, recorded)
+    assert (recorded.snapshots, recorded.states, found.end) == ([["older"]], [], older)
+    store.append_state(b"TWO")
+    assert store._log.end == ahead
+    await store.close()
+    recorded = Recorded()
+    store, _ = await recovered(files, recorded)
+    assert (recorded.snapshots, recorded.states) == ([["older"]], [b"TWO"])
+    await store.close()
+
+
+async def test_a_snapshot_holds_the_changes_of_its_own_turn_once() -> None:
+    files = CrashFiles()
+    store = await open_store(files)
+    journal = [b"change"]
+
+    def write() -> None:
+        if journal:
+            store.append_state(journal.pop())
+
+    store.before_write = write
+    store.dirty()
+    await store.write_snapshot(["with the change"])
+    await kill(store, files)
+    recorded = Recorded()
+    store, _ = await recovered(files, recorded)
+    assert (recorded.snapshots, recorded.states) == ([["with the change"]], [])
+    await store.close()
+
+
+async def test_a_snapshot_is_due_by_bytes_or_by_time_and_change() -> None:
+    files = CrashFiles()
+    host = host_of(files)
+    store = await open_store(files, host=host, snapshot_bytes=1_000, snapshot_interval_ms=60_000)
+    now = host.clock.monotonic_ms()
+    assert not store.snapshot_due(now + 1_000_000)
+    append(store, b"x")
+    assert not store.snapshot_due(now + 59_999)
+    assert store.snapshot_due(now + 60_000)
+    append(store, b"x" * 900)
+    assert store.snapshot_due(now)
+    await store.write_snapshot([])
+    assert not store.snapshot_due(now + 1_000_000)
+    await store.close()
+
+
+async def test_a_snapshot_is_written_only_after_the_log_is_durable_to_it() -> None:
+    files = CrashFiles()
+    store = await open_store(files, **NEVER)
+    append(store, b"x")
+    await store.write_snapshot([])
+    order = [path for path in files.syncs if "commitlog" in path or "snapshot" in path or "synced" in path]
+    last = len(order) - 1 - next(i for i, path in enumerate(reversed(order)) if "snapshot" in path)
+    assert LOG in order[:last]
+    assert store._directory.slot_position == store._log.end
+    await store.close()
+
+
+async def test_without_any_snapshot_a_log_that_lost_its_beginning_is_corrupt() -> None:
+    files = CrashFiles()
+    store = await open_store(files, segment_bytes=4096, log_bytes_max=4096)
+    for _ in range(60):
+        append(store, b"x" * 100)
+    await store.write_snapshot(["a"])
+    append(store, b"y")
+    await store.write_snapshot(["b"])
+    assert await store.retention(0)
+    await store.close()
+    for path in [path for path in files.names if "snapshot-" in path]:
+        files.flip(path, 30)
+    with pytest.raises(StoreCorrupt, match="no snapshot in /store/lockstep fits the log"):
+        await recovered(files)
+    files.crash(power=False)
+    store, _ = await recovered(files, cut_corrupt=True)
+    assert (await everything(store))[-1] == b"y"
+    await store.close()
+
+
+async def test_a_log_that_another_program_made_is_taken_on() -> None:
+    files = CrashFiles()
+    store = await open_store(files, segment_bytes=4096, log_bytes_max=4096)
+    for _ in range(60):
+        append(store, b"x" * 100)
+    await store.write_snapshot([])
+    await store.retention(0)
+    low, high = store.bounds("orders", 0)
+    assert low > 0
+    await store.close()
+    for path in [path for path in files.names if path.startswith("/store/lockstep/")]:
+        del files.names[path]
+    for _ in range(2):
+        store, _ = await recovered(files, segment_bytes=4096)
+        assert store.bounds("orders", 0) == (low, high)
+        assert len(await everything(store)) == high - low
+        await kill(store, files)

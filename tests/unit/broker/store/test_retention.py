@@ -1,0 +1,171 @@
+"""Which segments go, and what the queues say then."""
+
+import asyncio
+
+import pytest
+
+from lockstep.broker.store import ReadStatus, Store
+from lockstep.runtime.host import Host
+from support.crash_files import CrashFiles
+from support.store_kit import abandon, append, confirmed, everything, host_of, open_store
+
+HOUR_MS = 3_600_000
+BODY = b"x" * 900
+"""Four records fill a segment of 4 KiB."""
+
+
+async def aged(files: CrashFiles, host: Host, segments: int = 5, **settings: int) -> Store:
+    """A store whose segments are an hour apart, with a snapshot at the end."""
+    store = await open_store(files, host=host, segment_bytes=4096, **settings)
+    for _ in range(segments):
+        for _ in range(4):
+            append(store, BODY)
+        host.clock.now_ms += HOUR_MS  # type: ignore[attr-defined]
+    append(store, b"last")
+    await store.write_snapshot(["one"])
+    append(store, b"more")
+    await store.write_snapshot(["two"])
+    return store
+
+
+def log_files(files: CrashFiles) -> list[str]:
+    return files.listdir("/store/commitlog")
+
+
+async def test_segments_go_when_the_record_that_follows_them_is_too_old() -> None:
+    files = CrashFiles()
+    host = host_of(files)
+    store = await aged(files, host, retention_ms=2 * HOUR_MS)
+    assert await store.retention(host.clock.wall_ms()) == [("orders", 0, 8)]
+    assert log_files(files) == [f"{start:020d}" for start in (8192, 12288, 16384, 20480)]
+    assert store.bounds("orders", 0) == (8, 22)
+    result = store.read("orders", 0, 3, max_count=1, max_bytes=1)
+    assert result is not None
+    assert (result.status, result.next_offset, result.min_offset) == (ReadStatus.OFFSET_TOO_SMALL, 8, 8)
+    assert await everything(store) == [BODY] * 12 + [b"last", b"more"]
+    assert await store.retention(host.clock.wall_ms()) == []
+    await store.close()
+
+
+async def test_age_counts_to_the_millisecond() -> None:
+    files = CrashFiles()
+    host = host_of(files)
+    store = await aged(files, host, retention_ms=2 * HOUR_MS)
+    start = host.clock.wall_ms() - 5 * HOUR_MS
+    assert await store.retention(start + 3 * HOUR_MS) == []
+    assert await store.retention(start + 3 * HOUR_MS + 1) == [("orders", 0, 4)]
+    await store.close()
+
+
+async def test_the_log_is_kept_below_its_limit_by_whole_segments() -> None:
+    files = CrashFiles()
+    store = await aged(files, host_of(files), log_bytes_max=10_000)
+    assert await store.retention(0) == [("orders", 0, 12)]
+    assert store._log.end - store._log.start <= 10_000
+    await store.close()
+
+
+async def test_a_full_file_system_takes_the_oldest_whatever_their_age() -> None:
+    files = CrashFiles()
+    host = host_of(files)
+    store = await aged(files, host, disk_used_percent_max=80)
+    used = files.used_bytes()
+    files.capacity_bytes = used * 100 // 75
+    assert await store.retention(0) == []
+    files.capacity_bytes = (used - 4096) * 100 // 80
+    assert await store.retention(0) == [("orders", 0, 8)]
+    await store.close()
+
+
+async def test_the_newest_segment_and_what_the_older_snapshot_needs_stay() -> None:
+    files = CrashFiles()
+    host = host_of(files)
+    store = await open_store(files, host=host, segment_bytes=4096, log_bytes_max=1)
+    for _ in range(12):
+        append(store, BODY)
+    assert await store.retention(1 << 60) == [], "no snapshot: everything is needed"
+    await store.write_snapshot(["older"])
+    older = store._snapshots.needs_from
+    for _ in range(12):
+        append(store, BODY)
+    await store.write_snapshot(["newer"])
+    await store.retention(1 << 60)
+    assert older is not None
+    assert store._log.start <= older < store._log.start + 4096
+    for path in [path for path in files.names if "snapshot-" in path][1:]:
+        files.flip(path, 25)
+    abandon(store)
+    await asyncio.sleep(0)
+    files.crash(power=False)
+    store = await open_store(files, host=host)
+    assert store.bounds("orders", 0)[1] == 24
+    await store.close()
+
+
+async def test_a_segment_under_a_reader_stays_until_the_read_is_over() -> None:
+    files = CrashFiles()
+    host = host_of(files)
+    store = await aged(files, host, retention_ms=-1)
+    oldest = store._log.segments[0]
+    oldest.reader_count += 1
+    assert await store.retention(host.clock.wall_ms()) == []
+    assert files.exists(oldest.path)
+    oldest.reader_count -= 1
+    assert await store.retention(host.clock.wall_ms()) == [("orders", 0, 20)]
+    await store.close()
+
+
+async def test_consume_queue_files_below_the_minimum_go_too() -> None:
+    files = CrashFiles()
+    host = host_of(files)
+    store = await aged(files, host, segments=5, retention_ms=-1, queue_file_entries=5)
+    await store.retention(host.clock.wall_ms())
+    assert store.bounds("orders", 0) == (20, 22)
+    assert files.listdir("/store/consumequeue/orders/0") == [f"{at:020d}" for at in (400,)]
+    await store.close()
+    store = await open_store(files, host=host)
+    assert store.bounds("orders", 0) == (20, 22)
+    await store.close()
+
+
+@pytest.mark.parametrize("power", [False, True])
+async def test_a_crash_after_retention_leaves_a_log_without_gaps(power: bool) -> None:
+    for seed in range(20):
+        files = CrashFiles(seed=seed)
+        host = host_of(files)
+        store = await aged(files, host, retention_ms=-1)
+        files.countdown = seed % 10
+        try:
+            await store.retention(host.clock.wall_ms())
+        except OSError:
+            assert files.dead
+        abandon(store)
+        await asyncio.sleep(0)
+        files.crash(power=power)
+        store = await open_store(files, host=host)
+        low, high = store.bounds("orders", 0)
+        assert (low % 4, high) == (0, 22)
+        assert len(await everything(store)) == high - low
+        append(store, b"next")
+        await confirmed(store)
+        await store.close()
+
+
+async def test_a_queue_without_anything_left_keeps_its_end() -> None:
+    files = CrashFiles()
+    host = host_of(files)
+    store = await open_store(files, host=host, segment_bytes=4096, log_bytes_max=1)
+    append(store, b"only one", queue_id=7)
+    for _ in range(12):
+        append(store, BODY)
+    await store.write_snapshot([])
+    moved = await store.retention(0)
+    assert ("orders", 7, 1) in moved
+    assert store.bounds("orders", 7) == (1, 1)
+    result = store.read("orders", 7, 1, max_count=1, max_bytes=1)
+    assert result is not None
+    assert result.status is ReadStatus.OFFSET_AT_END
+    assert append(store, b"again", queue_id=7) == 1
+    await confirmed(store)
+    assert await everything(store, queue_id=7) == [b"again"]
+    await store.close()

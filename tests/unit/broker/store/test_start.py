@@ -1,0 +1,193 @@
+"""Opening a directory: lock, identity, boot id, clean and unclean stops, the small files."""
+
+import pytest
+
+from lockstep.broker.store import Identity, IdentityError, Store, StoreCorrupt, StoreDiskError, StoreInUse
+from lockstep.broker.store.directory import SLOT_BYTES, StoreDirectory
+from lockstep.protocol.errors import StateError
+from support.crash_files import CrashFiles, Fault
+from support.store_kit import IDENTITY, PATH, Recorded, abandon, append, config, confirmed, everything, host_of, open_store
+
+
+async def test_a_second_open_of_the_directory_is_refused() -> None:
+    files = CrashFiles()
+    store = await open_store(files)
+    with pytest.raises(StoreInUse, match="/store is open in another broker") as error:
+        await Store.open(config(), host_of(files), IDENTITY)
+    assert error.value.exit_code == 6
+    append(store, b"goes on")
+    await confirmed(store)
+    await store.close()
+    await (await open_store(files)).close()
+
+
+@pytest.mark.parametrize("other", [Identity("test", "broker-b"), Identity("prod", "broker-a")])
+async def test_another_name_or_cluster_is_refused_and_lets_go_of_the_lock(other: Identity) -> None:
+    files = CrashFiles()
+    await (await open_store(files)).close()
+    with pytest.raises(IdentityError, match="belongs to broker broker-a of cluster test") as error:
+        await Store.open(config(), host_of(files), other)
+    assert error.value.exit_code == 4
+    await (await open_store(files)).close()
+
+
+async def test_the_store_id_is_random_and_stays() -> None:
+    files = CrashFiles()
+    store = await open_store(files)
+    store_id = store.store_id
+    assert len(store_id) == 32
+    await store.close()
+    store = await open_store(files)
+    assert store.store_id == store_id
+    await store.close()
+
+
+async def test_an_unknown_format_and_a_damaged_identity_are_told_apart() -> None:
+    files = CrashFiles()
+    await (await open_store(files)).close()
+    path = "/store/lockstep/identity"
+    text = bytes(files.names[path].cache)
+    files.names[path].cache[:] = text.replace(b'"format": 1', b'"format": 2')
+    with pytest.raises(IdentityError, match="has format 2, this version knows 1"):
+        await Store.open(config(), host_of(files), IDENTITY)
+    for damaged in (b"{", b"[]", text.replace(b"store_id", b"stare_id"), text.replace(b'"segment_bytes": 16384', b'"segment_bytes": "x"')):
+        files.names[path].cache[:] = damaged
+        with pytest.raises(StoreCorrupt, match="is damaged") as error:
+            await Store.open(config(), host_of(files), IDENTITY)
+        assert error.value.exit_code == 5
+
+
+async def test_a_store_keeps_its_own_file_lengths() -> None:
+    files = CrashFiles()
+    store = await open_store(files, segment_bytes=8192, queue_file_entries=8)
+    for _ in range(20):
+        append(store, b"x" * 900)
+    await store.close()
+    store = await open_store(files, segment_bytes=65536, queue_file_entries=500)
+    for _ in range(20):
+        append(store, b"y" * 900)
+    await confirmed(store)
+    assert await everything(store) == [b"x" * 900] * 20 + [b"y" * 900] * 20
+    await store.close()
+    assert {len(inode.cache) for path, inode in files.names.items() if "/commitlog/" in path} == {8192}
+    assert {len(inode.cache) for path, inode in files.names.items() if "/consumequeue/" in path} == {160}
+
+
+async def test_the_directory_is_apaches_and_ours_lies_apart() -> None:
+    files = CrashFiles()
+    store = await open_store(files)
+    append(store, b"a", queue_id=3)
+    await store.write_snapshot([])
+    await store.close()
+    assert files.listdir(PATH) == ["checkpoint", "commitlog", "config", "consumequeue", "index", "lock", "lockstep"]
+    assert files.listdir(PATH + "/lockstep") == ["identity", "snapshot-00000000000000000098", "synced"]
+    assert files.exists("/store/consumequeue/orders/3/00000000000000000000")
+    checkpoint = bytes(files.names["/store/checkpoint"].cache)
+    assert len(checkpoint) == 4096
+    assert [int.from_bytes(checkpoint[at : at + 8], "big") for at in (0, 8, 16, 24)] == [1_700_000_000_000] * 3 + [0]
+
+
+async def test_a_clean_stop_is_known_and_a_kill_too() -> None:
+    files = CrashFiles()
+    store = await open_store(files)
+    assert store.stopped_clean
+    assert files.exists("/store/abort")
+    await store.close()
+    assert not files.exists("/store/abort")
+    store = await open_store(files)
+    assert store.stopped_clean
+    abandon(store)
+    files.crash(power=False)
+    store = await open_store(files)
+    assert not store.stopped_clean
+    await store.close(clean=False)
+    store = await open_store(files)
+    assert not store.stopped_clean
+    await store.close()
+
+
+async def test_the_boot_id_is_durable_once_marked() -> None:
+    files = CrashFiles()
+    store = await open_store(files)
+    assert store.previous_boot_id is None
+    await store.mark_boot("boot-1")
+    abandon(store)
+    files.crash(power=True)
+    store = await open_store(files)
+    assert store.previous_boot_id == "boot-1"
+    await store.close()
+
+
+async def test_before_recovery_nothing_is_taken_and_closing_leaves_it_unclean() -> None:
+    files = CrashFiles()
+    store = await open_store(files)
+    append(store, b"a")
+    abandon(store)
+    files.crash(power=False)
+    store = await Store.open(config(), host_of(files), IDENTITY)
+    with pytest.raises(StateError):
+        store.append_state(b"x")
+    await store.close()
+    store = await open_store(files)
+    assert not store.stopped_clean
+    await store.close()
+
+
+async def test_recovered_messages_are_seen_only_once_they_are_synced() -> None:
+    """Kill −9 leaves unsynced bytes in the page cache: shown before a sync, a power cut could take them back."""
+    files = CrashFiles()
+    store = await open_store(files, flush_interval_ms=1_000_000)
+    append(store, b"a")
+    await confirmed(store)
+    abandon(store)
+    files.crash(power=False)
+    store = await Store.open(config(flush_interval_ms=1_000_000), host_of(files), IDENTITY)
+    await store.recover(Recorded())
+    called: list[int] = []
+    store.append_state(b"the new term")
+    store.when_confirmed(lambda: called.append(1))
+    assert store.bounds("orders", 0) == (0, 0)
+    await store.sync()
+    assert called == [1]
+    assert store.bounds("orders", 0) == (0, 1)
+    abandon(store)
+    files.crash(power=True)
+    recorded = Recorded()
+    store = await open_store(files, recorded=recorded)
+    assert await everything(store) == [b"a"]
+    assert recorded.states == [b"the new term"]
+    await store.close()
+
+
+async def test_a_disk_that_fails_at_the_start_is_exit_3() -> None:
+    files = CrashFiles()
+    files.faults.append(Fault("write", "identity"))
+    with pytest.raises(StoreDiskError) as error:
+        await open_store(files)
+    assert error.value.exit_code == 3
+    files.crash(power=False)
+    store = await open_store(files)
+    append(store, b"a")
+    await store.close()
+    files.faults.append(Fault("read", "commitlog"))
+    store = await Store.open(config(), host_of(files), IDENTITY)
+    with pytest.raises(StoreDiskError, match="can't be read"):
+        await store.recover(Recorded())
+    await store.close()
+
+
+def test_the_synced_length_survives_one_torn_slot() -> None:
+    files = CrashFiles()
+    directory = StoreDirectory(files, PATH)
+    directory.lock()
+    assert directory.load_synced() == 0
+    for position in (100, 200, 300):
+        directory.save_synced(position)
+    directory.unlock()
+    files.flip("/store/lockstep/synced", SLOT_BYTES + 20)
+    torn = StoreDirectory(files, PATH)
+    torn.lock()
+    assert torn.load_synced() == 200
+    torn.save_synced(250)
+    assert torn.slot_position == 250
+    torn.unlock()

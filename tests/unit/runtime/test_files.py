@@ -1,0 +1,152 @@
+"""The operating system's files behind the Files protocol."""
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lockstep.runtime.files import File, Files, RealFile, RealFiles
+
+
+def test_real_files_are_files(tmp_path: Path) -> None:
+    files: Files = RealFiles()
+    file: File = files.open(f"{tmp_path}/a", create=True)
+    assert file.pwritev([b"ab", bytearray(b"cd"), memoryview(b"ef")], 2) == 6
+    assert (file.size(), file.pread(100, 0), file.pread(3, 3)) == (8, b"\0\0abcdef", b"bcd")
+    file.sync()
+    file.close()
+    file.close()
+
+
+def test_a_missing_file_is_not_created_by_the_way(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        RealFiles().open(f"{tmp_path}/a")
+    assert RealFiles().listdir(str(tmp_path)) == []
+
+
+def test_truncate_grows_by_zeros_that_take_no_space_and_cuts(tmp_path: Path) -> None:
+    file = RealFiles().open(f"{tmp_path}/a", create=True)
+    file.truncate(1 << 30)
+    assert file.size() == 1 << 30
+    assert file.pread(10, (1 << 30) - 5) == bytes(5)
+    assert os.stat(f"{tmp_path}/a").st_blocks < 100
+    file.pwritev([b"x" * 100], 0)
+    file.truncate(50)
+    file.truncate(100)
+    assert file.pread(100, 0) == b"x" * 50 + bytes(50)
+    file.close()
+
+
+def test_what_was_just_written_is_in_the_page_cache_or_unknown(tmp_path: Path) -> None:
+    file = RealFiles().open(f"{tmp_path}/a", create=True)
+    file.pwritev([b"x" * 10_000], 0)
+    assert file.pread_cached(10_000, 0) in (b"x" * 10_000, None)
+    assert file.pread_cached(10_000, 1) is None, "short: only a read that may wait can tell why"
+    file.close()
+
+
+def test_a_file_system_without_nowait_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = RealFiles().open(f"{tmp_path}/a", create=True)
+    calls: list[int] = []
+
+    def refuse(*_: object) -> int:
+        calls.append(1)
+        raise OSError(errno.EOPNOTSUPP, "not here")
+
+    monkeypatch.setattr(os, "preadv", refuse)
+    assert file.pread_cached(1, 0) is None
+    assert file.pread_cached(1, 0) is None
+    assert calls == [1]
+    file.close()
+
+
+@pytest.mark.parametrize(("error", "raises"), [(errno.EAGAIN, False), (errno.EIO, True)])
+def test_not_in_the_cache_is_an_answer_and_a_broken_disk_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int, raises: bool
+) -> None:
+    file = RealFiles().open(f"{tmp_path}/a", create=True)
+
+    def fail(*_: object) -> int:
+        raise OSError(error, "no")
+
+    monkeypatch.setattr(os, "preadv", fail)
+    if raises:
+        with pytest.raises(OSError, match="no"):
+            file.pread_cached(1, 0)
+    else:
+        assert file.pread_cached(1, 0) is None
+    file.close()
+
+
+def test_pread_goes_on_after_a_short_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = RealFiles().open(f"{tmp_path}/a", create=True)
+    file.pwritev([b"abcdefgh"], 0)
+    pread = os.pread
+    monkeypatch.setattr(os, "pread", lambda fd, count, offset: pread(fd, min(count, 3), offset))
+    assert file.pread(7, 1) == b"bcdefgh"
+    assert file.pread(99, 6) == b"gh"
+    file.close()
+
+
+def test_names(tmp_path: Path) -> None:
+    files = RealFiles()
+    files.makedirs(f"{tmp_path}/x/y")
+    files.makedirs(f"{tmp_path}/x/y")
+    files.open(f"{tmp_path}/x/b", create=True).close()
+    files.open(f"{tmp_path}/x/a", create=True).close()
+    files.rename(f"{tmp_path}/x/a", f"{tmp_path}/x/b")
+    files.sync_directory(f"{tmp_path}/x")
+    assert files.listdir(f"{tmp_path}/x") == ["b", "y"]
+    files.unlink(f"{tmp_path}/x/b")
+    files.rmdir(f"{tmp_path}/x/y")
+    assert files.exists(f"{tmp_path}/x")
+    assert not files.exists(f"{tmp_path}/x/b")
+
+
+def test_the_lock_holds_within_the_process_and_is_given_back(tmp_path: Path) -> None:
+    files, path = RealFiles(), f"{tmp_path}/lock"
+    release = files.lock(path)
+    with pytest.raises(BlockingIOError):
+        RealFiles().lock(path)
+    release()
+    release()
+    again = files.lock(path)
+    release()
+    with pytest.raises(BlockingIOError):
+        files.lock(path)
+    again()
+
+
+TRY_LOCK = """
+import fcntl, sys
+with open(sys.argv[1], "r+") as file:
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+    except OSError:
+        sys.exit(7)
+"""
+
+
+def test_the_lock_holds_against_another_process(tmp_path: Path) -> None:
+    path = f"{tmp_path}/lock"
+    release = RealFiles().lock(path)
+    with pytest.raises(BlockingIOError):
+        RealFiles().lock(path)
+    # The refused attempt must not have dropped the process's lock (POSIX: closing any descriptor would).
+    assert subprocess.run([sys.executable, "-c", TRY_LOCK, path], check=False).returncode == 7
+    release()
+    assert subprocess.run([sys.executable, "-c", TRY_LOCK, path], check=False).returncode == 0
+
+
+def test_space_and_memory_are_positive(tmp_path: Path) -> None:
+    space = RealFiles().disk_space(str(tmp_path))
+    assert 0 < space.free_bytes <= space.total_bytes
+    assert RealFiles().memory_bytes() > 1 << 20
+
+
+def test_a_closed_file_says_so() -> None:
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        RealFile(-1).size()
