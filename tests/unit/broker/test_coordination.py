@@ -176,6 +176,13 @@ def test_when_the_hold_ends_everybody_is_told_what_is_free() -> None:
     assert not bench.c.holding
 
 
+def test_nobody_is_told_of_free_queues_within_the_hold() -> None:
+    bench, a, _ = crashed()
+    a.connect()
+    Client(bench, "c").connect()
+    assert bench.pushed() == {}
+
+
 def test_a_start_within_the_hold_begins_it_again() -> None:
     bench, a, _ = crashed()
     bench.advance(GRACE - 1)

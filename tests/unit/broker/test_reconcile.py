@@ -410,10 +410,12 @@ def test_an_ordered_groups_queue_is_never_committed_without_the_epoch() -> None:
     a = Client(bench, "a")
     a.connect()
     generation = a.lock(0)[0].generation
-    answers = a.send_sync(SyncItem(GROUP, TOPIC, 0, generation=generation, offset=7), SyncItem(GROUP, TOPIC, 0, offset=7))
-    assert answers is not None
-    assert [answer.verdict for answer in answers] == [REFUSED, REFUSED]
-    assert bench.progress(0) == (0, 0)
+    for _ in range(2):
+        answers = a.send_sync(SyncItem(GROUP, TOPIC, 0, generation=generation, offset=7), SyncItem(GROUP, TOPIC, 0, offset=7))
+        assert answers is not None
+        assert [answer.verdict for answer in answers] == [REFUSED, REFUSED]
+        assert bench.progress(0) == (0, 0)
+        a.commit(0, None, release=True)
 
 
 # ------------------------------------------------------------------------------------------------------------------------ start

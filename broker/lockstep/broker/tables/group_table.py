@@ -43,7 +43,7 @@ class GroupTable:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._groups: dict[str, Group] = {}
-        self._of_session: dict[str, dict[str, None]] = {}
+        self._of_session: dict[str, dict[tuple[str, str], None]] = {}
         self._counter = 0
         self._changed: dict[str, None] = {}
 
@@ -55,7 +55,7 @@ class GroupTable:
 
     def of_session(self, session: str) -> list[Group]:
         """The groups whose lists hold a member of this session."""
-        return [self._groups[name] for name in self._of_session.get(session, ())]
+        return [self._groups[name] for name in dict.fromkeys(name for name, _ in self._of_session.get(session, ()))]
 
     def join(self, name: str, client_id: str, session: str | None) -> bool:
         """Puts the client on the list, or gives its place to another session. True: the list has changed."""
@@ -123,14 +123,14 @@ class GroupTable:
     def _put(self, group: Group, client_id: str, session: str | None) -> None:
         group.members[client_id] = session
         if session is not None:
-            self._of_session.setdefault(session, {})[group.name] = None
+            self._of_session.setdefault(session, {})[group.name, client_id] = None
 
     def _remove(self, group: Group, client_id: str) -> None:
         session = group.members.pop(client_id, None)
         if session is not None:
-            names = self._of_session[session]
-            del names[group.name]
-            if not names:
+            places = self._of_session[session]
+            del places[group.name, client_id]
+            if not places:
                 del self._of_session[session]
 
     def _list_changed(self, group: Group) -> None:

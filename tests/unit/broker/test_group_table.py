@@ -1,0 +1,78 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.broker.journal import Journal
+from lockstep.broker.tables.group_table import GroupTable
+from support.coordination_kit import ordered
+
+CONTRACT = ordered("g")
+
+
+def test_every_change_of_a_list_raises_a_version_that_no_group_shares() -> None:
+    table = GroupTable(Journal())
+    versions = []
+    for name, client in [("g", "a"), ("h", "a"), ("g", "b")]:
+        assert table.join(name, client, "s")
+        group = table.get(name)
+        assert group is not None
+        versions.append(group.version)
+    assert versions == [1, 2, 3]
+    assert table.take_changed() == ["g", "h"]
+    assert table.take_changed() == []
+
+
+def test_giving_a_place_to_another_session_is_no_change_of_the_list_unless_a_classic_client_had_it() -> None:
+    table = GroupTable(Journal())
+    table.join("g", "a", "s1")
+    table.take_changed()
+    assert not table.join("g", "a", "s1")
+    assert not table.join("g", "a", "s2")
+    assert table.of_session("s1") == []
+    assert [group.name for group in table.of_session("s2")] == ["g"]
+    assert table.take_changed() == []
+    assert table.join("g", "a", None)
+    assert table.take_changed() == ["g"]
+
+
+def test_a_group_without_contract_and_members_is_forgotten() -> None:
+    table = GroupTable(Journal())
+    table.agree("g", CONTRACT)
+    table.join("g", "a", "s")
+    table.leave("g", "a")
+    assert table.get("g") is not None
+    table.agree("g", None)
+    assert table.get("g") is None
+    table.leave("g", "a")
+    assert list(table) == []
+
+
+def test_members_are_listed_in_order() -> None:
+    table = GroupTable(Journal())
+    for client in "cab":
+        table.join("g", client, client * 2)
+    group = table.get("g")
+    assert group is not None
+    assert group.member_ids == ("a", "b", "c")
+    assert not group.classic
+
+
+CHANGES = st.one_of(
+    st.tuples(st.just("group.member"), st.sampled_from("gh"), st.sampled_from("abc"), st.sampled_from(["s", "r", None])),
+    st.tuples(st.just("group.left"), st.sampled_from("gh"), st.sampled_from("abc")),
+    st.tuples(st.just("group.contract"), st.sampled_from("gh"), st.just(None)),
+)
+
+
+@given(st.lists(CHANGES, max_size=30))
+def test_the_groups_of_a_session_are_those_that_list_it_and_a_snapshot_gives_them_back(changes: list[tuple[object, ...]]) -> None:
+    table = GroupTable(Journal())
+    table.agree("g", CONTRACT)
+    for change in changes:
+        table.apply(change)
+    again = GroupTable(Journal())
+    again.restore(table.snapshot())
+    for each in (table, again):
+        for session in ("s", "r"):
+            expected = [group.name for group in each if session in group.members.values()]
+            assert sorted(group.name for group in each.of_session(session)) == sorted(expected)
+        assert each.snapshot() == table.snapshot()

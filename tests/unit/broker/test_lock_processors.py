@@ -1,0 +1,289 @@
+"""The processors of clients, locks and offsets behind a dispatcher: which answer leaves when, and how each refusal looks on the wire."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar, cast
+
+import pytest
+
+from lockstep.broker.effects import CloseConnection
+from lockstep.broker.processors.client import ClientProcessor
+from lockstep.broker.processors.lock import LockProcessor
+from lockstep.broker.processors.offset import OffsetProcessor
+from lockstep.protocol.bodies import (
+    ConsumerGroup,
+    GroupStatusReply,
+    HeartbeatBody,
+    HeartbeatReply,
+    LockBatchBody,
+    LockBatchReply,
+    LockItem,
+    MemberList,
+    QueueRef,
+    ReconcileBody,
+    ReconcileReply,
+    StartPoint,
+    SyncBody,
+    SyncItem,
+    SyncReply,
+    Verdict,
+)
+from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.command import MSGPACK, Command
+from lockstep.protocol.fields import to_plain
+from lockstep.protocol.headers.clients import GroupHeader, GroupStatusHeader, UnregisterClientHeader
+from lockstep.protocol.headers.offsets import QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
+from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.dispatch import Dispatcher
+from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.host import Host
+from support.broker_fakes import FakeEndpoint, FakeHost
+from support.coordination_kit import BROKER, GROUP, TOPIC, Bench, ordered
+from support.until import until
+
+T = TypeVar("T")
+
+
+class Peer(FakeEndpoint):
+    """An endpoint that heartbeats may mark."""
+
+    def __init__(self, id: int) -> None:
+        super().__init__(id, f"10.0.0.{id}:5000")
+        self.codec = 0
+        self.on_close: list[Callable[[Endpoint, str], None]] = []
+
+
+@dataclass
+class FakeStore:
+    """A log that confirms when it is told."""
+
+    young: bool = True
+    waiting: list[Callable[[], None]] = field(default_factory=list)
+    asked: list[tuple[str, int, int]] = field(default_factory=list)
+
+    def young_queue(self, topic: str, queue_id: int) -> bool:
+        return self.young
+
+    def when_confirmed(self, callback: Callable[[], None]) -> None:
+        self.waiting.append(callback)
+
+    async def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        self.asked.append((topic, queue_id, timestamp_ms))
+        await asyncio.sleep(0)
+        return 100 + queue_id
+
+    def confirm(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        for callback in waiting:
+            callback()
+
+
+class Desk:
+    """A bench behind a dispatcher."""
+
+    def __init__(self) -> None:
+        self.bench = Bench()
+        self.store = FakeStore()
+        self.tasks = Tasks()
+        host = FakeHost()
+        host.clock.now_ms = self.bench.now_ms
+        processors = [
+            ClientProcessor(cast(Host, host), self.bench.c),
+            LockProcessor(cast(Host, host), self.bench.c, self.store, self.tasks),
+            OffsetProcessor(cast(Host, host), self.bench.c, self.store),
+        ]
+        self.dispatcher = Dispatcher(processors, self.store.when_confirmed)
+
+    def send(self, peer: Peer, code: int, header: object | None = None, body: object | None = None) -> None:
+        raw = b"" if body is None else body if isinstance(body, bytes) else encode_body(body)
+        command = Command(code, 1, fields={} if header is None else to_plain(header), body=raw)
+        self.dispatcher(command, cast(Endpoint, peer))
+
+    def ask(self, peer: Peer, code: int, header: object | None = None, body: object | None = None) -> Command:
+        """The answer that leaves at once."""
+        self.send(peer, code, header, body)
+        assert not self.store.waiting, "the answer waits for the log"
+        return peer.sent.pop()
+
+    def wait(self, peer: Peer, code: int, header: object | None = None, body: object | None = None) -> Command:
+        """The answer that leaves when the log is confirmed."""
+        self.send(peer, code, header, body)
+        assert not peer.sent, "the answer did not wait for the log"
+        self.store.confirm()
+        return peer.sent.pop()
+
+    def native(self, id: int = 1, *groups: ConsumerGroup) -> Peer:
+        peer = Peer(id)
+        body = HeartbeatBody(f"client-{id}", groups or (ordered(),), session=f"{id:032x}", connection=1)
+        assert self.ask(peer, RequestCode.HEART_BEAT, None, body).code == ResponseCode.SUCCESS
+        return peer
+
+
+def read(cls: type[T], command: Command) -> T:
+    assert command.code == ResponseCode.SUCCESS, command.remark
+    return decode_body(cls, command.body)
+
+
+def test_a_heartbeat_is_answered_at_once_and_names_the_connections_codec() -> None:
+    desk = Desk()
+    peer = Peer(1)
+    body = HeartbeatBody("a", (ordered(),), session="1" * 32, connection=1)
+    reply = read(HeartbeatReply, desk.ask(peer, RequestCode.HEART_BEAT, None, body))
+    assert reply.groups[GROUP].list.members == ("a",)
+    assert peer.codec == MSGPACK
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (HeartbeatBody("b", (ordered(expression="x"),), session="b" * 32), ResponseCode.SUBSCRIPTION_CONFLICT),
+        (HeartbeatBody("client-1", (ordered(),), session="b" * 32), ResponseCode.DUPLICATE_CLIENT_ID),
+        (HeartbeatBody("b", (ordered(),), session="short"), ResponseCode.SYSTEM_ERROR),
+    ],
+)
+def test_a_refused_heartbeat_carries_its_code_and_why(body: HeartbeatBody, code: int) -> None:
+    desk = Desk()
+    desk.native()
+    answer = desk.ask(Peer(2), RequestCode.HEART_BEAT, None, body)
+    assert answer.code == code
+    assert answer.remark
+
+
+def test_a_late_heartbeat_is_not_answered() -> None:
+    desk = Desk()
+    desk.native()
+    late = Peer(2)
+    desk.send(late, RequestCode.HEART_BEAT, None, HeartbeatBody("client-1", (), session=f"{1:032x}", connection=0))
+    assert late.sent == []
+    assert desk.bench.closed() == [2]
+
+
+def test_lock_and_sync_with_items_wait_for_the_log_even_where_they_change_nothing() -> None:
+    desk = Desk()
+    peer = desk.native()
+    wanted = ReconcileBody((LockItem(GROUP, TOPIC, 0),))
+    epoch = read(ReconcileReply, desk.wait(peer, RequestCode.LOCK_BATCH_MQ, None, wanted)).items[0].epoch
+    named = ReconcileBody((LockItem(GROUP, TOPIC, 0, epoch),))
+    commit = SyncBody((SyncItem(GROUP, TOPIC, 0, epoch, offset=3),))
+    for _ in range(2):
+        assert read(ReconcileReply, desk.wait(peer, RequestCode.LOCK_BATCH_MQ, None, named)).items[0].verdict is Verdict.OK
+        assert read(SyncReply, desk.wait(peer, RequestCode.SYNC, None, commit)).items[0].verdict is Verdict.OK
+
+
+def test_an_empty_sync_is_answered_at_once_and_overtakes_one_that_waits() -> None:
+    desk = Desk()
+    peer = desk.native()
+    desk.send(peer, RequestCode.SYNC, None, SyncBody((SyncItem(GROUP, TOPIC, 0, 1, offset=3),)))
+    assert peer.sent == []
+    desk.send(peer, RequestCode.SYNC, None, SyncBody())
+    assert len(peer.sent) == 1
+    desk.store.confirm()
+    assert len(peer.sent) == 2
+
+
+@pytest.mark.parametrize("code", [RequestCode.LOCK_BATCH_MQ, RequestCode.SYNC])
+def test_a_sessions_request_on_a_strange_connection_closes_it_unanswered(code: int) -> None:
+    desk = Desk()
+    stranger = Peer(9)
+    body = ReconcileBody((LockItem(GROUP, TOPIC, 0),)) if code == RequestCode.LOCK_BATCH_MQ else SyncBody()
+    desk.send(stranger, code, None, body)
+    assert stranger.sent == []
+    assert desk.bench.drain(CloseConnection)[0].connection == 9
+
+
+def test_a_classic_client_locks_and_unlocks_by_name() -> None:
+    desk = Desk()
+    peer = Peer(1)
+    batch = LockBatchBody("c", GROUP, (QueueRef(TOPIC, BROKER, 0), QueueRef(TOPIC, "elsewhere", 1)))
+    reply = read(LockBatchReply, desk.wait(peer, RequestCode.LOCK_BATCH_MQ, None, batch))
+    assert reply.lock_ok_mq_set == batch.mq_set[:1]
+    assert desk.wait(peer, RequestCode.UNLOCK_BATCH_MQ, None, batch).code == ResponseCode.SUCCESS
+    assert desk.bench.owner(0) is None
+
+
+@pytest.mark.parametrize("body", [b"", b"\xc1", b"\x80", b"\x90"])
+@pytest.mark.parametrize("session", [True, False])
+def test_a_lock_that_is_neither_body_is_refused_in_words(body: bytes, session: bool) -> None:
+    desk = Desk()
+    answer = desk.ask(desk.native() if session else Peer(2), RequestCode.LOCK_BATCH_MQ, None, body)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert answer.remark
+
+
+async def test_a_start_policy_by_time_is_looked_up_before_the_lock_and_only_once() -> None:
+    desk = Desk()
+    peer = desk.native(1, ordered(consume_from_where=StartPoint.TIMESTAMP, consume_timestamp_ms=77))
+    desk.send(peer, RequestCode.LOCK_BATCH_MQ, None, ReconcileBody((LockItem(GROUP, TOPIC, 2),)))
+    assert desk.bench.owner(2) is None
+    await until(lambda: bool(desk.store.waiting))
+    assert peer.sent == []
+    desk.store.confirm()
+    assert read(ReconcileReply, peer.sent.pop()).items[0].offset == 102
+    assert desk.store.asked == [(TOPIC, queue_id, 77) for queue_id in range(4)]
+    again = desk.wait(peer, RequestCode.LOCK_BATCH_MQ, None, ReconcileBody((LockItem(GROUP, TOPIC, 3),)))
+    assert read(ReconcileReply, again).items[0].offset == 103
+    await desk.tasks.cancel_all()
+
+
+async def test_a_lock_by_time_that_is_refused_says_so() -> None:
+    desk = Desk()
+    peer = desk.native(1, ordered(consume_from_where=StartPoint.TIMESTAMP, consume_timestamp_ms=77))
+    twice = ReconcileBody((LockItem(GROUP, TOPIC, 2), LockItem(GROUP, TOPIC, 2)))
+    desk.send(peer, RequestCode.LOCK_BATCH_MQ, None, twice)
+    await until(lambda: bool(peer.sent))
+    assert peer.sent.pop().code == ResponseCode.SYSTEM_ERROR
+    await desk.tasks.cancel_all()
+
+
+def test_unregister_takes_a_consumer_off_the_list_and_ignores_producer_groups() -> None:
+    desk = Desk()
+    peer = desk.native()
+    assert desk.ask(peer, RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader("client-1", producer_group="p")).code == 0
+    assert desk.bench.lists() == ("client-1",)
+    assert desk.ask(peer, RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader("client-1", consumer_group=GROUP)).code == 0
+    assert desk.bench.lists() == ()
+
+
+def test_a_list_is_answered_and_an_unknown_group_is_rocketmqs_system_error() -> None:
+    desk = Desk()
+    peer = desk.native()
+    assert read(MemberList, desk.ask(peer, RequestCode.GET_CONSUMER_LIST_BY_GROUP, GroupHeader(GROUP))).members == ("client-1",)
+    answer = desk.ask(peer, RequestCode.GET_CONSUMER_LIST_BY_GROUP, GroupHeader("none"))
+    assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "no consumer for this group, none")
+
+
+def test_group_status_names_all_groups_and_shows_one() -> None:
+    desk = Desk()
+    peer = desk.native()
+    assert read(GroupStatusReply, desk.ask(peer, RequestCode.GROUP_STATUS, GroupStatusHeader())) == GroupStatusReply((GROUP,))
+    reply = read(GroupStatusReply, desk.ask(peer, RequestCode.GROUP_STATUS, GroupStatusHeader(GROUP)))
+    assert reply.status is not None
+    assert reply.status.members[0].address == peer.peer
+    answer = desk.ask(peer, RequestCode.GROUP_STATUS, GroupStatusHeader("none"))
+    assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    for callback in peer.on_close:
+        callback(cast(Endpoint, peer), "gone")
+    reply = read(GroupStatusReply, desk.ask(peer, RequestCode.GROUP_STATUS, GroupStatusHeader(GROUP)))
+    assert reply.status is not None
+    assert reply.status.members[0].address == ""
+
+
+def test_an_offset_is_taken_and_found_and_not_found_is_a_code_of_its_own() -> None:
+    desk = Desk()
+    peer, query = Peer(1), QueryConsumerOffsetHeader(GROUP, TOPIC, 0)
+    assert desk.ask(peer, RequestCode.QUERY_CONSUMER_OFFSET, query).fields == {"offset": 0}
+    desk.store.young = False
+    assert desk.ask(peer, RequestCode.QUERY_CONSUMER_OFFSET, query).code == ResponseCode.QUERY_NOT_FOUND
+    assert desk.wait(peer, RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader(GROUP, TOPIC, 0, 9)).code == 0
+    assert desk.ask(peer, RequestCode.QUERY_CONSUMER_OFFSET, query).fields == {"offset": 9}
+
+
+def test_an_offset_of_a_held_queue_is_refused_naming_the_holder() -> None:
+    desk = Desk()
+    peer = desk.native()
+    desk.wait(peer, RequestCode.LOCK_BATCH_MQ, None, ReconcileBody((LockItem(GROUP, TOPIC, 0),)))
+    answer = desk.ask(Peer(2), RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader(GROUP, TOPIC, 0, 9))
+    assert answer.code == ResponseCode.NO_PERMISSION
+    assert "held by client-1" in (answer.remark or "")

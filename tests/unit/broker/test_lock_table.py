@@ -1,0 +1,103 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.broker.journal import Journal
+from lockstep.broker.tables.lock_table import Fence, Lock, LockTable
+
+KEY = ("g", "t", 0)
+
+
+def test_numbers_of_a_fence_rise_within_a_term_and_over_terms() -> None:
+    fence = Fence()
+    drawn = []
+    for term in (1, 2, 9):
+        fence.start(term)
+        drawn += [fence.draw(), fence.draw()]
+    assert drawn == [1 << 32 | 1, 1 << 32 | 2, 2 << 32 | 1, 2 << 32 | 2, 9 << 32 | 1, 9 << 32 | 2]
+
+
+@pytest.mark.parametrize("term", [0, 4, 5])
+def test_a_term_never_falls(term: int) -> None:
+    fence = Fence()
+    fence.start(5)
+    with pytest.raises(AssertionError):
+        fence.start(term)
+
+
+def test_without_a_term_nothing_is_drawn() -> None:
+    with pytest.raises(AssertionError):
+        Fence().draw()
+
+
+def test_an_epoch_is_good_if_it_is_the_recorded_one_of_its_session_held_or_free() -> None:
+    table = LockTable(Journal())
+    table.grant(KEY, 7, "s", "c")
+    assert [table.good(KEY, *each) for each in [("s", 7), ("s", 6), ("s", 8), ("x", 7)]] == [True, False, False, False]
+    table.free(KEY)
+    assert table.good(KEY, "s", 7)
+    assert table.holder(KEY) is None
+    table.hold(KEY)
+    assert table.holder(KEY) == Lock(7, "s", "c", True)
+    table.end(KEY, 8)
+    assert not table.good(KEY, "s", 7)
+    assert not table.good(KEY, "s", 8)
+    assert not table.good(("g", "t", 1), "s", 7)
+
+
+def test_ending_a_groups_grants_leaves_classic_locks_and_other_groups_alone() -> None:
+    table = LockTable(Journal())
+    table.grant(KEY, 1, "s", "c")
+    table.grant(("g", "t", 1), 2, None, "classic")
+    table.grant(("other", "t", 0), 3, "s", "c")
+    table.end_group("g", 9)
+    assert [table.get(key) for key in (KEY, ("g", "t", 1), ("other", "t", 0))] == [
+        Lock(9, None, None, False),
+        Lock(2, None, "classic", True),
+        Lock(3, "s", "c", True),
+    ]
+    assert table.held_by("s") == [("other", "t", 0)]
+
+
+def test_dropping_a_topic_forgets_its_locks_in_every_group() -> None:
+    table = LockTable(Journal())
+    table.grant(KEY, 1, "s", "c")
+    table.grant(("g", "u", 0), 2, "s", "c")
+    table.grant(("h", "t", 0), 3, "s", "c")
+    table.drop_topic("t")
+    assert [key for key, _ in table] == [("g", "u", 0)]
+    assert table.held_by("s") == [("g", "u", 0)]
+    assert table.of_topic("t") == []
+
+
+CHANGES = st.one_of(
+    st.tuples(
+        st.just("lock.granted"),
+        st.sampled_from("gh"),
+        st.sampled_from("tu"),
+        st.integers(0, 1),
+        st.integers(1, 9),
+        st.sampled_from(["s", "r", None]),
+        st.just("c"),
+    ),
+    st.tuples(st.sampled_from(["lock.freed", "lock.held"]), st.sampled_from("gh"), st.sampled_from("tu"), st.integers(0, 1)),
+    st.tuples(st.just("lock.ended"), st.sampled_from("gh"), st.sampled_from("tu"), st.integers(0, 1), st.integers(1, 9)),
+    st.tuples(st.just("lock.group_ended"), st.sampled_from("gh"), st.integers(1, 9)),
+    st.tuples(st.just("lock.all_ended"), st.integers(1, 9)),
+    st.tuples(st.just("lock.topic_dropped"), st.sampled_from("tu")),
+)
+
+
+@given(st.lists(CHANGES, max_size=30))
+def test_what_a_session_holds_is_what_the_locks_say_and_a_snapshot_gives_it_back(changes: list[tuple[object, ...]]) -> None:
+    table = LockTable(Journal())
+    for change in changes:
+        table.apply(change)
+    again = LockTable(Journal())
+    again.restore(table.snapshot())
+    for each in (table, again):
+        for session in ("s", "r"):
+            assert sorted(each.held_by(session)) == sorted(key for key, lock in each if lock.held and lock.session == session)
+        assert each.snapshot() == table.snapshot()
+    for group in ("g", "h"):
+        assert sorted(table.sessions_holding(group)) == [s for s in ("r", "s") if any(key[0] == group for key in table.held_by(s))]

@@ -1,0 +1,84 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.broker.journal import Journal
+from lockstep.broker.tables.progress_table import Progress, ProgressTable
+
+KEY = ("g", "t", 0)
+
+
+def table_at(offset: int, attempts: int = 0, gap: tuple[int, int] | None = None) -> ProgressTable:
+    table = ProgressTable(Journal())
+    table.set(KEY, Progress(1, offset, attempts, gap))
+    return table
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 3))))
+def test_offset_and_attempts_together_never_fall_within_a_generation(commits: list[tuple[int, int]]) -> None:
+    table = table_at(5)
+    seen = [(5, 0)]
+    for offset, attempts in commits:
+        table.commit(KEY, offset, attempts, 0)
+        progress = table.get(KEY)
+        assert progress is not None
+        seen.append((progress.offset, progress.attempts))
+    assert seen == sorted(seen)
+    assert seen[-1] == max([(5, 0), *commits])
+
+
+def test_a_commit_that_changes_nothing_is_not_journaled_but_seen() -> None:
+    journal = Journal()
+    table = ProgressTable(journal)
+    table.set(KEY, Progress(1, 5, 2))
+    journal.encode()
+    table.commit(KEY, 5, 2, 70)
+    table.commit(KEY, 4, 9, 80)
+    assert len(journal) == 0
+    assert table.committed_ms(KEY) == 80
+
+
+def test_a_gap_stands_until_a_commit_passes_its_end() -> None:
+    table = table_at(30, gap=(5, 30))
+    seen = []
+    for offset, attempts in [(30, 1), (31, 0)]:
+        table.commit(KEY, offset, attempts, 0)
+        progress = table.get(KEY)
+        assert progress is not None
+        seen.append(progress.gap)
+    assert seen == [(5, 30), None]
+
+
+def test_resolving_is_one_change_for_all_queues() -> None:
+    journal = Journal()
+    table = ProgressTable(journal)
+    table.resolve("g", "t", since=4, generation=9, offsets=[(0, 10), (1, 20)])
+    assert len(journal) == 1
+    assert table.since("g", "t") == 4
+    assert [table.get(("g", "t", queue)) for queue in (0, 1, 2)] == [Progress(9, 10), Progress(9, 20), None]
+    assert table.since("g", "u") is None
+
+
+def test_renewing_raises_every_generation_and_keeps_the_rest() -> None:
+    table = table_at(30, 2, gap=(5, 30))
+    table.renew_all(8)
+    assert table.get(KEY) == Progress(8, 30, 2, (5, 30))
+
+
+def test_dropping_a_topic_forgets_progress_and_start_of_every_group() -> None:
+    table = table_at(5)
+    table.resolve("h", "t", since=1, generation=2, offsets=[(0, 0)])
+    table.resolve("h", "u", since=1, generation=2, offsets=[(0, 0)])
+    table.commit(KEY, 6, 0, 50)
+    table.drop_topic("t")
+    assert table.groups() == ["h"]
+    assert (table.since("h", "t"), table.since("h", "u"), table.committed_ms(KEY)) == (None, 1, None)
+
+
+def test_a_snapshot_gives_everything_durable_back() -> None:
+    table = table_at(30, 2, gap=(5, 30))
+    table.resolve("h", "u", since=3, generation=2, offsets=[(1, 7)])
+    again = ProgressTable(Journal())
+    again.restore(table.snapshot())
+    assert list(again) == sorted(table)
+    assert again.since("h", "u") == 3
+    assert again.snapshot() == table.snapshot()
