@@ -44,7 +44,7 @@ class QueryProcessor:
 
     @handles(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetHeader, lane=QUERY_LANE)
     async def search_offset(self, request: Request) -> Outcome:
-        """RocketMQ 4.9: the message whose store time is nearest; 0 for a queue that is not there."""
+        """The first message stored at or after the time, else the next offset; 0 for a queue that is not there. RocketMQ 5: boundaryType lower."""
         header: SearchOffsetHeader = request.header
         if not self._has(header):
             return request.reply(OffsetReply(0))
