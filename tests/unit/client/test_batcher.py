@@ -20,7 +20,7 @@ def parcel(
     name: str, *, key: str | None = None, version: LayoutVersion | None = None, count: int = 1, size: int = 10, deadline_ms: int = 100
 ) -> Parcel:
     future: asyncio.Future[Any] = Unlooked()  # type: ignore[assignment]
-    return Parcel([b"r"] * count, [name] * count, size, future, deadline_ms, deadline_ms // 2, key, version)
+    return Parcel(b"r" * count, [1] * count, [name] * count, size, future, deadline_ms, deadline_ms // 2, key, version)
 
 
 def names(parcels: list[Parcel]) -> list[str]:
@@ -140,7 +140,7 @@ def test_cutting_loses_nothing_repeats_nothing_and_keeps_each_lanes_order(
     while frame := lane.cut():
         assert len({item.key is None for item in frame}) == 1
         assert len(frame) == 1 or sum(item.held_bytes for item in frame) <= bytes_max
-        assert len(frame) == 1 or sum(len(item.records) for item in frame) <= count_max
+        assert len(frame) == 1 or sum(item.count for item in frame) <= count_max
         frames += frame
     for keyed in (True, False):
         assert [item for item in frames if (item.key is not None) is keyed] == [item for item in made if (item.key is not None) is keyed]

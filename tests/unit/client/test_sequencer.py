@@ -5,9 +5,10 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.client.producer.sequencer import Sequencer
+from lockstep.client.producer.sequencer import SealedFrame, Sequencer
 from lockstep.protocol.message import Message, decode_messages, encode_message
 from lockstep.protocol.properties import LS_SEQ
+from lockstep.protocol.record import encode_record
 from lockstep.protocol.sequence import FrameSequence, crc_digits_at, frame_crc, seal
 
 PRODUCER = "0123456789abcdef" * 2
@@ -17,58 +18,81 @@ def records(*bodies: bytes) -> list[bytes]:
     return [encode_message(Message("t", body), 1, f"{place:032X}", 5) for place, body in enumerate(bodies)]
 
 
+def sealed(sequencer: Sequencer, *bodies: bytes) -> SealedFrame:
+    return sequencer.seal(records(*bodies), len(bodies))
+
+
+def stamped(frame: SealedFrame) -> FrameSequence:
+    return FrameSequence.parse(decode_messages(frame.body, "a")[0].all_properties[LS_SEQ])
+
+
 def test_the_first_frame_begins_at_epoch_0_sequence_0_and_says_so() -> None:
-    frame = Sequencer(PRODUCER).seal(records(b"a", b"b"))
-    assert frame.sequence == FrameSequence(PRODUCER, 0, 0, 0, 2, True, frame.sequence.crc)
-    first, second = decode_messages(frame.body, "a")
-    assert FrameSequence.parse(first.all_properties[LS_SEQ]) == frame.sequence
-    assert LS_SEQ not in second.all_properties
+    frame = sealed(Sequencer(PRODUCER), b"a", b"b")
+    assert (frame.epoch, frame.first, frame.count) == (0, 0, 2)
+    assert stamped(frame) == FrameSequence(PRODUCER, 0, 0, 0, 2, True, frame.crc)
+    assert LS_SEQ not in decode_messages(frame.body, "a")[1].all_properties
 
 
-def test_the_body_is_what_the_protocols_own_seal_makes() -> None:
+@given(
+    st.lists(st.binary(min_size=1, max_size=300), min_size=1, max_size=4),
+    st.lists(st.binary(min_size=1, max_size=40), max_size=3),
+    st.text("abcXYZ-_", min_size=1, max_size=127),
+)
+def test_the_body_is_what_the_protocols_own_seal_makes(bodies: list[bytes], before: list[bytes], topic: str) -> None:
     sequencer = Sequencer(PRODUCER, 3)
-    sequencer.seal(records(b"a"))
-    before = sequencer.crc
-    frame = sequencer.seal(records(b"b", b"c", b"d"))
-    body, sequence = seal(records(b"b", b"c", b"d"), FrameSequence(PRODUCER, 3, 0, 1, 3, False, 0), before)
+    if before:
+        sealed(sequencer, *before)
+    crc, first = sequencer.crc, sequencer.next_sequence
+    parts = [encode_record(topic.encode(), 7, body, b"" if place % 2 else b"k\x01v", born_ms=9) for place, body in enumerate(bodies)]
+    frame = sequencer.seal(parts, len(parts))
+    body, sequence = seal(parts, FrameSequence(PRODUCER, 3, 0, first, len(parts), first == 0, 0), crc)
     assert frame.body == body
-    assert frame.sequence == sequence
+    assert stamped(frame) == sequence
+    assert frame.crc == sequence.crc
+
+
+def test_how_the_records_come_in_parts_changes_nothing() -> None:
+    one, two, three = records(b"a", b"bb", b"ccc")
+    expected = Sequencer(PRODUCER).seal([one, two, three], 3)
+    for parts in ([one + two + three], [one + two, three], [one, two + three]):
+        assert Sequencer(PRODUCER).seal(parts, 3) == expected
 
 
 def test_the_crc_runs_over_everything_since_sequence_0_with_its_own_digits_as_zeros() -> None:
     sequencer = Sequencer(PRODUCER)
     crc = 0
     for bodies in ((b"a",), (b"b", b"c"), (b"d",)):
-        frame = sequencer.seal(records(*bodies))
+        frame = sealed(sequencer, *bodies)
         crc = frame_crc(crc, frame.body, crc_digits_at(frame.body))
-        assert frame.sequence.crc == crc
+        assert frame.crc == crc
         digits = crc_digits_at(frame.body)
         assert frame.body[digits : digits + 8] == b"%08x" % crc
 
 
 def test_the_next_frame_goes_on_where_the_last_one_ended() -> None:
     sequencer = Sequencer(PRODUCER)
-    sequencer.seal(records(b"a", b"b", b"c"))
-    frame = sequencer.seal(records(b"d"))
-    assert (frame.sequence.first, frame.sequence.count, frame.sequence.first_known) == (3, 1, False)
+    sealed(sequencer, b"a", b"b", b"c")
+    frame = sealed(sequencer, b"d")
+    assert (frame.first, frame.count, stamped(frame).first_known) == (3, 1, False)
 
 
 def test_a_withdrawn_frames_place_is_taken_by_the_next_as_if_it_had_never_been() -> None:
     sequencer, other = Sequencer(PRODUCER), Sequencer(PRODUCER)
-    sequencer.seal(records(b"a"))
-    other.seal(records(b"a"))
-    sequencer.withdraw(sequencer.seal(records(b"refused", b"too")))
-    assert sequencer.seal(records(b"b")) == other.seal(records(b"b"))
+    sealed(sequencer, b"a")
+    sealed(other, b"a")
+    sequencer.withdraw(sealed(sequencer, b"refused", b"too"))
+    assert sealed(sequencer, b"b") == sealed(other, b"b")
 
 
 def test_giving_up_raises_the_epoch_and_begins_at_sequence_0_with_a_fresh_crc() -> None:
     sequencer = Sequencer(PRODUCER)
-    sequencer.seal(records(b"a"))
-    sequencer.seal(records(b"lost"))
+    sealed(sequencer, b"a")
+    sealed(sequencer, b"lost")
     sequencer.give_up()
-    frame = sequencer.seal(records(b"b"))
-    assert (frame.sequence.epoch, frame.sequence.first, frame.sequence.first_known) == (1, 0, True)
-    assert frame.sequence.crc == frame_crc(0, frame.body, crc_digits_at(frame.body))
+    frame = sealed(sequencer, b"b")
+    assert (frame.epoch, frame.first) == (1, 0)
+    assert stamped(frame).first_known
+    assert frame.crc == frame_crc(0, frame.body, crc_digits_at(frame.body))
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.sampled_from(["ok", "withdraw", "give up"])), max_size=20))
@@ -76,9 +100,9 @@ def test_acknowledged_sequences_are_dense_within_each_epoch(steps: list[tuple[in
     sequencer = Sequencer(PRODUCER)
     acknowledged: dict[int, list[tuple[int, int]]] = {}
     for count, step in steps:
-        frame = sequencer.seal(records(*[b"x"] * count))
+        frame = sealed(sequencer, *[b"x"] * count)
         if step == "ok":
-            acknowledged.setdefault(frame.sequence.epoch, []).append((frame.sequence.first, frame.sequence.next))
+            acknowledged.setdefault(frame.epoch, []).append((frame.first, frame.first + frame.count))
         elif step == "withdraw":
             sequencer.withdraw(frame)
         else:

@@ -25,14 +25,32 @@ NEVER_MS = 1 << 62
 
 
 class Parcel:
-    """One or more encoded records that are acknowledged together: a `send`, or one queue's share of a `send_batch`."""
+    """One or more encoded records that are acknowledged together: a `send`, or one queue's share of a `send_batch`.
 
-    __slots__ = ("alone", "deadline_ms", "future", "held_bytes", "key", "message_ids", "move_ms", "pick", "records", "sender", "version")
+    Flat on purpose: a list per message would be one more object for the garbage collector to visit, ten thousand times a second.
+    """
+
+    __slots__ = (
+        "alone",
+        "count",
+        "data",
+        "deadline_ms",
+        "future",
+        "held_bytes",
+        "key",
+        "message_ids",
+        "move_ms",
+        "pick",
+        "sender",
+        "sizes",
+        "version",
+    )
 
     def __init__(
         self,
-        records: list[bytes],
-        message_ids: list[str],
+        data: bytes,
+        sizes: list[int] | None,
+        message_ids: str | list[str],
         held_bytes: int,
         future: "asyncio.Future[Any]",
         deadline_ms: int,
@@ -41,8 +59,13 @@ class Parcel:
         version: LayoutVersion | None = None,
         pick: Callable[[TopicLayout], MessageQueue] | None = None,
     ) -> None:
-        self.records = records
+        self.data = data
+        """The records, one after the other."""
+        self.sizes = sizes
+        """Bytes of each record; None: there is one."""
+        self.count = 1 if sizes is None else len(sizes)
         self.message_ids = message_ids
+        """A list where the future wants a list of results."""
         self.held_bytes = held_bytes
         """What the in-flight limit counts for it."""
         self.future = future
@@ -116,12 +139,12 @@ class Batcher:
             return taken
         if head.alone:
             return taken
-        count_left = self._count_max - len(head.records)
+        count_left = self._count_max - head.count
         bytes_left = self._bytes_max - head.held_bytes
         version = head.version
         while lane:
             parcel = lane[0]
-            count_left -= len(parcel.records)
+            count_left -= parcel.count
             bytes_left -= parcel.held_bytes
             if count_left < 0 or bytes_left < 0 or parcel.alone or (parcel.version is not version and parcel.version != version):
                 break

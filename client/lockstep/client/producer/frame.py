@@ -42,7 +42,12 @@ class Frame:
     @property
     def sizes(self) -> list[int]:
         """Bytes of each record as stored: the first one carries the sequence."""
-        sizes = [len(record) for parcel in self.parcels for record in parcel.records]
+        sizes: list[int] = []
+        for parcel in self.parcels:
+            if parcel.sizes is None:
+                sizes.append(len(parcel.data))
+            else:
+                sizes += parcel.sizes
         sizes[0] += len(self.sealed.body) - sum(sizes)
         return sizes
 
@@ -51,23 +56,22 @@ def seal_frame(queue: MessageQueue, sequencer: Sequencer, parcels: list[Parcel])
     """The next frame of this queue: parcels of one lane and one layout version."""
     head = parcels[0]
     if len(parcels) == 1:
-        records, deadline_ms, move_ms = head.records, head.deadline_ms, head.move_ms
+        deadline_ms, move_ms = head.deadline_ms, head.move_ms
+        sealed = sequencer.seal([head.data], head.count)
     else:
-        records = [record for parcel in parcels for record in parcel.records]
+        sealed = sequencer.seal([parcel.data for parcel in parcels], sum([parcel.count for parcel in parcels]))
         deadline_ms = min([parcel.deadline_ms for parcel in parcels])
         move_ms = min([parcel.move_ms for parcel in parcels])
-    sealed = sequencer.seal(records)
-    sequence = sealed.sequence
     fields: dict[str, object] = {
         "topic": queue.topic,
         "queueId": queue.queue_id,
-        "count": sequence.count,
-        "producerId": sequence.producer_id,
-        "partition": sequence.partition,
-        "producerEpoch": sequence.epoch,
-        "firstSequence": sequence.first,
-        "first": sequence.first_known,
-        "crc": sequence.crc,
+        "count": sealed.count,
+        "producerId": sequencer.producer_id,
+        "partition": sequencer.partition,
+        "producerEpoch": sealed.epoch,
+        "firstSequence": sealed.first,
+        "first": sealed.first == 0,
+        "crc": sealed.crc,
     }
     if head.version is not None:
         fields["layoutCounter"] = head.version.counter

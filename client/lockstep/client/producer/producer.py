@@ -152,9 +152,9 @@ class Producer:
             sender = await self._wait(topic, way, sender, 1, held_bytes)
         else:
             gate.add(1, held_bytes)
-        parcel = self._post(topic, way, sender, [message], held_bytes, sharding_key, timeout_ms)
+        parcel = self._post(topic, way, sender, message, held_bytes, sharding_key, timeout_ms)
         try:
-            result: SendResult = (await parcel.future)[0]
+            result: SendResult = await parcel.future
         except asyncio.CancelledError:
             _withdraw([parcel])
             raise
@@ -229,38 +229,59 @@ class Producer:
     # ----------------------------------------------------------------------------------------------------------------- parts
 
     def _post(
+        self, topic: TopicSender, way: Way, sender: QueueSender, message: Message, held_bytes: int, key: str | None, timeout_ms: int | None
+    ) -> Parcel:
+        """Encode what the gate has let in, and let it wait at its queue."""
+        born_ms = self._clock.wall_ms()
+        message_id = self._ids.next(born_ms)
+        try:
+            record = encode_message(message, sender.queue.queue_id, message_id, born_ms, key)
+        except LocalProtocolError:
+            self._gate.release(1, held_bytes)
+            raise
+        return self._parcel(topic, way, sender, record, None, message_id, held_bytes, timeout_ms)
+
+    def _post_many(
         self,
         topic: TopicSender,
         way: Way,
         sender: QueueSender,
         messages: Sequence[Message],
         held_bytes: int,
-        sharding_key: str | None,
+        key: str | None,
         timeout_ms: int | None,
     ) -> Parcel:
-        """Encode what the gate has let in, and let it wait at its queue."""
+        """`_post` of messages that are acknowledged together."""
         born_ms = self._clock.wall_ms()
         queue_id = sender.queue.queue_id
+        ids = self._ids.many(born_ms, len(messages))
         try:
-            if len(messages) == 1:
-                ids = [self._ids.next(born_ms)]
-                records = [encode_message(messages[0], queue_id, ids[0], born_ms, sharding_key)]
-            else:
-                ids = self._ids.many(born_ms, len(messages))
-                records = [
-                    encode_message(message, queue_id, id_, born_ms, sharding_key) for message, id_ in zip(messages, ids, strict=True)
-                ]
+            records = [encode_message(message, queue_id, id_, born_ms, key) for message, id_ in zip(messages, ids, strict=True)]
         except LocalProtocolError:
             self._gate.release(len(messages), held_bytes)
             raise
+        return self._parcel(topic, way, sender, b"".join(records), list(map(len, records)), ids, held_bytes, timeout_ms)
+
+    def _parcel(
+        self,
+        topic: TopicSender,
+        way: Way,
+        sender: QueueSender,
+        data: bytes,
+        sizes: list[int] | None,
+        ids: str | list[str],
+        held_bytes: int,
+        timeout_ms: int | None,
+    ) -> Parcel:
         now_ms = self._clock.monotonic_ms()
+        future: asyncio.Future[Any] = self._loop.create_future()
         if way is UNKEYED:
             whole_ms = timeout_ms or self.config.send_timeout_ms
-            parcel = Parcel(records, ids, held_bytes, self._loop.create_future(), now_ms + whole_ms, now_ms + whole_ms // 2)
+            parcel = Parcel(data, sizes, ids, held_bytes, future, now_ms + whole_ms, now_ms + whole_ms // 2)
         else:
-            deadline_ms = now_ms + (timeout_ms or self.config.keyed_send_timeout_ms)
+            end_ms = now_ms + (timeout_ms or self.config.keyed_send_timeout_ms)
             version = None if way.pick is None else topic.layout.version
-            parcel = Parcel(records, ids, held_bytes, self._loop.create_future(), deadline_ms, deadline_ms, way.key, version, way.pick)
+            parcel = Parcel(data, sizes, ids, held_bytes, future, end_ms, end_ms, way.key, version, way.pick)
         sender.add(parcel)
         return parcel
 
@@ -283,7 +304,7 @@ class Producer:
             else:
                 gate.add(end - begin, held_bytes)
             chunk = messages if end - begin == len(messages) else messages[begin:end]
-            batch.add(self._post(topic, way, sender, chunk, held_bytes, sharding_key, timeout_ms), indices[begin:end])
+            batch.add(self._post_many(topic, way, sender, chunk, held_bytes, sharding_key, timeout_ms), indices[begin:end])
 
     async def _wait(self, topic: TopicSender, way: Way, sender: QueueSender, count: int, held_bytes: int) -> QueueSender:
         """Wait at the gate, and look again for the queue: the layout may have changed meanwhile, the broker may have gone."""

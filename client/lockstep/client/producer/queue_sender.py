@@ -42,8 +42,6 @@ from lockstep.protocol.errors import (
     SystemError_,
     broker_error,
 )
-from lockstep.protocol.fields import from_plain
-from lockstep.protocol.headers.send import SendRecordsReply
 from lockstep.protocol.queue import LayoutVersion, MessageQueue
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.dispatch import RETRY_AFTER_FIELD
@@ -247,15 +245,14 @@ class QueueSender:
             self._refused(frame, broker_error(response.code, response.remark), response)
 
     def _stored(self, frame: Frame, response: Command) -> None:
-        try:
-            reply = from_plain(SendRecordsReply, response.fields)
-        except RemoteProtocolError as error:
+        get = response.fields.get
+        offset, physical_offset, host = get("queueOffset"), get("physicalOffset"), get("storeHost", "")
+        if type(offset) is not int or type(physical_offset) is not int or type(host) is not str:
             frame.unknown = True
-            frame.error = error
+            frame.error = RemoteProtocolError(f"broker {self.queue.broker_name} answered a send without saying where it is stored")
             self._retry()
             return
-        status = STATUS_OF_CODE[response.code]
-        answer = FrameAnswer(status, self.queue, reply.queue_offset, reply.physical_offset, reply.store_host, frame.sizes)
+        answer = FrameAnswer(STATUS_OF_CODE[response.code], self.queue, offset, physical_offset, host, frame.sizes)
         self._frame = None
         self._not_before_ms = 0
         self._strikes = 0
@@ -263,17 +260,16 @@ class QueueSender:
             self._set_stalled(not self.up)
         index = 0
         for parcel in frame.parcels:
-            ids = parcel.message_ids
-            if not parcel.future.done():
-                if len(ids) == 1:
-                    parcel.future.set_result([SendResult(answer, index, ids[0])])
+            ids, future = parcel.message_ids, parcel.future
+            if not future.done():
+                if type(ids) is str:
+                    future.set_result(SendResult(answer, index, ids))
                 else:
-                    parcel.future.set_result([SendResult(answer, place, id_) for place, id_ in enumerate(ids, index)])
-            index += len(ids)
+                    future.set_result([SendResult(answer, place, id_) for place, id_ in enumerate(ids, index)])
+            index += parcel.count
         self._topic.end(frame.parcels)
-        if self._batcher:
-            # Not before the end of the turn: those who were just answered may have more to send.
-            self._flush_soon()
+        # At the end of the next turn, in which those who were just answered may send more.
+        self._flush_soon()
 
     def _refused(self, frame: Frame, error: BrokerError, response: Command) -> None:
         frame.error = error
@@ -341,7 +337,7 @@ class QueueSender:
         self._strike()
         living = self._living(frame)
         if frame.unknown:
-            count = sum([len(parcel.records) for parcel in living])
+            count = sum([parcel.count for parcel in living])
             self._topic.count_possible_duplicates(count)
             log.warning("frame.moved", queue=str(self.queue), possible_duplicates=count, error=str(frame.error))
         self._topic.move(living, self)

@@ -26,9 +26,13 @@ class Shared:
     possible_duplicates: int = 0
 
 
-def readdress(record: bytes, queue_id: int) -> bytes:
-    """The record for another queue: no digest covers the queue id."""
-    return b"".join((record[:QUEUE_ID_AT], INT32.pack(queue_id), record[QUEUE_ID_AT + 4 :]))
+def readdress(parcel: Parcel, queue_id: int) -> None:
+    """The parcel's records for another queue: no digest covers the queue id."""
+    data, at, number = bytearray(parcel.data), 0, INT32.pack(queue_id)
+    for size in parcel.sizes or (len(data),):
+        data[at + QUEUE_ID_AT : at + QUEUE_ID_AT + 4] = number
+        at += size
+    parcel.data = bytes(data)
 
 
 class TopicSender:
@@ -56,7 +60,7 @@ class TopicSender:
     def of_queue(self, queue: MessageQueue) -> QueueSender | None:
         """None: the layout has no such writable queue."""
         sender = self._by_queue.get(queue)
-        return sender if sender is not None and queue in self.layout.write_queues else None
+        return sender if sender in self.senders else None
 
     def has_other(self, sender: QueueSender) -> bool:
         """A queue at another broker takes messages now."""
@@ -134,14 +138,17 @@ class TopicSender:
         start = self._shared.instance.host.random.below(len(elsewhere))
         for number, parcel in enumerate(parcels, start):
             sender = elsewhere[number % len(elsewhere)]
-            parcel.records = [readdress(record, sender.queue.queue_id) for record in parcel.records]
+            readdress(parcel, sender.queue.queue_id)
             sender.add(parcel)
 
     def end(self, parcels: Iterable[Parcel]) -> None:
         """These count no longer as in flight."""
-        gate = self._shared.gate
+        count = byte_count = 0
         for parcel in parcels:
-            gate.release(len(parcel.records), parcel.held_bytes)
+            count += parcel.count
+            byte_count += parcel.held_bytes
+        if count:
+            self._shared.gate.release(count, byte_count)
 
     def refuse_behind(self, queue: MessageQueue, keys: Iterable[str]) -> None:
         """A keyed send failed: what waits for the in-flight limit with the same key fails too."""
@@ -171,7 +178,7 @@ class TopicSender:
             self.end([parcel])
             return
         parcel.version = self.layout.version
-        parcel.records = [readdress(record, queue.queue_id) for record in parcel.records]
+        readdress(parcel, queue.queue_id)
         self._by_queue[queue].add(parcel)
 
     def _fail_all(self, error: TopicNotExist) -> None:
