@@ -5,7 +5,9 @@ still until the test advances it (the fixture `frozen`).
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import logging
+import os
+from collections.abc import AsyncIterator, Iterator, Mapping
 
 import pytest
 
@@ -15,6 +17,14 @@ from support.loops import LOOPS, Factory, FrozenLoop, LoopWatch
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "both_loops: runs on asyncio's loop and on uvloop's")
     config.addinivalue_line("markers", "frozen_clock: runs on a loop whose time stands still until the test advances it")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests marked `slow` run when LOCKSTEP_TEST_SLOW=1."""
+    if os.environ.get("LOCKSTEP_TEST_SLOW") != "1":
+        for item in items:
+            if item.get_closest_marker("slow"):
+                item.add_marker(pytest.mark.skip(reason="slow: set LOCKSTEP_TEST_SLOW=1"))
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Factory]:
@@ -44,3 +54,12 @@ async def frozen() -> FrozenLoop:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, FrozenLoop), "mark the test with frozen_clock"
     return loop
+
+
+@pytest.fixture
+def logging_as_it_was() -> Iterator[None]:
+    """For tests that set the process's logging up: afterwards it is as before."""
+    root = logging.getLogger("lockstep")
+    before = (list(root.handlers), root.level, root.propagate)
+    yield
+    root.handlers[:], root.level, root.propagate = before

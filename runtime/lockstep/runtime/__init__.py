@@ -1,1 +1,1 @@
-"""What touches the world: the loop, sockets, files, clocks, threads, configuration, logs. Everything above reaches it by what it is handed."""
+"""The floor that touches the machine: loop, sockets, files, clock, configuration, logs. All above reaches it by what it is handed."""

@@ -14,7 +14,7 @@ import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import ip_address
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
@@ -25,6 +25,8 @@ from lockstep.runtime.pool import parse_address
 ENVIRONMENT_PREFIX = "LOCKSTEP_"
 SHARED_OPTIONS = frozenset({"nameserver", "config"})
 """Options that a shell may set for all programs: one that does not know them passes over them."""
+TEST_PREFIX = ENVIRONMENT_PREFIX + "TEST_"
+"""Variables of the test suite: no program's."""
 INTERNAL = "internal"
 """The listener name of an unnamed listener."""
 
@@ -97,11 +99,16 @@ def load(
     *,
     environment: Mapping[str, str] | None = None,
 ) -> Loaded[S]:
-    """The settings of a program. ConfigError; SystemExit(0) after --help and --show-config, SystemExit(2) for a flag that can't be read."""
-    flags = vars(_parser(model, prog).parse_args(argv))
+    """The settings of a program. ConfigError for what can't be; SystemExit(0) after --help and --show-config."""
+    parsed, unknown = _parser(model, prog).parse_known_args(argv)
+    if unknown:
+        options = [*map(_flag, model.model_fields), "--config", "--show-config", "--help"]
+        raise ConfigError(f"unknown argument {unknown[0]!r}{_suggestion(unknown[0].partition('=')[0], options)}")
+    flags = vars(parsed)
     show, path = flags.pop("show_config"), flags.pop("config")
     variables = _from_environment(model, os.environ if environment is None else environment)
-    path = path or variables.pop("config", None)
+    named = variables.pop("config", None)
+    path = path or named
     values: dict[str, Any] = {}
     origins = dict.fromkeys(model.model_fields, "default")
     for key, value in (_from_file(model, path) if path else {}).items():
@@ -161,19 +168,25 @@ def _choices(field: FieldInfo) -> tuple[str, ...] | None:
     return None
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(message)
+
+
 def _parser(model: type[Settings], prog: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog=prog,
         description=(model.__doc__ or "").strip().splitlines()[0] if model.__doc__ else None,
         epilog=f"Every option has an environment name ({ENVIRONMENT_PREFIX}…) and a TOML key of the same name.",
         allow_abbrev=False,
     )
     for key, field in model.model_fields.items():
-        help_text = (field.description or "").replace("%", "%%")
+        help_text = field.description or ""
         if not field.is_required() and field.default not in (None, (), False):
             default = field.get_default(call_default_factory=True)
             shown = ", ".join(map(str, default)) if isinstance(default, tuple) else str(default)
-            help_text = f"{help_text} (default: {shown})".replace("%", "%%")
+            help_text += f" (default: {shown})"
+        help_text = help_text.replace("%", "%%")
         if _is_bool(field):
             parser.add_argument(_flag(key), dest=key, default=None, action=argparse.BooleanOptionalAction, help=help_text)
         elif _is_list(field):
@@ -207,7 +220,7 @@ def _from_environment(model: type[Settings], environment: Mapping[str, str]) -> 
     shared = {_variable(key) for key in SHARED_OPTIONS}
     for name in sorted(environment):
         text = environment[name]
-        if not name.startswith(ENVIRONMENT_PREFIX):
+        if not name.startswith(ENVIRONMENT_PREFIX) or name.startswith(TEST_PREFIX):
             continue
         if name == _variable("config"):
             values["config"] = text
@@ -220,7 +233,7 @@ def _from_environment(model: type[Settings], environment: Mapping[str, str]) -> 
 
 
 def _suggestion(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name.replace("-", "_"), known, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(name if name.startswith("-") else name.replace("-", "_"), known, n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(sorted(known))}"
 
 

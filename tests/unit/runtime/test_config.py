@@ -1,0 +1,223 @@
+"""Settings: who overrides whom, what is refused, and what --show-config says."""
+
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import Field, model_validator
+
+from lockstep.protocol.errors import ConfigError
+from lockstep.runtime.config import Listen, Loaded, Settings, load, parse_listen, parse_listeners, require_loopback_or_insecure
+
+
+class Config(Settings):
+    """A program for tests."""
+
+    name: str = Field(default="broker-a", description="Its name, 100% free.")
+    listen: tuple[str, ...] = Field(default=("127.0.0.1:1",), description="Where it listens.")
+    flush: Literal["async", "sync"] = "async"
+    store: str | None = None
+    port_count: int = Field(default=3, ge=1, le=9)
+    auto_create_topics: bool = False
+
+    @model_validator(mode="after")
+    def _check(self) -> "Config":
+        if self.name == "forbidden":
+            raise ValueError("the name 'forbidden' is taken")
+        return self
+
+
+class Needy(Settings):
+    nameserver: str
+
+
+def loaded(*argv: str, env: dict[str, str] | None = None) -> Loaded[Config]:
+    return load(Config, argv, "prog", environment=env or {})
+
+
+@pytest.fixture
+def toml(tmp_path: Path) -> Path:
+    path = tmp_path / "prog.toml"
+    path.write_text('name = "from-file"\nlisten = ["a=127.0.0.1:7", "b=127.0.0.1:8"]\nport_count = 4\n')
+    return path
+
+
+def test_defaults_stand_where_nobody_says_otherwise() -> None:
+    config, origins = loaded()
+    assert config == Config()
+    assert set(origins.values()) == {"default"}
+    assert list(origins) == list(Config.model_fields)
+
+
+def test_file_overrides_default_environment_overrides_file_flag_overrides_environment(toml: Path) -> None:
+    config, origins = loaded("--config", str(toml), "--port-count", "6", env={"LOCKSTEP_NAME": "from-env", "LOCKSTEP_PORT_COUNT": "5"})
+    assert (config.listen, origins["listen"]) == (("a=127.0.0.1:7", "b=127.0.0.1:8"), f"file {toml}")
+    assert (config.name, origins["name"]) == ("from-env", "environment LOCKSTEP_NAME")
+    assert (config.port_count, origins["port_count"]) == (6, "flag --port-count")
+    assert (config.flush, origins["flush"]) == ("async", "default")
+
+
+def test_the_file_may_be_named_by_the_environment_and_the_flag_wins(toml: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.toml"
+    other.write_text('name = "other"\n')
+    assert loaded(env={"LOCKSTEP_CONFIG": str(toml)}).config.name == "from-file"
+    assert loaded("--config", str(other), env={"LOCKSTEP_CONFIG": str(toml)}).config.name == "other"
+
+
+def test_a_list_is_a_repeated_flag_an_array_or_commas() -> None:
+    assert loaded("--listen", "x=h:1", "--listen", "h:2").config.listen == ("x=h:1", "h:2")
+    assert loaded(env={"LOCKSTEP_LISTEN": "x=h:1, h:2,"}).config.listen == ("x=h:1", "h:2")
+
+
+def test_a_single_string_in_the_file_is_a_list_of_one(tmp_path: Path) -> None:
+    path = tmp_path / "one.toml"
+    path.write_text('listen = "h:1"\n')
+    assert loaded("--config", str(path)).config.listen == ("h:1",)
+
+
+@pytest.mark.parametrize(("argv", "env", "value"), [(["--auto-create-topics"], {}, True), ([], {"LOCKSTEP_AUTO_CREATE_TOPICS": "1"}, True)])
+def test_a_switch_is_a_flag_or_a_word(argv: list[str], env: dict[str, str], value: bool) -> None:
+    assert loaded(*argv, env=env).config.auto_create_topics is value
+    assert loaded("--no-auto-create-topics", env=env).config.auto_create_topics is False
+
+
+@pytest.mark.parametrize(
+    ("argv", "env", "message"),
+    [
+        (["--flus", "sync"], {}, "unknown argument '--flus'; did you mean '--flush'?"),
+        (["--port_count=3"], {}, "unknown argument '--port_count=3'; did you mean '--port-count'?"),
+        (["--zzz"], {}, "unknown argument '--zzz'; known are --auto-create-topics"),
+        (["stray"], {}, "unknown argument 'stray'"),
+        (["--flush", "later"], {}, "argument --flush: invalid choice: 'later'"),
+        ([], {"LOCKSTEP_STOER": "x"}, "environment: unknown variable LOCKSTEP_STOER; did you mean 'LOCKSTEP_STORE'?"),
+        ([], {"LOCKSTEP_FLUSH": "later"}, "flush = 'later' (environment LOCKSTEP_FLUSH): Input should be 'async' or 'sync'"),
+        (["--port-count", "10"], {}, "port_count = '10' (flag --port-count): Input should be less than or equal to 9"),
+        (["--port-count", "x"], {}, "port_count = 'x' (flag --port-count): Input should be a valid integer"),
+        (["--name", "forbidden"], {}, "the name 'forbidden' is taken"),
+        (["--config", "/nowhere/x.toml"], {}, "settings file /nowhere/x.toml: No such file or directory"),
+    ],
+)
+def test_what_can_not_be_is_refused_in_one_line(argv: list[str], env: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        loaded(*argv, env=env)
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("auto-create-topics = true", "unknown key 'auto-create-topics'; did you mean 'auto_create_topics'?"),
+        ("nmae = 'x'", "unknown key 'nmae'; did you mean 'name'?"),
+        ("name = ", "Invalid value"),
+        ("port_count = 'x'", "port_count = 'x' (file "),
+    ],
+)
+def test_what_a_file_can_not_say_is_refused_with_its_name(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        loaded("--config", str(path))
+    assert message in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_a_missing_setting_is_asked_for_in_every_spelling() -> None:
+    with pytest.raises(ConfigError, match="nameserver is needed: --nameserver, LOCKSTEP_NAMESERVER or TOML key nameserver"):
+        load(Needy, [], "prog", environment={})
+
+
+def test_variables_meant_for_other_programs_and_for_the_tests_are_passed_over() -> None:
+    assert loaded(env={"LOCKSTEP_NAMESERVER": "h:1", "LOCKSTEP_TEST_SLOW": "1", "PATH": "x"}).config == Config()
+
+
+def test_show_config_prints_a_file_that_gives_the_same_settings_with_origins(
+    toml: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["--config", str(toml), "--port-count", "6", "--auto-create-topics"]
+    with pytest.raises(SystemExit) as ended:
+        loaded(*argv, "--show-config")
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    again = tmp_path / "again.toml"
+    again.write_text(shown)
+    assert loaded("--config", str(again)).config == loaded(*argv).config
+    by_key = {line.split(" = ")[0]: line.rpartition("# ")[2] for line in shown.splitlines() if " = " in line}
+    assert by_key["name"] == f"file {toml}"
+    assert by_key["port_count"] == "flag --port-count"
+    assert by_key["flush"] == "default"
+    assert "# store is not set" in shown
+
+
+def test_help_names_options_defaults_and_spellings(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        loaded("--help")
+    assert ended.value.code == 0
+    text = " ".join(capsys.readouterr().out.split())
+    for part in ("A program for tests.", "--port-count", "(default: 3)", "100% free", "May be repeated", "--config FILE", "LOCKSTEP_"):
+        assert part in text
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        loaded().config.name = "x"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("text", "listen"),
+    [
+        ("internal=0.0.0.0:10911", Listen("internal", "0.0.0.0", 10911)),
+        ("127.0.0.1:0", Listen("internal", "127.0.0.1", 0)),
+        ("external=[::1]:20911", Listen("external", "::1", 20911)),
+    ],
+)
+def test_a_listener_is_a_name_and_an_address(text: str, listen: Listen) -> None:
+    assert parse_listen(text) == listen
+
+
+@pytest.mark.parametrize("text", ["", "=127.0.0.1:1", "internal=", "internal=127.0.0.1", "internal=127.0.0.1:x"])
+def test_what_is_no_listener_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        parse_listen(text)
+
+
+def test_a_listener_name_stands_once() -> None:
+    assert parse_listeners(["h:1", "external=h:2"]) == {"internal": ("h", 1), "external": ("h", 2)}
+    with pytest.raises(ConfigError, match="'internal' is given twice"):
+        parse_listeners(["h:1", "internal=h:2"])
+
+
+@pytest.mark.parametrize(
+    ("host", "reachable"),
+    [
+        ("127.0.0.1", False),
+        ("127.8.8.8", False),
+        ("::1", False),
+        ("localhost", False),
+        ("0.0.0.0", True),
+        ("::", True),
+        ("10.0.0.7", True),
+        ("broker.example", True),
+        ("", True),
+    ],
+)
+def test_whoever_can_be_reached_from_outside_must_say_that_this_is_meant(host: str, reachable: bool) -> None:
+    listeners = {"internal": ("127.0.0.1", 1), "external": (host, 2)}
+    require_loopback_or_insecure(listeners, insecure=True)
+    if reachable:
+        with pytest.raises(ConfigError, match=r"listener 'external' .*--insecure"):
+            require_loopback_or_insecure(listeners, insecure=False)
+    else:
+        require_loopback_or_insecure(listeners, insecure=False)
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_a_listener_or_a_config_error(text: str) -> None:
+    try:
+        listen = parse_listen(text)
+    except ConfigError:
+        return
+    assert listen.name
+    assert 0 <= listen.port <= 65_535

@@ -1,0 +1,83 @@
+"""The machine as product code sees it."""
+
+import asyncio
+import re
+import threading
+from pathlib import Path
+
+import pytest
+
+from lockstep.runtime.clock import Clock
+from lockstep.runtime.host import THREADS_MAX, Host, PoolThreads, SystemRandom, read_boot_id
+
+
+def test_monotonic_and_boot_time_never_fall_and_agree_in_unit() -> None:
+    clock = Clock()
+    readings = [(clock.monotonic_ms(), clock.boot_ms(), clock.monotonic_us()) for _ in range(1000)]
+    assert readings == sorted(readings)
+    low, us, high = clock.monotonic_ms(), clock.monotonic_us(), clock.monotonic_ms()
+    assert low <= us // 1000 <= high
+    assert clock.boot_ms() >= clock.monotonic_ms() - 1, "boot time counts suspension on top"
+
+
+def test_wall_time_counts_from_1970() -> None:
+    assert Clock().wall_ms() > 1_700_000_000_000
+
+
+def test_random_values_stay_in_their_bounds() -> None:
+    random = SystemRandom()
+    assert len(random.token(16)) == 16
+    assert random.token(16) != random.token(16)
+    assert all(0.5 <= random.uniform(0.5, 1.0) <= 1.0 for _ in range(200))
+    assert {random.below(3) for _ in range(200)} == {0, 1, 2}
+
+
+async def test_a_function_runs_in_a_thread_of_the_pool_and_its_error_comes_back() -> None:
+    threads = PoolThreads()
+    try:
+        assert await threads.run(lambda a, b: (threading.current_thread() is threading.main_thread(), a + b), 1, 2) == (False, 3)
+        with pytest.raises(ZeroDivisionError):
+            await threads.run(lambda: 1 // 0)
+    finally:
+        threads.close()
+        threads.close()
+
+
+async def test_the_pool_is_small() -> None:
+    threads = PoolThreads()
+    running, most, gate = 0, 0, threading.Event()
+    lock = threading.Lock()
+
+    def work() -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+            if running == THREADS_MAX:
+                gate.set()
+        gate.wait(10)
+        with lock:
+            running -= 1
+
+    try:
+        await asyncio.gather(*(threads.run(work) for _ in range(3 * THREADS_MAX)))
+        assert most == THREADS_MAX
+    finally:
+        threads.close()
+
+
+def test_a_daemon_thread_runs_beside_the_pool() -> None:
+    seen = threading.Event()
+    PoolThreads().start_daemon(seen.set, "beside")
+    assert seen.wait(10)
+
+
+def test_the_boot_id_is_the_kernels_and_stays() -> None:
+    boot_id = Host.real().boot_id
+    assert boot_id() == boot_id()
+    assert re.fullmatch(r"[0-9a-f-]{36}", boot_id())
+
+
+def test_without_a_boot_id_every_start_counts_as_after_a_power_cut(tmp_path: Path) -> None:
+    missing = str(tmp_path / "none")
+    assert read_boot_id(missing) != read_boot_id(missing)

@@ -1,0 +1,104 @@
+"""Events as JSON lines or coloured text for programs, through the application's own logging for a library."""
+
+import io
+import json
+import logging
+
+import pytest
+
+from lockstep.runtime import log
+
+pytestmark = pytest.mark.usefixtures("logging_as_it_was")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def lines(stream: io.StringIO) -> list[dict[str, object]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_a_program_writes_one_json_object_a_line() -> None:
+    stream = io.StringIO()
+    log.configure("info", stream=stream)
+    log.get_logger("broker.store").info("segment.opened", path="/x", bytes=5)
+    (line,) = lines(stream)
+    assert next(iter(line)) == "event"
+    assert line.pop("timestamp").endswith("+00:00")  # type: ignore[attr-defined]
+    assert line == {"event": "segment.opened", "level": "info", "logger": "lockstep.broker.store", "path": "/x", "bytes": 5}
+
+
+def test_on_a_terminal_it_writes_text_for_people() -> None:
+    stream = Terminal()
+    log.configure(stream=stream)
+    log.get_logger("x").info("segment.opened", path="/x")
+    assert "segment.opened" in stream.getvalue()
+    assert "/x" in stream.getvalue()
+    assert not stream.getvalue().startswith("{")
+
+
+def test_what_is_below_the_level_is_not_written_but_an_announcement_always_is() -> None:
+    stream = io.StringIO()
+    log.configure("error", stream=stream)
+    log.get_logger("x").warning("thing.happened")
+    log.announce("broker.started", address="127.0.0.1:1", name="broker-a")
+    (line,) = lines(stream)
+    assert (line["event"], line["address"], line["name"]) == ("broker.started", "127.0.0.1:1", "broker-a")
+
+
+@pytest.mark.parametrize("key", ["name", "args", "message", "module", "level", "created"])
+def test_a_fact_may_have_any_name(key: str) -> None:
+    stream = io.StringIO()
+    log.configure(stream=stream)
+    log.get_logger("x").info("thing.happened", **{key: 7})
+    (line,) = lines(stream)
+    assert line[key] == 7
+    assert line["event"] == "thing.happened"
+
+
+def test_an_error_carries_its_traceback() -> None:
+    stream = io.StringIO()
+    log.configure(stream=stream)
+    try:
+        raise ValueError("odd")
+    except ValueError as error:
+        log.get_logger("x").error("thing.failed", error=repr(error), exc_info=error)
+    (line,) = lines(stream)
+    assert "Traceback" in str(line["exception"])
+    assert "ValueError: odd" in str(line["exception"])
+
+
+def test_values_that_json_does_not_know_and_percent_signs_are_written_as_text() -> None:
+    stream = io.StringIO()
+    log.configure(stream=stream)
+    log.get_logger("x").info("thing.happened", share="100%s", error=ValueError("x"), raw=b"\x00")
+    (line,) = lines(stream)
+    assert (line["share"], line["error"]) == ("100%s", "x")
+
+
+def test_setting_it_up_again_replaces_the_first() -> None:
+    first, second = io.StringIO(), io.StringIO()
+    log.configure(stream=first)
+    log.configure(stream=second)
+    log.get_logger("x").info("thing.happened")
+    assert first.getvalue() == ""
+    assert len(lines(second)) == 1
+
+
+def test_a_library_leaves_it_to_the_application(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, logger="lockstep")
+    log.get_logger("client.producer").info("route.changed", topic="orders", queues=8)
+    (record,) = caplog.records
+    assert record.name == "lockstep.client.producer"
+    assert record.getMessage() == "route.changed topic=orders queues=8"
+
+
+def test_what_nobody_listens_to_costs_no_rendering() -> None:
+    class Loud:
+        def __str__(self) -> str:
+            raise AssertionError("rendered")
+
+    logging.getLogger("lockstep").setLevel(logging.WARNING)
+    log.get_logger("x").debug("thing.happened", value=Loud())
