@@ -112,6 +112,7 @@ class ScriptedBroker:
     host: Host
     topics: dict[str, int]
     grace_ms: int = GRACE_MS
+    features: tuple[str, ...] = ("ordered", "sync")
     term: int = 1
     seen: list[Seen] = field(default_factory=list)
     members: dict[str, list[str]] = field(default_factory=dict)
@@ -131,6 +132,8 @@ class ScriptedBroker:
     clients: dict[int, str] = field(default_factory=dict)
     lists_only: dict[str, list[str]] = field(default_factory=dict)
     """Group → the list that is told, whatever the members are."""
+    on_commit: list[Callable[[QueueKey, int, int], None]] = field(default_factory=list)
+    """Called with (queue, offset before, offset after) before a commit is taken."""
     server: Server = field(init=False)
 
     async def start(self) -> None:
@@ -174,7 +177,7 @@ class ScriptedBroker:
     def free(self, group: str, topic: str, queue_id: int, *, push: bool = True) -> None:
         self.locks[group, topic, queue_id].holder = None
         if push:
-            self._push_free(group, topic, queue_id)
+            self.push_free(group, topic, queue_id)
 
     def set_members(self, group: str, *names: str, notify: bool = True) -> None:
         """The list changes by itself (others came or went)."""
@@ -265,7 +268,7 @@ class ScriptedBroker:
                 self._list_changed(group.group, notify=False)
         groups = {group.group: GroupView(self._list(group.group), dict.fromkeys(self.topics, 1)) for group in body.consumers}
         limits = Limits(16 << 20, 256 << 10, 4 << 20)
-        reply = HeartbeatReply(self.name, self.term, ("sync",), limits, self.grace_ms, 20_000, groups)
+        reply = HeartbeatReply(self.name, self.term, self.features, limits, self.grace_ms, 20_000, groups)
         endpoint.send(command.reply(body=encode_body(reply)))
 
     def _list(self, group: str) -> MemberList:
@@ -315,16 +318,18 @@ class ScriptedBroker:
             if item.offset is None:
                 lock.epoch += 1
             if self.members.get(item.group):
-                self._push_free(*key)
+                self.push_free(*key)
         return SyncAnswer(Verdict.OK, item.epoch)
 
-    def _push_free(self, group: str, topic: str, queue_id: int) -> None:
+    def push_free(self, group: str, topic: str, queue_id: int) -> None:
         body = encode_body(QueueFreeBody((FreeQueue(group, topic, queue_id),)))
         for endpoint in self.server.endpoints.values():
             endpoint.oneway(RequestCode.QUEUE_FREE, body=body)
 
     def _commit(self, key: QueueKey, offset: int | None, attempts: int) -> None:
         if offset is not None and (offset, attempts) > self.progress.get(key, (0, 0)):
+            for watcher in self.on_commit:
+                watcher(key, self.progress.get(key, (0, 0))[0], offset)
             self.progress[key] = (offset, attempts)
 
     def _pull(self, command: Command, endpoint: Endpoint, header: PullHeader) -> None:

@@ -1,11 +1,13 @@
 """The session with a broker, in virtual time: proof of life, LOCK, SYNC, fences, rebalance. Each interleaving was a hole once."""
 
 import asyncio
+import threading
 from collections.abc import Sequence
 
 import pytest
 
-from lockstep.client.consumer import OrderlyContext, PushConsumer, QueueRevoked
+from lockstep.client.consumer import OrderlyContext, PushConsumer, QueueGap, QueueRevoked
+from lockstep.client.instance import Instance
 from lockstep.protocol.bodies import LockAnswer, LockItem, SyncAnswer, SyncItem, Verdict
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.message import MessageExt
@@ -100,6 +102,59 @@ async def test_past_proven_and_grace_no_batch_starts_cancelled_is_set_and_what_w
             await advance(0.5)
             assert handled.bodies[-1] == b"y"
             assert not [header for header in a.bodies(RequestCode.PULL_MESSAGE)[pulls:] if header.queue_id == 1 and header.queue_offset < 2]
+
+
+async def test_whoever_waits_for_cancelled_is_woken_when_proof_lapses() -> None:
+    async with scripted_cluster() as cluster:
+        a = cluster["a"]
+        woken: list[int] = []
+
+        async def patient(messages: Sequence[MessageExt], context: OrderlyContext) -> S:
+            await context.cancelled.wait()
+            woken.append(cluster.host.clock.boot_ms())
+            return S.SUCCESS
+
+        a.store("orders", 0, [b"0"])
+        async with consuming(cluster, patient):
+            a.mute |= {EMPTY_SYNC, LOCK}
+            proven_at = max(seen.at_ms for seen in a.seen if seen.code == LOCK)
+            await advance(2.6)
+            assert len(woken) == 1
+            assert proven_at + 2_500 <= woken[0] <= proven_at + 2_530
+            a.answer_kept()
+
+
+async def test_a_late_answer_on_the_same_connection_lets_the_calls_go_on() -> None:
+    async with scripted_cluster() as cluster:
+        a, handled = cluster["a"], Handled()
+        async with consuming(cluster, handled):
+            await advance(1.5)
+            a.mute |= {EMPTY_SYNC}
+            await advance(2.9)
+            a.store("orders", 0, [b"0"])
+            await settle()
+            assert handled.bodies == []
+            a.answer_kept()
+            await settle()
+            assert handled.bodies == [b"0"]
+            assert a.bodies(RequestCode.HEART_BEAT)[-1].connection == 1
+
+
+async def test_after_a_reconnect_no_commit_leaves_before_the_first_lock_is_answered() -> None:
+    async with scripted_cluster() as cluster:
+        a, handled = cluster["a"], Handled()
+        handled.gate = asyncio.Event()
+        a.store("orders", 0, [b"0"])
+        async with consuming(cluster, handled):
+            a.mute |= {LOCK}
+            a.cut()
+            await advance(0.5)
+            handled.gate.set()
+            await advance(0.5)
+            assert a.sync_items() == []
+            a.answer_kept()
+            await advance(0.2)
+            assert a.committed(G, "orders", 0) == 1
 
 
 async def test_a_result_that_ends_past_the_deadline_is_still_offered_with_its_epoch() -> None:
@@ -263,14 +318,12 @@ async def test_a_stale_pull_drops_the_queue_and_cancels_the_running_call() -> No
 async def test_a_plain_listener_that_outlives_its_epoch_keeps_the_queue_unlocked() -> None:
     async with scripted_cluster() as cluster:
         a = cluster["a"]
-        finish: list[bool] = []
+        finish = threading.Event()
         started: list[int] = []
 
         def plain(messages: Sequence[MessageExt], context: OrderlyContext) -> S:
             started.append(context.fence.epoch)
-            while not finish:
-                if context.cancelled.is_set() and finish:
-                    break
+            finish.wait(60)
             return S.SUCCESS
 
         a.store("orders", 0, [b"0"])
@@ -281,7 +334,7 @@ async def test_a_plain_listener_that_outlives_its_epoch_keeps_the_queue_unlocked
             a.free(G, "orders", 0)
             await advance(0.2)
             assert a.locks[G, "orders", 0].holder is None
-            finish.append(True)
+            finish.set()
             while len(started) < 2:
                 await advance(0.01)
             assert started == [1, 3]
@@ -346,6 +399,24 @@ async def test_two_groups_of_one_loop_share_one_session_and_one_lock() -> None:
             a.store("orders", 0, [b"1"])
             await settle()
             assert (mine.bodies, other.bodies) == ([b"0", b"1"], [b"0"])
+
+
+async def test_what_an_unreachable_broker_still_holds_is_freed_when_it_comes_back() -> None:
+    """The instance lives on with a producer's reference: its session would keep the lock for ever."""
+    async with scripted_cluster() as cluster:
+        a = cluster["a"]
+        keeper = Instance.current(cluster.nameserver, host=cluster.host)
+        await keeper.start()
+        async with consuming(cluster, Handled(), stop_timeout_ms=100) as consumer:
+            a.mute |= {SYNC, LOCK, EMPTY_SYNC, RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT}
+            a.cut()
+            await stopped(consumer)
+            assert a.locks[G, "orders", 0].holder == a.me()
+            a.mute.clear()
+            a.cut()
+            await advance(2)
+            assert a.locks[G, "orders", 0].holder is None
+        await keeper.close()
 
 
 async def test_two_consumers_of_one_group_in_one_loop_share_the_queues() -> None:
@@ -470,6 +541,31 @@ async def test_a_lost_notice_heals_within_a_second_by_the_version_in_sync() -> N
         a.set_members(G, a.me(), "!first", notify=False)
         await advance(1.1)
         assert a.locks[G, "orders", 0].holder is None
+
+
+async def test_not_yours_by_an_unchanged_list_asks_for_it_all_the_same() -> None:
+    async with scripted_cluster() as cluster:
+        a = cluster["a"]
+        a.lock_script.append(lambda item: LockAnswer(G, "orders", item.queue_id, Verdict.NOT_YOURS))
+        async with consuming(cluster, Handled()):
+            assert len(a.bodies(RequestCode.GET_CONSUMER_LIST_BY_GROUP)) == 1
+
+
+async def test_a_gap_that_a_renewal_tells_is_told_once() -> None:
+    async with scripted_cluster() as cluster:
+        a = cluster["a"]
+
+        def with_gap(item: LockItem) -> LockAnswer | None:
+            first = 4 if item.epoch else None
+            return LockAnswer(G, "orders", item.queue_id, Verdict.OK, epoch=1, gap_first=first, gap_end=9)
+
+        async with consuming(cluster, Handled()) as consumer:
+            told = events(consumer)
+            for _ in range(2):
+                a.lock_script.append(with_gap)
+                a.push_free(G, "orders", 0)
+                await advance(0.05)
+            assert told == [QueueGap(MessageQueue("orders", "a", queue_id), 4, 9) for queue_id in (0, 1)]
 
 
 async def test_not_yours_asks_for_the_list_that_the_broker_has() -> None:

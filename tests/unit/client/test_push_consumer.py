@@ -1,6 +1,7 @@
 """PushConsumer against a scripted broker, in virtual time: membership, calls, results, stop."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -18,7 +19,7 @@ from lockstep.client.consumer import (
 )
 from lockstep.protocol.bodies import SyncItem
 from lockstep.protocol.codes import RequestCode, ResponseCode
-from lockstep.protocol.errors import ConfigError, LocalProtocolError, StateError, SubscriptionConflict
+from lockstep.protocol.errors import ConfigError, LocalProtocolError, RequestCodeNotSupported, StateError, SubscriptionConflict
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.queue import MessageQueue
 from support.consumers import G, Handled, S, consuming, events, stopped
@@ -222,8 +223,6 @@ async def test_plain_functions_run_in_a_thread() -> None:
         names: list[str] = []
 
         def plain(messages: Sequence[MessageExt], context: OrderlyContext) -> S:
-            import threading
-
             names.append(threading.current_thread().name)
             bodies.extend(message.body for message in messages)
             return S.SUCCESS
@@ -276,9 +275,9 @@ async def test_a_pause_stops_pulls_and_batches_and_neither_locks_nor_rebalance()
         a, handled = cluster["a"], Handled()
         async with consuming(cluster, handled) as consumer:
             consumer.pause()
+            pulls = len(a.bodies(RequestCode.PULL_MESSAGE))
             a.store("orders", 0, [b"0"])
             await settle()
-            pulls = len(a.bodies(RequestCode.PULL_MESSAGE))
             a.set_members(G, a.me(), "zz")
             await advance(21)
             assert handled.bodies == []
@@ -394,6 +393,36 @@ async def test_a_listener_that_ignores_cancellation_is_left_behind_and_the_stop_
         assert a.committed(G, "orders", 0) == 0
 
 
+async def test_a_plain_listener_past_the_drain_limit_is_fenced_and_the_stop_does_not_wait_for_it() -> None:
+    async with scripted_cluster() as cluster:
+        a = cluster["a"]
+        finish = threading.Event()
+        seen: list[bool] = []
+
+        def plain(messages: Sequence[MessageExt], context: OrderlyContext) -> S:
+            seen.append(context.cancelled.is_set())
+            finish.wait(60)
+            seen.append(context.cancelled.is_set())
+            return S.SUCCESS
+
+        a.store("orders", 0, [b"0"])
+        try:
+            async with consuming(cluster, plain, stop_timeout_ms=1_000) as consumer:
+                while not seen:
+                    await turns(1)
+                stop = asyncio.ensure_future(consumer.stop())
+                await advance(1.1)
+                assert SyncItem(G, "orders", 0, 1, None, None, 0, True) in a.sync_items()
+                await advance(4)
+                assert stop.done()
+        finally:
+            finish.set()
+        while len(seen) < 2:
+            await turns(1)
+        assert seen == [False, True]
+        assert a.committed(G, "orders", 0) == 0
+
+
 async def test_a_stop_inside_a_listener_is_refused() -> None:
     async with scripted_cluster() as cluster:
         refused: list[str] = []
@@ -448,6 +477,16 @@ async def test_a_conflict_with_members_in_their_grace_is_retried_quietly() -> No
         assert start.done()
         await start
         await stopped(consumer)
+
+
+async def test_a_broker_without_a_needed_feature_is_named_and_nothing_starts() -> None:
+    async with scripted_cluster() as cluster:
+        cluster["a"].features = ("records",)
+        consumer = PushConsumer(G, nameserver=cluster.nameserver, host=cluster.host).subscribe("orders")
+        consumer.orderly(Handled())
+        with pytest.raises(RequestCodeNotSupported, match="broker a lacks ordered, sync"):
+            await consumer.start()
+        assert cluster["a"].members[G] == []
 
 
 async def test_a_running_member_that_is_refused_drains_and_wait_closed_raises() -> None:

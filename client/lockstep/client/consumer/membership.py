@@ -10,20 +10,23 @@ from collections.abc import Iterable
 from lockstep.client.broker_link import BrokerLink
 from lockstep.client.consumer.health import BrokerHealth, QueueHealth
 from lockstep.client.consumer.rebalance import MemberLists, Wanted, plan
-from lockstep.client.consumer.session import BrokerSession, Sessions
+from lockstep.client.consumer.session import BrokerSession
+from lockstep.client.consumer.sessions import Sessions
 from lockstep.client.consumer.worker import Consumption, QueueWorker
 from lockstep.client.instance import Instance
 from lockstep.protocol.bodies import HeartbeatReply, ListVersion, MemberList, QueueFreeBody
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
-from lockstep.protocol.errors import BrokerError, RemoteProtocolError, TransportError
+from lockstep.protocol.errors import BrokerError, RemoteProtocolError, RequestCodeNotSupported, TransportError
 from lockstep.protocol.headers.clients import GroupHeader, NotifyHeader, UnregisterClientHeader
 from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.log import get_logger
 
 log = get_logger("client.consumer")
 
+FEATURES_NEEDED = ("ordered", "sync")
+"""Of what HEART_BEAT's answer may name."""
 ROUND_MS = 20_000
 """RocketMQ: RebalanceService's wait interval."""
 MISSING_TOPIC_MS = 1_000
@@ -148,6 +151,10 @@ class Membership:
         """LOCK leaves at the end of this loop turn, so that it names what the fresh list gives."""
         if self._joined:
             self._session(link)
+            try:
+                check_features(reply)
+            except RequestCodeNotSupported as error:
+                self._use.failed(error)
         if self._leaving:
             self._leave_again(link)
         self.view(link, reply)
@@ -180,6 +187,9 @@ class Membership:
         """LOCK or SYNC named the list's version: a lost notice heals here."""
         if self._lists.hear(link.name, version):
             self._ask_if_behind(link)
+
+    def doubted(self, link: BrokerLink) -> None:
+        self._ask(link)
 
     def since(self, topic: str) -> int | None:
         """The lowest layout counter at which any broker resolved this group's start policy for the topic."""
@@ -266,6 +276,14 @@ class Membership:
 
     def queue_health(self, now_ms: int) -> tuple[QueueHealth, ...]:
         return tuple(self._workers[queue].health(now_ms) for queue in sorted(self._workers))
+
+
+def check_features(reply: HeartbeatReply) -> None:
+    """RequestCodeNotSupported for a broker that can't serve ordered consumption."""
+    absent = [feature for feature in FEATURES_NEEDED if feature not in reply.features]
+    if absent:
+        has = ", ".join(reply.features) or "none"
+        raise RequestCodeNotSupported(f"broker {reply.broker_name} lacks {', '.join(absent)} (it has: {has}); use a newer broker")
 
 
 def _names(queues: Iterable[MessageQueue]) -> list[str]:

@@ -337,5 +337,4 @@ class QueueOwnership:
     def cut(self) -> None:
         """The connection is gone: what left on it unanswered is offered again by the next LOCK, which names the queue with its epoch."""
         self.in_lock = False
-        self._told = self._settled
         self._on(Event.CUT)

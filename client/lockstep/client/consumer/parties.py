@@ -28,6 +28,9 @@ class QueueParty(Protocol):
     def answered(self) -> None:
         """Progress was answered, or life is proven again: whoever waits for that looks again."""
 
+    def gap(self, first: int | None, end: int | None) -> None:
+        """Retention took these messages before the group consumed them. None: it did not."""
+
     def start_policy(self, topic: str) -> StartPolicy: ...
 
 
@@ -35,3 +38,6 @@ class GroupParty(Protocol):
     """Who acts on what a session hears of one group."""
 
     def heard(self, link: BrokerLink, version: ListVersion) -> None: ...
+
+    def doubted(self, link: BrokerLink) -> None:
+        """A queue that was asked for is not this member's by the broker's list: ask for that list."""

@@ -8,19 +8,19 @@ import asyncio
 from collections.abc import Callable
 from types import TracebackType
 from typing import TypeVar, Unpack
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from lockstep.client.consumer.config import ConsumerConfig, ConsumerOptions
 from lockstep.client.consumer.events import ConsumerEvent
 from lockstep.client.consumer.health import BrokerHealth, ConsumerHealth, ConsumerState, QueueHealth
 from lockstep.client.consumer.listener import Listener, is_async, listener_name
 from lockstep.client.consumer.loop_watch import LoopWatch
-from lockstep.client.consumer.membership import Membership
-from lockstep.client.consumer.session import Sessions
+from lockstep.client.consumer.membership import Membership, check_features
+from lockstep.client.consumer.sessions import Sessions
 from lockstep.client.consumer.worker import Consumption
 from lockstep.client.instance import ConsumerHooks, Instance
 from lockstep.protocol.bodies import ConsumerGroup, StartPolicy, Subscription
-from lockstep.protocol.errors import BrokerError, ConfigError, StateError, SubscriptionConflict
+from lockstep.protocol.errors import ConfigError, StateError, SubscriptionConflict
 from lockstep.protocol.names import check_group, check_topic
 from lockstep.protocol.tags import TagFilter
 from lockstep.runtime.daemon import Tasks
@@ -42,6 +42,16 @@ CONFLICT_EXTRA_MS = 1_000
 """Beyond the grace: a broker frees an ended session's membership with its next tick."""
 
 _sessions: "WeakKeyDictionary[Instance, Sessions]" = WeakKeyDictionary()
+
+
+def _closing(instance: Instance) -> Callable[[], bool]:
+    known = ref(instance)  # the table of sessions must not keep its key alive
+
+    def closing() -> bool:
+        here = known()
+        return here is None or here.closing
+
+    return closing
 
 
 class PushConsumer:
@@ -130,8 +140,11 @@ class PushConsumer:
             await self._join(instance)
             if self._failure is not None:
                 raise self._failure
+            for link in instance.links():
+                if link.up and link.view is not None:
+                    check_features(link.view)
         except BaseException as error:  # re-raised
-            await self._undo_start(instance, refused=isinstance(error, BrokerError))
+            await self._undo_start(instance, refused=isinstance(error, SubscriptionConflict))
             raise
         self.state = ConsumerState.RUNNING
         assert self._membership is not None
@@ -144,7 +157,7 @@ class PushConsumer:
     def _assemble(self, instance: Instance, listener: Listener) -> None:
         sessions = _sessions.get(instance)
         if sessions is None:
-            sessions = _sessions[instance] = Sessions(instance.host)
+            sessions = _sessions[instance] = Sessions(instance.host, _closing(instance))
         in_loop = is_async(listener)
         name = listener_name(listener)
         watch = LoopWatch(instance.host, name, lambda: in_loop and self._membership is not None and self._membership.any_running)
@@ -165,6 +178,7 @@ class PushConsumer:
             start_policy=self._start_policy,
             heard_since=lambda topic, since: self._membership.hear_since(topic, since) if self._membership else None,
             lapsed_subscription=lambda: self._membership.beat_soon() if self._membership else None,
+            failed=self._die,
             finished=lambda worker: self._membership.forget(worker) if self._membership else None,
         )
         membership = self._membership = Membership(instance, sessions, use)

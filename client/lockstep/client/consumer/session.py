@@ -35,6 +35,8 @@ log = get_logger("client.consumer")
 
 ANSWER_TIMEOUT_MS = 30_000
 """LOCK and SYNC with items wait for the broker's disk; one without an answer for so long ends the connection, and the next LOCK tells."""
+RETIRING_LOOK_MS = 500
+"""How often a session without a group looks whether its link is up again."""
 SILENCE_CHECK_MS = 100
 """Silence is believed when it is seen twice, so far apart: after a standstill of this process the answers lie unread in the socket."""
 
@@ -61,6 +63,8 @@ class BrokerSession:
         self._soon: asyncio.Handle | None = None
         self._silence_seen_ms: int | None = None
         self._lapse_told = False
+        self._over: Callable[[], bool] | None = None
+        """No group is left, and the broker has not heard yet that nothing is held: whether the instance is closed as well."""
         self._closed = False
 
     def __repr__(self) -> str:
@@ -78,12 +82,14 @@ class BrokerSession:
         self._parties.pop(party.own, None)
         self._changed.pop(party.own, None)
 
-    def forsake(self, group: str) -> None:
-        """Forget a group's queues as they are: the next LOCK names none of them, and the broker frees them."""
-        for own in [own for own in self._parties if own.group == group]:
+    def forsake(self, group: str) -> bool:
+        """Forget a group's queues as they are: the next LOCK names none of them, and the broker frees them. True: some were held."""
+        gone = [own for own in self._parties if own.group == group]
+        for own in gone:
             del self._parties[own]
             self._changed.pop(own, None)
         self.trigger()
+        return any(own.holds or own.in_lock for own in gone)
 
     def trigger(self) -> None:
         """A reason for LOCK: it leaves at once, or after the one in flight."""
@@ -99,6 +105,14 @@ class BrokerSession:
         if urgent:
             self._sync.hurry()
         self.pump_soon()
+
+    @property
+    def retiring(self) -> bool:
+        return self._over is not None and not self._closed
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
 
     @property
     def holding(self) -> bool:
@@ -130,8 +144,17 @@ class BrokerSession:
             self._changed[own] = None
         self.pump_soon()
 
+    def retire(self, over: Callable[[], bool]) -> None:
+        """No group is left to say when the link comes up: look by itself, until one LOCK has freed what was forsaken or `over()`."""
+        self._over = over
+        self.pump_soon()
+
+    def go_on(self) -> None:
+        """A group has come while the session was retiring."""
+        self._over = None
+
     def close(self) -> None:
-        """No group is left."""
+        """No group is left, and nothing is held."""
         self._closed = True
         self._connection = 0
         for handle in (self._timer, self._soon):
@@ -150,11 +173,23 @@ class BrokerSession:
             self._soon = None
         if self._closed:
             return
+        if self._over is not None:
+            self._look()
+            if self._closed:
+                return
         now_ms = self._clock.boot_ms()
-        next_ms = self._watch_calls(now_ms)
+        next_ms = self._watch_calls(now_ms) if self._over is None else now_ms + RETIRING_LOOK_MS
         if self._connection and self.link.up:
             next_ms = min(next_ms, self._talk(now_ms))
         self._arm(next_ms, now_ms)
+
+    def _look(self) -> None:
+        if self._over is not None and self._over():
+            self.close()
+        elif self.link.up:
+            self.connected()
+        else:
+            self.disconnected()
 
     def _arm(self, due_ms: int, now_ms: int) -> None:
         if self._timer is not None:
@@ -296,6 +331,8 @@ class BrokerSession:
         for one, answer in zip(sent, reply.items, strict=True):
             self._one_locked(one, answer)
         self._hear(reply.versions)
+        if self._over is not None and not self._parties:
+            self.close()
         self.pump_soon()
 
     def _one_locked(self, sent: Sent, answer: LockAnswer) -> None:
@@ -310,12 +347,15 @@ class BrokerSession:
             self.changed(own, urgent=True)
         elif event is Event.RENEWED:
             self._changed[own] = None
+            party.gap(answer.gap_first, answer.gap_end)
         elif event is Event.STALE:
             log.warning("queue.fenced", group=own.group, queue=str(own.queue), epoch=sent.epoch, by="LOCK", verdict=answer.verdict.name)
             party.lost(fenced=True)
             self.trigger()
         elif answer.verdict in (Verdict.NOT_YOURS, Verdict.REFUSED):
             log.info("lock.refused", group=own.group, queue=str(own.queue), verdict=answer.verdict.name, remark=answer.remark)
+            if answer.verdict is Verdict.NOT_YOURS and own.group in self._groups:
+                self._groups[own.group].doubted(self.link)
         party.answered()
 
     # ---------------------------------------------------------------------------------------------------------------- SYNC
@@ -385,35 +425,3 @@ class BrokerSession:
         self._proven(stamp)
         self._hear(reply.versions)
         self.pump_soon()
-
-
-class Sessions:
-    """The broker sessions of one instance, shared by its consumers, and the groups they serve."""
-
-    def __init__(self, host: Host) -> None:
-        self._host = host
-        self._sessions: dict[str, BrokerSession] = {}
-        self._groups: dict[str, GroupParty] = {}
-
-    def enter(self, group: str, party: GroupParty) -> None:
-        self._groups[group] = party
-
-    def leave(self, group: str) -> None:
-        """The group's queues are forsaken; the last group closes the sessions."""
-        self._groups.pop(group, None)
-        for session in self._sessions.values():
-            session.forsake(group)
-            if not self._groups:
-                session.close()
-        if not self._groups:
-            self._sessions.clear()
-
-    def proof_of(self, broker_name: str) -> Proof | None:
-        session = self._sessions.get(broker_name)
-        return None if session is None else session.proof
-
-    def of(self, link: BrokerLink) -> BrokerSession:
-        session = self._sessions.get(link.name)
-        if session is None:
-            session = self._sessions[link.name] = BrokerSession(link, self._host, self._groups)
-        return session

@@ -49,6 +49,8 @@ class Consumption:
     heard_since: Callable[[str, int], None]
     lapsed_subscription: Callable[[], None]
     """A broker does not know the group's subscription: heartbeat."""
+    failed: Callable[[BaseException], None]
+    """Going on is impossible: the consumer drains and ends."""
     finished: Callable[["QueueWorker"], None]
     paused: bool = False
 
@@ -79,7 +81,7 @@ class Holding:
 class QueueWorker:
     """The session's QueueParty for one queue of one consumer."""
 
-    __slots__ = ("_run_tasks", "call", "call_started_ms", "given_up_call", "holding", "own", "queue", "session", "use")
+    __slots__ = ("_gap_told", "_run_tasks", "call", "call_started_ms", "given_up_call", "holding", "own", "queue", "session", "use")
 
     def __init__(self, queue: MessageQueue, session: BrokerSession, use: Consumption) -> None:
         self.queue = queue
@@ -92,6 +94,8 @@ class QueueWorker:
         self.call_started_ms = 0
         self.given_up_call = False
         """The running call was told to end by cancelling its task."""
+        self._gap_told: tuple[int, int] | None = None
+        """Brokers tell a gap again on each connection until a commit has passed it."""
         self._run_tasks: dict[asyncio.Task[None], None] = {}
 
     def __repr__(self) -> str:
@@ -209,7 +213,8 @@ class QueueWorker:
     # ------------------------------------------------------------------------------------------- told by pull loop and runner
 
     def gap(self, first: int | None, end: int | None) -> None:
-        if first is not None and end is not None and first < end:
+        if first is not None and end is not None and first < end and (first, end) != self._gap_told:
+            self._gap_told = (first, end)
             log.warning("queue.gap", group=self.own.group, queue=str(self.queue), first=first, end=end)
             self.use.tell(QueueGap(self.queue, first, end))
 

@@ -1,0 +1,48 @@
+"""The broker sessions of one instance, one per broker."""
+
+from collections.abc import Callable
+
+from lockstep.client.broker_link import BrokerLink
+from lockstep.client.consumer.parties import GroupParty
+from lockstep.client.consumer.schedule import Proof
+from lockstep.client.consumer.session import BrokerSession
+from lockstep.runtime.host import Host
+
+
+class Sessions:
+    """The broker sessions of one instance, shared by its consumers, and the groups they serve."""
+
+    def __init__(self, host: Host, over: Callable[[], bool]) -> None:
+        """`over`: the instance is closed, and its connections with it."""
+        self._host = host
+        self._over = over
+        self._sessions: dict[str, BrokerSession] = {}
+        self._groups: dict[str, GroupParty] = {}
+
+    def enter(self, group: str, party: GroupParty) -> None:
+        self._groups[group] = party
+        for session in self._sessions.values():
+            session.go_on()
+
+    def leave(self, group: str) -> None:
+        """The group's queues are forsaken. With the last group the sessions end; one that still holds something tells the broker first."""
+        self._groups.pop(group, None)
+        for name, session in list(self._sessions.items()):
+            held = session.forsake(group)
+            if self._groups:
+                continue
+            if held:
+                session.retire(self._over)
+            elif not session.retiring:
+                session.close()
+                del self._sessions[name]
+
+    def proof_of(self, broker_name: str) -> Proof | None:
+        session = self._sessions.get(broker_name)
+        return None if session is None else session.proof
+
+    def of(self, link: BrokerLink) -> BrokerSession:
+        session = self._sessions.get(link.name)
+        if session is None or session.closed:
+            session = self._sessions[link.name] = BrokerSession(link, self._host, self._groups)
+        return session
