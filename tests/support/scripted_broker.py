@@ -317,6 +317,7 @@ class ScriptedBroker:
             lock.holder = None
             if item.offset is None:
                 lock.epoch += 1
+            self._end_polls(lambda header: (header.consumer_group, header.topic, header.queue_id) == key)
             if self.members.get(item.group):
                 self.push_free(*key)
         return SyncAnswer(Verdict.OK, item.epoch)
@@ -368,6 +369,8 @@ class ScriptedCluster:
     brokers: dict[str, ScriptedBroker]
     layouts: dict[str, TopicLayout]
     server: Server
+    ready: bool = True
+    """A broker has registered since the nameserver's start."""
 
     @property
     def nameserver(self) -> str:
@@ -392,6 +395,9 @@ async def scripted_cluster(*names: str, topics: dict[str, int] | None = None) ->
 
     def route(command: Command, endpoint: Endpoint) -> None:
         layout = cluster.layouts.get(from_plain(TopicHeader, command.fields).topic)
+        if not cluster.ready:
+            endpoint.send(command.reply(ResponseCode.ROUTE_NOT_READY, "no broker yet"))
+            return
         if layout is None:
             endpoint.send(command.reply(ResponseCode.TOPIC_NOT_EXIST, "no such topic"))
             return

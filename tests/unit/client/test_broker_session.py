@@ -416,6 +416,9 @@ async def test_what_an_unreachable_broker_still_holds_is_freed_when_it_comes_bac
             a.cut()
             await advance(2)
             assert a.locks[G, "orders", 0].holder is None
+            locks = len(a.lock_items())
+            await advance(25)
+            assert len(a.lock_items()) == locks
         await keeper.close()
 
 

@@ -20,7 +20,7 @@ from lockstep.client.consumer.sessions import Sessions
 from lockstep.client.consumer.worker import Consumption
 from lockstep.client.instance import ConsumerHooks, Instance
 from lockstep.protocol.bodies import ConsumerGroup, StartPolicy, Subscription
-from lockstep.protocol.errors import ConfigError, StateError, SubscriptionConflict
+from lockstep.protocol.errors import ConfigError, RouteNotReady, StateError, SubscriptionConflict
 from lockstep.protocol.names import check_group, check_topic
 from lockstep.protocol.tags import TagFilter
 from lockstep.runtime.daemon import Tasks
@@ -133,8 +133,8 @@ class PushConsumer:
             await instance.start()
             self._assemble(instance, self._listener)
             for topic in self._expressions:
-                if await instance.route(topic) is None:
-                    log.warning("topic.missing", group=self.group, topic=topic, then="consumption begins when it is created")
+                if not await _is_routed(instance, topic):
+                    log.warning("topic.missing", group=self.group, topic=topic, then="consumption begins when it is there")
             instance.register_consumer(self.group, self._contract, self._hooks())
             self._registered = True
             await self._join(instance)
@@ -357,3 +357,11 @@ class PushConsumer:
                 callback(event)
             except Exception:  # listener: a user's callback must not end consumption
                 log.exception("callback.failed", group=self.group, told=type(event).__name__)
+
+
+async def _is_routed(instance: Instance, topic: str) -> bool:
+    """False: there is no such topic, or the nameserver has not heard of any broker since it started. Asked again every second."""
+    try:
+        return await instance.route(topic) is not None
+    except RouteNotReady:
+        return False
