@@ -25,7 +25,16 @@ from lockstep.protocol.bodies import (
     TopicRoute,
 )
 from lockstep.protocol.codes import RequestCode
-from lockstep.protocol.errors import BrokerError, DuplicateClientId, StateError, SubscriptionConflict, TopicNotExist, TransportError
+from lockstep.protocol.errors import (
+    BrokerError,
+    DuplicateClientId,
+    LockstepError,
+    RemoteProtocolError,
+    StateError,
+    SubscriptionConflict,
+    TopicNotExist,
+    TransportError,
+)
 from lockstep.protocol.headers.clients import NotifyHeader, UnregisterClientHeader
 from lockstep.protocol.queue import TopicLayout
 from lockstep.runtime.daemon import Tasks
@@ -191,7 +200,7 @@ class Instance:
             except TopicNotExist:
                 if known is None:
                     return None
-            except (TransportError, BrokerError):
+            except (TransportError, BrokerError, RemoteProtocolError):
                 if known is None:
                     raise
         self._link_brokers()
@@ -225,8 +234,9 @@ class Instance:
     async def _route_loop(self) -> None:
         config, clock = self.config, self.host.clock
         while True:
+            interval_ms = config.route_refresh_spacing_ms if self._address_missing() else config.route_interval_ms
             try:
-                async with asyncio.timeout(config.route_interval_ms / 1000):
+                async with asyncio.timeout(interval_ms / 1000):
                     await self._refresh_wanted.wait()
             except TimeoutError:
                 pass
@@ -244,8 +254,10 @@ class Instance:
                 self._learn(await self.nameservers.route(topic))
             except TopicNotExist:
                 continue
-            except (TransportError, BrokerError) as error:
-                log.warning("route.unanswered", topic=topic, error=str(error))
+            except LockstepError as error:
+                # No nameserver answers, so the other topics would not be answered either.
+                log.warning("routes.unanswered", topic=topic, error=str(error))
+                return
 
     # ----------------------------------------------------------------------------------------------------------------- links
 
@@ -264,6 +276,12 @@ class Instance:
             for name in self.routes.brokers_of(topic):
                 if name not in self._links and self.routes.address(name) is not None:
                     self._links[name] = self._make_link(name)
+        if self._address_missing():
+            self.refresh_soon()
+
+    def _address_missing(self) -> bool:
+        """A nameserver that has just been started knows whole layouts, and not yet where each of their brokers is."""
+        return any(self.routes.address(name) is None for topic in self._topics for name in self.routes.brokers_of(topic))
 
     def _make_link(self, name: str) -> BrokerLink:
         hooks = LinkHooks(
@@ -345,8 +363,8 @@ class Instance:
                 continue
             try:
                 await link.beat()
-            except TransportError:
-                log.info("group.join_deferred", group=group, broker=link.name)
+            except (TransportError, RemoteProtocolError) as error:
+                log.info("group.join_deferred", group=group, broker=link.name, error=str(error))
             except BrokerError as error:
                 consumer.refusal = error
             if consumer.refusal is not None:
@@ -377,7 +395,7 @@ class Instance:
                 await link.beat()
             except BrokerError as error:
                 await self._heartbeat_refused(link, error)
-            except TransportError as error:
+            except (TransportError, RemoteProtocolError) as error:
                 log.warning("heartbeat.unanswered", broker=link.name, error=str(error))
 
     def _describe(self, link: BrokerLink) -> HeartbeatBody:
@@ -396,7 +414,8 @@ class Instance:
         log.error("heartbeat.refused", broker=link.name, error=str(error))
         named = [consumer for consumer in self._consumers.values() if consumer.everywhere or link.name in consumer.joined]
         if isinstance(error, SubscriptionConflict):
-            guilty = [consumer for consumer in named if f'"{consumer.group}"' in error.remark] if len(named) > 1 else named
+            # The remark begins with whose contract it is about.
+            guilty = [consumer for consumer in named if error.remark.startswith(f"group {consumer.group} ")] or named
         elif isinstance(error, DuplicateClientId):
             guilty = named
         else:

@@ -171,6 +171,18 @@ async def test_a_higher_layout_is_told_to_consumers_and_its_brokers_are_linked()
             assert [link.name for link in instance.links()] == ["a", "b"]
 
 
+async def test_a_broker_whose_address_no_nameserver_knows_yet_is_asked_for_until_it_is_known() -> None:
+    async with fake_cluster("a", "b", topics={"t": 1}) as cluster:
+        late = cluster.brokers.pop("b")
+        async with instance_of(cluster, config=InstanceConfig(route_refresh_spacing_ms=1)) as instance:
+            await linked(instance)
+            assert [link.name for link in instance.links()] == ["a"]
+            asked = cluster.asked
+            await until(lambda: cluster.asked > asked + 3)
+            cluster.brokers["b"] = late
+            await until(lambda: [link.name for link in instance.links() if link.up] == ["a", "b"])
+
+
 # ------------------------------------------------------------------------------------------------------------------------- links
 
 
@@ -268,7 +280,7 @@ async def test_a_join_that_is_refused_anywhere_leaves_those_it_joined_and_raises
         ears = Ears()
         instance.register_consumer("billing", billing, ears.hooks())
         await linked(instance)
-        cluster.brokers["b"].heartbeat_error = SubscriptionConflict('group "billing": subscriptions: a | b')
+        cluster.brokers["b"].heartbeat_error = SubscriptionConflict("group billing has another contract at b: subscriptions")
         with pytest.raises(SubscriptionConflict, match="billing"):
             await instance.join("billing")
         assert cluster.brokers["a"].left == ["billing"]
@@ -294,7 +306,9 @@ async def test_a_broker_that_is_away_hears_of_the_group_when_it_comes() -> None:
             assert cluster.brokers["a"].heartbeats[0].consumers == (billing(),)
 
 
-@pytest.mark.parametrize("error", [SubscriptionConflict('group "billing" differs'), DuplicateClientId("a living session has it")])
+@pytest.mark.parametrize(
+    "error", [SubscriptionConflict("group billing has another contract at a"), DuplicateClientId("a living session has it")]
+)
 async def test_a_running_member_that_is_refused_is_told_and_named_no_more(error: BrokerError) -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster, instance_of(cluster) as instance:
         ears = Ears()
@@ -317,7 +331,7 @@ async def test_of_several_groups_the_one_that_the_refusal_names_is_refused() -> 
         await linked(instance)
         await instance.join("billing")
         await instance.join("audit")
-        cluster.brokers["a"].heartbeat_error = SubscriptionConflict('group "audit" differs')
+        cluster.brokers["a"].heartbeat_error = SubscriptionConflict("group audit has another contract at a")
         await instance.heartbeat_now()
         assert (len(ears.refusals), len(others.refusals)) == (0, 1)
         cluster.brokers["a"].heartbeat_error = None

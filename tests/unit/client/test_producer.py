@@ -442,6 +442,52 @@ async def test_what_waits_behind_a_failed_send_of_its_key_fails_unsent_and_other
         assert broker.stored == [b"first", b"3"]
 
 
+async def test_what_waits_for_the_in_flight_limit_behind_a_failed_send_of_its_key_fails_too() -> None:
+    config = ProducerConfig(keyed_send_timeout_ms=150, attempt_timeout_ms=40, in_flight_count_max=1)
+    async with one_queue(config) as (broker, producer):
+        broker.script.extend([ignore] * 20)
+        first = asyncio.ensure_future(producer.send(message("1"), sharding_key="k"))
+        await until(lambda: len(broker.seen) > 1)
+        behind = asyncio.ensure_future(producer.send(message("2"), sharding_key="k"))
+        other = asyncio.ensure_future(producer.send(message("3"), sharding_key="other", timeout_ms=5_000))
+        await asyncio.wait([first])
+        broker.script.clear()
+        results = await asyncio.gather(first, behind, other, return_exceptions=True)
+        assert [type(result) for result in results] == [QueueUnavailable, PrecedingSendFailed, SendResult]
+        assert broker.stored == [b"first", b"3"]
+        assert (producer.in_flight_count, producer.in_flight_bytes) == (0, 0)
+
+
+async def test_selected_and_named_sends_of_a_queue_count_as_one_key() -> None:
+    config = ProducerConfig(keyed_send_timeout_ms=150, attempt_timeout_ms=40)
+    async with one_queue(config) as (broker, producer):
+        broker.script.extend([ignore] * 20)
+        first = asyncio.ensure_future(producer.send(message("1"), selector=lambda queues, message, arg: queues[0]))
+        await until(lambda: len(broker.seen) > 1)
+        behind = asyncio.ensure_future(producer.send(message("2"), queue=MessageQueue("t", "a", 0), timeout_ms=5_000))
+        keyed = asyncio.ensure_future(producer.send(message("3"), sharding_key="k", timeout_ms=5_000))
+        await asyncio.wait([first])
+        broker.script.clear()
+        results = await asyncio.gather(first, behind, keyed, return_exceptions=True)
+        assert [type(result) for result in results] == [QueueUnavailable, PrecedingSendFailed, SendResult]
+
+
+async def test_unkeyed_sends_that_wait_at_a_silent_queue_go_on_elsewhere_as_soon_as_they_can() -> None:
+    async with fake_cluster("a", "b", topics={"t": 1}) as cluster, producing(cluster, ProducerConfig(attempt_timeout_ms=40)) as producer:
+        await producer.send_batch([message("warm")])
+        await until(lambda: all(broker.heartbeats for broker in cluster.brokers.values()))
+        silent = cluster.brokers["a"]
+        silent.script.extend([ignore] * 1_000)
+        stuck = asyncio.ensure_future(producer.send(message("stuck"), queue=MessageQueue("t", "a", 0)))
+        await until(lambda: any(b"stuck" in one.bodies for one in silent.seen))
+        results = await sends(producer, [str(n) for n in range(10)])
+        assert {result.queue.broker_name for result in results if isinstance(result, SendResult)} == {"b"}
+        assert len(results) == 10
+        assert producer.possible_duplicates == 0
+        silent.script.clear()
+        assert (await stuck).queue.broker_name == "a"
+
+
 async def test_a_batch_tells_what_became_of_each_message() -> None:
     async with fake_cluster("a", topics={"t": 2}) as cluster, producing(cluster) as producer:
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from lockstep.client.errors import NotDurable
 from lockstep.client.instance import Instance, ProducerHooks
-from lockstep.client.producer.batch import Batch
+from lockstep.client.producer.batch import RECORD_OVERHEAD_BYTES, Batch, chunks, share_out
 from lockstep.client.producer.batcher import Parcel
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.client.producer.gate import Gate
@@ -24,8 +24,7 @@ from lockstep.protocol.queue import MessageQueue, TopicLayout
 from lockstep.runtime.host import Host
 
 DEFAULT_NAMESERVER = "127.0.0.1:9876"
-RECORD_OVERHEAD_BYTES = 384
-"""What a record has beside body and user properties, at most about: its fixed fields, topic, UNIQ_KEY, key. For the in-flight limit."""
+
 
 Require = Literal["stored", "durable"]
 
@@ -124,7 +123,7 @@ class Producer:
         *,
         sharding_key: str | None = None,
         selector: Selector | None = None,
-        arg: Any = None,
+        arg: object = None,
         queue: MessageQueue | None = None,
         timeout_ms: int | None = None,
         require: Require = "stored",
@@ -169,7 +168,7 @@ class Producer:
         sharding_key: str | None = None,
         sharding_keys: Sequence[str] | None = None,
         selector: Selector | None = None,
-        arg: Any = None,
+        arg: object = None,
         queue: MessageQueue | None = None,
         timeout_ms: int | None = None,
         require: Require = "stored",
@@ -183,7 +182,7 @@ class Producer:
             return []
         if sharding_keys is not None and (sharding_key is not None or len(sharding_keys) != len(messages)):
             raise LocalProtocolError(f"sharding_keys: give one for each of the {len(messages)} messages, and no sharding_key beside them")
-        ways = _ways(messages, sharding_key, sharding_keys, selector, arg, queue)
+        ways = share_out(messages, sharding_key, sharding_keys, selector, arg, queue)
         for name in dict.fromkeys([topic for topic, _ in ways]):
             if name not in self._topics:
                 await self._open(name)
@@ -207,7 +206,7 @@ class Producer:
         *,
         sharding_key: str | None = None,
         selector: Selector | None = None,
-        arg: Any = None,
+        arg: object = None,
         queue: MessageQueue | None = None,
     ) -> None:
         """Write one message and wait for nothing: no answer, no retry, no sequence; it may be lost, and may overtake sends in flight.
@@ -297,7 +296,7 @@ class Producer:
     ) -> None:
         """One way's messages, in parcels that fit a frame."""
         gate = self._gate
-        for begin, end, held_bytes in _chunks(messages, self.config):
+        for begin, end, held_bytes in chunks(messages, self.config):
             sender = way.sender(topic)
             if gate.shut:
                 sender = await self._wait(topic, way, sender, end - begin, held_bytes)
@@ -371,46 +370,6 @@ class Producer:
             if not layout.write_queues:
                 del self._topics[layout.topic]
             topic.adopt(layout)
-
-
-def _ways(
-    messages: Sequence[Message],
-    sharding_key: str | None,
-    sharding_keys: Sequence[str] | None,
-    selector: Selector | None,
-    arg: object,
-    queue: MessageQueue | None,
-) -> dict[tuple[str, object], tuple[Way, str | None, Sequence[int]]]:
-    """(topic, what they have in common) → way, sharding key and places of the messages that go together, in the order of the first."""
-    name = messages[0].topic
-    if sharding_keys is None and selector is None and all(message.topic == name for message in messages):
-        return {(name, None): (way_of(messages[0], sharding_key, None, None, queue), sharding_key, range(len(messages)))}
-    ways: dict[tuple[str, object], tuple[Way, str | None, list[int]]] = {}
-    for index, message in enumerate(messages):
-        key = sharding_key if sharding_keys is None else sharding_keys[index]
-        common = (message.topic, index if selector is not None else key)
-        found = ways.get(common)
-        if found is None:
-            ways[common] = (way_of(message, key, selector, arg, queue), key, [index])
-        else:
-            found[2].append(index)
-    return dict(ways)
-
-
-def _chunks(messages: Sequence[Message], config: ProducerConfig) -> list[tuple[int, int, int]]:
-    """(begin, end, bytes held) of runs of messages that fit a frame."""
-    sizes = [len(message.body) + len(message.stored_properties) + RECORD_OVERHEAD_BYTES for message in messages]
-    total = sum(sizes)
-    if len(messages) <= config.batch_count_max and total <= config.batch_bytes_max:
-        return [(0, len(messages), total)]
-    chunks, begin, held_bytes = [], 0, 0
-    for index, size in enumerate(sizes):
-        if index > begin and (held_bytes + size > config.batch_bytes_max or index - begin >= config.batch_count_max):
-            chunks.append((begin, index, held_bytes))
-            begin, held_bytes = index, 0
-        held_bytes += size
-    chunks.append((begin, len(messages), held_bytes))
-    return chunks
 
 
 def _withdraw(parcels: Sequence[Parcel]) -> None:

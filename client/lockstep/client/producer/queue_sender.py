@@ -335,11 +335,12 @@ class QueueSender:
         """An unkeyed frame goes to another broker; if it may be stored here, that is counted."""
         self._unseal(frame)
         self._strike()
-        living = self._living(frame)
+        living = [parcel for parcel in frame.parcels if not parcel.future.done()]
         if frame.unknown:
             count = sum([parcel.count for parcel in living])
             self._topic.count_possible_duplicates(count)
             log.warning("frame.moved", queue=str(self.queue), possible_duplicates=count, error=str(frame.error))
+        self._topic.end([parcel for parcel in frame.parcels if parcel.future.done()])
         self._topic.move(living, self)
 
     def _fail(self, frame: Frame) -> None:
@@ -347,22 +348,22 @@ class QueueSender:
         self._unseal(frame)
         if frame.unknown:
             self._strike()
-        living = self._living(frame)
-        log.warning("frame.failed", queue=str(self.queue), count=len(living), outcome=frame.outcome.value, error=str(frame.error))
-        for parcel in living:
-            parcel.future.set_exception(error_of(parcel, self.queue, frame.outcome, frame.error, connected=self.up))
-        self._topic.end(living)
-        self._fail_behind(frame.parcels)
+        log.warning("frame.failed", queue=str(self.queue), count=frame.sealed.count, outcome=frame.outcome.value, error=str(frame.error))
+        self._fail_parcels(frame.parcels, frame.outcome, frame.error)
 
     def _fail_expired(self, now_ms: int) -> None:
         """What waited here until its deadline was never written."""
         expired = self._batcher.take_expired(now_ms)
-        cause = None if self._frame is None else self._frame.error
-        for parcel in expired:
+        if expired:
+            self._fail_parcels(expired, Outcome.NOT_STORED, None if self._frame is None else self._frame.error)
+
+    def _fail_parcels(self, parcels: list[Parcel], outcome: Outcome, cause: Exception | None) -> None:
+        for parcel in parcels:
             if not parcel.future.done():
-                parcel.future.set_exception(error_of(parcel, self.queue, Outcome.NOT_STORED, cause, connected=self.up))
-        self._topic.end(expired)
-        self._fail_behind(expired)
+                parcel.future.set_exception(error_of(parcel, self.queue, outcome, cause, connected=self.up))
+        # Before `end` lets in who waits for the in-flight limit: that may be somebody behind.
+        self._fail_behind(parcels)
+        self._topic.end(parcels)
 
     def _fail_behind(self, failed: Iterable[Parcel]) -> None:
         keys = dict.fromkeys(parcel.key for parcel in failed if parcel.key is not None)
@@ -386,11 +387,6 @@ class QueueSender:
         else:
             self._sequencer.withdraw(frame.sealed)
         self._frame = None
-
-    def _living(self, frame: Frame) -> list[Parcel]:
-        """The frame's parcels without those whose send was cancelled; these end here."""
-        self._topic.end([parcel for parcel in frame.parcels if parcel.future.done()])
-        return [parcel for parcel in frame.parcels if not parcel.future.done()]
 
     def _set_stalled(self, stalled: bool) -> None:
         if self.stalled != stalled:

@@ -7,14 +7,13 @@ unkeyed    round robin over the writable queues of the brokers that live
 
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.message import Message
 from lockstep.protocol.queue import MessageQueue, TopicLayout
 
-Selector = Callable[[Sequence[MessageQueue], Message, Any], MessageQueue]
-"""`(queues, message, arg) -> queue`: must answer one of `queues` (the layout's, in its order)."""
+Selector = Callable[..., MessageQueue]
+"""`(queues: Sequence[MessageQueue], message: Message, arg) -> MessageQueue`: must answer one of `queues` (the layout's, in its order)."""
 
 
 def number_of_key(sharding_key: str, queue_count: int) -> int:
