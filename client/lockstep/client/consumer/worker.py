@@ -219,7 +219,7 @@ class QueueWorker:
             self.use.tell(QueueGap(self.queue, first, end))
 
     def fenced(self, holding: Holding) -> None:
-        """A pull of this holding was answered STALE_EPOCH. After a release that is what its freeing does: the release's answer says more."""
+        """A pull of this holding was answered STALE_EPOCH. After a release its freeing does that, and the release's answer says more."""
         if self.own.state in (State.RELEASED, State.UNSURE):
             return
         if self.own.stale(holding.epoch):
