@@ -106,6 +106,18 @@ async def test_a_topic_created_after_the_start_is_consumed() -> None:
         await stopped(consumer)
 
 
+async def test_a_start_before_any_broker_has_registered_consumes_when_one_has() -> None:
+    """Everything may be started at once, in any order."""
+    async with scripted_cluster(topics={"orders": 1}) as cluster:
+        cluster.ready = False
+        handled = Handled()
+        async with consuming(cluster, handled):
+            cluster.ready = True
+            cluster["a"].store("orders", 0, [b"x"])
+            await advance(2.5)
+            assert handled.bodies == [b"x"]
+
+
 async def test_only_matching_tags_are_handed_over_and_progress_moves_over_the_rest() -> None:
     async with scripted_cluster() as cluster:
         a, handled = cluster["a"], Handled()
