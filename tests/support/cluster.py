@@ -5,17 +5,55 @@ import json
 import os
 import signal
 import sys
+import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from lockstep.admin.demo.proof import Deed, Told, Verdict, parse_deed, prove
 from lockstep.admin.processes import Process
 from lockstep.runtime.daemon import Tasks
+from support.accepted import Accepted, accepted_twice, parse_accepted
 
-SUPPORT = Path(__file__).parent
+T = TypeVar("T")
+Report = Callable[[str], None]
+"""Notes what was measured; told at the end of the run (tests/e2e/conftest.py)."""
+
+TESTS = Path(__file__).resolve().parents[1]
+QUICK = ("--disconnect-grace-ms", "1000", "--session-timeout-ms", "2000")
+"""Broker options that make faults end early."""
+LOOK_S = 0.02
+"""Between two looks at what other processes have written."""
+WAIT_S = 60.0
+"""How long anything that must happen may take on a busy machine. What it should take is measured and reported, not asserted."""
+
+
+def now_us() -> int:
+    """The clock of the workers' lines."""
+    return time.monotonic_ns() // 1000
+
+
+class Lines(Generic[T]):
+    """What is in the files of one ending so far; each complete line is parsed once."""
+
+    def __init__(self, folder: Path, ending: str, parse: Callable[[str], T]) -> None:
+        self._folder = folder
+        self._ending = ending
+        self._parse = parse
+        self._positions: dict[Path, int] = {}
+        self._found: list[T] = []
+
+    def all(self) -> list[T]:
+        for path in sorted(self._folder.glob(f"*.{self._ending}")):
+            with path.open("rb") as file:
+                file.seek(self._positions.get(path, 0))
+                data = file.read()
+            complete = data[: data.rfind(b"\n") + 1]
+            self._positions[path] = self._positions.get(path, 0) + len(complete)
+            self._found += [self._parse(line) for line in complete.decode().splitlines()]
+        return self._found
 
 
 class Cluster:
@@ -23,12 +61,15 @@ class Cluster:
 
     def __init__(self, folder: Path, tasks: Tasks) -> None:
         self.folder = folder
-        self.tasks = tasks
         self.processes: dict[str, Process] = {}
         self.addresses: dict[str, str] = {}
-        self._commands: dict[str, tuple[list[str], str]] = {}
-        self._runs: Counter[str] = Counter()
         self.told: dict[int, Told] = {}
+        self._tasks = tasks
+        self._commands: dict[str, tuple[list[str], str]] = {}
+        self._options: dict[str, tuple[str, ...]] = {}
+        self._runs: Counter[str] = Counter()
+        self._deeds = Lines(folder, "deeds", parse_deed)
+        self._accepted = Lines(folder, "accepted", parse_accepted)
 
     # -------------------------------------------------------------------------------------------------------------- processes
 
@@ -36,30 +77,41 @@ class Cluster:
         """Runs this Python with `arguments`; waits for the event `ready`."""
         self._commands[name] = (arguments, ready)
         self._runs[name] += 1
-        process = await Process.start(name, arguments, log=self.folder / f"{name}-{self._runs[name]}.log", tasks=self.tasks)
+        log = self.folder / f"{name}-{self._runs[name]}.log"
+        environment = {"PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])}
+        process = await Process.start(name, arguments, log=log, tasks=self._tasks, environment=environment)
         self.processes[name] = process
         if ready:
             await process.event(ready)
         return process
 
-    async def restart(self, name: str) -> Process:
-        """Starts it again with the arguments it had; servers come back on the port they had."""
-        arguments, ready = self._commands[name]
-        return await self.start(name, arguments, ready)
+    async def restart(self, *names: str, beside: "Coroutine[Any, Any, Process] | None" = None) -> int:
+        """Starts them again at once, as they were; servers come back on the port they had. When all had been started, in µs."""
+        starting = [self.start(name, *self._commands[name]) for name in names]
+        began = now_us()
+        await asyncio.gather(*starting, *([] if beside is None else [beside]))
+        return began
 
     async def kill(self, *names: str) -> None:
-        for name in names:
-            self.processes[name].signal(signal.SIGKILL)
+        """kill -9, all before any is reaped."""
+        self.signal(signal.SIGKILL, *names)
         await asyncio.gather(*(self.processes[name].wait() for name in names))
 
-    async def stop(self, *names: str) -> list[int]:
-        return list(await asyncio.gather(*(self.processes[name].stop() for name in names)))
+    async def stop(self, *names: str) -> None:
+        """SIGTERM; each ends with exit code 0."""
+        codes = await asyncio.gather(*(self.processes[name].stop() for name in names))
+        assert not any(codes), (dict(zip(names, codes, strict=True)), self.last_words())
+
+    def signal(self, number: signal.Signals, *names: str) -> int:
+        """When it was sent, in µs."""
+        sent = now_us()
+        for name in names:
+            self.processes[name].signal(number)
+        return sent
 
     async def close(self) -> None:
-        for process in self.processes.values():
-            process.signal(signal.SIGCONT)
-            process.signal(signal.SIGKILL)
-        await asyncio.gather(*(process.wait() for process in self.processes.values()))
+        self.signal(signal.SIGCONT, *self.processes)
+        await self.kill(*self.processes)
 
     async def nameserver(self, name: str = "nameserver", listen: str = "127.0.0.1:0") -> str:
         process = await self.start(name, ["-m", "lockstep.nameserver", "--listen", listen])
@@ -72,107 +124,178 @@ class Cluster:
     def nameservers(self) -> str:
         return ";".join(address for name, address in self.addresses.items() if name.startswith("nameserver"))
 
-    def broker_command(self, name: str, listen: str, *options: str) -> list[str]:
+    async def broker(self, name: str, *options: str, listen: str = "127.0.0.1:0") -> str:
+        """Starts it; started again under its name it keeps its store and, where none are given, its options."""
+        options = self._options[name] = options or self._options.get(name, QUICK)
+        process = await self.start(name, self._broker_command(name, listen, options))
+        address = str((await process.event("broker.started"))["address"])
+        self.addresses[name] = address
+        self._commands[name] = (self._broker_command(name, address, options), "broker.started")
+        return address
+
+    def _broker_command(self, name: str, listen: str, options: Iterable[str]) -> list[str]:
         store = str(self.folder / f"store-{name}")
         return ["-m", "lockstep.broker", "--name", name, "--listen", listen, "--nameserver", self.nameservers, "--store", store, *options]
 
-    async def broker(self, name: str, *options: str, listen: str = "127.0.0.1:0") -> str:
-        process = await self.start(name, self.broker_command(name, listen, *options))
-        address = str((await process.event("broker.started"))["address"])
-        self.addresses[name] = address
-        self._commands[name] = (self.broker_command(name, address, *options), "broker.started")
-        return address
+    async def servers(self, *options: str, queues: int = 4, brokers: Iterable[str] = ("broker-a", "broker-b")) -> None:
+        """A nameserver, brokers (`options`, else QUICK) and the topic `orders` with so many queues on each."""
+        await self.nameserver()
+        await asyncio.gather(*(self.broker(name, *options) for name in brokers))
+        await self.command("topic", "create", "orders", "--queues", str(queues))
+
+    async def consumer(self, name: str, *options: str) -> Process:
+        files = ["--file", str(self.folder / f"{name}.deeds"), "--accepted", str(self.folder / f"{name}.accepted")]
+        command = ["-m", "support.worker_consumer", "--nameserver", self.nameservers, "--name", name, *files, *options]
+        return await self.start(name, command, "worker.ready")
+
+    async def producer(self, name: str = "producer", *options: str) -> Process:
+        command = ["-m", "support.worker_producer", "--nameserver", self.nameservers, "--file", str(self.folder / f"{name}.acks"), *options]
+        return await self.start(name, command, "worker.ready")
 
     async def command(self, *arguments: str, code: int = 0) -> str:
-        """Runs `lockstep …` to its end; its standard output."""
+        """Runs `lockstep …` to its end; its standard output, or for another exit code its standard error."""
         child = await asyncio.create_subprocess_exec(
             *[sys.executable, "-m", "lockstep.admin.cli", *arguments],
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             env={**os.environ, "LOCKSTEP_NAMESERVER": self.nameservers, "NO_COLOR": "1", "COLUMNS": "200"},
         )
-        out, error = await asyncio.wait_for(child.communicate(), 30)
+        out, error = await asyncio.wait_for(child.communicate(), WAIT_S)
         assert child.returncode == code, (arguments, child.returncode, out.decode(), error.decode())
         return out.decode() if code == 0 else error.decode()
 
-    async def topic(self, name: str = "orders", queues: int = 4) -> None:
-        await self.command("topic", "create", name, "--queues", str(queues))
+    # ---------------------------------------------------------------------------------------------------------- what was told
 
-    async def consumer(self, name: str, *options: str) -> Process:
-        file = str(self.folder / f"{name}.deeds")
-        return await self.start(
-            name,
-            [str(SUPPORT / "worker_consumer.py"), "--nameserver", self.nameservers, "--name", name, "--file", file, *options],
-            "consumer.started",
-        )
-
-    async def producer(self, name: str, *options: str) -> Process:
-        file = str(self.folder / f"{name}.acks")
-        return await self.start(
-            name, [str(SUPPORT / "worker_producer.py"), "--nameserver", self.nameservers, "--file", file, *options], "producer.started"
-        )
-
-    async def finish_producer(self, name: str, *, stop: bool = True) -> dict[str, Any]:
-        """What it told of its keys; kept for the proof."""
+    async def finish_producer(self, name: str = "producer", *, ordered: bool = True) -> dict[str, Any]:
+        """Stops it; what it told of its keys is kept for the proof of their order."""
         process = self.processes[name]
-        if stop:
-            process.signal(signal.SIGTERM)
-        finished = await process.event("producer.finished", timeout_s=60)
+        process.signal(signal.SIGTERM)
+        finished = await process.event("worker.finished", timeout_s=WAIT_S)
         await process.wait()
-        for key, (acknowledged, tried) in finished["told"].items():
-            self.told[int(key)] = Told(acknowledged, tried)
+        if ordered:
+            self.told.update({int(key): Told(acknowledged, tried) for key, (acknowledged, tried) in finished["told"].items()})
         return finished
 
-    # ------------------------------------------------------------------------------------------------------------------ truth
+    def bury_producer(self, name: str = "producer") -> None:
+        """It was killed: what its file says is acknowledged, and one more of each key may have been tried."""
+        for key, step, _, _ in self.acks(name):
+            self.told[key] = Told(step + 1, step + 2)
 
-    def deeds(self) -> list[Deed]:
-        lines: list[Deed] = []
-        for path in sorted(self.folder.glob("*.deeds")):
-            data = path.read_bytes()
-            lines += [parse_deed(line) for line in data[: data.rfind(b"\n") + 1].decode().splitlines()]
-        return lines
+    def acks(self, name: str = "producer") -> list[tuple[int, int, str, int]]:
+        """(key, step, queue, offset) of each acknowledged send."""
+        data = (self.folder / f"{name}.acks").read_text()
+        return [(key, step, queue, offset) for key, step, queue, offset in map(json.loads, data[: data.rfind("\n") + 1].splitlines())]
 
-    def acknowledged(self) -> int:
-        return sum(told.acknowledged for told in self.told.values())
+    def told_queues(self, name: str = "producer") -> set[str]:
+        """The queues in which something was stored."""
+        return {queue for _, _, queue, _ in self.acks(name)}
 
-    async def until(self, what: str, true: Callable[[], bool], *, timeout_s: float = 60.0) -> None:
-        """Waits until it is true, looking at files that other processes write."""
+    # ----------------------------------------------------------------------------------------------------- what was consumed
+
+    def deeds(self, topic: str = "orders") -> list[Deed]:
+        return [deed for deed in self._deeds.all() if deed.queue.startswith(f"{topic}@")]
+
+    def accepted(self, *, after_us: int = 0) -> list[Accepted]:
+        """Commits that were answered OK since then."""
+        return [each for each in self._accepted.all() if each.at_us > after_us]
+
+    def heard(self, name: str, event: str, *, after_us: int = 0, **facts: Any) -> list[dict[str, Any]]:
+        """What one process has said, those with these facts."""
+        said = [each for each in self.processes[name].events if each["event"] == event and each.get("at_us", 0) >= after_us]
+        return [each for each in said if all(each.get(fact) == value for fact, value in facts.items())]
+
+    def held(self, name: str) -> dict[str, int]:
+        """Queue → epoch, as the consumer's own events say."""
+        held: dict[str, int] = {}
+        for event in self.processes[name].events:
+            if event["event"] == "consumer.QueueAssigned":
+                held[event["queue"]] = event["epoch"]
+            elif event["event"] == "consumer.QueueRevoked" and held.get(event["queue"]) == event["epoch"]:
+                del held[event["queue"]]
+        return held
+
+    async def group(self, name: str = "billing") -> dict[str, Any]:
+        """`lockstep group show NAME --json`."""
+        shown: dict[str, Any] = json.loads(await self.command("group", "show", name, "--json"))
+        return shown
+
+    async def epochs(self, name: str = "billing") -> dict[str, str]:
+        """Queue → epoch, as the brokers say."""
+        return {f"{line['topic']}@{line['broker']}:{line['queue_id']}": line["epoch"] for line in (await self.group(name))["queues"]}
+
+    # ----------------------------------------------------------------------------------------------------------------- waiting
+
+    async def until(self, what: str, true: Callable[[], object], *, timeout_s: float = WAIT_S) -> None:
+        """Waits until it is true, looking at what other processes write."""
         try:
             async with asyncio.timeout(timeout_s):
-                while not true():
-                    await asyncio.sleep(0.02)
+                while not true():  # noqa: ASYNC110
+                    await asyncio.sleep(LOOK_S)
         except TimeoutError:
             raise AssertionError(f"not within {timeout_s:.0f} s: {what}\n{self.last_words()}") from None
 
-    async def until_handled(self, count: int, *, timeout_s: float = 60.0) -> None:
-        """Waits for that many deeds in all."""
-        await self.until(f"{count} deeds (have {len(self.deeds())})", lambda: len(self.deeds()) >= count, timeout_s=timeout_s)
+    async def until_heard(self, name: str, event: str, **facts: Any) -> dict[str, Any]:
+        """The first such event of the process."""
+        await self.until(f"{name} says {event} {facts}", lambda: self.heard(name, event, **facts))
+        return self.heard(name, event, **facts)[0]
 
-    async def until_done(self, *, timeout_s: float = 60.0) -> None:
+    async def until_handled(self, count: int) -> None:
+        """Waits for that many deeds more."""
+        goal = len(self.deeds()) + count
+        await self.until(f"{goal} deeds", lambda: len(self.deeds()) >= goal)
+
+    async def until_held(self, count: int, *names: str) -> None:
+        """Waits until the consumers share that many queues, none without one."""
+
+        def shared() -> bool:
+            held = [self.held(name) for name in names]
+            return all(held) and sum(map(len, held)) == count == len({queue for each in held for queue in each})
+
+        await self.until(f"{names} share {count} queues", shared)
+
+    async def until_accepted(self, queues: Iterable[str], *, after_us: int, then_us: int | None = None) -> dict[str, float]:
+        """Waits until each queue has a commit that was answered OK after `after_us`. Queue → seconds from `then_us` to the first one."""
+        wanted = set(queues)
+        await self.until(
+            f"an accepted result on each of {sorted(wanted)}",
+            lambda: wanted <= {each.queue for each in self.accepted(after_us=after_us)},
+        )
+        first: dict[str, int] = {}
+        for each in self.accepted(after_us=after_us):
+            first[each.queue] = min(each.at_us, first.get(each.queue, each.at_us))
+        base_us = after_us if then_us is None else then_us
+        return {queue: (first[queue] - base_us) / 1e6 for queue in sorted(wanted)}
+
+    async def until_done(self) -> None:
         """Waits until every acknowledged event was handled at least once."""
+        missing = {(key, step) for key, told in self.told.items() for step in range(told.acknowledged)}
 
         def done() -> bool:
-            return {(d.order, d.step) for d in self.deeds()} >= {(k, s) for k, told in self.told.items() for s in range(told.acknowledged)}
+            missing.difference_update((deed.order, deed.step) for deed in self.deeds())
+            return not missing
 
-        await self.until("every acknowledged event is handled", done, timeout_s=timeout_s)
+        await self.until("every acknowledged event is handled", done)
 
-    def verdict(self) -> Verdict:
-        return prove(self.deeds(), self.told)
+    async def prove(self, *consumers: str) -> Verdict:
+        """Everything acknowledged is handled, order held, no offset was accepted twice. Stops the consumers for their last commits."""
+        await self.until_done()
+        await self.stop(*consumers)
+        verdict = prove(self.deeds(), self.told)
+        assert verdict.holds, (verdict.faults[:10], self.last_words())
+        assert accepted_twice(self.accepted()) == []
+        return verdict
 
     def last_words(self) -> str:
-        return "\n".join(f"--- {name}: {process.last_words()[-600:]}" for name, process in self.processes.items())
-
-    def acks(self) -> list[tuple[int, int, str, int]]:
-        return [tuple(json.loads(line)) for path in self.folder.glob("*.acks") for line in path.read_text().splitlines()]
+        return "\n".join(f"--- {name}: {process.events[-3:]} {process.last_words()[-600:]}" for name, process in self.processes.items())
 
 
 @asynccontextmanager
-async def cluster(folder: Path) -> AsyncIterator[Cluster]:
+async def running_cluster(folder: Path) -> AsyncIterator[Cluster]:
     """An empty cluster; all its processes are gone afterwards."""
     tasks = Tasks()
-    it = Cluster(folder, tasks)
+    made = Cluster(folder, tasks)
     try:
-        yield it
+        yield made
     finally:
-        await it.close()
+        await made.close()
         await tasks.cancel_all()

@@ -1,11 +1,14 @@
-"""An ordered consumer process for tests. Appends a Deed for each event handled; prints what the consumer tells; can be told to misbehave.
+"""An ordered consumer process for tests. Appends a Deed for each event handled and an Accepted for each commit that was answered OK;
+prints what the consumer tells and logs, as JSON lines; misbehaves when told.
 
---trouble KIND:QUEUE_ID:OFFSET:SECONDS does that once, at that message of that queue id (of any broker):
-    raise, none, wrong       the listener fails SECONDS times (attempts), then handles the message
-    loop                     blocks the event loop
-    thread                   blocks in a plain listener's thread (with --plain)
-    deaf                     swallows cancellation and goes on
-    wait                     awaits
+SIGTERM  leave and end
+SIGUSR1  misbehave once, at the next message: `--trouble KIND:AMOUNT` (with --everywhere: once at the next message of each queue)
+SIGUSR2  say what is held
+
+    raise, none, wrong   the listener fails AMOUNT times at that message, then handles it
+    loop                 blocks the event loop for AMOUNT seconds (with --plain: the listener's thread)
+    deaf                 swallows cancellation and goes on for AMOUNT seconds
+    wait                 awaits AMOUNT seconds
 """
 
 import argparse
@@ -14,37 +17,67 @@ import dataclasses
 import json
 import os
 import signal
+import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from lockstep.admin.demo.proof import Deed
-from lockstep.client import ConsumeOrderlyStatus, MessageExt, OrderlyContext, PushConsumer
+from lockstep.client import Backoff, ConsumeOrderlyStatus, MessageExt, OrderedRetry, OrderlyContext, PushConsumer, TransportError
+from lockstep.client.consumer.ownership import QueueOwnership, Sent
+from lockstep.runtime.log import configure
+from support.accepted import Accepted
+
+AGAIN_S = 0.1
 
 
 def say(event: str, **facts: Any) -> None:
-    print(json.dumps({"event": event, "at_us": time.monotonic_ns() // 1000, **facts}), flush=True)
+    sys.stdout.write(json.dumps({"event": event, "at_us": now_us(), **facts}) + "\n")
+    sys.stdout.flush()
+
+
+def now_us() -> int:
+    return time.monotonic_ns() // 1000
+
+
+class Trouble:
+    """Which call goes wrong, and how."""
+
+    def __init__(self, asked: str | None, everywhere: bool) -> None:
+        kind, amount = (asked or "none:0").split(":")
+        self.kind, self.amount = kind, float(amount)
+        self._everywhere = everywhere
+        self._armed = False
+        self._places: dict[str, int] = {}
+        self._met: dict[str, int] = {}
+
+    def arm(self) -> None:
+        self._armed = True
+
+    def at(self, message: MessageExt, context: OrderlyContext) -> str:
+        """What goes wrong in this call, "" for nothing."""
+        queue = str(context.queue)
+        if self._armed and (self._everywhere or not self._places):
+            self._places.setdefault(queue, message.queue_offset)
+        if self._places.get(queue) != message.queue_offset:
+            return ""
+        met = self._met[queue] = self._met.get(queue, 0) + 1
+        if met > (self.amount if self.kind in ("raise", "none", "wrong") else 1):
+            return ""
+        say("trouble.begun", kind=self.kind, attempt=context.attempt, **place(message, context))
+        return self.kind
+
+
+def place(message: MessageExt, context: OrderlyContext) -> dict[str, Any]:
+    return {"queue": str(context.queue), "offset": message.queue_offset, "epoch": context.fence.epoch}
 
 
 class Worker:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
+        self.trouble = Trouble(options.trouble, options.everywhere)
         self.file = os.open(options.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        kind, queue_id, offset, amount = (options.trouble or "no:0:-1:0").split(":")
-        self.kind, self.place, self.amount = kind, (int(queue_id), int(offset)), float(amount)
-        self.met = 0
-
-    def trouble(self, message: MessageExt) -> str:
-        """What goes wrong at this message, "" for nothing."""
-        if self.kind == "no" or (message.queue_id, message.queue_offset) != self.place:
-            return ""
-        self.met += 1
-        times = self.amount if self.kind in ("raise", "none", "wrong") else 1
-        if self.met > times:
-            return ""
-        say("trouble.begun", kind=self.kind, attempt=self.met)
-        return self.kind
 
     def write(self, message: MessageExt, context: OrderlyContext, begun_us: int) -> None:
         event = json.loads(message.body)
@@ -56,14 +89,15 @@ class Worker:
             context.fence.epoch,
             message.queue_offset,
             begun_us,
-            time.monotonic_ns() // 1000,
+            now_us(),
         )
         os.write(self.file, (deed.line() + "\n").encode())
 
     async def handle(self, messages: Sequence[MessageExt], context: OrderlyContext) -> Any:
         for message in messages:
-            begun_us = time.monotonic_ns() // 1000
-            match self.trouble(message):
+            begun_us = now_us()
+            kind = self.trouble.at(message, context)
+            match kind:
                 case "raise":
                     raise RuntimeError("as told")
                 case "none":
@@ -71,25 +105,26 @@ class Worker:
                 case "wrong":
                     return "SUCCESS"
                 case "loop":
-                    time.sleep(self.amount)  # noqa: ASYNC251
-                    say("trouble.ended", cancelled=context.cancelled.is_set())
+                    time.sleep(self.trouble.amount)  # noqa: ASYNC251
                 case "deaf":
-                    await deaf_sleep(self.amount)
-                    say("trouble.ended", cancelled=context.cancelled.is_set())
+                    await deaf_sleep(self.trouble.amount)
                 case "wait":
-                    await asyncio.sleep(self.amount)
-                    say("trouble.ended", cancelled=context.cancelled.is_set())
+                    await asyncio.sleep(self.trouble.amount)
                 case _:
                     await asyncio.sleep(self.options.work_ms / 1000)
+            if kind:
+                say("trouble.ended", cancelled=context.cancelled.is_set(), **place(message, context))
             self.write(message, context, begun_us)
         return ConsumeOrderlyStatus.SUCCESS
 
     def handle_plainly(self, messages: Sequence[MessageExt], context: OrderlyContext) -> Any:
         for message in messages:
-            begun_us = time.monotonic_ns() // 1000
-            if self.trouble(message):
-                time.sleep(self.amount)  # noqa: ASYNC251
-                say("trouble.ended", cancelled=context.cancelled.is_set(), thread=threading.current_thread().name)
+            begun_us = now_us()
+            if self.trouble.at(message, context):
+                time.sleep(self.trouble.amount)
+                say(
+                    "trouble.ended", cancelled=context.cancelled.is_set(), thread=threading.current_thread().name, **place(message, context)
+                )
             else:
                 time.sleep(self.options.work_ms / 1000)
             self.write(message, context, begun_us)
@@ -105,9 +140,41 @@ async def deaf_sleep(seconds: float) -> None:
             continue
 
 
-async def main() -> None:
-    options = parser().parse_args()
-    worker = Worker(options)
+def record_accepted(name: str, path: str) -> None:
+    """From now on each answer that moves a committed offset is a line in the file."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    settle = QueueOwnership._settle
+
+    def settle_and_record(own: QueueOwnership, sent: Sent) -> None:
+        before = own.settled_offset
+        settle(own, sent)
+        if own.settled_offset > before:
+            accepted = Accepted(name, str(own.queue), own.epoch, before, own.settled_offset, now_us())
+            os.write(file, (accepted.line() + "\n").encode())
+
+    QueueOwnership._settle = settle_and_record  # type: ignore[method-assign]
+
+
+def say_held(consumer: PushConsumer) -> None:
+    """Counts, bytes and spans, which `health()` does not tell in full."""
+    membership = consumer._membership
+    held = [(worker, worker.holding.messages) for worker in (membership.workers if membership else []) if worker.holding]
+    say(
+        "consumer.held",
+        queues={
+            str(worker.queue): {
+                "state": worker.own.state.value,
+                "count": m.count,
+                "bytes": m.size_bytes,
+                "span": m.span,
+                "next": m.next_offset,
+            }
+            for worker, m in held
+        },
+    )
+
+
+def make(options: argparse.Namespace, worker: Worker) -> PushConsumer:
     consumer = PushConsumer(
         options.group,
         nameserver=options.nameserver,
@@ -116,8 +183,12 @@ async def main() -> None:
         stop_timeout_ms=options.stop_ms,
         commit=options.commit,
         suspend_current_queue_time_ms=options.suspend_ms,
+        retry=OrderedRetry(backoff=Backoff(first_ms=options.backoff_ms, factor=1.0)),
+        queue_count_max=options.count_max,
+        queue_bytes_max=options.bytes_max,
+        queue_span_max=options.span_max,
     )
-    consumer.subscribe(options.topic)
+    consumer.subscribe(options.topic, options.tags)
     consumer.orderly(worker.handle_plainly if options.plain else worker.handle)
 
     @consumer.on_event
@@ -127,30 +198,63 @@ async def main() -> None:
         }
         say(f"consumer.{type(event).__name__}", **facts)
 
+    return consumer
+
+
+async def started(make_one: Callable[[], PushConsumer]) -> PushConsumer:
+    """A supervisor starts a program again that ended because no nameserver was there; this does not take a process each time."""
+    while True:
+        consumer = make_one()
+        try:
+            return await consumer.start()
+        except TransportError as error:
+            say("worker.again", error=str(error))
+            await asyncio.sleep(AGAIN_S)
+
+
+async def main() -> None:
+    options = parser().parse_args()
+    configure("info")
+    record_accepted(options.name, options.accepted)
+    worker = Worker(options)
     stopped = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
-    async with consumer:
-        say("consumer.started")
-        await stopped.wait()
-        say("consumer.stopping")
-    say("consumer.stopped")
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, stopped.set)
+    loop.add_signal_handler(signal.SIGUSR1, worker.trouble.arm)
+    if options.armed:
+        worker.trouble.arm()
+    consumer = await started(lambda: make(options, worker))
+    loop.add_signal_handler(signal.SIGUSR2, say_held, consumer)
+    say("worker.ready")
+    await stopped.wait()
+    say("worker.stopping")
+    await consumer.stop()
+    say("worker.stopped")
 
 
 def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser()
     options.add_argument("--nameserver", required=True)
     options.add_argument("--topic", default="orders")
+    options.add_argument("--tags", default="*")
     options.add_argument("--group", default="billing")
     options.add_argument("--name", required=True)
     options.add_argument("--file", required=True)
+    options.add_argument("--accepted", required=True)
     options.add_argument("--work-ms", type=float, default=1.0)
     options.add_argument("--batch", type=int, default=1)
     options.add_argument("--drain-ms", type=int, default=30_000)
     options.add_argument("--stop-ms", type=int, default=8_000)
     options.add_argument("--suspend-ms", type=int, default=1_000)
+    options.add_argument("--backoff-ms", type=int, default=100)
     options.add_argument("--commit", default="interval")
+    options.add_argument("--count-max", type=int, default=1_000)
+    options.add_argument("--bytes-max", type=int, default=100 << 20)
+    options.add_argument("--span-max", type=int, default=2_000)
     options.add_argument("--plain", action="store_true")
     options.add_argument("--trouble")
+    options.add_argument("--everywhere", action="store_true")
+    options.add_argument("--armed", action="store_true")
     return options
 
 

@@ -1,7 +1,7 @@
-"""A producer process for tests: sends numbered events of some keys, each key's one after the other, until it is told to stop.
+"""A producer process for tests: numbered events of some keys, each key's one after the other, until it is told to stop (SIGTERM).
 
-Before a send it prints nothing; after an answer it appends [key, step, queue, offset] to its file. The last line it prints counts what
-was tried and acknowledged per key.
+After an answer it appends [key, step, queue, offset] to its file. Its last line counts per key what was acknowledged and tried. A send
+that fails is told with its outcome; one that is certainly not stored is sent again (with --again), else its key ends there.
 """
 
 import argparse
@@ -9,47 +9,90 @@ import asyncio
 import json
 import os
 import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
 
-from lockstep.client import LockstepError, Message, Producer
+from lockstep.client import LockstepError, Message, Outcome, Producer, ProducerConfig, SendError, TransportError
+from lockstep.protocol.errors import RouteNotReady
+from lockstep.runtime.log import configure
+
+AGAIN_S = 0.1
+
+
+def say(event: str, **facts: Any) -> None:
+    sys.stdout.write(json.dumps({"event": event, "at_us": time.monotonic_ns() // 1000, **facts}) + "\n")
+    sys.stdout.flush()
+
+
+class Teller:
+    def __init__(self, options: argparse.Namespace, producer: Producer) -> None:
+        self.options = options
+        self.producer = producer
+        self.file = os.open(options.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self.stopped = asyncio.Event()
+        self.told: dict[int, list[int]] = {}
+
+    async def tell(self, key: int) -> None:
+        options, told = self.options, self.told.setdefault(key, [0, 0])
+        for step in range(options.steps):
+            if self.stopped.is_set():
+                return
+            told[1] = step + 1
+            tag = "even" if step % options.even_every == 0 else "odd"
+            body = json.dumps({"order": key, "step": step}).encode() + b" " * options.padding
+            if not await self.send(Message(options.topic, body, tags=tag), key, step):
+                return
+            told[0] = step + 1
+            if options.pause_ms:
+                try:
+                    await asyncio.wait_for(self.stopped.wait(), options.pause_ms / 1000)
+                except TimeoutError:
+                    pass
+
+    async def send(self, message: Message, key: int, step: int) -> bool:
+        while True:
+            try:
+                result = await self.producer.send(message, sharding_key=None if self.options.unkeyed else str(key))
+            except LockstepError as error:
+                outcome = error.outcome.value if isinstance(error, SendError) else None
+                if isinstance(error, RouteNotReady):
+                    outcome = Outcome.NOT_STORED.value
+                say("send.failed", key=key, step=step, error=type(error).__name__, outcome=outcome, text=str(error))
+                if not (self.options.again and outcome == Outcome.NOT_STORED.value) or self.stopped.is_set():
+                    return False
+            else:
+                os.write(self.file, (json.dumps([key, step, str(result.queue), result.queue_offset]) + "\n").encode())
+                return True
+
+
+async def started(make_one: Callable[[], Producer]) -> Producer:
+    """A supervisor starts a program again that ended because no nameserver was there; this does not take a process each time."""
+    while True:
+        producer = make_one()
+        try:
+            await producer.start()
+        except TransportError as error:
+            say("worker.again", error=str(error))
+            await asyncio.sleep(AGAIN_S)
+        else:
+            return producer
 
 
 async def main() -> None:
     options = parser().parse_args()
-    file = os.open(options.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    stopped = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
-    told: dict[int, list[int]] = {}
-    async with Producer(options.group, nameserver=options.nameserver) as producer, asyncio.TaskGroup() as group:
-        print(json.dumps({"event": "producer.started"}), flush=True)
+    configure("info")
+    config = ProducerConfig(keyed_send_timeout_ms=options.timeout_ms)
+    producer = await started(lambda: Producer(options.group, nameserver=options.nameserver, config=config))
+    teller = Teller(options, producer)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, teller.stopped.set)
+    say("worker.ready")
+    async with asyncio.TaskGroup() as group:
         for key in range(options.first, options.first + options.keys):
-            told[key] = [0, 0]
-            group.create_task(tell(producer, options, key, told[key], stopped, file))
-    print(json.dumps({"event": "producer.finished", "told": told, "possible_duplicates": producer.possible_duplicates}), flush=True)
-
-
-async def tell(producer: Producer, options: argparse.Namespace, key: int, told: list[int], stopped: asyncio.Event, file: int) -> None:
-    for step in range(options.steps):
-        if stopped.is_set():
-            return
-        told[1] = step + 1
-        message = Message(options.topic, json.dumps({"order": key, "step": step}).encode() + b" " * options.padding)
-        while True:
-            try:
-                result = await producer.send(message, sharding_key=str(key))
-            except LockstepError as error:
-                print(
-                    json.dumps({"event": "send.failed", "key": key, "step": step, "error": type(error).__name__, "text": str(error)}),
-                    flush=True,
-                )
-                return
-            break
-        told[0] = step + 1
-        os.write(file, (json.dumps([key, step, str(result.queue), result.queue_offset]) + "\n").encode())
-        if options.pause_ms:
-            try:
-                await asyncio.wait_for(stopped.wait(), options.pause_ms / 1000)
-            except TimeoutError:
-                pass
+            group.create_task(teller.tell(key))
+    await producer.close()
+    say("worker.finished", told=teller.told, possible_duplicates=producer.possible_duplicates)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -63,6 +106,10 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--steps", type=int, default=1_000_000)
     options.add_argument("--pause-ms", type=float, default=20)
     options.add_argument("--padding", type=int, default=0)
+    options.add_argument("--even-every", type=int, default=2)
+    options.add_argument("--timeout-ms", type=int, default=30_000)
+    options.add_argument("--again", action="store_true")
+    options.add_argument("--unkeyed", action="store_true")
     return options
 
 

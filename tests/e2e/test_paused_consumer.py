@@ -1,0 +1,49 @@
+"""A consumer that is stopped (SIGSTOP) in the middle of a listener, for longer than the session timeout, and resumed."""
+
+import signal
+
+import pytest
+
+from support.cluster import Cluster, Report
+
+pytestmark = pytest.mark.e2e
+
+QUEUES = 8
+
+
+async def test_its_queues_move_and_its_result_is_refused_when_it_wakes(cluster: Cluster, report: Report) -> None:
+    await cluster.servers(queues=4)
+    await cluster.consumer("sleeper", "--trouble", "wait:0.5")
+    await cluster.consumer("heir")
+    await cluster.until_held(QUEUES, "sleeper", "heir")
+    await cluster.producer("producer", "--keys", "40")
+    await cluster.until_handled(200)
+    cluster.signal(signal.SIGUSR1, "sleeper")
+    begun = await cluster.until_heard("sleeper", "trouble.begun")
+    stopped_us = cluster.signal(signal.SIGSTOP, "sleeper")
+    lost = cluster.held("sleeper")
+
+    await cluster.until("the heir holds everything", lambda: len(cluster.held("heir")) == QUEUES)
+    moved = [event for event in cluster.processes["heir"].events if event["event"] == "consumer.QueueAssigned" and event["queue"] in lost]
+    assert {event["queue"] for event in moved} == set(lost)
+    took_s = (max(event["at_us"] for event in moved) - stopped_us) / 1e6
+    report(f"queues of a stopped consumer moved {took_s:.2f} s after the stop (session timeout 2 s)")
+    await cluster.until_accepted(lost, after_us=moved[-1]["at_us"])
+
+    resumed_us = cluster.signal(signal.SIGCONT, "sleeper")
+    fenced = await cluster.until_heard("sleeper", "consumer.QueueRevoked", queue=begun["queue"], epoch=begun["epoch"])
+    assert fenced["fenced"] is True
+    for queue, epoch in lost.items():
+        revoked = await cluster.until_heard("sleeper", "consumer.QueueRevoked", queue=queue, epoch=epoch)
+        assert revoked["fenced"] is True
+        assert all(event["epoch"] > epoch for event in moved if event["queue"] == queue)
+    await cluster.until_held(QUEUES, "sleeper", "heir")
+    await cluster.until_accepted(cluster.held("sleeper"), after_us=resumed_us)
+
+    await cluster.finish_producer()
+    verdict = await cluster.prove("sleeper", "heir")
+    late = [each for each in cluster.accepted(after_us=stopped_us) if each.epoch in lost.values() and each.consumer == "sleeper"]
+    assert not late, "no result of the old epochs was accepted after the stop"
+    by_two = [deed.consumer for deed in cluster.deeds() if (deed.queue, deed.offset) == (begun["queue"], begun["offset"])]
+    assert sorted(by_two) == ["heir", "sleeper"], "its own call ended, and the heir's counted"
+    report(f"{verdict.repeats} of {verdict.events} events repeated")

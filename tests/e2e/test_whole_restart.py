@@ -1,0 +1,52 @@
+"""Everything killed at once, and started again at once."""
+
+import pytest
+
+from support.cluster import Cluster, Report
+
+pytestmark = pytest.mark.e2e
+
+GRACE_3_S = ("--disconnect-grace-ms", "3000", "--session-timeout-ms", "20000")
+"""The defaults: what users have."""
+SERVERS = ("nameserver", "broker-a", "broker-b")
+CONSUMERS = ("consumer-1", "consumer-2")
+
+
+async def everything(cluster: Cluster) -> None:
+    await cluster.servers(*GRACE_3_S, queues=4)
+    for name in CONSUMERS:
+        await cluster.consumer(name)
+    await cluster.until_held(8, *CONSUMERS)
+    await cluster.producer("producer", "--keys", "60", "--pause-ms", "50")
+    await cluster.until_handled(300)
+    assert len(cluster.told_queues()) == 8, "every queue has a key"
+
+
+async def test_all_processes_killed_and_started_at_once_consume_again(cluster: Cluster, report: Report) -> None:
+    """The consumers are new ones: those that were killed have their grace first."""
+    await everything(cluster)
+    queues = cluster.told_queues()
+    await cluster.kill(*SERVERS, *CONSUMERS, "producer")
+    cluster.bury_producer()
+    new_producer = cluster.producer("producer-2", "--first", "1000", "--keys", "60", "--pause-ms", "50")
+    began_us = await cluster.restart(*SERVERS, *CONSUMERS, beside=new_producer)
+    seconds = await cluster.until_accepted(queues, after_us=began_us)
+    report(f"slowest queue's first accepted result {max(seconds.values()):.2f} s after the start commands (goal 5 s)")
+    await cluster.finish_producer("producer-2")
+    verdict = await cluster.prove(*CONSUMERS)
+    report(f"{verdict.events} events, {verdict.repeats} repeated")
+
+
+async def test_all_servers_killed_and_started_at_once_lose_no_consumer_and_no_lock(cluster: Cluster, report: Report) -> None:
+    """Locks, members and progress are in the log: those who come back within the grace go on with the epochs they had."""
+    await everything(cluster)
+    queues = cluster.told_queues()
+    held = {name: cluster.held(name) for name in CONSUMERS}
+    await cluster.kill(*SERVERS)
+    began_us = await cluster.restart(*SERVERS)
+    seconds = await cluster.until_accepted(queues, after_us=began_us)
+    report(f"slowest queue's first accepted result {max(seconds.values()):.2f} s after the start commands (goal 5 s)")
+    assert {name: cluster.held(name) for name in CONSUMERS} == held
+    await cluster.finish_producer()
+    verdict = await cluster.prove(*CONSUMERS)
+    assert verdict.repeats == 0

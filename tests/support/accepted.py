@@ -1,0 +1,47 @@
+"""What brokers answered OK: which offsets of a queue each consumer was told are committed, and whether any was told twice.
+
+A worker appends one line whenever the broker's answer moves the committed offset of a queue that it holds: from where to where, under
+which epoch. That is the consumers' side of invariants O1 and O2; no broker is asked.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """Offsets first ≤ offset < end of a queue were answered OK to `consumer` for the first time, as it sees it."""
+
+    consumer: str
+    queue: str
+    epoch: int
+    first: int
+    end: int
+    at_us: int
+    """Monotonic clock of the machine."""
+
+    def line(self) -> str:
+        return json.dumps([self.consumer, self.queue, str(self.epoch), self.first, self.end, self.at_us])
+
+
+def parse_accepted(line: str) -> Accepted:
+    consumer, queue, epoch, first, end, at_us = json.loads(line)
+    return Accepted(consumer, queue, int(epoch), first, end, at_us)
+
+
+def accepted_twice(accepted: Iterable[Accepted]) -> list[str]:
+    """Faults: an offset that two answers cover for the first time, or a later offset that was accepted under a lower epoch."""
+    of_queue: dict[str, list[Accepted]] = {}
+    for each in accepted:
+        of_queue.setdefault(each.queue, []).append(each)
+    faults = []
+    for queue in sorted(of_queue):
+        for before, after in pairwise(sorted(of_queue[queue], key=lambda each: (each.first, each.end))):
+            if after.first < before.end:
+                both = f"{before.consumer} (epoch {before.epoch}) and {after.consumer} (epoch {after.epoch})"
+                faults.append(f"{queue}: offset {after.first} was accepted from {both}")
+            if after.epoch < before.epoch:
+                faults.append(f"{queue}: offset {after.first} was accepted under epoch {after.epoch}, those before it under {before.epoch}")
+    return faults
