@@ -67,6 +67,17 @@ async def test_an_answered_request_never_times_out(frozen: FrozenLoop) -> None:
     endpoint.abort("")
 
 
+async def test_the_timer_does_not_ring_for_requests_that_are_answered(frozen: FrozenLoop) -> None:
+    endpoint, _ = record(None, listener="")
+    silent = endpoint.request(1, timeout_ms=1000)
+    endpoint.request(1, timeout_ms=2000)
+    endpoint.data_received(answer_to(2))
+    await frozen.advance(1)
+    assert isinstance(silent.exception(), RequestTimeout)
+    assert [handle for handle in frozen._scheduled if not handle.cancelled()] == []  # type: ignore[attr-defined]
+    endpoint.abort("")
+
+
 async def test_outstanding_requests_are_bounded() -> None:
     endpoint, _ = record(None, requests_max=2)
     futures = [endpoint.request(1, timeout_ms=5000) for _ in range(2)]
@@ -165,12 +176,11 @@ async def test_a_peer_that_takes_no_answers_is_closed_as_a_silent_one(frozen: Fr
     endpoint, recorder = record(answer, unsent_bytes_high=500, unsent_bytes_low=100, idle_ms=120_000)
     recorder.stuck = True
     endpoint.data_received(FRAME)
+    assert not recorder.reading
     await frozen.advance(119)
     recorder.unstick()
-    recorder.stuck = True
-    endpoint.data_received(FRAME)
     await frozen.advance(119.998)
-    assert not endpoint.closed, "it took something 120 s ago"
+    assert not endpoint.closed, "it took its answer less than 120 s ago"
     await frozen.advance(2 * MS)
     assert endpoint.closed
 

@@ -102,3 +102,15 @@ def test_what_nobody_listens_to_costs_no_rendering() -> None:
 
     logging.getLogger("lockstep").setLevel(logging.WARNING)
     log.get_logger("x").debug("thing.happened", value=Loud())
+
+
+def test_a_programs_lines_are_not_written_a_second_time_by_the_root_logger() -> None:
+    again = io.StringIO()
+    handler = logging.StreamHandler(again)
+    logging.getLogger().addHandler(handler)
+    try:
+        log.configure(stream=io.StringIO())
+        log.get_logger("x").info("thing.happened")
+    finally:
+        logging.getLogger().removeHandler(handler)
+    assert again.getvalue() == ""
