@@ -20,8 +20,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from lockstep.protocol.bodies import BrokerAddress, TopicRoute
-from lockstep.protocol.errors import BrokerNameTaken, RemoteProtocolError
-from lockstep.protocol.layouts import LayoutTable
+from lockstep.protocol.errors import BrokerNameTaken, LocalProtocolError, RemoteProtocolError
+from lockstep.protocol.layouts import LayoutTable, check_layout
 from lockstep.protocol.queue import TopicLayout
 
 INTERNAL = "internal"
@@ -90,6 +90,7 @@ class RouteTable:
         known = self._brokers.get(said.name)
         if known is not None:
             _refuse_taken(known, said)
+        self._check_layouts(said)
         adopted = tuple(layout.topic for layout in said.layouts if self.layouts.adopt(layout))
         missing = self.layouts.newer_than(said.layouts)
         joined = known is None or known.connection is None or (known.said.store_id, known.said.term) != (said.store_id, said.term)
@@ -99,6 +100,15 @@ class RouteTable:
         self._brokers[said.name] = _Broker(replace(said, layouts=()), connection, now_ms, was_routed or not missing)
         self.ready = True
         return RouteChange(missing, adopted, joined, was_routed or not missing, superseded)
+
+    def _check_layouts(self, said: Registration) -> None:
+        """Every layout that would be taken, before one is: all brokers would adopt it, and every client build its queues."""
+        for layout in said.layouts:
+            if self.layouts.wants(layout):
+                try:
+                    check_layout(layout)
+                except LocalProtocolError as error:
+                    raise RemoteProtocolError(f"broker {said.name!r} registers a layout that can't be: {error}") from None
 
     def unregister(self, name: str, store_id: str, term: int) -> bool:
         """A broker says goodbye. False: it is not registered, or another store or term has the name."""

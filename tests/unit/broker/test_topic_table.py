@@ -3,9 +3,9 @@
 import pytest
 
 from lockstep.broker.journal import Journal, decode_changes
-from lockstep.broker.tables.topic_table import QUEUES_PER_BROKER_MAX, TopicTable
-from lockstep.protocol.errors import LocalProtocolError, MessageIllegal, NoPermission, SystemError_, TopicNotExist
-from lockstep.protocol.layouts import LayoutTable
+from lockstep.broker.tables.topic_table import TopicTable
+from lockstep.protocol.errors import LocalProtocolError, MessageIllegal, NoPermission, RemoteProtocolError, SystemError_, TopicNotExist
+from lockstep.protocol.layouts import QUEUES_PER_BROKER_MAX, LayoutTable
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 
 
@@ -139,6 +139,13 @@ def test_a_classic_tool_adds_queues_and_takes_none_away() -> None:
             topics.create_own("t", read, write, 9)
 
 
+def test_a_layout_that_can_not_be_is_not_taken_from_a_nameserver_either() -> None:
+    topics = table()
+    with pytest.raises(RemoteProtocolError, match="1099511627776 queues at broker-a"):
+        topics.adopt([layout(2, queues=1 << 40)])
+    assert topics.layouts.get("t") is None
+
+
 def test_a_deleted_topic_is_made_anew_by_a_classic_tool() -> None:
     topics = table()
     topics.adopt([DELETED])
@@ -155,7 +162,7 @@ def test_a_deleted_topic_is_made_anew_by_a_classic_tool() -> None:
         (layout(0), MessageIllegal),
         (layout(1, queues=-1), MessageIllegal),
         (layout(1, queues=QUEUES_PER_BROKER_MAX + 1), MessageIllegal),
-        (layout(1, broker="a b"), LocalProtocolError),
+        (layout(1, broker="a b"), MessageIllegal),
     ],
 )
 def test_what_can_not_be_is_refused(asked: TopicLayout, error: type[Exception]) -> None:

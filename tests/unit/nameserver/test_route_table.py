@@ -57,6 +57,15 @@ def test_a_refused_registration_makes_nothing_ready_and_changes_nothing() -> Non
     assert table.layouts.get("orders") is None
 
 
+def test_a_layout_that_can_not_be_refuses_the_whole_registration() -> None:
+    """Every broker would adopt it, and every client would build its queues."""
+    table = RouteTable()
+    huge = TopicLayout("huge", LayoutVersion(1, 7), (LayoutEntry("broker-a", 1 << 40, 1 << 40, 1),))
+    with pytest.raises(RemoteProtocolError, match=r"'broker-a' registers a layout .* topic huge: 1099511627776 queues"):
+        table.register(said(layouts=(layout(), huge)), 1, 0)
+    assert (table.ready, table.layouts.all(), table.registered()) == (False, (), ())
+
+
 def test_a_name_is_answered_by_the_listener_that_was_asked_else_by_internal() -> None:
     table = RouteTable()
     table.register(said(layouts=(layout(),)), 1, 0)

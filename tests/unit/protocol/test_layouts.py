@@ -1,7 +1,9 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.protocol.layouts import LayoutTable
+from lockstep.protocol.errors import LocalProtocolError
+from lockstep.protocol.layouts import COUNTER_MAX, ENTRY_COUNT_MAX, QUEUES_PER_BROKER_MAX, WRITER_MAX, LayoutTable, check_layout
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 
 
@@ -64,3 +66,49 @@ def test_adopt_tells_whether_something_changed(items: list[TopicLayout]) -> None
     for item in items:
         before = table.all()
         assert table.adopt(item) == (table.all() != before)
+
+
+def of(*entries: tuple[str, int, int, int], counter: int = 3, writer: int = 7, topic: str = "t") -> TopicLayout:
+    return TopicLayout(topic, LayoutVersion(counter, writer), tuple(LayoutEntry(*entry) for entry in entries))
+
+
+MOST = QUEUES_PER_BROKER_MAX
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        of(),
+        of(("a", 1, 1, 1)),
+        of(("a", MOST, MOST, 3), ("b", MOST, MOST, 3)),
+        of(("a", MOST - 1, MOST, 1), ("a", 1, 0, 2)),
+        of(("a", 1, 1, 1), counter=COUNTER_MAX, writer=WRITER_MAX),
+        of(*((f"b{i}", 1, 1, 1) for i in range(ENTRY_COUNT_MAX))),
+    ],
+)
+def test_a_layout_within_its_limits_passes(layout: TopicLayout) -> None:
+    check_layout(layout)
+
+
+@pytest.mark.parametrize(
+    ("layout", "words"),
+    [
+        (of(("a", 1, 1, 1), topic="a b"), "topic"),
+        (of(("a b", 1, 1, 1)), "broker name"),
+        (of(counter=0), "counter 0"),
+        (of(counter=COUNTER_MAX + 1), "counter"),
+        (of(writer=-1), "writer -1"),
+        (of(writer=WRITER_MAX + 1), "writer"),
+        (of(("a", MOST + 1, 1, 1)), f"{MOST + 1} queues at a"),
+        (of(("a", 1, MOST + 1, 1)), f"{MOST + 1} queues at a"),
+        (of(("a", MOST, 1, 1), ("a", 1, 1, 2)), f"{MOST + 1} queues at a"),
+        (of(("a", 0, 1, 1)), "0 queues at a"),
+        (of(("a", 9, 9, 1), ("a", -5, 1, 1)), "write_queue_count=-5"),
+        (of(("a", 1, 1, 4)), "counter=4"),
+        (of(("a", 1, 1, 0)), "counter=0"),
+        (of(*((f"b{i}", 1, 1, 1) for i in range(ENTRY_COUNT_MAX + 1))), f"{ENTRY_COUNT_MAX + 1} entries"),
+    ],
+)
+def test_a_layout_beyond_its_limits_is_refused_by_name(layout: TopicLayout, words: str) -> None:
+    with pytest.raises(LocalProtocolError, match=words):
+        check_layout(layout)

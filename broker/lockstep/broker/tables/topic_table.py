@@ -18,18 +18,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from lockstep.broker.journal import Journal
-from lockstep.protocol.errors import MessageIllegal, NoPermission, SystemError_, TopicNotExist
+from lockstep.protocol.errors import LocalProtocolError, MessageIllegal, NoPermission, RemoteProtocolError, SystemError_, TopicNotExist
 from lockstep.protocol.fields import from_plain, to_plain
-from lockstep.protocol.layouts import LayoutTable
-from lockstep.protocol.names import check_broker_name, check_topic, is_system_topic
+from lockstep.protocol.layouts import LayoutTable, check_layout
+from lockstep.protocol.names import check_topic, is_system_topic
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 
 KIND = "layout"
 """The journal's word for a change of this table: (KIND, plain layout)."""
-QUEUES_PER_BROKER_MAX = 16_384
-"""One consumer may then hold them all with one pull each (HELD_PER_CONNECTION_MAX)."""
-ENTRY_COUNT_MAX = 1_024
-"""Brokers, or later additions to them, in one layout: 40 KB of it."""
 
 
 class TopicTable:
@@ -75,9 +71,14 @@ class TopicTable:
             raise self._no_queue(self.live(topic), queue_id, self._readable)
 
     def adopt(self, layouts: Iterable[TopicLayout]) -> None:
-        """What a nameserver handed back: each one that is higher than ours is taken."""
+        """What a nameserver handed back: each one that is higher than ours is taken. RemoteProtocolError for one that can't be."""
         for layout in layouts:
-            self._take(layout)
+            if self.layouts.wants(layout):
+                try:
+                    check_layout(layout)
+                except LocalProtocolError as error:
+                    raise RemoteProtocolError(f"the nameserver hands out a layout that can't be: {error}") from None
+                self._take(layout)
 
     def create(self, asked: TopicLayout) -> TopicLayout:
         """A creation, alteration or deletion that somebody asks for; returns the layout in force after it (the table above)."""
@@ -156,12 +157,7 @@ def _check(asked: TopicLayout) -> None:
     check_topic(asked.topic)
     if is_system_topic(asked.topic):
         raise NoPermission(f"topic {asked.topic} is the broker's own")
-    if len(asked.entries) > ENTRY_COUNT_MAX:
-        raise MessageIllegal(f"topic {asked.topic}: {len(asked.entries)} entries of a layout, {ENTRY_COUNT_MAX} allowed")
-    if asked.version.counter < 1:
-        raise MessageIllegal(f"topic {asked.topic}: layout counter {asked.version.counter}, expected 1 or more")
-    for entry in asked.entries:
-        check_broker_name(entry.broker_name)
-        for count in (asked.read_count(entry.broker_name), asked.write_count(entry.broker_name)):
-            if not 0 < count <= QUEUES_PER_BROKER_MAX:
-                raise MessageIllegal(f"topic {asked.topic}: {count} queues at {entry.broker_name}, expected 1 to {QUEUES_PER_BROKER_MAX}")
+    try:
+        check_layout(asked)
+    except LocalProtocolError as error:
+        raise MessageIllegal(str(error)) from None
