@@ -1,0 +1,100 @@
+"""Programs of ours in the background of many tests: what they say goes to files, so that nobody has to read it for them to go on."""
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from support.processes import clean_environment
+
+LIMIT_S = 30.0
+"""How long anything that must happen may take on a busy machine. Nothing asserts how long it takes."""
+LOOK_S = 0.01
+TESTS = Path(__file__).resolve().parents[1]
+
+
+class Background:
+    """One process; its JSON lines on stdout are its events."""
+
+    def __init__(self, folder: Path, name: str, *arguments: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.name = name
+        self.said = folder / f"{name}.out"
+        self.complained = folder / f"{name}.err"
+        self._read = 0
+        self._events: list[dict[str, Any]] = []
+        with self.said.open("wb") as out, self.complained.open("wb") as err:
+            self.process = subprocess.Popen(
+                [sys.executable, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env=clean_environment(PYTHONPATH=str(TESTS)),
+            )
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """Everything said so far."""
+        with self.said.open("rb") as file:
+            file.seek(self._read)
+            data = file.read()
+        complete = data[: data.rfind(b"\n") + 1]
+        self._read += len(complete)
+        self._events += [json.loads(line) for line in complete.splitlines()]
+        return self._events
+
+    def find(self, event: str, *, after: int = 0, **facts: Any) -> list[dict[str, Any]]:
+        """The events of that name with these facts, from place `after` on."""
+        return [each for each in self.events[after:] if each["event"] == event and facts.items() <= each.items()]
+
+    def started(self, event: str) -> dict[str, Any]:
+        """Waits until the event was said."""
+        end = time.monotonic() + LIMIT_S
+        while not (found := self.find(event)):
+            assert self.process.poll() is None, f"{self.name} ended with {self.process.returncode}: {self.words()}"
+            assert time.monotonic() < end, f"{self.name} never said {event}: {self.words()}"
+            time.sleep(LOOK_S)
+        return found[0]
+
+    async def until(self, what: str, true: Callable[[], bool]) -> None:
+        """Waits for what this process is to do."""
+        end = time.monotonic() + LIMIT_S
+        while not true():
+            assert self.process.poll() is None, f"{self.name} ended with {self.process.returncode}: {self.words()}"
+            assert time.monotonic() < end, f"not within {LIMIT_S:.0f} s: {what}\n{self.words()}"
+            await asyncio.sleep(LOOK_S)
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """The exit code after the signal."""
+        self.process.send_signal(number)
+        return self.process.wait(LIMIT_S)
+
+    def words(self) -> str:
+        """The end of what it said on both ways."""
+        return self.said.read_text(errors="replace")[-1_500:] + self.complained.read_text(errors="replace")[-1_500:]
+
+    def resident_bytes(self) -> int:
+        """Memory in use."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(status.partition("VmRSS:")[2].split()[0]) * 1024
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@contextmanager
+def background(folder: Path, name: str, *arguments: str, ready: str) -> Iterator[Background]:
+    """A running process that has said `ready`; killed at the end."""
+    made = Background(folder, name, *arguments)
+    try:
+        made.started(ready)
+        yield made
+    finally:
+        made.end()

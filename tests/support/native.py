@@ -1,0 +1,105 @@
+"""Requests in native frames to a real broker or nameserver, from the outside."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from lockstep.protocol.bodies import CreateTopicReply
+from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.command import Command
+from lockstep.protocol.fields import to_plain
+from lockstep.protocol.headers.pull import SUBSCRIPTION, PullHeader
+from lockstep.protocol.headers.routes import CreateTopicHeader
+from lockstep.protocol.headers.send import SendMessageHeader, SendRecordsHeader
+from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.protocol.record import RecordView, encode_record, split_records
+from lockstep.protocol.sequence import FrameSequence, seal
+from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.host import Host
+from lockstep.runtime.pool import connect
+
+TIMEOUT_MS = 20_000
+
+
+class Native:
+    """One connection. `inbound` holds what the other end started itself."""
+
+    def __init__(self, endpoint: Endpoint, inbound: "asyncio.Queue[Command]") -> None:
+        self.endpoint = endpoint
+        self.inbound = inbound
+
+    def ask(self, code: int, header: object = None, body: bytes = b"") -> "asyncio.Future[Command]":
+        """The answer, whatever its code."""
+        fields = header if isinstance(header, dict) else None if header is None else to_plain(header)
+        return self.endpoint.request(code, fields, body, timeout_ms=TIMEOUT_MS)
+
+    async def done(self, code: int, header: object = None, body: bytes = b"") -> Command:
+        answer = await self.ask(code, header, body)
+        assert answer.code == ResponseCode.SUCCESS, (ResponseCode(answer.code).name, answer.remark)
+        return answer
+
+    async def refused(self, code: int, header: object = None, body: bytes = b"") -> tuple[ResponseCode, str]:
+        """(code, remark) of a refusal."""
+        answer = await self.ask(code, header, body)
+        assert answer.code != ResponseCode.SUCCESS, answer
+        return ResponseCode(answer.code), answer.remark or ""
+
+    async def create(self, topic: str, queues: int = 1, broker: str = "broker-a", *, writer: int = 7) -> TopicLayout:
+        layout = TopicLayout(topic, LayoutVersion(1, writer), (LayoutEntry(broker, queues, queues, 1),))
+        answer = await self.done(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader(topic), encode_body(layout))
+        return decode_body(CreateTopicReply, answer.body).layout
+
+    def send(self, topic: str, body: bytes, queue_id: int = 0, properties: str = "") -> "asyncio.Future[Command]":
+        """A classic send of one message."""
+        return self.ask(RequestCode.SEND_MESSAGE, SendMessageHeader("senders", topic, queue_id, properties=properties), body)
+
+    def pull(self, topic: str, offset: int = 0, queue_id: int = 0, **header: Any) -> "asyncio.Future[Command]":
+        known = {"sys_flag": SUBSCRIPTION, "max_msg_nums": 1_000, "max_msg_bytes": 1 << 20}
+        return self.ask(RequestCode.PULL_MESSAGE, PullHeader("pullers", topic, queue_id, offset, **{**known, **header}))
+
+    async def everything(self, topic: str, queue_id: int = 0) -> list[bytes]:
+        """The bodies of one queue from its first message, in as many pulls as it takes."""
+        found: list[bytes] = []
+        while (answer := await self.pull(topic, len(found), queue_id)).code == ResponseCode.SUCCESS:
+            found += bodies(answer)
+        assert answer.code == ResponseCode.PULL_NOT_FOUND, answer.remark
+        return found
+
+
+def bodies(answer: Command) -> list[bytes]:
+    """The message bodies that a pull brought."""
+    return [RecordView(answer.body, start).body for start, _ in split_records(answer.body)]
+
+
+@asynccontextmanager
+async def native(address: str) -> AsyncIterator[Native]:
+    """A connection to `address`; cut at the end."""
+    inbound: asyncio.Queue[Command] = asyncio.Queue()
+    endpoint = await connect(Host.real(), address, handler=lambda command, _: inbound.put_nowait(command))
+    try:
+        yield Native(endpoint, inbound)
+    finally:
+        endpoint.abort("done")
+        await endpoint.wait_closed()
+
+
+class Stream:
+    """An idempotent producer of one queue, frame by frame."""
+
+    def __init__(self, topic: str, queue_id: int = 0, producer_id: str = "ab" * 16) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.producer_id = producer_id
+        self.next = 0
+        self.crc = 0
+
+    def frame(self, *bodies: bytes) -> tuple[SendRecordsHeader, bytes]:
+        """The next frame; it counts as sent."""
+        count, first = len(bodies), self.next == 0
+        records = [encode_record(self.topic.encode(), self.queue_id, body, b"", born_ms=1) for body in bodies]
+        data, sealed = seal(records, FrameSequence(self.producer_id, 0, 1, self.next, count, first, 0), self.crc)
+        header = SendRecordsHeader(self.topic, self.queue_id, count, None, None, self.producer_id, 0, 1, self.next, first, sealed.crc)
+        self.next, self.crc = sealed.next, sealed.crc
+        return header, data
