@@ -245,8 +245,8 @@ class Endpoint(asyncio.Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes accepted for sending that the operating system has not taken yet."""
-        waiting = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        """Bytes accepted for sending that the operating system has not taken yet; 0 once closed."""
+        waiting = 0 if self.closed or self._transport is None else self._transport.get_write_buffer_size()
         return self._out_bytes + waiting
 
     async def drain(self) -> None:

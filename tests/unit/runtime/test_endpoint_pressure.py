@@ -96,6 +96,7 @@ async def test_unsent_bytes_counts_what_is_joined_and_what_the_system_has_not_ta
     endpoint.send_frame(frame)
     assert endpoint.unsent_bytes == 2 * len(frame)
     endpoint.abort("")
+    assert endpoint.unsent_bytes == 0
 
 
 async def test_the_end_that_dialled_reads_on_while_its_requests_are_not_taken() -> None:
