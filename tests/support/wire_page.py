@@ -1,4 +1,4 @@
-"""The tables of docs/wire.md, written from the dataclasses themselves. `PYTHONPATH=tests python tests/support/wire_page.py` rewrites them."""
+"""The tables of docs/wire.md, written from the dataclasses. `PYTHONPATH=tests python tests/support/wire_page.py` rewrites them."""
 
 import dataclasses
 import enum
@@ -62,7 +62,12 @@ def render() -> str:
 
 
 def structures() -> list[type]:
-    found = [value for module in (queue, bodies) for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__]
+    found = [
+        value
+        for module in (queue, bodies)
+        for value in vars(module).values()
+        if isinstance(value, type) and value.__module__ == module.__name__
+    ]
     return [cls for cls in found if cls is not queue.MessageQueue]
 
 

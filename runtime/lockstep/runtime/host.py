@@ -7,9 +7,11 @@ import asyncio
 import os
 import random
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from lockstep.runtime.clock import Clock
@@ -21,6 +23,8 @@ T = TypeVar("T")
 
 THREADS_MAX = 4
 """Workers of one host: an fsync, a cold read, a retention pass and one to spare. They wait for the disk, so more would only queue there."""
+IDLE_DAEMONS_MAX = 64
+"""Daemon threads kept for the next call of a plain listener: starting one costs several times what waking one does."""
 BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
 
 
@@ -48,7 +52,7 @@ class Threads(Protocol):
         ...
 
     def start_daemon(self, function: Callable[[], None], name: str) -> None:
-        """A thread of its own that ends with the process."""
+        """Runs it in a thread that nothing else uses meanwhile and that ends with the process."""
         ...
 
     def close(self) -> None:
@@ -77,11 +81,12 @@ class SystemRandom:
 class PoolThreads:
     """A thread pool that is made at its first use."""
 
-    __slots__ = ("_pool", "_workers")
+    __slots__ = ("_idle", "_pool", "_workers")
 
     def __init__(self, workers: int = THREADS_MAX) -> None:
         self._workers = workers
         self._pool: ThreadPoolExecutor | None = None
+        self._idle: deque[SimpleQueue[tuple[Callable[[], None], str]]] = deque()
 
     async def run(self, function: Callable[..., T], *args: object) -> T:
         if self._pool is None:
@@ -89,7 +94,22 @@ class PoolThreads:
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
 
     def start_daemon(self, function: Callable[[], None], name: str) -> None:
-        threading.Thread(target=function, name=name, daemon=True).start()
+        try:
+            jobs = self._idle.pop()
+        except IndexError:
+            jobs = SimpleQueue()
+            threading.Thread(target=self._serve, args=(jobs,), daemon=True).start()
+        jobs.put((function, name))
+
+    def _serve(self, jobs: "SimpleQueue[tuple[Callable[[], None], str]]") -> None:
+        """A daemon thread: one job after the other, idle in between unless enough others are."""
+        while True:
+            function, threading.current_thread().name = jobs.get()
+            function()
+            del function
+            if len(self._idle) >= IDLE_DAEMONS_MAX:
+                return
+            self._idle.append(jobs)
 
     def close(self) -> None:
         if self._pool is not None:

@@ -1,6 +1,7 @@
 """The machine as product code sees it."""
 
 import asyncio
+import queue
 import re
 import threading
 from pathlib import Path
@@ -81,3 +82,18 @@ def test_the_boot_id_is_the_kernels_and_stays() -> None:
 def test_without_a_boot_id_every_start_counts_as_after_a_power_cut(tmp_path: Path) -> None:
     missing = str(tmp_path / "none")
     assert read_boot_id(missing) != read_boot_id(missing)
+
+
+def test_a_daemon_thread_is_used_again_when_idle_and_never_while_it_works() -> None:
+    threads = PoolThreads()
+    seen: queue.SimpleQueue[int] = queue.SimpleQueue()
+    hold = threading.Event()
+    threads.start_daemon(lambda: (seen.put(threading.get_ident()), hold.wait())[0], "busy")
+    busy = seen.get(timeout=10)
+    used = []
+    for _ in range(20):
+        threads.start_daemon(lambda: seen.put(threading.get_ident()), "short")
+        used.append(seen.get(timeout=10))
+    hold.set()
+    assert busy not in used
+    assert len(set(used)) < len(used)

@@ -37,7 +37,7 @@ class SearchOffsetHeader:
     topic: str
     queue_id: int
     timestamp: int
-    """Store time, ms since 1970: the first message stored at or after it; beyond the last, the next offset. RocketMQ 5: boundaryType lower."""
+    """Store time, ms since 1970: asks for the first message stored at or after it, else the next offset. RocketMQ 5: boundaryType lower."""
 
 
 @dataclass(frozen=True, slots=True)
