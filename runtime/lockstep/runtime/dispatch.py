@@ -29,8 +29,9 @@ from lockstep.protocol.errors import BrokerError, ConfigError, LocalProtocolErro
 from lockstep.protocol.fields import from_plain, to_plain
 from lockstep.protocol.frame import encode_frame
 from lockstep.runtime.daemon import Tasks
-from lockstep.runtime.endpoint import Endpoint, code_name
+from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.log import get_logger
+from lockstep.runtime.outstanding import code_name
 
 log = get_logger("runtime.dispatch")
 

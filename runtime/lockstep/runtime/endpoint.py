@@ -12,20 +12,19 @@
 """
 
 import asyncio
-import heapq
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import MSGPACK, ONEWAY_FLAG, RESPONSE_FLAG, Command
-from lockstep.protocol.errors import RemoteProtocolError, RequestTimeout, TransportError
+from lockstep.protocol.errors import RemoteProtocolError, TransportError
 from lockstep.protocol.frame import FRAME_BYTES_MAX, HEADER_BYTES_MAX, FrameBuffer, encode_frame, encode_frame_parts
 from lockstep.runtime.alarm import Alarm
 from lockstep.runtime.host import Host
 from lockstep.runtime.log import get_logger
+from lockstep.runtime.outstanding import CLOCK_STEP_S, Outstanding
 
 log = get_logger("runtime.endpoint")
 
@@ -33,7 +32,6 @@ Handler = Callable[[Command, "Endpoint"], None]
 """Takes a request that came in. Runs in the protocol callback: it must not raise and must not block."""
 
 OPAQUE_LIMIT = 1 << 31
-_CLOCK_STEP_S = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +64,6 @@ class EndpointLimits:
 DEFAULT_LIMITS = EndpointLimits()
 
 
-def code_name(code: int) -> str:
-    """A request code for people."""
-    try:
-        return f"{RequestCode(code).name} ({code})"
-    except ValueError:
-        return f"request code {code}"
-
-
 def os_reason(error: OSError) -> str:
     """What the system says, the same on every loop ("connection refused")."""
     return os.strerror(error.errno).lower() if error.errno and error.errno > 0 else str(error)
@@ -97,7 +87,6 @@ class Endpoint(asyncio.Protocol):
         "_flush_due",
         "_frames",
         "_handler",
-        "_heap",
         "_heard_at",
         "_idle",
         "_inbox",
@@ -108,11 +97,10 @@ class Endpoint(asyncio.Protocol):
         "_opaque",
         "_out",
         "_out_bytes",
+        "_outstanding",
         "_partial",
         "_partial_at",
-        "_pending",
         "_resume_due",
-        "_timeouts",
         "_transport",
         "_turn_bytes",
         "_write_paused",
@@ -164,11 +152,8 @@ class Endpoint(asyncio.Protocol):
         self._blocked = False
         """The peer does not take our answers: nothing of its is read or handled."""
         self._drainers: list[asyncio.Future[None]] = []
-        self._pending: dict[int, asyncio.Future[Command]] = {}
-        self._heap: list[tuple[float, int, int, int]] = []
-        """(deadline, opaque, timeout_ms, code) of the requests; answered ones linger until they are due or outnumber the others."""
+        self._outstanding = Outstanding(self._loop, lambda: self.peer, limits.late_ms)
         self._opaque = 0
-        self._timeouts = Alarm(self._loop, self._expire, limits.late_ms)
         self._partial = Alarm(self._loop, self._check_partial, limits.late_ms)
         self._partial_at = 0.0
         """When the frame that is not complete yet began; 0.0: there is none."""
@@ -193,25 +178,15 @@ class Endpoint(asyncio.Protocol):
         The future fails with TransportError when the connection is closed or lost, RequestTimeout after `timeout_ms`. What is too large
         for a frame raises LocalProtocolError here, before anything is sent. Cancelling the future drops the answer, not the request.
         """
-        future: asyncio.Future[Command] = self._loop.create_future()
         if self.closed:
-            future.set_exception(self._gone())
-            return future
-        if len(self._pending) >= self._limits.requests_max:
-            future.set_exception(TransportError(f"{self.peer}: {len(self._pending)} requests are outstanding, the limit of one connection"))
-            return future
+            return self._failed(self._gone())
+        if len(self._outstanding) >= self._limits.requests_max:
+            return self._failed(
+                TransportError(f"{self.peer}: {len(self._outstanding)} requests are outstanding, the limit of one connection")
+            )
         self._opaque = opaque = (self._opaque + 1) % OPAQUE_LIMIT
         frame = encode_frame(Command(code, opaque, fields={} if fields is None else fields, body=body, codec=self.codec))
-        self._pending[opaque] = future
-        deadline = self._loop.time() + timeout_ms / 1000
-        heap = self._heap
-        if len(heap) > 64 and len(heap) > 2 * len(self._pending):
-            # Answered requests leave their entry behind; it goes here, at a constant cost per request.
-            heap[:] = [entry for entry in heap if entry[1] in self._pending]
-            heapq.heapify(heap)
-        heapq.heappush(heap, (deadline, opaque, timeout_ms, code))
-        if not self._timeouts.armed or deadline < self._timeouts.due:
-            self._timeouts.set(deadline)
+        future = self._outstanding.add(opaque, code, timeout_ms)
         self._write(frame)
         return future
 
@@ -322,13 +297,9 @@ class Endpoint(asyncio.Protocol):
         self._inbox.clear()
         self._out.clear()
         self._out_bytes = 0
-        for alarm in (self._timeouts, self._partial, self._idle):
-            alarm.cancel()
-        pending, self._pending = self._pending, {}
-        self._heap.clear()
-        for future in pending.values():
-            if not future.done():
-                future.set_exception(self._gone())
+        self._partial.cancel()
+        self._idle.cancel()
+        self._outstanding.fail_all(self._gone)
         drainers, self._drainers = self._drainers, []
         for waiter in drainers:
             if not waiter.done():
@@ -340,6 +311,11 @@ class Endpoint(asyncio.Protocol):
             self._ended = True
             for callback in list(self.on_close):
                 callback(self, self.reason)
+
+    def _failed(self, error: TransportError) -> "asyncio.Future[Command]":
+        future: asyncio.Future[Command] = self._loop.create_future()
+        future.set_exception(error)
+        return future
 
     def _gone(self) -> TransportError:
         return TransportError(f"{self.peer}: connection closed: {self.reason}")
@@ -437,13 +413,13 @@ class Endpoint(asyncio.Protocol):
 
     def _handle_frames(self) -> None:
         """Every whole frame in the buffer, in order, and one write for what they are answered."""
-        frames, pending, handler = self._frames, self._pending, self._handler
+        frames, futures, handler = self._frames, self._outstanding.futures, self._handler
         owed, self._flush_due = self._flush_due, True
         try:
             while (command := frames.next()) is not None:
                 self._partial_at = 0.0
                 if command.flag & RESPONSE_FLAG:
-                    future = pending.pop(command.opaque, None)
+                    future = futures.pop(command.opaque, None)
                     if future is not None and not future.done():
                         future.set_result(command)
                 elif handler is not None:
@@ -467,18 +443,6 @@ class Endpoint(asyncio.Protocol):
 
     # -------------------------------------------------------------------------------------------------------------- timers
 
-    def _expire(self) -> None:
-        """Fails what is due; `_CLOCK_STEP_S` because uvloop's clock and timers count whole milliseconds."""
-        now = self._loop.time() + _CLOCK_STEP_S
-        heap, pending = self._heap, self._pending
-        while heap and (heap[0][0] <= now or heap[0][1] not in pending):
-            _, opaque, timeout_ms, code = heapq.heappop(heap)
-            future = pending.pop(opaque, None)
-            if future is not None and not future.done():
-                future.set_exception(RequestTimeout(f"{self.peer}: no answer to {code_name(code)} within {timeout_ms} ms"))
-        if heap:
-            self._timeouts.set(heap[0][0])
-
     def _watch_partial(self) -> None:
         if not self._frames.pending_bytes:
             self._partial_at = 0.0
@@ -493,14 +457,14 @@ class Endpoint(asyncio.Protocol):
         if self._blocked or self._inbox:
             self._partial_at = self._loop.time()
         due = self._partial_at + self._limits.partial_frame_ms / 1000
-        if due > self._loop.time() + _CLOCK_STEP_S:
+        if due > self._loop.time() + CLOCK_STEP_S:
             self._partial.set(due)
         else:
             self._refuse(f"{self._frames.pending_bytes} bytes of a frame came, the rest did not within {self._limits.partial_frame_ms} ms")
 
     def _check_idle(self) -> None:
         due = self._heard_at + self._limits.idle_ms / 1000
-        if due > self._loop.time() + _CLOCK_STEP_S:
+        if due > self._loop.time() + CLOCK_STEP_S:
             self._idle.set(due)
         else:
             self.close(f"nothing heard for {self._limits.idle_ms} ms")
