@@ -199,9 +199,9 @@ class Cluster:
         """Commits that were answered OK since then."""
         return [each for each in self._accepted.all() if each.at_us > after_us]
 
-    def heard(self, name: str, event: str, *, after_us: int = 0, **facts: Any) -> list[dict[str, Any]]:
+    def heard(self, process: str, event: str, *, after_us: int = 0, **facts: Any) -> list[dict[str, Any]]:
         """What one process has said, those with these facts."""
-        said = [each for each in self.processes[name].events if each["event"] == event and each.get("at_us", 0) >= after_us]
+        said = [each for each in self.processes[process].events if each["event"] == event and each.get("at_us", 0) >= after_us]
         return [each for each in said if all(each.get(fact) == value for fact, value in facts.items())]
 
     def held(self, name: str) -> dict[str, int]:
@@ -234,10 +234,10 @@ class Cluster:
         except TimeoutError:
             raise AssertionError(f"not within {timeout_s:.0f} s: {what}\n{self.last_words()}") from None
 
-    async def until_heard(self, name: str, event: str, **facts: Any) -> dict[str, Any]:
+    async def until_heard(self, process: str, event: str, **facts: Any) -> dict[str, Any]:
         """The first such event of the process."""
-        await self.until(f"{name} says {event} {facts}", lambda: self.heard(name, event, **facts))
-        return self.heard(name, event, **facts)[0]
+        await self.until(f"{process} says {event} {facts}", lambda: self.heard(process, event, **facts))
+        return self.heard(process, event, **facts)[0]
 
     async def until_handled(self, count: int) -> None:
         """Waits for that many deeds more."""

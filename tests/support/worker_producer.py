@@ -87,7 +87,11 @@ async def main() -> None:
     producer = await started(lambda: Producer(options.group, nameserver=options.nameserver, config=config))
     teller = Teller(options, producer)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, teller.stopped.set)
+    begin = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, begin.set)
     say("worker.ready")
+    if options.hold:
+        await begin.wait()
     async with asyncio.TaskGroup() as group:
         for key in range(options.first, options.first + options.keys):
             group.create_task(teller.tell(key))
@@ -108,6 +112,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--padding", type=int, default=0)
     options.add_argument("--even-every", type=int, default=2)
     options.add_argument("--timeout-ms", type=int, default=30_000)
+    options.add_argument("--hold", action="store_true", help="begin at SIGUSR1")
     options.add_argument("--again", action="store_true")
     options.add_argument("--unkeyed", action="store_true")
     return options

@@ -1,0 +1,83 @@
+"""One broker is down while keyed sends go on; and several who create one topic at once."""
+
+import asyncio
+import json
+import signal
+
+import pytest
+
+from support.cluster import QUICK, Cluster, Report, now_us
+
+pytestmark = pytest.mark.e2e
+
+AT_ONCE = 5
+
+
+async def test_keys_of_a_dead_broker_fail_by_name_or_wait_and_none_moves(cluster: Cluster, report: Report) -> None:
+    """The producer's deadline is shorter than the outage, so that keys do fail; each is sent again until its broker is back."""
+    await cluster.servers(queues=4)
+    await cluster.consumer("consumer")
+    await cluster.until_held(8, "consumer")
+    await cluster.producer("producer", "--keys", "60", "--pause-ms", "50", "--timeout-ms", "1000", "--again")
+    await cluster.until_handled(300)
+    home = {key: queue for key, _, queue, _ in cluster.acks()}
+    orphans = {key for key, queue in home.items() if "broker-b" in queue}
+    assert orphans
+    assert len(cluster.told_queues()) == 8, "every queue has a key"
+
+    await cluster.kill("broker-b")
+    count = len(cluster.acks())
+    await cluster.until("keys fail", lambda: len({event["key"] for event in cluster.heard("producer", "send.failed")}) > len(orphans) // 2)
+    meanwhile = {key for key, _, _, _ in cluster.acks()[count:]}
+    assert meanwhile >= home.keys() - orphans, "the keys of the living broker flow"
+    failures = cluster.heard("producer", "send.failed")
+    assert {event["error"] for event in failures} == {"QueueUnavailable"}
+    assert {event["key"] for event in failures} <= orphans
+    assert all(home[event["key"]] in event["text"] for event in failures), "it names the queue and its broker"
+    ended = {event["key"] for event in failures if event["outcome"] == "unknown"}
+    report(f"{len(failures)} sends of {len(orphans)} keys failed by name, {len(ended)} with an unknown outcome")
+
+    await cluster.restart("broker-b")
+    back_us = now_us()
+    await cluster.until(
+        "the orphaned keys flow again", lambda: orphans - ended <= {deed.order for deed in cluster.deeds() if deed.begun_us > back_us}
+    )
+    await cluster.finish_producer()
+    assert {(key, queue) for key, _, queue, _ in cluster.acks()} == set(home.items()), "no key moved"
+    await cluster.prove("consumer")
+
+
+async def test_keys_of_a_dead_broker_wait_for_it_within_their_deadline(cluster: Cluster) -> None:
+    await cluster.servers(queues=4)
+    await cluster.consumer("consumer")
+    await cluster.producer("producer", "--keys", "60", "--pause-ms", "50")
+    await cluster.until_handled(300)
+    queues = cluster.told_queues()
+    await cluster.kill("broker-b")
+    await cluster.until_handled(500)
+    await cluster.restart("broker-b")
+    await cluster.until_accepted(queues, after_us=now_us())
+    finished = await cluster.finish_producer()
+    assert cluster.heard("producer", "send.failed") == []
+    assert all(acknowledged == tried for acknowledged, tried in finished["told"].values())
+    assert (await cluster.prove("consumer")).repeats == 0
+
+
+async def test_producers_and_commands_that_create_one_topic_at_once_agree_on_one_layout(cluster: Cluster) -> None:
+    """Two nameservers, which know nothing of one another; producers by their first send, commands by name."""
+    for name in ("nameserver-1", "nameserver-2"):
+        await cluster.nameserver(name)
+    await asyncio.gather(*(cluster.broker(name, *QUICK, "--auto-create-topics") for name in ("broker-a", "broker-b", "broker-c")))
+    producers = [f"producer-{number}" for number in range(AT_ONCE)]
+    await asyncio.gather(*(cluster.producer(name, "--hold", "--topic", "new", "--steps", "3", "--pause-ms", "0") for name in producers))
+    cluster.signal(signal.SIGUSR1, *producers)
+    await asyncio.gather(*(cluster.command("topic", "create", "new", "--queues", "4") for _ in range(2)))
+    for name in producers:
+        await cluster.until_heard(name, "worker.finished")
+    homes = {(key, queue) for name in producers for key, _, queue, _ in cluster.acks(name)}
+    assert len(homes) == 20, "each key has one queue, whoever sends it"
+    nameservers = cluster.nameservers.split(";")
+    shown = [json.loads(await cluster.command("topic", "show", "new", "--json", "--nameserver", each)) for each in nameservers]
+    assert shown[0] == shown[1]
+    assert len(shown[0]["queues"]) == 12
+    assert sum(queue["max_offset"] for queue in shown[0]["queues"]) == AT_ONCE * 20 * 3

@@ -1,0 +1,73 @@
+"""Nameservers that are gone or know nothing change nothing for those who run; a broker that comes back elsewhere is found."""
+
+import pytest
+
+from support.cluster import Cluster, Report, now_us
+
+pytestmark = pytest.mark.e2e
+
+CONSUMERS = ("consumer-1", "consumer-2")
+
+
+async def running(cluster: Cluster, nameservers: int = 1) -> None:
+    for number in range(1, nameservers):
+        await cluster.nameserver(f"nameserver-{number}")
+    await cluster.servers(queues=4)
+    for name in CONSUMERS:
+        await cluster.consumer(name)
+    await cluster.until_held(8, *CONSUMERS)
+    await cluster.producer("producer", "--keys", "60", "--pause-ms", "50")
+    await cluster.until_handled(300)
+    assert len(cluster.told_queues()) == 8, "every queue has a key"
+
+
+def revocations(cluster: Cluster) -> list[dict[str, object]]:
+    """Since the consumers share the queues: of the hand-over at the start there are none any more."""
+    return [event for name in CONSUMERS for event in cluster.heard(name, "consumer.QueueRevoked")]
+
+
+async def test_clients_go_on_without_any_nameserver_and_with_one_that_restarted_empty(cluster: Cluster) -> None:
+    """No release, no epoch change: the consumers' events, the brokers' own answer and the fences of all deeds say so."""
+    await running(cluster, nameservers=2)
+    queues, epochs, revoked = cluster.told_queues(), await cluster.epochs(), revocations(cluster)
+    await cluster.kill("nameserver", "nameserver-1")
+    gone_us = now_us()
+    await cluster.until_accepted(queues, after_us=gone_us)
+    await cluster.until_handled(1_000)
+
+    # While a broker is gone the clients ask for routes each second: they see an empty nameserver, then one that lacks that broker.
+    await cluster.kill("broker-b")
+    await cluster.restart("nameserver", "nameserver-1")
+    for name in ("nameserver", "nameserver-1"):
+        await cluster.until_heard(name, "broker.registered", name="broker-a")
+    await cluster.until_handled(1_500)
+    await cluster.restart("broker-b")
+    await cluster.until_accepted(queues, after_us=now_us())
+
+    assert await cluster.epochs() == epochs
+    assert revocations(cluster) == revoked
+    assert {str(deed.epoch) for deed in cluster.deeds() if deed.begun_us > gone_us} == set(epochs.values())
+    await cluster.finish_producer()
+    assert (await cluster.prove(*CONSUMERS)).repeats == 0
+
+
+async def test_a_new_consumer_finds_its_way_through_the_nameserver_that_is_left(cluster: Cluster) -> None:
+    await running(cluster, nameservers=2)
+    await cluster.kill("nameserver")
+    await cluster.consumer("consumer-3")
+    await cluster.until_held(8, *CONSUMERS, "consumer-3")
+    await cluster.finish_producer()
+    assert (await cluster.prove(*CONSUMERS, "consumer-3")).repeats == 0
+
+
+async def test_a_broker_that_restarts_on_another_port_is_found(cluster: Cluster, report: Report) -> None:
+    await running(cluster)
+    queues = [queue for queue in cluster.told_queues() if "broker-b" in queue]
+    held, old = {name: cluster.held(name) for name in CONSUMERS}, cluster.addresses["broker-b"]
+    await cluster.kill("broker-b")
+    assert await cluster.broker("broker-b") != old
+    seconds = await cluster.until_accepted(queues, after_us=now_us())
+    report(f"slowest queue's first accepted result {max(seconds.values()):.2f} s after broker.started (goal 3 s)")
+    assert {name: cluster.held(name) for name in CONSUMERS} == held, "its sessions came back within the grace"
+    await cluster.finish_producer()
+    assert (await cluster.prove(*CONSUMERS)).repeats == 0
