@@ -14,6 +14,7 @@ from lockstep.admin.demo.proof import Deed, Told, Verdict, parse_deed, prove
 from lockstep.admin.demo.stage import Stage
 from lockstep.admin.demo.story import STEPS
 from lockstep.admin.processes import ProcessError
+from lockstep.protocol.errors import LockstepError
 
 PRODUCERS = 3
 QUEUES_PER_BROKER = 8
@@ -22,7 +23,7 @@ STALL_S = 60.0
 """No event handled for this long: the demo has failed and says so instead of waiting on."""
 
 
-async def main() -> int:
+def main() -> int:
     options = parser().parse_args()
     console = Console()
     folder = Path(options.folder or tempfile.mkdtemp(prefix="lockstep-demo-"))
@@ -30,18 +31,23 @@ async def main() -> int:
     total = options.orders * len(STEPS)
     console.print(f"{total:,} events of {options.orders:,} orders; files and logs in {folder}")
     try:
-        async with Stage(folder) as stage:
-            await open_stage(stage, console, options.orders, options.seconds)
-            await play(stage, console, total)
-            await stage.stop_consumers()
-            names = list(stage.files)
-    except ProcessError as error:
+        names = asyncio.run(perform(folder, console, options.orders, options.seconds))
+        deeds = [parse_deed(line) for name in names for line in (folder / f"{name}.jsonl").read_text().splitlines()]
+    except LockstepError as error:
         console.print(f"[bold red]failed:[/] {error}")
         return 1
-    deeds = [parse_deed(line) for name in names for line in (folder / f"{name}.jsonl").read_text().splitlines()]
     verdict = prove(deeds, {order: Told(len(STEPS), len(STEPS)) for order in range(options.orders)})
     show(verdict, console, total)
     return 0 if verdict.holds else 1
+
+
+async def perform(folder: Path, console: Console, orders: int, seconds: float) -> list[str]:
+    """Plays the whole; the names of the consumers."""
+    async with Stage(folder) as stage:
+        await open_stage(stage, console, orders, seconds)
+        await play(stage, console, orders * len(STEPS))
+        await stage.stop_consumers()
+        return list(stage.files)
 
 
 async def open_stage(stage: Stage, console: Console, orders: int, seconds: float) -> None:
@@ -127,4 +133,4 @@ def parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(main()))
+    sys.exit(main())

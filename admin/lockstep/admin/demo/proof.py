@@ -133,9 +133,8 @@ def _follow_orders(queue: str, deeds: list[Deed], done: dict[int, int], verdict:
         elif deed.step == expected:
             done[deed.order] = expected + 1
         else:
-            verdict.faults.append(
-                f"order {deed.order}: step {deed.step} was handled while step {expected} was not ({queue}, offset {deed.offset}, {deed.consumer})"
-            )
+            where = f"{queue}, offset {deed.offset}, {deed.consumer}"
+            verdict.faults.append(f"order {deed.order}: step {deed.step} was handled while step {expected} was not ({where})")
             done[deed.order] = deed.step + 1
 
 

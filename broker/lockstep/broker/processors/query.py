@@ -44,7 +44,7 @@ class QueryProcessor:
 
     @handles(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetHeader, lane=QUERY_LANE)
     async def search_offset(self, request: Request) -> Outcome:
-        """The first message stored at or after the time, else the next offset; 0 for a queue that is not there. RocketMQ 5: boundaryType lower."""
+        """The first message stored at or after the time, else the next offset; 0 for a queue that is not there."""
         header: SearchOffsetHeader = request.header
         if not self._has(header):
             return request.reply(OffsetReply(0))
