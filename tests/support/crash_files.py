@@ -76,8 +76,11 @@ class CrashFiles:
 
     # -- the disk's owner --------------------------------------------------------------------
 
-    def crash(self, *, power: bool) -> None:
-        """The process ends now. `power`: so does the machine, and unsynced writes are kept, dropped or torn as the dice fall."""
+    def crash(self, *, power: bool, keep: Callable[[str, bytes | None], bool] | None = None) -> None:
+        """The process ends now. `power`: so does the machine, and unsynced writes are kept, dropped or torn as the dice fall.
+
+        `keep` (path, bytes written or None for a truncate) decides instead of the dice.
+        """
         self.process += 1
         self.dead = False
         self.countdown = None
@@ -93,11 +96,15 @@ class CrashFiles:
                 else:
                     self.durable_names[path] = now
         for path in sorted(self.durable_names):
-            self._lose(self.durable_names[path])
+            self._lose(path, self.durable_names[path], keep)
         self.names = dict(self.durable_names)
 
-    def _lose(self, inode: Inode) -> None:
+    def _lose(self, path: str, inode: Inode, keep: Callable[[str, bytes | None], bool] | None) -> None:
         for offset, data in inode.pending:
+            if keep is not None:
+                if keep(path, data):
+                    _apply(inode.durable, offset, data)
+                continue
             if data is None:
                 if self.random.random() < 0.7:
                     _apply(inode.durable, offset, None)

@@ -80,8 +80,10 @@ class CommitLog:
         self.written = 0
         self.synced = 0
         self._unsynced: list[Segment] = []
-        self._names_changed = True
-        """Files were created or removed since the directory was last synced; a start can't know what the life before it left."""
+        self._names_changed = False
+        """Files were created since the directory was last synced."""
+        self._stray: list[str] = []
+        """Files behind a gap: `begin` removes them, once the start has found nothing wrong."""
 
     @property
     def start(self) -> int:
@@ -111,7 +113,7 @@ class CommitLog:
                 position = self.segments[-1].end
                 if position < synced:
                     raise StoreCorrupt(f"log file {path} begins at {start}, expected {position}: a file is missing", position=position)
-                self._files.unlink(path)
+                self._stray.append(path)
                 continue
             if start % self._segment_bytes:
                 raise StoreCorrupt(f"log file {path}: its name is no multiple of the segment length {self._segment_bytes}", position=start)
@@ -119,7 +121,7 @@ class CommitLog:
                 if synced:
                     raise StoreCorrupt(f"the log begins at {start}, but was synced up to {synced}: files are missing", position=synced)
                 # Nothing was ever synced, and a power cut kept a later name and lost the first.
-                self._files.unlink(path)
+                self._stray.append(path)
                 continue
             self.segments.append(self._open_segment(path, start, synced))
         self.synced = synced
@@ -141,15 +143,19 @@ class CommitLog:
         for segment in [s for s in self.segments if s.start >= end and s.start > self.start]:
             self.segments.remove(segment)
             segment.file.close()
-            self._files.unlink(segment.path)
+            self._stray.append(segment.path)
+        for path in self._stray:
+            self._files.unlink(path)
         if self.segments and end < self.segments[-1].end:
             last = self.segments[-1]
             last.file.truncate(end - last.start)
             last.file.truncate(self._segment_bytes)
             if not clean:
                 last.file.sync()
-        if not clean:
+        if self._stray or not clean:
+            # The life before this one may have died between making a name and syncing it.
             self._files.sync_directory(self._directory)
+        self._stray = []
         self.tail = bytearray()
         self.tail_start = self.written = end
         self._unsynced = list(self.segments)

@@ -103,6 +103,58 @@ async def test_an_unsynced_hole_with_good_records_behind_it_is_cut_and_zeroed(ho
     await store.close()
 
 
+async def test_the_cut_is_durable_before_anything_is_appended() -> None:
+    """A power cut that keeps the first new record but not the cut must not bring the stale ones behind it back."""
+    files = CrashFiles()
+    store = await open_store(files, **NEVER)
+    for number in range(10):
+        append(store, b"%d" % number * 100, queue_id=int(number == 4))
+        await asyncio.sleep(0)
+        if number == 3:
+            await sync_recorded(store)
+    await kill(store, files)
+    files.names[LOG].pending = [write for write in files.names[LOG].pending if write[0] != 4 * SIZE]
+    files.overwrite(LOG, 4 * SIZE, bytes(SIZE))
+    store = await Store.open(config(**NEVER), host_of(files), IDENTITY)
+    await store.recover(Recorded())
+    store.append_state(b"x" * (SIZE - len(record(b"", topic="LOCKSTEP_SYS_STATE"))))
+    assert store._log.end == 5 * SIZE
+    store._end_turn()
+    abandon(store)
+    files.crash(power=True, keep=lambda _, data: data is not None)
+    store, found = await recovered(files)
+    assert found.end == 5 * SIZE
+    await store.close()
+
+
+async def test_a_file_named_by_an_earlier_life_is_durable_after_the_next_sync() -> None:
+    for seed in range(10):
+        files = CrashFiles(seed=seed)
+        store = await open_store(files, segment_bytes=4096, **NEVER)
+        for _ in range(50):
+            append(store, b"x" * 100)
+        await confirmed(store)
+        await kill(store, files)
+        store, found = await recovered(files)
+        await kill(store, files, power=True)
+        store, again = await recovered(files)
+        assert (again.end, len(await everything(store))) == (found.end, 50)
+        await store.close()
+
+
+async def test_a_stale_file_at_a_roll_is_made_zero_first() -> None:
+    files = CrashFiles()
+    store = await open_store(files, segment_bytes=4096)
+    append(store, b"x" * 3000)
+    files.open("/store/commitlog/00000000000000004096", create=True).pwritev([b"stale" * 100], 3_300)
+    append(store, b"y" * 3000)
+    await confirmed(store)
+    cache = files.names["/store/commitlog/00000000000000004096"].cache
+    assert not any(cache[len(record(b"y" * 3000)) :])
+    assert len(cache) == 4096
+    await store.close()
+
+
 @pytest.mark.parametrize("at", [1, 5, 13, 22, 30, 87, 120, SIZE - 5, SIZE - 2])
 async def test_a_flipped_bit_below_the_synced_length_stops_the_start_with_its_position(at: int) -> None:
     files = CrashFiles()
@@ -248,8 +300,10 @@ async def test_a_missing_file_below_the_synced_length_is_corruption(missing: str
         append(store, b"x" * 100)
     await store.close()
     del files.names[f"/store/commitlog/{missing}"]
-    with pytest.raises(StoreCorrupt):
+    left = files.listdir("/store/commitlog")
+    with pytest.raises(StoreCorrupt, match="missing"):
         await recovered(files)
+    assert files.listdir("/store/commitlog") == left, "a start that stops removes nothing"
 
 
 async def test_an_emptied_log_directory_is_corruption() -> None:
@@ -312,6 +366,25 @@ async def test_missing_consume_queue_files_are_built_from_the_log() -> None:
     assert await everything(store) == [b"%d" % number for number in range(0, 100, 2)] + [b"behind"]
     assert await everything(store, queue_id=1) == [b"%d" % number for number in range(1, 100, 2)]
     await store.close()
+
+
+@pytest.mark.parametrize("earlier_life", [False, True])
+async def test_a_snapshot_makes_the_queues_durable_with_their_names(earlier_life: bool) -> None:
+    for seed in range(5):
+        files = CrashFiles(seed=seed)
+        store = await open_store(files, **NEVER)
+        for number in range(60):
+            append(store, b"%d" % number, queue_id=number % 3)
+        if earlier_life:
+            store._queues.flush_all()
+            await confirmed(store)
+            await kill(store, files)
+            store, _ = await recovered(files, **NEVER)
+        await store.write_snapshot([])
+        written = {path: bytes(inode.cache) for path, inode in files.names.items() if "/consumequeue/" in path}
+        assert len(written) == 3
+        await kill(store, files, power=True)
+        assert {path: bytes(inode.cache) for path, inode in files.names.items() if "/consumequeue/" in path} == written
 
 
 async def test_entries_behind_the_snapshot_are_zero_again_after_a_kill() -> None:

@@ -1,12 +1,14 @@
 """Opening a directory: lock, identity, boot id, clean and unclean stops, the small files."""
 
+import asyncio
+
 import pytest
 
 from lockstep.broker.store import Identity, IdentityError, Store, StoreCorrupt, StoreDiskError, StoreInUse
 from lockstep.broker.store.directory import SLOT_BYTES, StoreDirectory
 from lockstep.protocol.errors import StateError
 from support.crash_files import CrashFiles, Fault
-from support.store_kit import IDENTITY, PATH, Recorded, abandon, append, config, confirmed, everything, host_of, open_store
+from support.store_kit import IDENTITY, PATH, LoopThreads, Recorded, abandon, append, config, confirmed, everything, host_of, open_store
 
 
 async def test_a_second_open_of_the_directory_is_refused() -> None:
@@ -141,12 +143,18 @@ async def test_recovered_messages_are_seen_only_once_they_are_synced() -> None:
     await confirmed(store)
     abandon(store)
     files.crash(power=False)
-    store = await Store.open(config(flush_interval_ms=1_000_000), host_of(files), IDENTITY)
+    host = host_of(files)
+    assert isinstance(host.threads, LoopThreads)
+    host.threads.held = asyncio.Event()
+    store = await Store.open(config(flush_interval_ms=1_000_000), host, IDENTITY)
     await store.recover(Recorded())
     called: list[int] = []
     store.append_state(b"the new term")
     store.when_confirmed(lambda: called.append(1))
-    assert store.bounds("orders", 0) == (0, 0)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert (called, store.bounds("orders", 0)) == ([], (0, 0))
+    host.threads.held.set()
     await store.sync()
     assert called == [1]
     assert store.bounds("orders", 0) == (0, 1)
@@ -174,6 +182,33 @@ async def test_a_disk_that_fails_at_the_start_is_exit_3() -> None:
     with pytest.raises(StoreDiskError, match="can't be read"):
         await store.recover(Recorded())
     await store.close()
+
+
+@pytest.mark.parametrize("crash_after", range(14))
+async def test_a_first_start_that_dies_leaves_nothing_that_a_later_power_cut_takes_back(crash_after: int) -> None:
+    """What the first life named but did not sync, the second has to sync: it can't tell."""
+    for seed in range(6):
+        files = CrashFiles(seed=seed)
+        files.countdown = crash_after
+        try:
+            abandon(await open_store(files))
+        except StoreDiskError:
+            assert files.dead
+        await asyncio.sleep(0)
+        files.crash(power=False)
+        store = await open_store(files)
+        append(store, b"a")
+        store._end_turn()
+        await store._flusher.sync(record=True)
+        store_id = store.store_id
+        abandon(store)
+        await asyncio.sleep(0)
+        files.crash(power=True)
+        store = await open_store(files)
+        assert (store.store_id, store.stopped_clean) == (store_id, False)
+        assert store._directory.slot_position == store._log.end
+        assert await everything(store) == [b"a"]
+        await store.close()
 
 
 def test_the_synced_length_survives_one_torn_slot() -> None:
