@@ -54,7 +54,6 @@ def test_pyproject_names_exactly_the_roots_on_disk() -> None:
     assert sorted(hatch["targets"]["wheel"]["packages"]) == [f"{root}/lockstep" for root in roots()]
     assert sorted(hatch["dev-mode-dirs"]) == roots()
     assert sorted(set(project["tool"]["pytest"]["ini_options"]["pythonpath"]) - {"tests"}) == roots()
-    assert sorted(project["tool"]["mypy"]["mypy_path"].split(":")) == roots()
 
 
 def test_every_root_holds_one_typed_slice_of_the_namespace() -> None:
