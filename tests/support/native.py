@@ -5,11 +5,30 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from lockstep.protocol.bodies import CreateTopicReply
+from lockstep.protocol.bodies import (
+    ConsumerGroup,
+    CreateTopicReply,
+    GroupStatusReply,
+    HeartbeatBody,
+    HeartbeatReply,
+    LockAnswer,
+    LockItem,
+    QueueStatus,
+    ReconcileBody,
+    ReconcileReply,
+    StartPoint,
+    StartPolicy,
+    Subscription,
+    SyncAnswer,
+    SyncBody,
+    SyncItem,
+    SyncReply,
+)
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.fields import to_plain
+from lockstep.protocol.headers.clients import GroupStatusHeader
 from lockstep.protocol.headers.pull import SUBSCRIPTION, PullHeader
 from lockstep.protocol.headers.routes import CreateTopicHeader
 from lockstep.protocol.headers.send import SendMessageHeader, SendRecordsHeader
@@ -94,12 +113,58 @@ class Stream:
         self.producer_id = producer_id
         self.next = 0
         self.crc = 0
+        self._before = (0, 0)
 
     def frame(self, *bodies: bytes) -> tuple[SendRecordsHeader, bytes]:
         """The next frame; it counts as sent."""
+        self._before = self.next, self.crc
         count, first = len(bodies), self.next == 0
         records = [encode_record(self.topic.encode(), self.queue_id, body, b"", born_ms=1) for body in bodies]
         data, sealed = seal(records, FrameSequence(self.producer_id, 0, 1, self.next, count, first, 0), self.crc)
         header = SendRecordsHeader(self.topic, self.queue_id, count, None, None, self.producer_id, 0, 1, self.next, first, sealed.crc)
         self.next, self.crc = sealed.next, sealed.crc
         return header, data
+
+    def withdraw(self) -> None:
+        """The last frame was refused: the next one takes its place."""
+        self.next, self.crc = self._before
+
+
+class Member:
+    """An ordered consumer of one group and topic with a session, request by request."""
+
+    def __init__(self, client: Native, topic: str, group: str = "billing", *, client_id: str = "a@1#0", session: str = "0" * 32) -> None:
+        self.client = client
+        self.topic = topic
+        self.group = group
+        self.client_id = client_id
+        self.session = session
+        self.connection = 0
+
+    async def join(self, client: Native | None = None) -> HeartbeatReply:
+        """HEART_BEAT on this connection, or on a newer one."""
+        self.client = client or self.client
+        self.connection += 1
+        group = ConsumerGroup(self.group, (Subscription(self.topic),), consume_from_where=StartPoint.FIRST_OFFSET, ordered=True)
+        body = HeartbeatBody(self.client_id, (group,), session=self.session, connection=self.connection)
+        return decode_body(HeartbeatReply, (await self.client.done(RequestCode.HEART_BEAT, body=encode_body(body))).body)
+
+    async def lock(self, queue_id: int = 0, epoch: int | None = None, offset: int | None = None) -> LockAnswer:
+        """LOCK of one queue: without an epoch it is wanted, with one it is held."""
+        item = LockItem(self.group, self.topic, queue_id, epoch, offset)
+        body = ReconcileBody((item,), (StartPolicy(self.group, self.topic, StartPoint.FIRST_OFFSET),))
+        answer = await self.client.done(RequestCode.LOCK_BATCH_MQ, body=encode_body(body))
+        return decode_body(ReconcileReply, answer.body).items[0]
+
+    async def commit(self, epoch: int, offset: int, queue_id: int = 0, *, release: bool = False) -> SyncAnswer:
+        """SYNC of one queue."""
+        item = SyncItem(self.group, self.topic, queue_id, epoch=epoch, offset=offset, release=release)
+        answer = await self.client.done(RequestCode.SYNC, body=encode_body(SyncBody((item,))))
+        return decode_body(SyncReply, answer.body).items[0]
+
+    async def status(self, queue_id: int = 0) -> QueueStatus:
+        """What GROUP_STATUS says of one queue."""
+        answer = await self.client.done(RequestCode.GROUP_STATUS, GroupStatusHeader(self.group))
+        status = decode_body(GroupStatusReply, answer.body).status
+        assert status is not None
+        return {queue.queue_id: queue for queue in status.queues if queue.topic == self.topic}[queue_id]

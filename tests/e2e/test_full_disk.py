@@ -1,0 +1,210 @@
+"""A disk that runs full: sends are refused, reads and commits go on, sends resume by themselves; a write that fails ends the process.
+
+The disk is a tmpfs of its own, which takes root to mount. Where that is not allowed, the last test still runs: the reserve is then set
+above what the real disk has free.
+"""
+
+import asyncio
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from lockstep.client import Message, Producer, QueueUnavailable
+from lockstep.protocol.bodies import Verdict
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.errors import ServiceNotAvailable, TransportError
+from support.background import LIMIT_S, Background, background
+from support.native import Member, Native, Stream, native
+from support.processes import run_program
+
+pytestmark = pytest.mark.e2e
+
+MIB = 1 << 20
+DISK_MIB = 24
+RESERVE_BYTES = DISK_MIB * MIB * 5 // 100
+BODY = bytes(64 * 1024)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A small file system, a third of it taken by `ballast`."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "lockstep-test", str(path)], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"a tmpfs can't be mounted here ({mounted.stderr.strip()}); test_a_reserve_above_the_free_space… covers the refusal")
+    try:
+        (path / "ballast").write_bytes(bytes(DISK_MIB // 3 * MIB))
+        yield path
+    finally:
+        subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+def command(store: Path, *options: str) -> tuple[str, ...]:
+    """Retention is left out of it."""
+    return "lockstep.broker", "--listen", "127.0.0.1:0", "--store", str(store), "--disk-used-percent-max", "100", *options
+
+
+@contextmanager
+def serving(folder: Path, store: Path, *options: str) -> Iterator[tuple[Background, str]]:
+    """A broker, and its address."""
+    with background(folder, "broker", "-m", *command(store, *options), ready="broker.started") as broker:
+        yield broker, broker.started("broker.started")["address"]
+
+
+def fill(disk: Path) -> None:
+    """Not a byte is left."""
+    with (disk / "filler").open("wb", buffering=0) as file:
+        try:
+            while file.write(bytes(64 * 1024)):
+                pass
+        except OSError:
+            pass
+    assert shutil.disk_usage(disk).free == 0
+
+
+async def send_until_refused(client: Native, stream: Stream) -> tuple[int, str]:
+    """(frames stored, the refusal's words)"""
+    count = 0
+    while True:
+        assert count * len(BODY) < DISK_MIB * MIB, "the disk never ran full"
+        answer = await client.ask(RequestCode.SEND_RECORDS, *stream.frame(BODY))
+        if answer.code != ResponseCode.SUCCESS:
+            stream.withdraw()
+            assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+            return count, answer.remark or ""
+        count += 1
+
+
+async def test_sends_are_refused_by_bytes_and_watermark_reads_and_commits_go_on_and_sends_resume(tmp_path: Path, disk: Path) -> None:
+    with serving(tmp_path, disk / "store", "--segment-mib", "4") as (broker, address):
+        async with native(address) as client:
+            await client.create("orders")
+            member = Member(client, "orders")
+            await member.join()
+            epoch = (await member.lock()).epoch
+            stream = Stream("orders")
+            count, words = await send_until_refused(client, stream)
+            assert count > 100
+            free = int(words.partition(" has ")[2].split()[0])
+            assert f"{disk / 'store'} has {free} bytes free" in words
+            assert f"less than {RESERVE_BYTES} bytes" in words
+            assert 0 < free - RESERVE_BYTES < 2 * len(BODY)
+            assert "Free some space" in words
+
+            assert len(await client.everything("orders")) == count
+            for offset in range(1, count + 1):
+                assert (await member.commit(epoch, offset)).verdict is Verdict.OK
+            assert (await member.status()).committed_offset == count
+        assert broker.stop() == 0
+    with serving(tmp_path, disk / "store") as (broker, address):
+        async with native(address) as client:
+            assert len(await client.everything("orders")) == count
+            assert (await client.send("orders", BODY)).code == ResponseCode.SERVICE_NOT_AVAILABLE
+            (disk / "ballast").unlink()
+            while (answer := await client.ask(RequestCode.SEND_RECORDS, *stream.frame(BODY))).code != ResponseCode.SUCCESS:
+                assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+                stream.withdraw()
+            assert answer.fields["queueOffset"] == count
+        assert broker.stop() == 0
+
+
+async def test_a_producer_is_told_why_and_goes_on_when_there_is_room(tmp_path: Path, disk: Path) -> None:
+    routes = ("-m", "lockstep.nameserver", "--listen", "127.0.0.1:0")
+    with background(tmp_path, "nameserver", *routes, ready="nameserver.started") as nameserver:
+        where = nameserver.started("nameserver.started")["address"]
+        with serving(tmp_path, disk / "store", "--nameserver", where) as (_, address):
+            async with native(address) as client:
+                await client.create("orders")
+                count, _ = await send_until_refused(client, Stream("orders"))
+                async with Producer("shop", nameserver=where) as producer:
+                    with pytest.raises(ServiceNotAvailable, match=f"less than {RESERVE_BYTES} bytes"):
+                        await producer.send(Message("orders", BODY), timeout_ms=300)
+                    with pytest.raises(QueueUnavailable, match=f"less than {RESERVE_BYTES} bytes.*not stored"):
+                        await producer.send(Message("orders", BODY), sharding_key="k", timeout_ms=300)
+                    waiting = asyncio.ensure_future(producer.send(Message("orders", b"patient"), sharding_key="k"))
+                    assert len(await client.everything("orders")) == count
+                    assert not waiting.done()
+                    (disk / "ballast").unlink()
+                    assert (await waiting).queue_offset == count
+
+
+@pytest.mark.parametrize("what", ["send", "commit"])
+async def test_a_write_that_finds_no_space_ends_the_broker_without_an_answer_and_loses_nothing(
+    tmp_path: Path, disk: Path, what: str
+) -> None:
+    """Somebody else fills the disk between two looks, or the reserve is used up: exit 3, one line, and the next start has everything."""
+    stream = Stream("orders")
+    with serving(tmp_path, disk / "store", "--disk-reserve-mib", "0") as (broker, address):
+        async with native(address) as client:
+            await client.create("orders")
+            member = Member(client, "orders")
+            await member.join()
+            epoch = (await member.lock()).epoch
+            for _ in range(20):
+                await client.done(RequestCode.SEND_RECORDS, *stream.frame(BODY))
+            await member.commit(epoch, 7)
+            fill(disk)
+            write = sends_until_it_ends(client, stream) if what == "send" else locks_until_it_ends(member)
+            with pytest.raises(TransportError):
+                await write
+        assert broker.process.wait(LIMIT_S) == 3
+        complaint = broker.complained.read_text()
+        assert complaint.count("\n") == 1, complaint
+        assert "No space left on device" in complaint
+        assert str(disk / "store") in complaint
+    ended = run_program(*command(disk / "store"))
+    assert (ended.returncode, ended.stderr.count("\n")) == (3, 1), ended.stderr
+    assert "No space left on device" in ended.stderr
+    (disk / "filler").unlink()
+    with serving(tmp_path, disk / "store") as (_, address):
+        async with native(address) as client:
+            assert await client.everything("orders") == [BODY] * (stream.next - (what == "send"))
+            await member.join(client)
+            assert (await member.status()).committed_offset == 7
+
+
+async def sends_until_it_ends(client: Native, stream: Stream) -> None:
+    """What is left of the log's last page takes some more."""
+    while True:
+        await client.done(RequestCode.SEND_RECORDS, *stream.frame(BODY))
+
+
+async def locks_until_it_ends(member: Member) -> None:
+    """A new grant is a state record."""
+    while True:
+        await member.lock()
+
+
+async def test_a_reserve_above_the_free_space_refuses_sends_and_nothing_else(tmp_path: Path) -> None:
+    """The same rule on the real disk, so that it is tested without root too."""
+    stream = Stream("orders")
+    with serving(tmp_path, tmp_path / "store") as (_, address):
+        async with native(address) as client:
+            await client.create("orders")
+            await client.done(RequestCode.SEND_RECORDS, *stream.frame(b"one"))
+    above_mib = shutil.disk_usage(tmp_path).total // MIB
+    with serving(tmp_path, tmp_path / "store", "--disk-reserve-mib", str(above_mib)) as (_, address):
+        async with native(address) as client:
+            code, words = await client.refused(RequestCode.SEND_RECORDS, *stream.frame(b"two"))
+            assert code == ResponseCode.SERVICE_NOT_AVAILABLE
+            assert f"less than {above_mib * MIB} bytes" in words
+            repeat = await client.done(RequestCode.SEND_RECORDS, *Stream("orders").frame(b"one"))
+            assert repeat.fields["queueOffset"] == 0
+            assert await client.everything("orders") == [b"one"]
+            member = Member(client, "orders")
+            await member.join()
+            assert (await member.commit((await member.lock()).epoch, 1)).verdict is Verdict.OK
+            await client.create("bills")
+    with serving(tmp_path, tmp_path / "store") as (_, address):
+        async with native(address) as client:
+            again = Stream("orders")
+            again.frame(b"one")
+            await client.done(RequestCode.SEND_RECORDS, *again.frame(b"two"))
+            assert await client.everything("orders") == [b"one", b"two"]
