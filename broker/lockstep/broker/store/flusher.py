@@ -72,7 +72,8 @@ class Flusher:
 
     async def _run(self) -> None:
         try:
-            while not self._stopping:
+            # What was written while a sync ran is covered by another one, also when closing.
+            while not self._stopping or self._wake.is_set():
                 await self._due()
                 if self._abandoned:
                     break

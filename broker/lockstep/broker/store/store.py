@@ -94,10 +94,10 @@ class Store:
                 try:
                     # Snapshots are written after syncs: without the record of those, the older one vouches for them.
                     store._log.load(directory.load_synced() or min(store._snapshots.positions(), default=0))
-                except BaseException:
+                except BaseException:  # re-raised
                     store._log.close()
                     raise
-            except BaseException:
+            except BaseException:  # re-raised
                 directory.unlock()
                 raise
         except OSError as error:
@@ -247,7 +247,7 @@ class Store:
         except (OSError, StoreDiskError) as error:
             self._fail(error)
             return
-        except BaseException as error:
+        except BaseException as error:  # re-raised
             # A state change that can't be written must not be answered from.
             self._fail(error)
             raise

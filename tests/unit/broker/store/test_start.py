@@ -108,6 +108,30 @@ async def test_a_clean_stop_is_known_and_a_kill_too() -> None:
     await store.close()
 
 
+async def test_closing_syncs_what_was_written_while_another_sync_ran() -> None:
+    files = CrashFiles()
+    host = host_of(files)
+    assert isinstance(host.threads, LoopThreads)
+    store = await open_store(files, host=host, segment_bytes=4096)
+    host.threads.held = asyncio.Event()
+    append(store, b"x" * 3000)
+    store.dirty()
+    await asyncio.sleep(0)
+    waiting = asyncio.ensure_future(store.sync())
+    for _ in range(3):
+        await asyncio.sleep(0)
+    append(store, b"y" * 3000)
+    closing = asyncio.ensure_future(store.close())
+    for _ in range(3):
+        await asyncio.sleep(0)
+    host.threads.held.set()
+    await asyncio.gather(waiting, closing)
+    files.crash(power=True, keep=lambda path, data: False)
+    store = await open_store(files)
+    assert await everything(store) == [b"x" * 3000, b"y" * 3000]
+    await store.close()
+
+
 async def test_the_boot_id_is_durable_once_marked() -> None:
     files = CrashFiles()
     store = await open_store(files)
