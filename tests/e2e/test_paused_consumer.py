@@ -4,15 +4,16 @@ import signal
 
 import pytest
 
-from support.cluster import Cluster, Report
+from support.cluster import DEFAULTS, QUICK, Cluster, Report
 
 pytestmark = pytest.mark.e2e
 
 QUEUES = 8
 
 
-async def test_its_queues_move_and_its_result_is_refused_when_it_wakes(cluster: Cluster, report: Report) -> None:
-    await cluster.servers(queues=4)
+@pytest.mark.parametrize("options", [pytest.param(QUICK, id="2 s"), pytest.param(DEFAULTS, id="20 s", marks=pytest.mark.slow)])
+async def test_its_queues_move_and_its_result_is_refused_when_it_wakes(cluster: Cluster, report: Report, options: tuple[str, ...]) -> None:
+    await cluster.servers(*options, queues=4)
     await cluster.consumer("sleeper", "--trouble", "wait:0.5")
     await cluster.consumer("heir")
     await cluster.until_held(QUEUES, "sleeper", "heir")
@@ -27,7 +28,7 @@ async def test_its_queues_move_and_its_result_is_refused_when_it_wakes(cluster: 
     moved = [event for event in cluster.processes["heir"].events if event["event"] == "consumer.QueueAssigned" and event["queue"] in lost]
     assert {event["queue"] for event in moved} == set(lost)
     took_s = (max(event["at_us"] for event in moved) - stopped_us) / 1e6
-    report(f"queues of a stopped consumer moved {took_s:.2f} s after the stop (session timeout 2 s)")
+    report(f"queues of a stopped consumer moved {took_s:.2f} s after the stop (session timeout {int(options[-1]) // 1000} s)")
     await cluster.until_accepted(lost, after_us=moved[-1]["at_us"])
 
     resumed_us = cluster.signal(signal.SIGCONT, "sleeper")

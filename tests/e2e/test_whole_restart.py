@@ -2,18 +2,16 @@
 
 import pytest
 
-from support.cluster import Cluster, Report
+from support.cluster import DEFAULTS, Cluster, Report
 
 pytestmark = pytest.mark.e2e
 
-GRACE_3_S = ("--disconnect-grace-ms", "3000", "--session-timeout-ms", "20000")
-"""The defaults: what users have."""
 SERVERS = ("nameserver", "broker-a", "broker-b")
 CONSUMERS = ("consumer-1", "consumer-2")
 
 
 async def everything(cluster: Cluster) -> None:
-    await cluster.servers(*GRACE_3_S, queues=4)
+    await cluster.servers(*DEFAULTS, queues=4)
     for name in CONSUMERS:
         await cluster.consumer(name)
     await cluster.until_held(8, *CONSUMERS)

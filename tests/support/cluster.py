@@ -24,9 +24,11 @@ Report = Callable[[str], None]
 TESTS = Path(__file__).resolve().parents[1]
 QUICK = ("--disconnect-grace-ms", "1000", "--session-timeout-ms", "2000")
 """Broker options that make faults end early."""
+DEFAULTS = ("--disconnect-grace-ms", "3000", "--session-timeout-ms", "20000")
+"""What users have."""
 LOOK_S = 0.02
 """Between two looks at what other processes have written."""
-WAIT_S = 60.0
+WAIT_S = 90.0
 """How long anything that must happen may take on a busy machine. What it should take is measured and reported, not asserted."""
 
 

@@ -53,13 +53,15 @@ def program(*arguments: str, event: str, environment: Mapping[str, str] | None =
         process.communicate()
 
 
-def run_program(*arguments: str, environment: Mapping[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
+def run_program(
+    *arguments: str, environment: Mapping[str, str] | None = None, limit_s: float = LIMIT_S
+) -> "subprocess.CompletedProcess[str]":
     """`python -m arguments…` to its end."""
     return subprocess.run(
         [sys.executable, "-m", *arguments],
         capture_output=True,
         text=True,
-        timeout=LIMIT_S,
+        timeout=limit_s,
         env=dict(environment or clean_environment()),
         check=False,
     )

@@ -40,7 +40,7 @@ class Teller:
             if self.stopped.is_set():
                 return
             told[1] = step + 1
-            tag = "even" if step % options.even_every == 0 else "odd"
+            tag = "even" if (key + step) % options.even_every == 0 else "odd"
             body = json.dumps({"order": key, "step": step}).encode() + b" " * options.padding
             if not await self.send(Message(options.topic, body, tags=tag), key, step):
                 return

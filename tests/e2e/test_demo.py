@@ -1,0 +1,23 @@
+"""The demo, small: its processes, its faults and its proof."""
+
+import re
+
+import pytest
+
+from support.cluster import Report
+from support.processes import clean_environment, run_program
+
+pytestmark = pytest.mark.e2e
+
+
+def test_the_demo_proves_its_result(report: Report) -> None:
+    demo = run_program(
+        "lockstep.admin.demo", "--orders", "100", "--seconds", "4", environment=clean_environment(COLUMNS="140"), limit_s=120
+    )
+    assert demo.returncode == 0, demo.stdout + demo.stderr
+    for scene in ("kill -9 consumer-2", "kill -9 broker-b", "consumer-4 joins"):
+        assert scene in demo.stdout
+    assert "proved: 1,000 events, every order's in order, none lost" in demo.stdout
+    gaps = sorted(float(found.replace(",", "")) for found in re.findall(r"│ ([\d,]+\.\d) +│", demo.stdout))
+    assert gaps, "hand-overs are shown"
+    report(f"{len(gaps)} hand-overs: {', '.join(f'{gap:.0f}' for gap in gaps)} ms")
