@@ -143,12 +143,12 @@ class Registrar:
                 return
 
     async def stop(self) -> None:
-        """Say goodbye to whoever is connected (at most 1 s), then close. The caller's Tasks end the loops."""
+        """Say goodbye where this broker is known (at most 1 s), then close. The caller's Tasks end the loops."""
         header = UnregisterBrokerHeader(self.card.name, self.card.cluster, self.card.address, self.card.store_id, self.card.term)
         goodbyes = [
             endpoint.request(RequestCode.UNREGISTER_BROKER, to_plain(header), timeout_ms=GOODBYE_MS)
             for peer in self._peers
-            if (endpoint := peer.endpoint) is not None
+            if (endpoint := peer.endpoint) is not None and peer.standing in (Standing.ACCEPTED, Standing.LEARNING)
         ]
         await asyncio.gather(*goodbyes, return_exceptions=True)
         for peer in self._peers:

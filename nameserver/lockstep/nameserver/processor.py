@@ -41,12 +41,15 @@ class RouteProcessor:
             log.warning("broker.refused", name=said.name, peer=request.endpoint.peer, reason=error.remark)
             raise
         _log_change(said, change, request.endpoint.peer)
+        if change.superseded is not None and (older := self._speakers.get(change.superseded)) is not None:
+            # If somebody still lives there (a store was copied), it registers again and is told so now, not with its next period.
+            older.close(f"broker {said.name} has registered from {request.endpoint.peer}")
         return request.reply(body=RegisterReply(change.missing))
 
     @handles(RequestCode.UNREGISTER_BROKER, UnregisterBrokerHeader)
     def unregister(self, request: Request) -> Command:
         header: UnregisterBrokerHeader = request.header
-        if self._table.unregister(header.broker_name, header.store_id, header.term):
+        if self._table.unregister(header.broker_name, header.store_id, header.term, request.endpoint.id):
             log.info("broker.unregistered", name=header.broker_name, reason="said goodbye")
         return request.reply()
 

@@ -110,10 +110,10 @@ class RouteTable:
                 except LocalProtocolError as error:
                     raise RemoteProtocolError(f"broker {said.name!r} registers a layout that can't be: {error}") from None
 
-    def unregister(self, name: str, store_id: str, term: int) -> bool:
-        """A broker says goodbye. False: it is not registered, or another store or term has the name."""
+    def unregister(self, name: str, store_id: str, term: int, connection: int) -> bool:
+        """A broker says goodbye on the connection that speaks for it; anyone else's (a refused copy's) means nothing: False."""
         known = self._brokers.get(name)
-        if known is None or known.connection is None or (known.said.store_id, known.said.term) != (store_id, term):
+        if known is None or known.connection != connection or (known.said.store_id, known.said.term) != (store_id, term):
             return False
         _leave(known)
         return True
@@ -172,7 +172,7 @@ def _refuse_taken(known: _Broker, said: Registration) -> None:
         if live:
             raise BrokerNameTaken(
                 f"broker name {name!r} is {where} with store {before.store_id[:8]}; the one at {said.address} has store "
-                f"{said.store_id[:8]}: give it another name, or stop the other broker first"
+                f"{said.store_id[:8]}: give it another name and a store of its own, or stop the other broker first"
             )
     elif said.term < before.term or (said.term == before.term and live and said.address != before.address):
         raise BrokerNameTaken(

@@ -241,12 +241,11 @@ async def test_a_nameserver_that_comes_back_empty_relearns_everything_from_one_b
         await broker.stop()
 
 
-async def test_a_refusal_while_serving_is_only_told() -> None:
+async def test_a_refusal_while_serving_is_only_told_and_at_once() -> None:
     async with nameserver() as served, running(Broker([served.address], term=5)) as first:
         await first.registrar.accepted()
         async with running(Broker([served.address], term=6, port=2)) as newer:
             await newer.registrar.accepted()
-            first.registrar.changed()
             await standing(first, served.address, Standing.REFUSED)
             assert first.tasks.failure is None
             assert [(b.address, b.registered) for b in served.table.brokers("internal")] == [("10.0.0.2:10911", True)]
@@ -257,6 +256,16 @@ async def test_stop_says_goodbye_before_the_connection_closes() -> None:
         await broker.registrar.accepted()
         await broker.registrar.stop()
         assert served.table.registered() == ()
+
+
+async def test_a_refused_copy_of_the_store_leaves_without_a_word() -> None:
+    """Its goodbye would name the very store and term that the original is registered with."""
+    async with nameserver() as served, running(Broker([served.address], term=5)) as first:
+        await first.registrar.accepted()
+        async with running(Broker([served.address], term=5, port=2)) as copy:
+            with pytest.raises(RegistrationRefused, match="runs on a copy"):
+                await copy.registrar.accepted()
+        assert [(b.address, b.registered) for b in served.table.brokers("internal")] == [("10.0.0.1:10911", True)]
 
 
 async def test_layouts_that_do_not_stay_adopted_do_not_make_an_endless_loop(monkeypatch: pytest.MonkeyPatch) -> None:

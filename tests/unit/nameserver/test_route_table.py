@@ -116,16 +116,17 @@ def test_silence_unregisters_exactly_at_its_limit(after: int, silent: bool) -> N
     assert table.expire(5_000 + after + SILENCE_MS) == ({} if silent else {"broker-a": 1})
 
 
-def test_a_goodbye_counts_only_for_the_store_and_term_that_are_registered() -> None:
+def test_a_goodbye_counts_only_for_the_store_term_and_connection_that_are_registered() -> None:
     table = RouteTable()
     table.register(said(), 1, 0)
-    assert not table.unregister("broker-x", STORE_A, 10)
-    assert not table.unregister("broker-a", STORE_B, 10)
-    assert not table.unregister("broker-a", STORE_A, 9)
+    assert not table.unregister("broker-x", STORE_A, 10, 1)
+    assert not table.unregister("broker-a", STORE_B, 10, 1)
+    assert not table.unregister("broker-a", STORE_A, 9, 1)
+    assert not table.unregister("broker-a", STORE_A, 10, 2)
     assert registered(table) == {"broker-a": True}
-    assert table.unregister("broker-a", STORE_A, 10)
+    assert table.unregister("broker-a", STORE_A, 10, 1)
     assert registered(table) == {"broker-a": False}
-    assert not table.unregister("broker-a", STORE_A, 10)
+    assert not table.unregister("broker-a", STORE_A, 10, 1)
 
 
 def test_a_live_name_with_another_store_is_refused_with_both_addresses_named() -> None:
@@ -261,7 +262,13 @@ EVENTS = st.lists(
             st.integers(1, 4),
         ),
         st.tuples(st.just("close"), st.integers(1, 4)),
-        st.tuples(st.just("unregister"), st.sampled_from(["broker-a", "broker-b"]), st.sampled_from([STORE_A, STORE_B]), st.integers(1, 3)),
+        st.tuples(
+            st.just("unregister"),
+            st.sampled_from(["broker-a", "broker-b"]),
+            st.sampled_from([STORE_A, STORE_B]),
+            st.integers(1, 3),
+            st.integers(1, 4),
+        ),
         st.tuples(st.just("wait"), st.integers(0, SILENCE_MS)),
     ),
     max_size=30,
@@ -283,9 +290,9 @@ def test_whoever_is_registered_was_heard_on_its_living_connection_within_the_lim
             case ("close", int(connection)):
                 gone = table.connection_closed(connection)
                 assert all(heard[name][0] == connection for name in gone)
-            case ("unregister", str(name), str(store), int(term)):
-                if table.unregister(name, store, term):
-                    assert heard[name][2:] == (store, term)
+            case ("unregister", str(name), str(store), int(term), int(connection)):
+                if table.unregister(name, store, term, connection):
+                    assert (heard[name][0], *heard[name][2:]) == (connection, store, term)
             case ("wait", int(ms)):
                 now += ms
                 for name, connection in table.expire(now).items():
