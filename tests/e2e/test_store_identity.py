@@ -1,0 +1,143 @@
+"""Whose store, whose name: a broker that would serve what is another's does not start, and says so in one line."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lockstep.broker.app import Broker
+from lockstep.broker.config import BrokerConfig
+from lockstep.runtime.clock import Clock
+from lockstep.runtime.host import Host
+from support.processes import program, run_program
+
+pytestmark = pytest.mark.e2e
+
+NAMESERVER = ("lockstep.nameserver", "--listen", "127.0.0.1:0")
+
+
+def broker(store: Path, *options: str) -> tuple[str, ...]:
+    """Small files, so that a store is quickly copied."""
+    return "lockstep.broker", "--listen", "127.0.0.1:0", "--store", str(store), "--segment-mib", "1", *options
+
+
+def refused(exit_code: int, store: Path, *options: str) -> str:
+    """The one line on stderr."""
+    ended = run_program(*broker(store, *options))
+    assert ended.returncode == exit_code, (ended.returncode, ended.stderr)
+    assert ended.stderr.startswith("lockstep broker: ")
+    assert ended.stderr.count("\n") == 1, ended.stderr
+    assert "broker.started" not in ended.stdout
+    return ended.stderr
+
+
+def made(store: Path, *options: str) -> None:
+    """A store that has served once."""
+    with program(*broker(store, *options), event="broker.started") as once:
+        assert once.stop() == 0
+
+
+def serves(store: Path, *options: str) -> int:
+    """It starts, and stops in order; its term."""
+    with program(*broker(store, *options), event="broker.started") as once:
+        assert once.stop() == 0
+        return int(once.started["term"])
+
+
+@pytest.fixture
+def routes() -> Iterator[str]:
+    """A nameserver's address."""
+    with program(*NAMESERVER, event="nameserver.started") as running:
+        yield str(running.started["address"])
+
+
+def test_a_second_broker_on_one_store_is_exit_6_and_the_first_goes_on(tmp_path: Path) -> None:
+    with program(*broker(tmp_path / "s"), event="broker.started") as first:
+        for options in ((), ("--name", "broker-b"), ("--cluster", "other")):
+            words = refused(6, tmp_path / "s", *options)
+            assert f"store {tmp_path / 's'} is open in another broker" in words
+            assert "directory of its own" in words
+        assert first.process.poll() is None
+        assert first.stop() == 0
+    assert serves(tmp_path / "s") > first.started["term"]
+
+
+def test_a_store_of_a_broker_that_was_killed_is_free(tmp_path: Path) -> None:
+    with program(*broker(tmp_path / "s"), event="broker.started") as first:
+        first.process.kill()
+        first.process.wait()
+    serves(tmp_path / "s")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--name", "broker-b"), "belongs to broker broker-a of cluster DefaultCluster, not to broker-b of DefaultCluster"),
+        (("--cluster", "other"), "belongs to broker broker-a of cluster DefaultCluster, not to broker-a of other"),
+    ],
+)
+def test_a_store_of_another_name_or_cluster_is_exit_4_and_stays_as_it_is(tmp_path: Path, options: tuple[str, ...], words: str) -> None:
+    made(tmp_path / "s")
+    assert words in refused(4, tmp_path / "s", *options)
+    serves(tmp_path / "s")
+
+
+def test_the_name_of_a_live_broker_with_another_store_is_exit_4(tmp_path: Path, routes: str) -> None:
+    options = ("--nameserver", routes)
+    with program(*broker(tmp_path / "one", *options), event="broker.started") as first:
+        words = refused(4, tmp_path / "two", *options)
+        assert f"nameserver {routes} refused this broker" in words
+        assert f"'broker-a' is registered from {first.started['address']} with store" in words
+        assert "give it another name and a store of its own" in words
+        assert routed(routes) == {"broker-a": (first.started["address"], True)}
+
+
+def routed(routes: str) -> dict[str, tuple[str, bool]]:
+    """Broker → address, registered."""
+    shown = run_program("lockstep.admin.cli", "cluster", "--json", "--nameserver", routes)
+    assert shown.returncode == 0, shown.stderr
+    return {each["name"]: (each["address"], each["registered"]) for each in json.loads(shown.stdout)["brokers"]}
+
+
+async def test_a_copy_with_a_lower_term_is_exit_4_and_takes_nothing_from_the_original(tmp_path: Path, routes: str) -> None:
+    """The original has since served under a clock that was ahead; terms never fall."""
+    made(tmp_path / "one")
+    shutil.copytree(tmp_path / "one", tmp_path / "copy")
+    real = Host.real()
+    ahead = Broker(BrokerConfig(listen=("127.0.0.1:0",), store=str(tmp_path / "one")), replace(real, clock=ClockAhead()))
+    await ahead.start()
+    await ahead.stop()
+    with program(*broker(tmp_path / "one", "--nameserver", routes), event="broker.started") as first:
+        assert first.started["term"] == ahead.term + 1
+        words = refused(4, tmp_path / "copy", "--nameserver", routes)
+        assert f"is registered from {first.started['address']} with term {first.started['term']}" in words
+        assert "one of them runs on a copy" in words
+        assert "an empty store of its own" in words
+        assert routed(routes) == {"broker-a": (first.started["address"], True)}
+        assert first.stop() == 0
+    words = refused(4, tmp_path / "copy", "--nameserver", routes)
+    assert f"is last registered from {first.started['address']}" in words
+
+
+class ClockAhead(Clock):
+    """An hour fast."""
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + 3_600_000
+
+
+def test_a_nameserver_that_is_back_accepts_the_broker_that_serves(tmp_path: Path) -> None:
+    """Both die, the broker first comes back: it waits for a nameserver and then serves under the name it has."""
+    with program(*NAMESERVER, event="nameserver.started") as routes:
+        where = routes.started["address"]
+        with program(*broker(tmp_path / "one", "--nameserver", where), event="broker.started") as first:
+            routes.process.kill()
+            routes.process.wait()
+            again = ("lockstep.nameserver", "--listen", where)
+            with program(*again, event="nameserver.started"):
+                while routed(where) != {"broker-a": (first.started["address"], True)}:
+                    assert first.process.poll() is None
+                refused(4, tmp_path / "two", "--nameserver", where)
