@@ -20,6 +20,7 @@ from lockstep.runtime.files import Buffer, File, Files
 BLANK = Struct(">iI")
 BLANK_BYTES = 8
 NAME_DIGITS = 20
+COPY_BYTES = 1 << 20
 
 
 def write_all(file: File, data: Buffer, offset: int) -> None:
@@ -160,6 +161,19 @@ class CommitLog:
         self.tail_start = self.written = end
         self._unsynced = list(self.segments)
 
+    def rewrite(self, position: int, end: int) -> None:
+        """Writes [position, end) back over itself.
+
+        The life before may have died at a failed sync before it could say so: the kernel then has these pages, calls them clean, and would
+        never write them. Writing makes them dirty again.
+        """
+        for segment in self.segments:
+            at, stop = max(position, segment.start), min(end, segment.end)
+            while at < stop:
+                data = segment.file.pread(min(COPY_BYTES, stop - at), at - segment.start)
+                write_all(segment.file, data, at - segment.start)
+                at += len(data)
+
     def replace_segments(self, position: int, end: int) -> None:
         """Copies the files that hold [position, end) into new ones: after a failed sync, what is read may not be on the disk."""
         for segment in self.segments:
@@ -172,7 +186,7 @@ class CommitLog:
             copy.truncate(self._segment_bytes)
             at, stop = segment.start, min(end, segment.end)
             while at < stop:
-                data = segment.file.pread(min(1 << 20, stop - at), at - segment.start)
+                data = segment.file.pread(min(COPY_BYTES, stop - at), at - segment.start)
                 write_all(copy, data, at - segment.start)
                 at += len(data)
             copy.sync()

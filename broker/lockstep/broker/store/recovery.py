@@ -5,7 +5,8 @@
 2. The log is read from there to the first bytes that are no good record. Below the synced length that is corruption and stops the start;
    behind it, it is the unfinished tail (pages reach the disk in any order): cut, with all that follows, and zero again.
 3. Consume queues are cut back to the snapshot and built on from the log; one whose files are missing is built from the log's start.
-4. After a failed sync the tail is copied into new files, since what was read may be in memory alone.
+4. What no sync is known to have covered is written again: after a failed sync into new files, after any other unclean stop in its place.
+   What was read may be in memory alone, in pages that the kernel calls clean.
 
 Nothing is confirmed by this: that takes the sync that follows.
 """
@@ -270,6 +271,8 @@ class Recoverer:
         if self._directory.sync_has_failed():
             log.replace_segments(log.synced, end)
             self._directory.mark_sync_failed(False)
+        elif not self._clean:
+            log.rewrite(log.synced, end)
         return cut_bytes
 
     def _bytes_behind(self, end: int) -> int:

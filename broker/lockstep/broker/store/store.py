@@ -158,7 +158,10 @@ class Store:
         known = queue is not None
         if queue is None:
             queue = self._queues.fresh(topic, queue_id)
-        position = self._reserve(size)
+        try:
+            position = self._reserve(size)
+        except StoreDiskError as error:
+            raise ServiceNotAvailable(str(error)) from error
         store_ms = max(state.store_ms, self._host.clock.wall_ms())
         entries = take_frame(
             log.tail,
@@ -211,7 +214,7 @@ class Store:
             return self._log.reserve(size)
         except (OSError, StoreDiskError) as error:
             self._fail(error)
-            raise ServiceNotAvailable(f"the log can't be written: {error}") from error
+            raise StoreDiskError(f"the log can't be written: {error}") from error
 
     def _unfit(self, topic: str, queue_id: int, size: int, count: int) -> str:
         if topic == STATE_TOPIC or queue_id < 0:

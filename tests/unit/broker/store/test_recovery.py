@@ -301,7 +301,7 @@ async def test_a_missing_file_below_the_synced_length_is_corruption(missing: str
     await store.close()
     del files.names[f"/store/commitlog/{missing}"]
     left = files.listdir("/store/commitlog")
-    with pytest.raises(StoreCorrupt, match="missing|no snapshot"):
+    with pytest.raises(StoreCorrupt, match=r"missing|no snapshot"):
         await recovered(files)
     assert files.listdir("/store/commitlog") == left, "a start that stops removes nothing"
 
@@ -341,6 +341,26 @@ async def test_after_a_failed_sync_the_tail_is_copied_into_a_new_file_before_it_
     await kill(store, files, power=True)
     store, _ = await recovered(files)
     assert await everything(store) == [b"durable", b"in the page cache alone"]
+    await store.close()
+
+
+async def test_a_death_between_a_failed_sync_and_its_mark_loses_nothing_that_was_shown() -> None:
+    files = CrashFiles()
+    store = await open_store(files)
+    store.on_fatal = lambda _: None
+    files.faults += [Fault("sync", "commitlog"), Fault("create", "sync_failed")]
+    append(store, b"in the page cache alone")
+    await confirmed(store)
+    for _ in range(5):
+        await asyncio.sleep(0.001)
+    assert store._failed
+    assert not files.exists("/store/lockstep/sync_failed")
+    await kill(store, files)
+    store, _ = await recovered(files)
+    assert await everything(store) == [b"in the page cache alone"]
+    await kill(store, files, power=True)
+    store, _ = await recovered(files)
+    assert await everything(store) == [b"in the page cache alone"]
     await store.close()
 
 
