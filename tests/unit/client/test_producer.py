@@ -27,7 +27,15 @@ from lockstep.client import (
 from lockstep.client.producer import queue_sender
 from lockstep.client.producer.selector import queue_of_key
 from lockstep.protocol.codes import ResponseCode
-from lockstep.protocol.errors import LayoutStale, MessageIllegal, NoPermission, OutOfSequence, ServiceNotAvailable, SystemBusy
+from lockstep.protocol.errors import (
+    LayoutStale,
+    MessageIllegal,
+    NoPermission,
+    OutOfSequence,
+    RouteNotReady,
+    ServiceNotAvailable,
+    SystemBusy,
+)
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.send import SendRecordsReply
 from lockstep.protocol.properties import SHARDING_KEY
@@ -552,6 +560,18 @@ async def test_a_missing_topic_is_created_where_the_brokers_allow_it() -> None:
         first, second = (broker.layouts["t"] for broker in cluster.brokers.values())
         assert first == second
         assert len(first.write_queues) == 6
+
+
+async def test_a_first_send_waits_for_brokers_that_register_late_and_names_what_it_waited_for() -> None:
+    async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, ProducerConfig(send_timeout_ms=300)) as producer:
+        cluster.ready = False
+        with pytest.raises(RouteNotReady, match="knows no broker yet"):
+            await producer.send(Message("t", b"early"))
+        sending = asyncio.ensure_future(producer.send(Message("t", b"in time")))
+        asked = cluster.asked
+        await until(lambda: cluster.asked > asked)
+        cluster.ready = True
+        assert (await sending).status is SendStatus.SEND_OK
 
 
 async def test_a_missing_topic_names_the_next_step_where_they_do_not() -> None:

@@ -16,7 +16,7 @@ from lockstep.client.producer.selector import Selector
 from lockstep.client.producer.topic_sender import Shared, TopicSender
 from lockstep.client.producer.way import UNKEYED, Way, way_of
 from lockstep.client.topics import create_topic
-from lockstep.protocol.errors import LocalProtocolError, LockstepError, StateError, TopicNotExist, TransportError
+from lockstep.protocol.errors import LocalProtocolError, LockstepError, RouteNotReady, StateError, TopicNotExist, TransportError
 from lockstep.protocol.ids import UNIQUE_PREFIX_BYTES, UniqueKeys
 from lockstep.protocol.message import Message, encode_message
 from lockstep.protocol.names import check_group
@@ -25,6 +25,8 @@ from lockstep.runtime.host import Host
 
 DEFAULT_NAMESERVER = "127.0.0.1:9876"
 
+ROUTE_PAUSE_MS = 100
+"""Between two questions to nameservers that have heard of no broker yet."""
 
 Require = Literal["stored", "durable"]
 
@@ -353,6 +355,17 @@ class Producer:
         return self._topics[name]
 
     async def _find(self, instance: Instance, name: str) -> TopicLayout:
+        """Its layout. A nameserver that has just been started hears of its brokers within a second: it is asked again for a send's time."""
+        end_ms = self._clock.monotonic_ms() + self.config.send_timeout_ms
+        while True:
+            try:
+                return await self._find_or_create(instance, name)
+            except RouteNotReady:
+                if self._clock.monotonic_ms() >= end_ms:
+                    raise
+                await asyncio.sleep(ROUTE_PAUSE_MS / 1000)
+
+    async def _find_or_create(self, instance: Instance, name: str) -> TopicLayout:
         layout = await instance.route(name)
         if layout is not None:
             return layout
