@@ -12,6 +12,7 @@ once, or after a shared fdatasync), then seen by readers and answered.
 import asyncio
 from collections.abc import Callable
 
+from lockstep.broker.store.checkpoint import Checkpointer
 from lockstep.broker.store.commit_log import CommitLog
 from lockstep.broker.store.config import FlushMode, Identity, StoreConfig
 from lockstep.broker.store.confirmation import Confirmations
@@ -52,6 +53,7 @@ class Store:
         self._confirmations = Confirmations()
         self._tasks = Tasks(self._fail)
         self._flusher = Flusher(config, host, self._log, directory, on_synced=self._synced, on_failed=self._fail)
+        self._checkpointer = Checkpointer(config, host, directory, self._flusher, self._queues, self._snapshots)
         self._reader = Reader(self._log, self._queues.files, host, verify=config.verify_reads)
         self._query = Query(self._log, self._queues, host)
         self._retention = Retention(config, host, self._log, self._queues, self._snapshots)
@@ -63,9 +65,6 @@ class Store:
         self._recovered = False
         self._unconfirmed_end: int | None = None
         """Where recovery ended: until a sync covers it, nothing is confirmed."""
-        self._snapshot_ms = host.clock.monotonic_ms()
-        self._snapshot_position = 0
-        self._snapshot_running = False
         self._log_start = identity.log_start
         self.store_id = identity.store_id
         self.stopped_clean = clean
@@ -124,7 +123,7 @@ class Store:
         except OSError as error:
             raise StoreDiskError(f"store {self._config.path} can't be read: {error}") from error
         self._state = recoverer.state
-        self._snapshot_position = found.from_position
+        self._checkpointer.last_position = found.from_position
         self._unconfirmed_end = found.end
         for queue in self._queues:
             if queue.visible < queue.next:
@@ -301,42 +300,26 @@ class Store:
 
     def snapshot_due(self, now_ms: int) -> bool:
         """By the monotonic clock: enough log since the last one, or enough time and any change."""
-        if self._snapshot_running or self._failed:
-            return False
-        grown = self._log.end - self._snapshot_position
-        return grown >= self._config.snapshot_bytes or (grown > 0 and now_ms - self._snapshot_ms >= self._config.snapshot_interval_ms)
+        return not self._failed and self._checkpointer.due(self._log.end, now_ms)
 
     async def write_snapshot(self, plain: object) -> None:
         """Makes `plain` (what msgpack can pack; tuples come back as lists) the snapshot of the log's present end.
 
         Take `plain` and call this in one loop turn. Written when the log is durable up to here; two are kept.
         """
-        if self._snapshot_running:
+        if self._checkpointer.running:
             raise StateError("a snapshot is being written already")
-        self._snapshot_running = True
+        self._end_turn()
+        if self._failed:
+            raise StoreDiskError("a write or sync of the log failed")
+        position, state = self._log.written, self._state
+        needs_from = position if state.last_record < 0 else state.last_record
+        data = encode(position, state.last_record, state.store_ms, state.state_next, self._queues.plain(), plain)
         try:
-            self._end_turn()
-            if self._failed:
-                raise StoreDiskError("a write or sync of the log failed")
-            position, state = self._log.written, self._state
-            needs_from = position if state.last_record < 0 else state.last_record
-            store_ms = state.store_ms
-            data = encode(position, state.last_record, store_ms, state.state_next, self._queues.plain(), plain)
-            self._queues.flush_all()
-            await self._flusher.sync(record=True)
-            paths, directories = self._queues.files.take_unsynced()
-            await self._host.threads.run(self._queues.files.sync, paths, directories)
-            await self._host.threads.run(self._snapshots.write, position, data)
-            dropped = self._snapshots.keep(position, needs_from)
-            await self._host.threads.run(self._snapshots.remove, dropped)
-            await self._host.threads.run(self._directory.checkpoint, store_ms)
-            self._snapshot_position = position
-            self._snapshot_ms = self._host.clock.monotonic_ms()
+            await self._checkpointer.write(position, needs_from, state.store_ms, data)
         except OSError as error:
             self._fail(error)
             raise StoreDiskError(f"the snapshot could not be written: {error}") from error
-        finally:
-            self._snapshot_running = False
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -430,7 +413,5 @@ class Store:
             raise StoreDiskError("a write or sync of the log failed")
         self._queues.flush_all()
         await self._flusher.stop()
-        paths, directories = self._queues.files.take_unsynced()
-        await self._host.threads.run(self._queues.files.sync, paths, directories)
-        await self._host.threads.run(self._directory.checkpoint, self._state.store_ms)
+        await self._checkpointer.sync_queues(self._state.store_ms)
         await self._host.threads.run(self._directory.finish)

@@ -1,0 +1,53 @@
+"""When a snapshot is due, and the order in which it becomes durable: log, consume queues, snapshot, Apache's checkpoint."""
+
+from lockstep.broker.store.config import StoreConfig
+from lockstep.broker.store.directory import StoreDirectory
+from lockstep.broker.store.flusher import Flusher
+from lockstep.broker.store.queue_table import QueueTable
+from lockstep.broker.store.snapshot import Snapshots
+from lockstep.runtime.host import Host
+
+
+class Checkpointer:
+    """Writes one snapshot at a time."""
+
+    def __init__(
+        self, config: StoreConfig, host: Host, directory: StoreDirectory, flusher: Flusher, queues: QueueTable, snapshots: Snapshots
+    ) -> None:
+        self._config = config
+        self._host = host
+        self._directory = directory
+        self._flusher = flusher
+        self._queues = queues
+        self._snapshots = snapshots
+        self._last_ms = host.clock.monotonic_ms()
+        self.last_position = 0
+        """Log offset of the newest snapshot."""
+        self.running = False
+
+    def due(self, log_end: int, now_ms: int) -> bool:
+        """Enough log since the last one, or enough time and any change."""
+        grown = log_end - self.last_position
+        by_time = grown > 0 and now_ms - self._last_ms >= self._config.snapshot_interval_ms
+        return not self.running and (grown >= self._config.snapshot_bytes or by_time)
+
+    async def write(self, position: int, needs_from: int, store_ms: int, data: bytes) -> None:
+        """Makes `data`, the tables at `position`, the newest snapshot. What was written up to there is in the log's files already."""
+        self.running = True
+        try:
+            self._queues.flush_all()
+            await self._flusher.sync(record=True)
+            await self.sync_queues(store_ms)
+            await self._host.threads.run(self._snapshots.write, position, data)
+            dropped = self._snapshots.keep(position, needs_from)
+            await self._host.threads.run(self._snapshots.remove, dropped)
+            self.last_position = position
+            self._last_ms = self._host.clock.monotonic_ms()
+        finally:
+            self.running = False
+
+    async def sync_queues(self, store_ms: int) -> None:
+        """Makes the consume queues durable as far as they are written, and says so to Apache."""
+        paths, directories = self._queues.files.take_unsynced()
+        await self._host.threads.run(self._queues.files.sync, paths, directories)
+        await self._host.threads.run(self._directory.checkpoint, store_ms)
