@@ -17,7 +17,7 @@ A frame is `count` records of one queue in RocketMQ's stored layout (v1, IPv4), 
     64   8     store host                 zero, set
     72   4     reconsume times            zero
     76   8     prepared offset            zero
-    84   4+n   body
+    84   4+n   body                       1 byte to 4 MiB
          1+t   topic                      checked
          2+p   properties                 UTF-8; names of the broker refused
 """
@@ -27,6 +27,7 @@ from struct import Struct
 from struct import error as StructError
 
 from lockstep.protocol.errors import MessageIllegal, RemoteProtocolError
+from lockstep.protocol.frame import BODY_BYTES_MAX
 from lockstep.protocol.sequence import find_sequence
 from lockstep.protocol.tags import tags_code
 
@@ -156,6 +157,7 @@ def _patch(
             queue_offset == last
             or not size_min <= size <= size_max
             or stop > end
+            or not 0 < body_bytes <= BODY_BYTES_MAX
             or behind + behind_topic > stop
             or magic != MAGIC
             or queue != queue_id
@@ -252,6 +254,8 @@ def _reason(frame: bytes, start: int, number: int, count: int, topic: TopicField
         return f"{what}: reconsume times and prepared transaction offset are the broker's, expected zero"
     if sys_flag & SYS_FLAGS_REFUSED:
         return f"{what}: system flag {sys_flag:#x} has transaction, IPv6 or inner-batch bits, which have no place in a batch"
+    if not 0 < body_bytes <= BODY_BYTES_MAX:
+        return f"{what}: body of {body_bytes} bytes, expected 1 to {BODY_BYTES_MAX} (4 MiB)"
     if behind + topic.size + 2 > start + size:
         return f"{what}: body of {body_bytes} bytes does not fit its size {size}"
     found = zlib.crc32(frame[start + BODY_AT : behind]) & 0x7FFFFFFF

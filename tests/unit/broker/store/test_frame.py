@@ -95,6 +95,7 @@ def test_every_record_gets_its_place_and_stamp_and_an_entry() -> None:
         (good(properties=b"__LS_X\x011\x02"), 1, "__LS_SEQ belongs first"),
         (good(properties=b"A\x01b\x02__LS_SEQ\x011\x02"), 1, "__LS_SEQ belongs first"),
         (good(properties=b"__LS_SEQ\x01123\x02"), 1, "record 0: __LS_SEQ"),
+        (good() + good(b""), 2, r"record 1: body of 0 bytes, expected 1 to 4194304"),
         (b"\0" * 97, 1, "record 0: size 0"),
         (b"\0" * 10, 1, "does not hold the 1 whole records"),
     ],
@@ -104,6 +105,16 @@ def test_a_bad_frame_is_refused_by_record_and_rule_and_leaves_nothing(frame: byt
     with pytest.raises(MessageIllegal, match=words):
         take(frame, count, tail)
     assert tail == b"before"
+
+
+def test_a_body_has_at_most_4_mib_whatever_room_the_record_leaves() -> None:
+    limit = 4 << 20
+    tail = bytearray()
+    take(good(bytes(limit)), 1, tail, size_max=limit + 65536)
+    assert len(tail) == limit + 97
+    with pytest.raises(MessageIllegal, match="record 1: body of 4194305 bytes, expected 1 to 4194304"):
+        take(good() + good(bytes(limit + 1)), 2, tail, size_max=limit + 65536)
+    assert len(tail) == limit + 97
 
 
 def test_names_of_the_broker_pass_in_its_own_records() -> None:
@@ -134,7 +145,7 @@ def test_a_large_body_is_taken_as_it_is() -> None:
 
 
 @given(
-    bodies=st.lists(st.binary(max_size=200), min_size=1, max_size=8),
+    bodies=st.lists(st.binary(min_size=1, max_size=200), min_size=1, max_size=8),
     tags=st.lists(st.text(st.characters(exclude_characters="\x00\x01\x02", exclude_categories=["Cs"]), min_size=1), min_size=8, max_size=8),
 )
 def test_entries_name_records_and_tags(bodies: list[bytes], tags: list[str]) -> None:
