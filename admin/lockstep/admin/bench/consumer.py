@@ -35,7 +35,7 @@ class Counter:
             body = message.body
             if self.stamped and len(body) >= 20:
                 self.latencies_us.append(CLOCK.monotonic_us() - int(body[:20]))
-        self.count += len(messages)
+        self.count = len(self.latencies_us) if self.stamped else self.count + len(messages)
         if self.count >= self.total and not self.ended_us:
             self.ended_us = CLOCK.monotonic_us()
             self.done.set()

@@ -1,0 +1,40 @@
+"""What the benchmark prints is what it measured."""
+
+import pytest
+
+from lockstep.admin.bench.figures import latency_figure, percentile, rate_figure
+from lockstep.admin.bench.run import Plan
+from lockstep.protocol.errors import LocalProtocolError
+
+
+@pytest.mark.parametrize(
+    ("values", "percent", "expected"),
+    [
+        ([7], 50, 7),
+        ([7], 99, 7),
+        ([1, 2], 50, 1),
+        ([2, 1], 51, 2),
+        ([3, 1, 2], 0, 1),
+        (range(1, 101), 99, 99),
+        (range(1, 101), 100, 100),
+        (range(1, 1001), 99, 990),
+    ],
+)
+def test_a_percentile_is_the_nearest_rank(values: list[float], percent: float, expected: float) -> None:
+    assert percentile(list(values), percent) == expected
+
+
+def test_nothing_has_no_percentile() -> None:
+    with pytest.raises(ValueError, match="no values"):
+        percentile([], 50)
+
+
+def test_rates_are_per_second_and_latencies_counted() -> None:
+    assert rate_figure("send", 100, 500, 250_000).rate == 2_000
+    figure = latency_figure("one", 100, [30.0, 10.0, 20.0])
+    assert (figure.messages, figure.p50_us, figure.p99_us, figure.rate) == (3, 20.0, 30.0, None)
+
+
+def test_a_body_too_small_for_its_time_is_refused() -> None:
+    with pytest.raises(LocalProtocolError, match="at least 20 bytes"):
+        Plan(count=100, body_bytes=19, window=1, rate=1, queues=1, ordered=True)
