@@ -27,6 +27,8 @@ class Confirmations:
         """Queues that the open turn appended to, in order."""
         self._waiters: list[Callback] = []
         self._pending: deque[_Turn] = deque()
+        self._closed = 0
+        """Where the last closed turn ended."""
         self.on_arrival: Callable[[str, int], None] | None = None
 
     def wait(self, callback: Callback, turn_is_open: bool) -> None:
@@ -39,8 +41,9 @@ class Confirmations:
             callback()
 
     def close_turn(self, position: int) -> None:
-        """The open turn is written, up to `position`."""
-        if self.touched or self._waiters:
+        """The open turn is written, up to `position`. It is pending also where nobody waits: a later answer may tell of what it changed."""
+        if self.touched or self._waiters or position > self._closed:
+            self._closed = position
             self._pending.append(_Turn(position, [(queue, queue.next) for queue in self.touched], self._waiters))
             self.touched = {}
             self._waiters = []

@@ -145,6 +145,25 @@ async def test_a_repeat_waits_for_the_pending_sync_too() -> None:
     await store.close()
 
 
+async def test_an_answer_waits_for_a_change_of_an_earlier_turn_that_nobody_waited_for() -> None:
+    """A session that ended, a lease that ran out: no request, so no answer waits for its record. The next answer may tell of it."""
+    files = CrashFiles()
+    host = host_of(files)
+    store = await open_store(files, host=host, flush=SYNC)
+    assert isinstance(host.threads, LoopThreads)
+    host.threads.held = asyncio.Event()
+    store.append_state(b"a session ended")
+    for _ in range(3):
+        await asyncio.sleep(0)
+    called: list[int] = []
+    store.when_confirmed(lambda: called.append(1))
+    assert called == []
+    host.threads.held.set()
+    await store.sync()
+    assert called == [1]
+    await store.close()
+
+
 async def test_store_time_never_falls() -> None:
     files = CrashFiles()
     host = host_of(files)
