@@ -1,0 +1,291 @@
+"""A broker process on a store that was damaged while it did not run: what it goes on with, and when it stops instead (store.md).
+
+One of each kind; every position, torn write and lost sync is tried at the store itself, on files in memory (unit/broker/store).
+"""
+
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from lockstep.protocol.bodies import Verdict
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from support.background import Background, background
+from support.damage import Damage
+from support.native import Member, Native, Stream, native
+from support.processes import run_program
+
+pytestmark = pytest.mark.e2e
+
+BODY_BYTES = 1_000
+FRAME = 10
+
+
+def command(store: Path, *options: str) -> tuple[str, ...]:
+    return "lockstep.broker", "--listen", "127.0.0.1:0", "--store", str(store), "--segment-mib", "1", *options
+
+
+@contextmanager
+def serving(store: Path, *options: str) -> Iterator[Background]:
+    with background(store.parent, "broker", "-m", *command(store, *options), ready="broker.started") as broker:
+        yield broker
+
+
+@asynccontextmanager
+async def served(store: Path, *options: str) -> AsyncIterator[tuple[Background, Native]]:
+    """A running broker and a connection to it; kill −9 at the end unless the test has stopped it."""
+    with serving(store, *options) as broker:
+        async with native(broker.started("broker.started")["address"]) as client:
+            yield broker, client
+
+
+@dataclass
+class Life:
+    """What was acknowledged, and where each frame begins in the log."""
+
+    stream: Stream = field(default_factory=lambda: Stream("orders"))
+    bodies: list[bytes] = field(default_factory=list)
+    frames: list[int] = field(default_factory=list)
+
+    async def send(self, client: Native, count: int) -> None:
+        """So many frames more."""
+        for _ in range(count):
+            bodies = [b"%06d" % (len(self.bodies) + i) + bytes(BODY_BYTES) for i in range(FRAME)]
+            answer = await client.done(RequestCode.SEND_RECORDS, *self.stream.frame(*bodies))
+            self.frames.append(answer.fields["physicalOffset"])
+            self.bodies += bodies
+
+    def cut(self, frames: int) -> None:
+        """Only the first so many survived; the producer goes on from there, as one that was never answered."""
+        stream = Stream("orders")
+        for number in range(frames):
+            stream.frame(*self.bodies[number * FRAME : (number + 1) * FRAME])
+        self.stream, self.bodies, self.frames = stream, self.bodies[: frames * FRAME], self.frames[:frames]
+
+
+async def lived(store: Path, frames: int, *, killed: bool = True) -> tuple[Life, Damage]:
+    """A broker that has taken so many frames, and is gone."""
+    life = Life()
+    async with served(store) as (broker, client):
+        await client.create("orders")
+        await life.send(client, frames)
+        if not killed:
+            assert broker.stop() == 0
+    return life, Damage(store)
+
+
+async def goes_on(store: Path, life: Life, *options: str) -> dict[str, object]:
+    """It starts, has exactly what it should, takes more, and has that too after another kill; its started event."""
+    async with served(store, *options) as (broker, client):
+        started = broker.started("broker.started")
+        assert await client.everything("orders") == life.bodies
+        await life.send(client, 3)
+        assert await client.everything("orders") == life.bodies
+    async with served(store) as (broker, client):
+        assert await client.everything("orders") == life.bodies
+        assert broker.stop() == 0
+    return started
+
+
+def stops(store: Path, position: int) -> str:
+    """Exit 5 and one line that names the position and both ways on."""
+    ended = run_program(*command(store))
+    assert (ended.returncode, ended.stderr.count("\n")) == (5, 1), (ended.returncode, ended.stderr)
+    assert f"log position {position}: " in ended.stderr
+    assert "Restore the store, or start with --cut-corrupt" in ended.stderr
+    return ended.stderr
+
+
+# ------------------------------------------------------------------------------------------------------------ the unsynced tail
+
+
+async def test_a_tail_that_tore_within_a_frame_is_cut_and_the_frame_can_be_sent_again(tmp_path: Path) -> None:
+    life, damage = await lived(tmp_path / "s", 10)
+    damage.say_synced(life.frames[8])
+    damage.zero(life.frames[9] + 5_000)
+    life.cut(9)
+    started = await goes_on(tmp_path / "s", life)
+    assert started["clean"] is False
+    assert 0 < int(str(started["cut_bytes"])) <= 5_000
+
+
+async def test_a_hole_that_was_never_synced_takes_the_good_records_behind_it_along(tmp_path: Path) -> None:
+    """Pages reach the disk in any order. What is cut is made zero, or its records would be found again behind new ones."""
+    life, damage = await lived(tmp_path / "s", 40)
+    damage.say_synced(life.frames[10])
+    damage.zero(life.frames[12] + 100, 4_096)
+    end = life.frames[39]
+    assert damage.record(end).body == life.bodies[390]
+    life.cut(12)
+    started = await goes_on(tmp_path / "s", life)
+    assert int(str(started["cut_bytes"])) > 27 * FRAME * BODY_BYTES
+    assert damage.read(end, 10_000) == bytes(10_000)
+
+
+async def test_a_tail_of_noise_behind_the_last_record_is_cut(tmp_path: Path) -> None:
+    life, damage = await lived(tmp_path / "s", 5)
+    position = damage.record(life.frames[4]).physical_offset
+    end = position + (life.frames[4] - life.frames[3])
+    damage.write(end, b"\xde\xad\xbe\xef" * 3_000)
+    await goes_on(tmp_path / "s", life)
+
+
+async def test_a_whole_unsynced_segment_that_never_reached_the_disk_is_cut(tmp_path: Path) -> None:
+    life, damage = await lived(tmp_path / "s", 150)
+    assert len(damage.segments) == 2
+    second = int(damage.segments[1].name)
+    kept = sum(start < second for start in life.frames)
+    damage.say_synced(life.frames[kept - 1])
+    damage.zero(second)
+    life.cut(kept)
+    await goes_on(tmp_path / "s", life)
+
+
+# --------------------------------------------------------------------------------------------------- below the synced length
+
+
+@pytest.mark.parametrize("at", [21, 300, 1_090])
+async def test_a_flipped_bit_below_the_synced_length_stops_the_start_and_cut_corrupt_goes_on_before_it(tmp_path: Path, at: int) -> None:
+    """In the queue offset, the body, the properties of a record."""
+    life, damage = await lived(tmp_path / "s", 10)
+    damage.say_synced(life.frames[9])
+    damage.flip(life.frames[4] + at, 3)
+    before = damage.segments[0].read_bytes()
+    words = stops(tmp_path / "s", life.frames[4])
+    assert f"and {life.frames[9]} bytes had been synced" in words
+    assert damage.segments[0].read_bytes() == before, "a start that stops changes nothing"
+    life.cut(4)
+    await goes_on(tmp_path / "s", life, "--cut-corrupt")
+
+
+async def test_a_synced_tail_that_is_gone_stops_the_start(tmp_path: Path) -> None:
+    life, damage = await lived(tmp_path / "s", 10)
+    damage.say_synced(life.frames[9])
+    damage.zero(life.frames[6])
+    assert "nothing is there" in stops(tmp_path / "s", life.frames[6])
+    life.cut(6)
+    await goes_on(tmp_path / "s", life, "--cut-corrupt")
+
+
+async def test_damage_below_the_snapshot_is_never_served_and_what_is_whole_is(tmp_path: Path) -> None:
+    life, damage = await lived(tmp_path / "s", 10, killed=False)
+    damage.flip(life.frames[4] + 300)
+    async with served(tmp_path / "s") as (broker, client):
+        assert (await client.pull("orders", 39, max_msg_nums=1)).code == ResponseCode.SUCCESS
+        answer = await client.pull("orders", 40, max_msg_nums=1)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert str(life.frames[4]) in (answer.remark or "")
+        assert (await client.pull("orders", 41, max_msg_nums=1)).code == ResponseCode.SUCCESS
+        await broker.until("it is logged", lambda: bool(broker.find("read.failed", offset=40)))
+
+
+# -------------------------------------------------------------------------------------------------------------- snapshots
+
+
+async def two_lives(store: Path) -> tuple[Life, Damage]:
+    """Two ordered stops, so two snapshots: behind frame 5, where billing has committed 20, and behind frame 10, where it has 70."""
+    life, member = Life(), Member(None, "orders")  # type: ignore[arg-type]
+    for committed in (20, 70):
+        async with served(store) as (broker, client):
+            await client.create("orders")
+            await life.send(client, 5)
+            await member.join(client)
+            epoch = (await member.lock()).epoch
+            assert (await member.commit(epoch, committed, release=True)).verdict is Verdict.OK
+            assert broker.stop() == 0
+    damage = Damage(store)
+    assert len(damage.snapshots) == 2
+    return life, damage
+
+
+async def committed(store: Path) -> int:
+    async with served(store) as (_, client):
+        member = Member(client, "orders", client_id="z@9#9", session="9" * 32)
+        await member.join()
+        return (await member.status()).committed_offset
+
+
+async def test_a_snapshot_ahead_of_the_log_is_ignored_and_removed(tmp_path: Path) -> None:
+    life, damage = await two_lives(tmp_path / "s")
+    older, newer = damage.snapshots
+    damage.say_unclean()
+    damage.zero(life.frames[7])
+    damage.say_synced(int(older.name.partition("-")[2]))
+    life.cut(7)
+    assert await committed(tmp_path / "s") == 20
+    assert newer not in damage.snapshots
+    await goes_on(tmp_path / "s", life)
+
+
+async def test_a_snapshot_ahead_of_a_log_that_was_synced_further_stops_the_start(tmp_path: Path) -> None:
+    life, damage = await two_lives(tmp_path / "s")
+    damage.zero(life.frames[7])
+    before = damage.snapshots
+    stops(tmp_path / "s", life.frames[7])
+    assert damage.snapshots == before
+
+
+@pytest.mark.parametrize("harm", ["torn", "flipped"])
+async def test_a_damaged_snapshot_is_passed_over_for_the_older_one_and_the_log_behind_it(tmp_path: Path, harm: str) -> None:
+    _, damage = await two_lives(tmp_path / "s")
+    newer = damage.snapshots[1]
+    data = bytearray(newer.read_bytes())
+    data[len(data) // 2] ^= 1
+    newer.write_bytes(data if harm == "flipped" else data[: len(data) // 2])
+    assert await committed(tmp_path / "s") == 70
+
+
+async def test_without_any_snapshot_the_state_is_built_from_the_whole_log(tmp_path: Path) -> None:
+    life, damage = await two_lives(tmp_path / "s")
+    for snapshot in damage.snapshots:
+        snapshot.unlink()
+    assert await committed(tmp_path / "s") == 70
+    await goes_on(tmp_path / "s", life)
+
+
+# ----------------------------------------------------------------------------------------------------------- files removed
+
+
+DERIVED = ("consumequeue", "index", "config", "checkpoint", "lockstep/boot")
+
+
+@pytest.mark.parametrize(("killed", "names"), [(True, DERIVED), (False, DERIVED), (True, ("lockstep/synced", "lock")), (True, ("abort",))])
+async def test_what_can_be_made_again_is(tmp_path: Path, killed: bool, names: tuple[str, ...]) -> None:
+    life, damage = await lived(tmp_path / "s", 20, killed=killed)
+    for path in [damage.store / name for name in names]:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    await goes_on(tmp_path / "s", life)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+async def test_a_log_that_lacks_a_file_stops_the_start_at_its_place(tmp_path: Path, number: int) -> None:
+    """In the middle, and the last."""
+    _, damage = await lived(tmp_path / "s", 250, killed=False)
+    assert len(damage.segments) == 3
+    missing = damage.segments[number]
+    missing.unlink()
+    ended = run_program(*command(tmp_path / "s"))
+    assert (ended.returncode, ended.stderr.count("\n")) == (5, 1), (ended.returncode, ended.stderr)
+    assert str(int(missing.name)) in ended.stderr
+
+
+async def test_a_damaged_identity_is_not_guessed(tmp_path: Path) -> None:
+    life, _ = await lived(tmp_path / "s", 5)
+    identity = tmp_path / "s" / "lockstep" / "identity"
+    whole = identity.read_text()
+    identity.write_text(whole[:40])
+    ended = run_program(*command(tmp_path / "s"))
+    assert (ended.returncode, ended.stderr.count("\n")) == (5, 1), (ended.returncode, ended.stderr)
+    assert str(identity) in ended.stderr
+    identity.write_text(whole.replace('"format": 1', '"format": 2'))
+    ended = run_program(*command(tmp_path / "s"))
+    assert (ended.returncode, ended.stderr.count("\n")) == (4, 1), (ended.returncode, ended.stderr)
+    assert "use the version that wrote it" in ended.stderr
+    identity.write_text(whole)
+    await goes_on(tmp_path / "s", life)

@@ -1,0 +1,85 @@
+"""A store's files, changed behind the broker's back."""
+
+from pathlib import Path
+
+from lockstep.broker.store.directory import StoreDirectory
+from lockstep.protocol.record import RecordView
+from lockstep.runtime.files import RealFiles
+
+
+class Damage:
+    """One store directory of a broker that does not run. Positions are log offsets."""
+
+    def __init__(self, store: Path) -> None:
+        self.store = store
+
+    @property
+    def segments(self) -> list[Path]:
+        return sorted(path for path in (self.store / "commitlog").iterdir() if path.name.isdecimal())
+
+    @property
+    def snapshots(self) -> list[Path]:
+        return sorted((self.store / "lockstep").glob("snapshot-*"))
+
+    @property
+    def synced(self) -> int:
+        """The length that is on record as synced."""
+        directory = StoreDirectory(RealFiles(), str(self.store))
+        try:
+            return directory.load_synced()
+        finally:
+            directory.unlock()
+
+    def say_synced(self, position: int) -> None:
+        """As if the machine had gone down when this much was known to be on the disk."""
+        directory = StoreDirectory(RealFiles(), str(self.store))
+        try:
+            directory.load_synced()
+            for _ in range(2):
+                directory.save_synced(position)
+        finally:
+            directory.unlock()
+
+    def say_unclean(self) -> None:
+        """As if it had not been closed."""
+        (self.store / "abort").touch()
+
+    def flip(self, position: int, bit: int = 0) -> None:
+        """One bit of the log."""
+        byte = self.read(position, 1)[0]
+        self.write(position, bytes([byte ^ 1 << bit]))
+
+    def zero(self, position: int, count: int | None = None) -> None:
+        """A hole in the log; without a count it reaches to the end of the segment, and of every later one."""
+        if count is not None:
+            self.write(position, bytes(count))
+            return
+        for path in self.segments:
+            start, size = int(path.name), path.stat().st_size
+            if start + size > position:
+                with path.open("r+b") as file:
+                    file.truncate(max(0, position - start))
+                    file.truncate(size)
+
+    def write(self, position: int, data: bytes) -> None:
+        path, at = self._place(position)
+        with path.open("r+b") as file:
+            file.seek(at)
+            file.write(data)
+
+    def read(self, position: int, count: int) -> bytes:
+        path, at = self._place(position)
+        with path.open("rb") as file:
+            file.seek(at)
+            return file.read(count)
+
+    def record(self, position: int) -> RecordView:
+        """The record that stands there."""
+        size = int.from_bytes(self.read(position, 4), "big")
+        return RecordView(self.read(position, size))
+
+    def _place(self, position: int) -> tuple[Path, int]:
+        for path in reversed(self.segments):
+            if int(path.name) <= position:
+                return path, position - int(path.name)
+        raise ValueError(f"no segment holds {position}")
