@@ -1,6 +1,7 @@
 """A producer against brokers on loopback that answer, refuse, forget and fall silent on cue."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
@@ -255,6 +256,46 @@ async def test_an_unanswered_frame_is_repeated_byte_for_byte_and_stored_once(mis
         assert producer.possible_duplicates == 0
 
 
+async def test_an_answer_that_comes_after_the_frame_was_written_again_is_as_good_as_any() -> None:
+    async with one_queue() as (broker, producer):
+        held: list[Callable[[], None]] = []
+        broker.script.extend([answer_later(held), *[ignore] * 100])
+        sending = asyncio.ensure_future(producer.send(message("slow"), sharding_key="k"))
+        await until(lambda: len(broker.seen) > 3)
+        held[0]()
+        assert (await sending).queue_offset == 1
+        broker.script.clear()
+        assert (await producer.send(message("next"))).queue_offset == 2
+
+
+@pytest.mark.parametrize("mishap", [store_and_hang_up, hang_up])
+async def test_a_lost_connection_is_reason_enough_to_repeat_the_frame(mishap: Callable[..., None]) -> None:
+    async with one_queue(ProducerConfig(attempt_timeout_ms=20_000, keyed_send_timeout_ms=25_000)) as (broker, producer):
+        broker.script.append(mishap)
+        async with asyncio.timeout(10):
+            assert (await producer.send(message("once"), sharding_key="k")).queue_offset == 1
+
+
+async def test_an_unkeyed_send_whose_broker_died_after_it_was_written_moves_at_half_the_deadline_and_is_counted() -> None:
+    async with fake_cluster("a", "b", topics={"t": 1}) as cluster, producing(cluster) as producer:
+        await producer.send_batch([message("warm")])
+        await until(lambda: all(broker.heartbeats for broker in cluster.brokers.values()))
+        dying = cluster.brokers["a"]
+        stopping: list[asyncio.Future[None]] = []
+
+        def die(broker: FakeBroker, seen: Seen) -> None:
+            broker.store(seen)
+            seen.endpoint.abort("killed")
+            stopping.append(asyncio.ensure_future(broker.stop()))
+
+        dying.script.append(die)
+        results = await sends(producer, ["1", "2"])
+        assert {result.queue.broker_name for result in results if isinstance(result, SendResult)} == {"b"}
+        assert len(results) == 2
+        assert producer.possible_duplicates == 1
+        await asyncio.gather(*stopping)
+
+
 async def test_an_unkeyed_send_stays_on_its_queue_until_half_the_deadline_then_moves_and_is_counted() -> None:
     async with fake_cluster("a", "b", topics={"t": 1}) as cluster, producing(cluster) as producer:
         silent, other = cluster.brokers["a"], cluster.brokers["b"]
@@ -284,8 +325,9 @@ async def test_a_queue_that_lost_a_frame_gets_unkeyed_sends_again_after_a_while(
         broker.script.append(refuse(ServiceNotAvailable("full")))
         await sends(producer, ["3", "4", "5"])
         before = len(broker.seen)
-        while len(broker.seen) == before:
-            await producer.send(message("again"))
+        async with asyncio.timeout(10):
+            while len(broker.seen) == before:
+                await producer.send(message("again"))
 
 
 async def test_an_unkeyed_send_that_was_never_written_moves_at_once_and_is_no_possible_duplicate() -> None:
@@ -407,6 +449,16 @@ async def test_a_keyed_send_waits_out_a_busy_broker_with_the_same_frame() -> Non
         assert len({one.body for one in broker.seen[1:]}) == 1
 
 
+async def test_a_keyed_send_refused_by_its_broker_does_not_go_to_another() -> None:
+    async with fake_cluster("a", "b", topics={"t": 1}) as cluster, producing(cluster) as producer:
+        await producer.send_batch([message(str(n)) for n in range(8)], sharding_keys=[str(n) for n in range(8)])
+        result = await producer.send(message("first"), sharding_key="k")
+        owner = cluster.brokers[result.queue.broker_name]
+        owner.script.extend([refuse(SystemBusy("later"))] * 2)
+        again = await producer.send(message("second"), sharding_key="k")
+        assert (again.queue, again.queue_offset) == (result.queue, result.queue_offset + 1)
+
+
 async def test_a_refusal_that_no_retry_mends_is_raised_at_once() -> None:
     async with one_queue() as (broker, producer):
         broker.script.append(refuse(NoPermission("closed")))
@@ -480,20 +532,24 @@ async def test_selected_and_named_sends_of_a_queue_count_as_one_key() -> None:
         assert [type(result) for result in results] == [QueueUnavailable, PrecedingSendFailed, SendResult]
 
 
-async def test_unkeyed_sends_that_wait_at_a_silent_queue_go_on_elsewhere_as_soon_as_they_can() -> None:
-    async with fake_cluster("a", "b", topics={"t": 1}) as cluster, producing(cluster, ProducerConfig(attempt_timeout_ms=40)) as producer:
+async def test_unkeyed_sends_that_wait_for_a_dead_broker_go_on_at_one_that_recovers() -> None:
+    config = ProducerConfig(attempt_timeout_ms=30)
+    async with fake_cluster("a", "b", topics={"t": 1}) as cluster, producing(cluster, config) as producer:
         await producer.send_batch([message("warm")])
         await until(lambda: all(broker.heartbeats for broker in cluster.brokers.values()))
-        silent = cluster.brokers["a"]
-        silent.script.extend([ignore] * 1_000)
-        stuck = asyncio.ensure_future(producer.send(message("stuck"), queue=MessageQueue("t", "a", 0)))
-        await until(lambda: any(b"stuck" in one.bodies for one in silent.seen))
-        results = await sends(producer, [str(n) for n in range(10)])
-        assert {result.queue.broker_name for result in results if isinstance(result, SendResult)} == {"b"}
-        assert len(results) == 10
+        await cluster.brokers["a"].stop()
+        other = cluster.brokers["b"]
+        other.script.extend([ignore] * 1_000)
+        stuck = asyncio.ensure_future(producer.send(message("stuck"), queue=MessageQueue("t", "b", 0)))
+        await until(lambda: sum(b"stuck" in one.bodies for one in other.seen) > 1)
+        waiting = [asyncio.ensure_future(producer.send(message(str(n)))) for n in range(10)]
+        await asyncio.sleep(0)
+        assert producer.in_flight_count == 11
+        other.script.clear()
+        results = await asyncio.gather(*waiting)
+        assert {result.queue.broker_name for result in results} == {"b"}
+        assert (await stuck).queue.broker_name == "b"
         assert producer.possible_duplicates == 0
-        silent.script.clear()
-        assert (await stuck).queue.broker_name == "a"
 
 
 async def test_a_batch_tells_what_became_of_each_message() -> None:
@@ -591,6 +647,13 @@ async def test_a_missing_topic_names_the_next_step_where_they_do_not() -> None:
 async def test_sends_beyond_the_in_flight_limit_wait_and_a_peer_that_does_not_read_costs_no_more_memory() -> None:
     config = ProducerConfig(in_flight_count_max=64, in_flight_bytes_max=512 * 1024, keyed_send_timeout_ms=20_000, attempt_timeout_ms=20)
     async with one_queue(config) as (broker, producer):
+        (topic,) = producer._topics.values()
+        link = topic.senders[0].link
+        assert link is not None
+        assert link.endpoint is not None
+        for endpoint, option in ((link.endpoint, socket.SO_SNDBUF), (broker.endpoints[0], socket.SO_RCVBUF)):
+            assert endpoint._transport is not None
+            endpoint._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, option, 65_536)
         broker.stop_reading()
         body = "x" * 100_000
         sending = [asyncio.ensure_future(producer.send(message(f"{n:03}{body}"), sharding_key="k")) for n in range(40)]
@@ -599,10 +662,8 @@ async def test_sends_beyond_the_in_flight_limit_wait_and_a_peer_that_does_not_re
         for _ in range(20):
             await asyncio.sleep(0.01)
             assert producer.in_flight_bytes <= 512 * 1024 + 101_000
-            (topic,) = producer._topics.values()
-            endpoint = topic.senders[0].link.endpoint if topic.senders[0].link else None
-            unsent.append(0 if endpoint is None else endpoint.unsent_bytes)
-        assert max(unsent) < 2 * config.batch_bytes_max, "a frame that can't leave is not written again and again"
+            unsent.append(link.endpoint.unsent_bytes)
+        assert 0 < max(unsent) < 2 * config.batch_bytes_max, "a frame that can't leave is not written again and again"
         assert not any(one.done() for one in sending)
         broker.go_on_reading()
         results = await asyncio.gather(*sending)

@@ -1,7 +1,7 @@
 """A frame in flight, and the error of a send that it could not carry."""
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lockstep.client.errors import Outcome, QueueUnavailable, SendTimeout
 from lockstep.client.producer.batcher import Parcel
@@ -26,11 +26,15 @@ class Frame:
     move_ms: int
     """Until then the same queue is tried; later an unkeyed frame may go elsewhere although it may be stored."""
     unknown: bool = False
-    """A write of it went unanswered: it may be stored."""
+    """A write of it went unanswered for too long: it may be stored."""
     endpoint: Endpoint | None = None
     """Where it was written last."""
-    answer: "asyncio.Future[Command] | None" = None
-    """Pending while the frame is SENDING, None while it is RETRYING."""
+    answers: list["asyncio.Future[Command]"] = field(default_factory=list)
+    """Of its writes, in order: a late answer to an early one is as good as any."""
+    due_ms: int = 0
+    """When it is written again unless it is answered."""
+    retry: bool = True
+    """It is to be written (again)."""
     error: Exception | None = None
     """Why the last write of it did not do."""
     refusals: int = 0

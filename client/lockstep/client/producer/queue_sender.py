@@ -2,6 +2,7 @@
 
     IDLE      nothing waits                        --add--> a frame leaves at the end of the loop turn
     SENDING   a frame is written, unanswered       --stored--> its parcels end; the next frame leaves at once
+                                                   --unanswered for attempt_timeout_ms, closed, refused for now--> RETRYING
     RETRYING  a frame has to be written again      the same bytes, the same sequence, when the link is up and the pause is over
 
 What an answer means for the frame in flight:
@@ -38,14 +39,16 @@ from lockstep.protocol.errors import (
     MessageIllegal,
     OutOfSequence,
     RemoteProtocolError,
+    RequestTimeout,
     StaleEpoch,
     SystemError_,
     broker_error,
 )
 from lockstep.protocol.queue import LayoutVersion, MessageQueue
+from lockstep.runtime.alarm import Alarm
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.dispatch import RETRY_AFTER_FIELD
-from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.endpoint import DEFAULT_LIMITS, Endpoint
 from lockstep.runtime.log import get_logger
 
 if TYPE_CHECKING:
@@ -68,6 +71,7 @@ class QueueSender:
     """Batcher, sequencer and the frame in flight of one queue."""
 
     __slots__ = (
+        "_alarm",
         "_batcher",
         "_clock",
         "_config",
@@ -80,7 +84,6 @@ class QueueSender:
         "_oneway",
         "_sequencer",
         "_strikes",
-        "_timer",
         "_topic",
         "_trusted_ms",
         "link",
@@ -109,9 +112,9 @@ class QueueSender:
         self._keyed_blocked: LayoutVersion | None = None
         """Keyed sends wait for a layout above this one."""
         self._oneway = OnewayRecords()
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarm = Alarm(self._loop, self._timed, DEFAULT_LIMITS.late_ms)
         self._due_ms = 0
-        """When the timer fires."""
+        """When the alarm rings."""
 
     @property
     def up(self) -> bool:
@@ -163,7 +166,7 @@ class QueueSender:
         """The link came up or went down."""
         self._not_before_ms = 0
         self._trusted_ms = 0
-        self._set_stalled(not self.up or (self._frame is not None and self._frame.answer is None))
+        self._set_stalled(not self.up or (self._frame is not None and self._frame.retry))
         self._pump()
 
     # --------------------------------------------------------------------------------------------------------------- writing
@@ -177,13 +180,13 @@ class QueueSender:
         self._flush_due = False
         if self._oneway:
             self._oneway.write(self.queue, None if self.link is None else self.link.endpoint)
-        if self._frame is None and self._batcher and (self.up or self._timer is None or self._batcher.earliest_ms < self._due_ms):
+        if self._frame is None and self._batcher and (self.up or not self._alarm.armed or self._batcher.earliest_ms < self._due_ms):
             self._pump()
 
     def _pump(self) -> None:
         """Do what can be done now; arm the timer where something waits for more than an answer."""
         frame = self._frame
-        if frame is not None and frame.answer is not None:
+        if frame is not None and not frame.retry:
             return
         now_ms = self._clock.monotonic_ms()
         if self.stalled:
@@ -215,14 +218,16 @@ class QueueSender:
         return None
 
     def _write(self, frame: Frame, endpoint: Endpoint, now_ms: int) -> None:
-        left_ms = (frame.deadline_ms if now_ms >= frame.move_ms else frame.move_ms) - now_ms
-        timeout_ms = max(1, min(self._config.attempt_timeout_ms, left_ms))
-        if endpoint is frame.endpoint and endpoint.unsent_bytes:
+        limit_ms = frame.deadline_ms if now_ms >= frame.move_ms else frame.move_ms
+        frame.due_ms = min(now_ms + self._config.attempt_timeout_ms, limit_ms)
+        frame.retry = False
+        if endpoint is frame.endpoint and frame.answers and endpoint.unsent_bytes:
             # The peer does not read. What was written is still on its way; more of the same would only pile up here.
-            self._not_before_ms = now_ms + timeout_ms
             return
         frame.endpoint = endpoint
-        frame.answer = answer = endpoint.request(RequestCode.SEND_RECORDS, frame.fields, frame.sealed.body, timeout_ms=timeout_ms)
+        timeout_ms = max(1, frame.deadline_ms - now_ms)
+        answer = endpoint.request(RequestCode.SEND_RECORDS, frame.fields, frame.sealed.body, timeout_ms=timeout_ms)
+        frame.answers.append(answer)
         answer.add_done_callback(self._answered)
 
     # -------------------------------------------------------------------------------------------------------------- answered
@@ -230,13 +235,14 @@ class QueueSender:
     def _answered(self, answer: "asyncio.Future[Command]") -> None:
         error = answer.exception()
         frame = self._frame
-        if frame is None or frame.answer is not answer:
+        if frame is None or answer not in frame.answers:
             return
-        frame.answer = None
+        frame.answers.remove(answer)
         if error is not None:
             frame.unknown = True
             frame.error = error if isinstance(error, Exception) else None
-            self._retry()
+            if not frame.answers:
+                self._retry(frame)
             return
         response = answer.result()
         if response.code in STATUS_OF_CODE:
@@ -250,7 +256,7 @@ class QueueSender:
         if type(offset) is not int or type(physical_offset) is not int or type(host) is not str:
             frame.unknown = True
             frame.error = RemoteProtocolError(f"broker {self.queue.broker_name} answered a send without saying where it is stored")
-            self._retry()
+            self._retry(frame)
             return
         answer = FrameAnswer(STATUS_OF_CODE[response.code], self.queue, offset, physical_offset, host, frame.sizes)
         self._frame = None
@@ -303,7 +309,7 @@ class QueueSender:
             # A handler that failed says nothing of what it had done by then.
             frame.unknown = frame.unknown or isinstance(error, SystemError_)
             self._pause(frame, response)
-            self._retry()
+            self._retry(frame)
         else:
             self._fail(frame)
             self._pump()
@@ -316,7 +322,8 @@ class QueueSender:
         pause_ms = max(1, min(pause_ms, BUSY_PAUSE_MS_MAX))
         self._not_before_ms = self._clock.monotonic_ms() + pause_ms
 
-    def _retry(self) -> None:
+    def _retry(self, frame: Frame) -> None:
+        frame.retry = True
         self._set_stalled(True)
         self._pump()
 
@@ -404,35 +411,42 @@ class QueueSender:
     # ----------------------------------------------------------------------------------------------------------------- timer
 
     def _arm(self, now_ms: int) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        """Ring when something is due, or earlier: then this is called again."""
         frame = self._frame
-        if frame is not None and frame.answer is not None:
-            return
-        due = [] if frame is None else [frame.deadline_ms, frame.move_ms]
-        if self.stalled and self._frame is None and self.up:
-            due.append(self._trusted_ms)
-        if self._batcher:
-            due.append(self._batcher.earliest_ms)
-            if self._keyed_blocked is not None:
-                due.append(now_ms + LAYOUT_ASK_MS)
+        if frame is not None and not frame.retry:
+            due = [frame.due_ms]
+        else:
+            due = [] if frame is None else [frame.deadline_ms, frame.move_ms, self._not_before_ms]
+            if self.stalled and frame is None and self.up:
+                due.append(self._trusted_ms)
+            if self._batcher:
+                due += [self._batcher.earliest_ms, self._not_before_ms]
+                if self._keyed_blocked is not None:
+                    due.append(now_ms + LAYOUT_ASK_MS)
         if due:
-            due_ms = min([at_ms for at_ms in (*due, self._not_before_ms) if at_ms > now_ms], default=now_ms)
-            self._due_ms = due_ms
-            self._timer = self._loop.call_later(max(1, due_ms - now_ms) / 1000, self._timed)
+            due_ms = min([at_ms for at_ms in due if at_ms > now_ms], default=now_ms + 1)
+            if not self._alarm.armed or due_ms < self._due_ms:
+                self._due_ms = due_ms
+                self._alarm.set(self._loop.time() + (due_ms - now_ms) / 1000)
 
     def _timed(self) -> None:
-        self._timer = None
+        now_ms = self._clock.monotonic_ms()
+        frame = self._frame
+        if frame is not None and not frame.retry:
+            if now_ms < frame.due_ms:
+                self._arm(now_ms)
+                return
+            frame.unknown = True
+            frame.error = RequestTimeout(f"broker {self.queue.broker_name}: no answer within {self._config.attempt_timeout_ms} ms")
+            frame.retry = True
+            self._set_stalled(True)
         if self._keyed_blocked is not None:
             self._topic.refresh_route()
-            self._fail_expired(self._clock.monotonic_ms())
+            self._fail_expired(now_ms)
         self._pump()
 
     def close(self) -> None:
         """Nobody waits for anything here any more."""
         self._frame = None
         self._batcher.take_all()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._alarm.cancel()
