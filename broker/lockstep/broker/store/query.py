@@ -7,17 +7,18 @@ from lockstep.broker.store.queue_table import QueueTable
 from lockstep.broker.store.reader import LogBytes, QueueBytes
 from lockstep.broker.store.scan import BadRecord, read_record
 from lockstep.protocol.names import STATE_TOPIC
-from lockstep.protocol.record import INT64, RECORD_BYTES_MIN, STORE_TIMESTAMP_AT
+from lockstep.protocol.record import INT64, MAGIC, PHYSICAL_OFFSET_AT, RECORD_BYTES_MIN, SIZE_AND_MAGIC, STORE_TIMESTAMP_AT
 from lockstep.runtime.host import Host
 
 
 class Query:
     """Reads that may wait for the disk; they do so in a worker thread."""
 
-    def __init__(self, log: CommitLog, queues: QueueTable, host: Host) -> None:
+    def __init__(self, log: CommitLog, queues: QueueTable, host: Host, record_bytes_max: int) -> None:
         self._log = log
         self._queues = queues
         self._host = host
+        self._record_bytes_max = record_bytes_max
 
     async def offset_by_time(self, queue: ConsumeQueue | None, timestamp_ms: int) -> int:
         """RocketMQ: getOffsetInQueueByTime, which answers the nearest message on either side; here never an older one than asked for."""
@@ -34,12 +35,19 @@ class Query:
         return max(low, queue.min)
 
     async def record_at(self, position: int, confirmed: int) -> bytes | None:
-        """The whole record at a log offset; None unless a good record of a queue begins there."""
+        """The whole record at a log offset; None unless a good record of a queue begins there.
+
+        The offset is the asker's: it may lie within a body, whose bytes then say what its sender wanted them to say.
+        """
         if not 0 <= position <= confirmed - RECORD_BYTES_MIN:
             return None
-        head = await self._bytes(position, 4)
-        size = int.from_bytes(head or b"", "big")
-        if not RECORD_BYTES_MIN <= size <= confirmed - position:
+        head = await self._bytes(position, PHYSICAL_OFFSET_AT + 8)
+        if head is None or len(head) != PHYSICAL_OFFSET_AT + 8:
+            return None
+        size, magic = SIZE_AND_MAGIC.unpack_from(head)
+        if magic != MAGIC or INT64.unpack_from(head, PHYSICAL_OFFSET_AT)[0] != position:
+            return None
+        if not RECORD_BYTES_MIN <= size <= min(confirmed - position, self._record_bytes_max):
             return None
         data = await self._bytes(position, size)
         try:

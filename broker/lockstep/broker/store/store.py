@@ -55,7 +55,7 @@ class Store:
         self._flusher = Flusher(config, host, self._log, directory, on_synced=self._synced, on_failed=self._fail)
         self._checkpointer = Checkpointer(config, host, directory, self._flusher, self._queues, self._snapshots)
         self._reader = Reader(self._log, self._queues.files, host, verify=config.verify_reads)
-        self._query = Query(self._log, self._queues, host)
+        self._query = Query(self._log, self._queues, host, config.record_bytes_max)
         self._retention = Retention(config, host, self._log, self._queues, self._snapshots)
         self._disk = DiskWatch(config, host.files)
         self._state = LogState()

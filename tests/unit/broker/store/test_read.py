@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from lockstep.broker.store import ReadResult, ReadStatus, Store, StoreCorrupt
 from lockstep.broker.store.frame import ENTRY
 from lockstep.broker.store.reader import choose
+from lockstep.protocol.record import BODY_AT, INT64, MAGIC, SIZE_AND_MAGIC
 from lockstep.protocol.tags import tags_code
-from support.crash_files import CrashFiles
+from support.crash_files import CrashFile, CrashFiles
 from support.store_kit import append, bodies_of, confirmed, everything, host_of, open_store, record
 
 LOG = "/store/commitlog/00000000000000000000"
@@ -196,6 +197,27 @@ async def test_a_record_is_found_by_its_place_alone_and_state_is_secret() -> Non
     assert bodies_of([found]) == [b"a"]
     for wrong in (-1, 1, size, size - 1, store._log.end, store._log.end - 4, 1 << 50):
         assert await store.record_at(wrong) is None
+    await store.close()
+
+
+async def test_an_offset_within_a_body_reads_no_more_than_a_record_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bytes there are the sender's: they may claim a gigabyte, and even to be a record."""
+    asked: list[int] = []
+    pread = CrashFile.pread
+    monkeypatch.setattr(CrashFile, "pread", lambda file, count, offset: (asked.append(count), pread(file, count, offset))[1])
+    store = await open_store(CrashFiles(), record_bytes_max=2_000, tail_bytes=0)
+    places = []
+    for size, magic in ((9_000, 0), (9_000, MAGIC), (2_001, MAGIC)):
+        places.append(store._log.end + BODY_AT)
+        append(store, SIZE_AND_MAGIC.pack(size, magic) + bytes(20) + INT64.pack(places[-1]))
+    for _ in range(6):
+        append(store, b"y" * 1_800)
+    await confirmed(store)
+    asked.clear()
+    for place in places:
+        assert await store.record_at(place) is None
+    assert asked
+    assert max(asked) <= 2_000
     await store.close()
 
 
