@@ -30,7 +30,7 @@ from lockstep.broker.store.retention import Moved, Retention
 from lockstep.broker.store.snapshot import Snapshots, encode
 from lockstep.protocol.errors import MessageIllegal, ServiceNotAvailable, StateError
 from lockstep.protocol.names import STATE_TOPIC
-from lockstep.protocol.record import HOSTS, PLACE, encode_record
+from lockstep.protocol.record import HOSTS, PLACE, RECORD_BYTES_MIN, encode_record
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
 
@@ -149,7 +149,7 @@ class Store:
             raise ServiceNotAvailable(self._refusal)
         size = len(frame)
         log, state = self._log, self._state
-        if size > log.frame_bytes_max or not 0 < count <= size or queue_id < 0 or topic == STATE_TOPIC:
+        if size > log.frame_bytes_max or not 0 < count * RECORD_BYTES_MIN <= size or queue_id < 0 or topic == STATE_TOPIC:
             raise MessageIllegal(self._unfit(topic, queue_id, size, count))
         if size > self._disk.room:
             self._disk.make_room(size, self._host.clock.monotonic_ms())

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import tracemalloc
 
 import pytest
 
@@ -161,6 +162,20 @@ async def test_an_answer_waits_for_a_change_of_an_earlier_turn_that_nobody_waite
     host.threads.held.set()
     await store.sync()
     assert called == [1]
+    await store.close()
+
+
+async def test_nothing_is_allocated_for_records_that_a_frame_can_not_hold() -> None:
+    store = await open_store(CrashFiles(), segment_bytes=1 << 20)
+    frame = bytes(1 << 19)
+    tracemalloc.start()
+    try:
+        with pytest.raises(MessageIllegal, match="does not hold the 524288 records that it claims"):
+            store.append_frame("orders", 0, frame, len(frame), born_host=BORN_HOST)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < len(frame)
     await store.close()
 
 
