@@ -11,6 +11,8 @@ RESPONSE_FLAG = 1
 ONEWAY_FLAG = 2
 NATIVE_VERSION = 409
 """RocketMQ's version ordinal that native frames carry (4.9.8)."""
+REMARK_LENGTH_MAX = 4_096
+"""Characters of an answer's remark. What a refusal quotes came from the peer: whole, and twice, it may not fit a header any more."""
 
 
 @dataclass(slots=True)
@@ -42,5 +44,7 @@ class Command:
         fields: dict[str, Any] | None = None,
         body: bytes | bytearray | memoryview = b"",
     ) -> "Command":
-        """The response to this request: same opaque, same codec."""
+        """The response to this request: same opaque, same codec. A remark is cut to REMARK_LENGTH_MAX."""
+        if remark is not None and len(remark) > REMARK_LENGTH_MAX:
+            remark = remark[: REMARK_LENGTH_MAX - 1] + "…"
         return Command(code, self.opaque, RESPONSE_FLAG, NATIVE_VERSION, remark, fields or {}, body, self.codec)

@@ -199,6 +199,16 @@ async def test_an_error_becomes_its_answer(code_asked: int, error: Exception, co
     assert (answer.code, answer.remark) == (code, remark)
 
 
+async def test_a_refusal_that_quotes_too_much_is_still_an_answer() -> None:
+    """A topic of 200 KB fits a request's header; a remark that names it twice fits no header."""
+    bench = Bench()
+    bench.processor.error = LocalProtocolError("x" * 400_000)
+    bench.ask(RequestCode.LOCK_BATCH_MQ)
+    answer = await bench.answer()
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert answer.remark == "x" * 4_095 + "…"
+
+
 async def test_only_an_error_that_nobody_meant_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench()
     for error in (errors.StaleEpoch("x"), RemoteProtocolError("x"), ZeroDivisionError("x")):
