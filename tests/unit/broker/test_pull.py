@@ -2,19 +2,28 @@
 
 import asyncio
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
 from lockstep.broker.coordination import PullCheck
 from lockstep.broker.effects import StalePulls
 from lockstep.broker.journal import Journal
-from lockstep.broker.processors.pull import CLASSIC_BYTES_MAX, NATIVE_BYTES_MAX, UNSENT_BYTES_MAX, PullProcessor, page_of
+from lockstep.broker.processors import pull
+from lockstep.broker.processors.pull import (
+    CLASSIC_BYTES_MAX,
+    COLD_COUNT_MAX,
+    NATIVE_BYTES_MAX,
+    UNSENT_BYTES_MAX,
+    PullProcessor,
+    page_of,
+)
 from lockstep.broker.store import ReadResult
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.bodies import Subscription
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
-from lockstep.protocol.errors import NoPermission
+from lockstep.protocol.errors import LocalProtocolError, NoPermission
 from lockstep.protocol.fields import from_plain
 from lockstep.protocol.headers.pull import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND, PullHeader, PullReply
 from lockstep.protocol.layouts import LayoutTable
@@ -30,7 +39,7 @@ class FakeCoordination:
     """By the epoch that the pull carries."""
     subscriptions: dict[tuple[str, str], Subscription] = field(default_factory=dict)
     commits: list[tuple[str, int, int]] = field(default_factory=list)
-    held_by: str | None = None
+    refusal: Exception | None = None
 
     def check_pull(self, connection: int, group: str, topic: str, queue_id: int, epoch: int | None) -> PullCheck:
         return self.checks.get(epoch, PullCheck(may_commit=epoch is None))
@@ -39,8 +48,8 @@ class FakeCoordination:
         return self.subscriptions.get((group, topic))
 
     def update_offset(self, connection: int, group: str, topic: str, queue_id: int, offset: int, now_ms: int) -> None:
-        if self.held_by is not None:
-            raise NoPermission(self.held_by)
+        if self.refusal is not None:
+            raise self.refusal
         self.commits.append((group, queue_id, offset))
 
 
@@ -320,9 +329,10 @@ async def test_the_commit_bit_counts_once_and_only_where_it_may() -> None:
     assert len(broker.coordination.commits) == 1
 
 
-async def test_a_commit_that_is_refused_does_not_refuse_the_pull() -> None:
+@pytest.mark.parametrize("refusal", [NoPermission("somebody has it"), LocalProtocolError("offset 4, the queue ends at 1")])
+async def test_a_commit_that_is_refused_does_not_refuse_the_pull(refusal: Exception) -> None:
     broker = Broker()
-    broker.coordination.held_by = "somebody"
+    broker.coordination.refusal = refusal
     broker.store.append("t", 0, [b"x"])
     broker.pull(sys_flag=SUBSCRIPTION | COMMIT_OFFSET, commit_offset=4)
     assert (await broker.answer()).code == ResponseCode.SUCCESS
@@ -356,6 +366,82 @@ async def test_a_disk_that_fails_a_read_is_told_and_ends_nothing() -> None:
     answer = await broker.answer()
     assert (answer.code, "Input/output" in str(answer.remark)) == (ResponseCode.SYSTEM_ERROR, True)
     assert broker.tasks.failure is None
+
+
+class HeldReads:
+    """Cold reads of a broker's store that wait until they are let go; who asked stands in `begun`."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.begun: list[int] = []
+        self.go = asyncio.Event()
+        self._read = broker.store.read_cold
+        broker.store.cold = True
+        broker.store.read_cold = self._wait  # type: ignore[method-assign]
+
+    async def _wait(self, topic: str, queue_id: int, *args: Any, **limits: Any) -> ReadResult:
+        self.begun.append(queue_id)
+        await self.go.wait()
+        return await self._read(topic, queue_id, *args, **limits)
+
+
+async def test_cold_reads_go_round_the_connections() -> None:
+    """One that asks for everything at once delays the others by one read, not by all of its."""
+    broker = Broker()
+    reads = HeldReads(broker)
+    greedy, modest = FakeEndpoint(1), FakeEndpoint(2)
+    for opaque in range(50):
+        broker.pull(endpoint=greedy, opaque=opaque, queue_id=0)
+    broker.pull(endpoint=modest, queue_id=3)
+    await turn()
+    reads.go.set()
+    await turn()
+    assert 3 in reads.begun[: COLD_COUNT_MAX + 2]
+
+
+async def test_a_connection_has_so_many_cold_reads_waiting_and_then_is_told_to_come_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pull, "COLD_PER_CONNECTION_MAX", 3)
+    broker = Broker()
+    reads = HeldReads(broker)
+    for opaque in range(5):
+        broker.pull(opaque=opaque)
+    await turn()
+    reads.go.set()
+    assert [(one.opaque, one.code, one.fields) for one in broker.endpoint.take()] == [
+        (opaque, ResponseCode.SYSTEM_BUSY, {"retryAfterMs": 200}) for opaque in (3, 4)
+    ]
+    await turn()
+
+
+async def test_a_connection_that_does_not_read_gets_no_cold_reads_either() -> None:
+    broker = Broker()
+    broker.store.append("t", 0, [b"old"])
+    reads = HeldReads(broker)
+    for opaque in range(20):
+        broker.pull(opaque=opaque)
+    await turn()
+    broker.endpoint.unsent_bytes = UNSENT_BYTES_MAX + 1
+    broker.endpoint.drained = asyncio.get_running_loop().create_future()
+    reads.go.set()
+    await turn()
+    assert len(reads.begun) == len(broker.endpoint.take()) == COLD_COUNT_MAX
+    broker.endpoint.unsent_bytes = 0
+    broker.endpoint.drained.set_result(None)
+    for _ in range(10):
+        await turn()
+    assert len(broker.endpoint.take()) == 20 - COLD_COUNT_MAX
+
+
+async def test_a_cold_read_for_a_connection_that_closed_meanwhile_leaves_nothing() -> None:
+    broker = Broker()
+    reads = HeldReads(broker)
+    for opaque in range(10):
+        broker.pull(opaque=opaque, **LONG)
+    await turn()
+    broker.endpoint.closed = True
+    broker.pulls.connection_closed(broker.endpoint)  # type: ignore[arg-type]
+    reads.go.set()
+    await turn()
+    assert (len(reads.begun), broker.endpoint.take(), broker.pulls.held_count) == (COLD_COUNT_MAX, [], 0)
 
 
 async def test_an_epoch_that_rose_during_a_cold_read_is_still_refused() -> None:

@@ -12,13 +12,13 @@ serves all deadlines.
 """
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from functools import lru_cache
 
 from lockstep.broker.coordination import Coordination
 from lockstep.broker.effects import StalePulls
 from lockstep.broker.store import ReadResult, ReadStatus, Store
-from lockstep.broker.tables.hold_table import HeldPull, HoldTable
+from lockstep.broker.tables.hold_table import HELD_PER_CONNECTION_MAX, HeldPull, HoldTable
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import (
@@ -37,7 +37,7 @@ from lockstep.protocol.headers.pull import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND,
 from lockstep.protocol.names import check_group, check_topic
 from lockstep.protocol.tags import TagFilter
 from lockstep.runtime.daemon import Tasks
-from lockstep.runtime.dispatch import HELD, Outcome, Request, handles
+from lockstep.runtime.dispatch import HELD, RETRY_AFTER_FIELD, BusyFor, Outcome, Request, handles
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
 from lockstep.runtime.log import get_logger
@@ -56,6 +56,9 @@ UNSENT_BYTES_MAX = 1 << 20
 """Unsent bytes of a connection above which its pulls wait. The server's endpoints pause at the same mark, so drain() tells the end."""
 COLD_COUNT_MAX = 4
 """Cold reads at a time: they wait for one disk, and other work needs threads too."""
+COLD_PER_CONNECTION_MAX = HELD_PER_CONNECTION_MAX
+"""Pulls of one connection that wait for a cold read; one more is answered SYSTEM_BUSY."""
+COLD_RETRY_MS = 200
 
 EXPRESSION_LENGTH_MAX = 8_192
 """Characters of a tag expression: some hundred tags. 1,024 parsed ones are remembered."""
@@ -100,7 +103,8 @@ class PullProcessor:
         self._found: list[Pull] = []
         self._blocked: dict[Endpoint, list[Pull]] = {}
         """Pulls of connections that have too much unsent."""
-        self._cold: deque[Pull] = deque()
+        self._cold: OrderedDict[Endpoint, deque[Pull]] = OrderedDict()
+        """Pulls that wait for the disk: one connection after the other has its turn."""
         self._cold_count = 0
         self._stopping = False
         self._timer: asyncio.TimerHandle | None = None
@@ -138,6 +142,7 @@ class PullProcessor:
     def connection_closed(self, endpoint: Endpoint) -> None:
         self._holds.of_connection(endpoint.id)
         self._blocked.pop(endpoint, None)
+        self._cold.pop(endpoint, None)
 
     def stop(self) -> None:
         """Answers everyone who waits; from now on nobody is held."""
@@ -177,11 +182,14 @@ class PullProcessor:
     def _serve_found(self) -> None:
         found, self._found = self._found, []
         for pull in found:
-            endpoint = pull.request.endpoint
-            if endpoint in self._blocked or endpoint.unsent_bytes > UNSENT_BYTES_MAX:
-                self._block(pull)
-            else:
+            if self._takes(pull.request.endpoint):
                 self._serve(pull)
+            else:
+                self._block(pull)
+
+    def _takes(self, endpoint: Endpoint) -> bool:
+        """The connection has room for another answer."""
+        return endpoint not in self._blocked and endpoint.unsent_bytes <= UNSENT_BYTES_MAX
 
     def _serve(self, pull: Pull) -> None:
         request = pull.request
@@ -227,7 +235,7 @@ class PullProcessor:
             self._coordination.update_offset(
                 request.endpoint.id, header.consumer_group, header.topic, header.queue_id, header.commit_offset, self._clock.boot_ms()
             )
-        except NoPermission:
+        except (NoPermission, LocalProtocolError):
             pass
 
     def _hashes(self, header: PullHeader) -> frozenset[int] | None:
@@ -295,6 +303,10 @@ class PullProcessor:
         if isinstance(error, StoreError | OSError):
             header: PullHeader = pull.request.header
             log.error("read.failed", topic=header.topic, queue_id=header.queue_id, offset=pull.offset, error=str(error))
+        request = pull.request
+        if isinstance(error, BusyFor):
+            request.endpoint.send(request.command.reply(error.code, error.remark, {RETRY_AFTER_FIELD: error.retry_after_ms}))
+            return
         code = error.code if isinstance(error, BrokerError) else ResponseCode.SYSTEM_ERROR
         self._send(pull, code, remark=error.remark if isinstance(error, BrokerError) else str(error))
 
@@ -316,7 +328,11 @@ class PullProcessor:
         self._serve_soon(self._blocked.pop(endpoint, []))
 
     def _read_cold(self, pull: Pull) -> None:
-        self._cold.append(pull)
+        waiting = self._cold.setdefault(pull.request.endpoint, deque())
+        if len(waiting) >= COLD_PER_CONNECTION_MAX:
+            self._refuse(pull, BusyFor(f"{len(waiting)} pulls of this connection wait for the disk", COLD_RETRY_MS))
+            return
+        waiting.append(pull)
         if self._cold_count < COLD_COUNT_MAX:
             self._cold_count += 1
             self._tasks.spawn(self._read_cold_ones(), "cold reads")
@@ -325,9 +341,14 @@ class PullProcessor:
         """One of at most COLD_COUNT_MAX readers; ends when nobody waits."""
         try:
             while self._cold:
-                pull = self._cold.popleft()
-                if not pull.request.endpoint.closed:
+                endpoint, waiting = self._cold.popitem(last=False)
+                pull = waiting.popleft()
+                if waiting:
+                    self._cold[endpoint] = waiting
+                if self._takes(endpoint):
                     await self._read_one_cold(pull)
+                else:
+                    self._block(pull)
         finally:
             self._cold_count -= 1
 
@@ -339,8 +360,8 @@ class PullProcessor:
             result = await self._store.read_cold(
                 header.topic, header.queue_id, pull.offset, max_count=count, max_bytes=size, tag_hashes=hashes
             )
-            # The epoch may have risen meanwhile.
-            if self._check(pull):
+            # The epoch may have risen meanwhile, the connection may be gone.
+            if not pull.request.endpoint.closed and self._check(pull):
                 self._deliver(pull, result)
         except (LockstepError, OSError) as error:
             self._refuse(pull, error)
