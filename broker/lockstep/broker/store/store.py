@@ -293,8 +293,11 @@ class Store:
         await self._flusher.sync()
 
     async def mark_boot(self, boot_id: str) -> None:
-        """Stores the kernel's boot id, durably. Last, once what a start decided is durable."""
-        await self._host.threads.run(self._directory.mark_boot, boot_id)
+        """Stores the kernel's boot id, durably. Last, once what a start decided is durable. StoreDiskError where that failed."""
+        try:
+            await self._host.threads.run(self._directory.mark_boot, boot_id)
+        except OSError as error:
+            raise StoreDiskError(f"store {self._config.path}: the boot id can't be stored: {error}") from error
 
     # -- snapshots -------------------------------------------------------------------------------
 
