@@ -137,6 +137,17 @@ def test_the_sequence_is_checked_before_layout_topic_stop_and_disk() -> None:
     assert reply_of(broker.send(first)) == answer
 
 
+def test_a_stale_layout_is_told_once_the_newer_one_is_confirmed() -> None:
+    broker = Broker()
+    broker.lay_out(2)
+    broker.store.confirm_now = False
+    broker.dispatcher(Stream().frame(1, layout_counter=1, layout_writer=7), broker.endpoint)  # type: ignore[arg-type]
+    assert broker.endpoint.take() == []
+    (confirm,) = broker.store.waiting
+    confirm()
+    assert broker.endpoint.take()[0].code == ResponseCode.LAYOUT_STALE
+
+
 def test_a_new_frame_meets_layout_then_stop_then_disk() -> None:
     broker, stream = Broker(), Stream()
     broker.lay_out(2)

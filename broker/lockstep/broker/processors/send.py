@@ -2,8 +2,8 @@
 
 The order of the checks is law (wire.md): the sequence first, so that a repeat is answered whatever else has changed; then the layout,
 topic and queue; then whether the broker takes sends at all; then disk space and every record, by the store. Nothing awaits between
-reading a send and appending it. Every answer waits until the log is confirmed up to its end, a repeat's too: the first one may not be
-durable yet.
+reading a send and appending it. Every answer waits until the log is confirmed up to its end: a repeat's too, since the first one may not be
+durable yet, and a refusal that tells of a layout. Only refusals of the request as such leave at once.
 """
 
 from dataclasses import dataclass
@@ -116,7 +116,7 @@ class SendProcessor:
         version = layout.version
         answer = SendRecordsReply(*NO_PLACE, layout_counter=version.counter, layout_writer=version.writer)
         remark = f"topic {layout.topic} has layout {version.counter}: refresh the route and choose the queue anew"
-        return request.reply(answer, code=ResponseCode.LAYOUT_STALE, remark=remark)
+        return Pending(request.reply(answer, code=ResponseCode.LAYOUT_STALE, remark=remark))
 
     def _append(self, request: Request, header: SendRecordsHeader) -> Appended:
         if header.count < 1:
