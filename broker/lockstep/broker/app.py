@@ -22,7 +22,7 @@ from lockstep.broker.processors.topic import TopicProcessor
 from lockstep.broker.registrar import BrokerCard, Registrar
 from lockstep.broker.services import Effects, Keeper, Leases
 from lockstep.broker.state import BrokerState
-from lockstep.broker.store import FlushMode, Recovery, Store
+from lockstep.broker.store import Recovery, Store
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import LocalProtocolError, StateError
 from lockstep.protocol.record import pack_host
@@ -138,8 +138,7 @@ class Broker:
     async def _enter_term(self, store: Store, state: BrokerState, recovery: Recovery) -> None:
         """A new term, durable before anyone is answered under it; then the boot id: a second crash must not hide the first."""
         clock, boot_id = self._host.clock, self._host.boot_id()
-        other_boot = store.previous_boot_id is not None and store.previous_boot_id != boot_id
-        assumed_loss = other_boot and not store.stopped_clean and self.config.flush == FlushMode.ASYNC.value
+        assumed_loss = store.may_have_forgotten(boot_id) or recovery.lost_synced
         term = next_term(state.coordination.term, clock.wall_ms())
         state.coordination.started(term, assumed_loss=assumed_loss, now_ms=clock.boot_ms())
         state.write_changes()

@@ -290,17 +290,22 @@ async def test_a_deleted_topic_stays_deleted_and_its_messages_hidden_after_a_res
 
 
 @pytest.mark.parametrize(
-    ("end", "boot", "flush", "held"),
-    [(kill, "other", "async", True), (kill, "same", "async", False), (kill, "other", "sync", False), (stop, "other", "async", False)],
+    ("end", "boot", "flush", "flush_now", "held"),
+    [
+        (kill, "other", "async", "async", True),
+        (kill, "other", "async", "sync", True),
+        (kill, "same", "async", "async", False),
+        (kill, "other", "sync", "async", False),
+        (stop, "other", "async", "async", False),
+    ],
 )
 async def test_only_an_unclean_stop_and_another_boot_under_async_flush_count_as_loss(
-    tmp_path: Path, end: Callable[[Broker], Coroutine[Any, Any, None]], boot: str, flush: str, held: bool
+    tmp_path: Path, end: Callable[[Broker], Coroutine[Any, Any, None]], boot: str, flush: str, flush_now: str, held: bool
 ) -> None:
-    config = settings(tmp_path, flush=flush)
-    broker = Broker(config, replace(Host.real(), boot_id=lambda: "same"))
+    broker = Broker(settings(tmp_path, flush=flush), replace(Host.real(), boot_id=lambda: "same"))
     await broker.start()
     await end(broker)
-    again = Broker(config, replace(Host.real(), boot_id=lambda: boot))
+    again = Broker(settings(tmp_path, flush=flush_now), replace(Host.real(), boot_id=lambda: boot))
     try:
         await again.start()
         assert again.state.coordination.holding is held

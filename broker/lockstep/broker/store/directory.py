@@ -5,7 +5,7 @@
     checkpoint              three int64: store times up to which log, queues and index are on disk (Apache's, 4096 bytes)
     commitlog/ consumequeue/ index/ config/
     lockstep/identity       {"format", "cluster", "broker_name", "store_id", "segment_bytes", "queue_file_entries", "log_start"}
-    lockstep/boot           kernel boot id under which the store last served
+    lockstep/boot           kernel boot id under which the store last served, a blank, the flush mode in which it did
     lockstep/synced         how far fdatasync has covered the log, in two slots of 512 bytes written in turn:
                             magic 8, number 8, log offset 8, CRC-32 of these 4; the valid slot with the higher number counts
     lockstep/sync_failed    a sync failed in this boot: what is read may not be on the disk
@@ -139,14 +139,18 @@ class StoreDirectory:
         finally:
             file.close()
 
-    # -- boot id ---------------------------------------------------------------------------------
+    # -- boot ------------------------------------------------------------------------------------
 
-    def boot_id(self) -> str | None:
+    def boot(self) -> tuple[str, str] | None:
+        """(boot id, flush mode) of the last time the store served; None for a new one."""
         text = self.read(f"{self.own}/boot")
-        return None if text is None else text.decode("ascii", "replace")
+        if text is None:
+            return None
+        boot_id, _, flush = text.decode("ascii", "replace").partition(" ")
+        return boot_id, flush
 
-    def mark_boot(self, boot_id: str) -> None:
-        self.replace(f"{self.own}/boot", boot_id.encode())
+    def mark_boot(self, boot_id: str, flush: str) -> None:
+        self.replace(f"{self.own}/boot", f"{boot_id} {flush}".encode())
 
     # -- synced length ---------------------------------------------------------------------------
 

@@ -27,6 +27,8 @@ from lockstep.protocol.record import BLANK_MAGIC, SIZE_AND_MAGIC
 from lockstep.protocol.sequence import FrameSequence
 
 ZERO_CHUNK_BYTES = 1 << 20
+LOST = "lost"
+"""In place of a boot id: no boot has this one, so the store counts as having forgotten something."""
 
 
 @dataclass(slots=True)
@@ -132,6 +134,7 @@ class Recoverer:
         """Where the log began when the store got its identity: from there on it holds all state."""
         self._clean = clean
         self.state = LogState()
+        self._lost_synced = False
         self._unwanted: list[int] = []
         """Snapshots to remove once the log has turned out to be whole."""
 
@@ -154,7 +157,7 @@ class Recoverer:
         self._queues.flush_all()
         for queue in self._queues:
             queue.find_min(self._queues.files, log.start)
-        return Recovery(start, scan.end, cut_bytes, self._clean)
+        return Recovery(start, scan.end, cut_bytes, self._clean, self._lost_synced)
 
     # -- the snapshot ----------------------------------------------------------------------------
 
@@ -262,6 +265,9 @@ class Recoverer:
         if end < log.synced:
             if not self._config.cut_corrupt:
                 raise self._corrupt(scan)
+            self._lost_synced = True
+            # Should this start die before what follows from the loss is durable, the next one must still know of it.
+            self._directory.mark_boot(LOST, "async")
             log.synced = end
             self._directory.save_synced(end)
         self._snapshots.remove(self._unwanted)

@@ -59,6 +59,8 @@ class Recovery:
     """Bytes of an unfinished tail that were made zero, counted to the last one that was not zero already."""
     clean: bool
     """The store had been closed in order."""
+    lost_synced: bool = False
+    """The log was cut where a sync had covered it (`cut_corrupt`): offsets that readers have seen will name other messages."""
 
 
 @dataclass(frozen=True, slots=True)

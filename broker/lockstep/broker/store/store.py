@@ -69,8 +69,7 @@ class Store:
         self.store_id = identity.store_id
         self.stopped_clean = clean
         """The last run closed the store in order (true for a new one)."""
-        self.previous_boot_id = directory.boot_id()
-        """The kernel's boot in which the store last served; None for a new one."""
+        self._last_boot = directory.boot()
         self.store_host = config.store_host
         """IPv4 address and port that records carry: 4 bytes and int32."""
         self.before_write: Callable[[], None] | None = None
@@ -292,10 +291,21 @@ class Store:
             raise StoreDiskError("a write or sync of the log failed")
         await self._flusher.sync()
 
+    def may_have_forgotten(self, boot_id: str) -> bool:
+        """Whether readers may have seen a suffix of the log that is not there any more.
+
+        So it is where the machine went down under a store that served with async flush: in that run's mode, whatever this one's is. A
+        killed process alone leaves its writes in the page cache.
+        """
+        if self._last_boot is None or self.stopped_clean:
+            return False
+        last_boot_id, flush = self._last_boot
+        return boot_id != last_boot_id and flush != FlushMode.SYNC.value
+
     async def mark_boot(self, boot_id: str) -> None:
         """Stores the kernel's boot id, durably. Last, once what a start decided is durable. StoreDiskError where that failed."""
         try:
-            await self._host.threads.run(self._directory.mark_boot, boot_id)
+            await self._host.threads.run(self._directory.mark_boot, boot_id, self._config.flush.value)
         except OSError as error:
             raise StoreDiskError(f"store {self._config.path}: the boot id can't be stored: {error}") from error
 

@@ -13,7 +13,7 @@ async def test_a_store_lives_dies_and_comes_back(tmp_path: Path) -> None:
     config = StoreConfig(f"{tmp_path}/store", flush=FlushMode.SYNC, segment_bytes=64 * 1024, tail_bytes=4096, queue_tail_bytes=2000)
     store = await Store.open(config, host, IDENTITY)
     found = await store.recover(Recorded())
-    assert (found.end, store.stopped_clean, store.previous_boot_id) == (0, True, None)
+    assert (found.end, store.stopped_clean, store.may_have_forgotten(host.boot_id())) == (0, True, False)
     await store.sync()
     await store.mark_boot(host.boot_id())
     bodies = [b"%d" % number * 50 for number in range(1000)]
@@ -33,7 +33,7 @@ async def test_a_store_lives_dies_and_comes_back(tmp_path: Path) -> None:
     found = await store.recover(recorded)
     await store.sync()
     assert (recorded.snapshots, recorded.states) == ([["tables"]], [b"last"])
-    assert (store.previous_boot_id, store.stopped_clean, found.cut_bytes) == (host.boot_id(), False, 0)
+    assert (store.may_have_forgotten(host.boot_id()), store.stopped_clean, found.cut_bytes) == (False, False, 0)
     for queue_id in range(3):
         assert await everything(store, queue_id=queue_id) == bodies[queue_id::3]
     assert await store.offset_by_time("orders", 0, 0) == 0

@@ -4,11 +4,26 @@ import asyncio
 
 import pytest
 
-from lockstep.broker.store import Identity, IdentityError, Store, StoreCorrupt, StoreDiskError, StoreInUse
+from lockstep.broker.store import FlushMode, Identity, IdentityError, Store, StoreCorrupt, StoreDiskError, StoreInUse
 from lockstep.broker.store.directory import SLOT_BYTES, StoreDirectory
 from lockstep.protocol.errors import StateError
 from support.crash_files import CrashFiles, Fault
-from support.store_kit import IDENTITY, PATH, LoopThreads, Recorded, abandon, append, config, confirmed, everything, host_of, open_store
+from support.store_kit import (
+    ASYNC,
+    IDENTITY,
+    PATH,
+    SYNC,
+    LoopThreads,
+    Recorded,
+    abandon,
+    append,
+    config,
+    confirmed,
+    everything,
+    host_of,
+    open_store,
+    record,
+)
 
 
 async def test_a_second_open_of_the_directory_is_refused() -> None:
@@ -135,13 +150,48 @@ async def test_closing_syncs_what_was_written_while_another_sync_ran() -> None:
 async def test_the_boot_id_is_durable_once_marked() -> None:
     files = CrashFiles()
     store = await open_store(files)
-    assert store.previous_boot_id is None
+    assert not store.may_have_forgotten("boot-1"), "a new store has nothing to forget"
     await store.mark_boot("boot-1")
     abandon(store)
     files.crash(power=True)
     store = await open_store(files)
-    assert store.previous_boot_id == "boot-1"
+    assert (store.may_have_forgotten("boot-1"), store.may_have_forgotten("boot-2")) == (False, True)
     await store.close()
+    store = await open_store(files)
+    assert not store.may_have_forgotten("boot-2"), "it was closed in order"
+    await store.close()
+
+
+@pytest.mark.parametrize("before", [ASYNC, SYNC])
+@pytest.mark.parametrize("after", [ASYNC, SYNC])
+async def test_what_a_machine_crash_may_have_taken_depends_on_how_the_store_served_then(before: FlushMode, after: FlushMode) -> None:
+    files = CrashFiles()
+    store = await open_store(files, flush=before)
+    await store.mark_boot("boot-1")
+    abandon(store)
+    files.crash(power=True)
+    store = await open_store(files, flush=after)
+    assert store.may_have_forgotten("boot-2") is (before is ASYNC)
+    await store.close()
+
+
+async def test_a_cut_below_the_synced_length_is_known_until_a_start_has_drawn_its_conclusions() -> None:
+    files = CrashFiles()
+    store = await open_store(files)
+    await store.mark_boot("boot-1")
+    append(store, b"first")
+    append(store, b"second")
+    await store.close()
+    files.flip("/store/commitlog/00000000000000000000", len(record(b"first")) + 90)
+    for clean in (True, False):
+        store = await Store.open(config(cut_corrupt=True), host_of(files), IDENTITY)
+        found = await store.recover(Recorded())
+        assert found.clean is clean
+        assert found.lost_synced is clean, "the second start finds the log cut already"
+        assert found.lost_synced or store.may_have_forgotten("boot-1")
+        abandon(store)
+        await asyncio.sleep(0)
+        files.crash(power=True)
 
 
 async def test_before_recovery_nothing_is_taken_and_closing_leaves_it_unclean() -> None:
