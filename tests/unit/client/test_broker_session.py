@@ -537,6 +537,18 @@ async def test_a_list_without_me_is_no_list() -> None:
             assert not [item for item in a.sync_items() if item.release]
 
 
+async def test_a_list_that_changes_while_it_is_asked_for_is_asked_for_again_at_once() -> None:
+    async with scripted_cluster() as cluster, consuming(cluster, Handled()) as consumer:
+        a = cluster["a"]
+        a.mute.add(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
+        a.set_members(G, a.me(), "!first")
+        await settle()
+        a.answer_kept()
+        a.set_members(G, a.me())  # the notice arrives right behind the answer, which does not know of it
+        await settle()
+        assert len(consumer.health().queues) == 2
+
+
 async def test_a_lost_notice_heals_within_a_second_by_the_version_in_sync() -> None:
     async with scripted_cluster() as cluster, consuming(cluster, Handled()):
         a = cluster["a"]

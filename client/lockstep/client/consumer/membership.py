@@ -214,6 +214,7 @@ class Membership:
         """GET_CONSUMER_LIST_BY_GROUP until the list is as new as what was heard of it; without me: heartbeat, ask again, drop nothing."""
         try:
             while link.up and not self._leaving:
+                heard = self._lists.heard(link.name)
                 members = await self._fetch(link)
                 if members is not None and self._lists.adopt(link.name, members):
                     self.rebalance()
@@ -221,7 +222,8 @@ class Membership:
                     await self._beat()
                 if not self._lists.is_behind(link.name):
                     return
-                await asyncio.sleep(ASK_AGAIN_MS / 1000)
+                if self._lists.heard(link.name) == heard:  # else it has changed since it was asked for
+                    await asyncio.sleep(ASK_AGAIN_MS / 1000)
         except TransportError:
             return  # the next connection's HEART_BEAT brings the list
         finally:

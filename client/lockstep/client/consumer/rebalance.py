@@ -44,12 +44,16 @@ class MemberLists:
     def hear(self, broker_name: str, version: ListVersion | None) -> bool:
         """A notice, LOCK or SYNC named the list's version. True: the list known here is older, or there is none; ask."""
         if version is not None:
-            self._heard[broker_name] = max(version_key(version), self._heard.get(broker_name, (-1, -1)))
+            self._heard[broker_name] = max(version_key(version), self.heard(broker_name))
         return self.is_behind(broker_name)
+
+    def heard(self, broker_name: str) -> tuple[int, int]:
+        """The highest version that was heard of; (−1, −1): none."""
+        return self._heard.get(broker_name, (-1, -1))
 
     def is_behind(self, broker_name: str) -> bool:
         known = self._lists.get(broker_name)
-        return known is None or version_key(known.version) < self._heard.get(broker_name, (-1, -1))
+        return known is None or version_key(known.version) < self.heard(broker_name)
 
     def get(self, broker_name: str) -> MemberList | None:
         return self._lists.get(broker_name)
