@@ -140,7 +140,7 @@ class Coordination:
             books.progress.renew_all(books.fence.draw())
             if not books.holding:
                 books.do(("broker.hold", True))
-        self._mend_truncated()
+        self._mend_progress()
         self._begin_grace(now_ms)
 
     def opened(self, now_ms: int) -> None:
@@ -155,14 +155,19 @@ class Coordination:
         self._membership.recorded(now_ms)
         self._classic.recorded(now_ms)
 
-    def _mend_truncated(self) -> None:
-        """Progress beyond the end of its queue: the log was cut, and those offsets will be given to other messages."""
+    def _mend_progress(self) -> None:
+        """Progress outside its queue: the log was cut, and those offsets will be given to other messages; or the last life ended between
+        the removal of old messages and the record of it.
+        """
         books = self._books
+        minimums: dict[tuple[str, int], int] = {}
         for key, progress in list(books.progress):
             end = books.bounds.end_offset(key[1], key[2])
             if progress.offset > end:
                 books.progress.set(key, Progress(books.fence.draw(), end))
                 books.end(key)
+            minimums[key[1:]] = books.bounds.bounds(key[1], key[2])[0]
+        self.retention_moved(minimums)
 
     # --------------------------------------------------------------------------------------------------------------- time
 
@@ -291,11 +296,12 @@ class Coordination:
                 for queue in books.own_queues(topic):
                     books.tell_free((group.name, topic, queue.queue_id))
 
-    def retention_moved(self, topic: str, queue_id: int, new_min: int) -> None:
-        """Retention removed what lies below `new_min`: groups that were not there yet are moved, and told of the gap."""
+    def retention_moved(self, minimums: Mapping[tuple[str, int], int]) -> None:
+        """Retention removed what lies below the new minimum of (topic, queue id): groups that were not there yet are moved, and told."""
         progress_table = self._books.progress
         for key, progress in list(progress_table):
-            if key[1:] == (topic, queue_id) and progress.offset < new_min:
+            new_min = minimums.get(key[1:], 0)
+            if progress.offset < new_min:
                 first = progress.offset if progress.gap is None else progress.gap[0]
                 progress_table.set(key, replace(progress, offset=new_min, attempts=0, gap=(first, new_min)))
 

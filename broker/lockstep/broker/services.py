@@ -116,8 +116,9 @@ class Keeper:
         """Removes what is old, moves the groups that had not read it, watches the disk."""
         while await self._sleep(RETENTION_MS):
             now_ms = self._clock.wall_ms()
-            for topic, queue_id, new_min in await self._store.retention(now_ms):
-                self._state.coordination.retention_moved(topic, queue_id, new_min)
+            moved = await self._store.retention(now_ms)
+            if moved:
+                self._state.coordination.retention_moved({(topic, queue_id): new_min for topic, queue_id, new_min in moved})
             self._state.sequences.forget(now_ms=now_ms)
             self._watch_disk()
 
