@@ -393,8 +393,15 @@ class Store:
         self._confirmations.on_arrival = callback
 
     async def retention(self, now_ms: int) -> list[Moved]:
-        """Removes old segments; (topic, queue id, new minimum) of the queues that lost messages. `now_ms` is wall time."""
-        return await self._retention.run(now_ms)
+        """Removes old segments; (topic, queue id, new minimum) of the queues that lost messages. `now_ms` is wall time.
+
+        StoreDiskError where the disk refused: what is gone is not known any more, so that is final too.
+        """
+        try:
+            return await self._retention.run(now_ms)
+        except OSError as error:
+            self._fail(error)
+            raise StoreDiskError(f"old log files could not be removed: {error}") from error
 
     def disk_status(self) -> DiskStatus:
         """A fresh look at the file system."""

@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 
-from lockstep.broker.store import ReadStatus, Store
+from lockstep.broker.store import ReadStatus, Store, StoreDiskError
+from lockstep.protocol.errors import ServiceNotAvailable
 from lockstep.runtime.host import Host
-from support.crash_files import CrashFiles
+from support.crash_files import CrashFiles, Fault
 from support.store_kit import abandon, append, confirmed, everything, host_of, open_store
 
 HOUR_MS = 3_600_000
@@ -115,6 +116,21 @@ async def test_a_segment_under_a_reader_stays_until_the_read_is_over() -> None:
     await store.close()
 
 
+async def test_a_disk_that_refuses_a_removal_is_exit_3() -> None:
+    files = CrashFiles()
+    host = host_of(files)
+    store = await aged(files, host, retention_ms=-1)
+    fatal: list[BaseException] = []
+    store.on_fatal = fatal.append
+    files.faults = [Fault("unlink", "commitlog")]
+    with pytest.raises(StoreDiskError, match="could not be removed") as error:
+        await store.retention(host.clock.wall_ms())
+    assert (error.value.exit_code, [type(one) for one in fatal]) == (3, [StoreDiskError])
+    with pytest.raises(ServiceNotAvailable):
+        append(store, b"x")
+    await store.close(clean=False)
+
+
 async def test_consume_queue_files_below_the_minimum_go_too() -> None:
     files = CrashFiles()
     host = host_of(files)
@@ -137,7 +153,7 @@ async def test_a_crash_after_retention_leaves_a_log_without_gaps(power: bool) ->
         files.countdown = seed % 10
         try:
             await store.retention(host.clock.wall_ms())
-        except OSError:
+        except StoreDiskError:
             assert files.dead
         abandon(store)
         await asyncio.sleep(0)
