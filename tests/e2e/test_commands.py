@@ -1,0 +1,355 @@
+"""Every command against a real cluster, as people and scripts meet it: stdout, at most one line on stderr, an exit code."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockstep.protocol.codes import ResponseCode
+from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND
+from support.background import background
+from support.native import native
+from support.processes import clean_environment, run_program
+
+pytestmark = pytest.mark.e2e
+
+CLI = "lockstep.admin.cli"
+MIB = 1 << 20
+Ended = subprocess.CompletedProcess[str]
+
+
+@dataclass
+class Cluster:
+    """`lockstep up` with two brokers, a topic `good` with a group at work on it, a topic `orders` with one message."""
+
+    address: str
+    message: dict[str, Any]
+
+    def run(self, *arguments: str, stdin: bytes = b"", **environment: str) -> Ended:
+        ended = subprocess.run(
+            [sys.executable, "-m", CLI, *arguments],
+            input=stdin,
+            capture_output=True,
+            timeout=60,
+            env=clean_environment(**{"LOCKSTEP_NAMESERVER": self.address, **environment}),
+            check=False,
+        )
+        return Ended(ended.args, ended.returncode, ended.stdout.decode(), ended.stderr.decode())
+
+    def done(self, *arguments: str, **more: Any) -> str:
+        """Its stdout; it must succeed and leave stderr alone."""
+        ended = self.run(*arguments, **more)
+        assert (ended.returncode, ended.stderr) == (0, ""), ended
+        return ended.stdout
+
+    def json(self, *arguments: str, **more: Any) -> Any:
+        """The one JSON document that it prints."""
+        text = self.done(*arguments, "--json", **more)
+        assert text.count("\n") == 1, text
+        return json.loads(text)
+
+    def failed(self, *arguments: str, **more: Any) -> str:
+        """The one line on stderr."""
+        ended = self.run(*arguments, **more)
+        assert ended.returncode == 1, ended
+        assert ended.stderr.startswith("lockstep: "), ended
+        assert ended.stderr.count("\n") == 1, ended.stderr
+        return ended.stderr
+
+
+def side_by_side(run: Callable[..., Ended], commands: Sequence[Sequence[str]]) -> list[Ended]:
+    """Several commands at once: what takes time is that Python starts."""
+    with ThreadPoolExecutor(4) as pool:
+        return list(pool.map(lambda arguments: run(*arguments), commands))
+
+
+@pytest.fixture(scope="module")
+def lockstep(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("commands")
+    up = ("-m", CLI, "up", "--port", "0", "--brokers", "2", "--store", str(folder / "store"))
+    with background(folder, "up", *up, ready="up.started") as running:
+        cluster = Cluster(running.started("up.started")["nameserver"], {})
+        cluster.message = cluster.json("send", "orders", "hello", "--key", "k-1", "--tag", "paid", "--property", "tenant=a")
+        good = ("-m", "support.good_pair", "--nameserver", cluster.address, "--topic", "good")
+        with background(folder, "pair", *good, ready="pair.ready") as pair:
+            pair.started("pair.progress")
+            yield cluster
+
+
+# ------------------------------------------------------------------------------------------------------- what they are for
+
+
+def test_topic_create_list_show(lockstep: Cluster) -> None:
+    made = lockstep.json("topic", "create", "bills", "--queues", "3")
+    assert (made["topic"], made["created"]) == ("bills", True)
+    assert [(e["broker_name"], e["write_queue_count"]) for e in made["entries"]] == [("broker-a", 3), ("broker-b", 3)]
+    assert "topic bills exists already: 3 queues on broker-a, 3 queues on broker-b" in lockstep.done("topic", "create", "bills", "-q", "3")
+    listed = {each["topic"]: each for each in lockstep.json("topic", "list")["topics"]}
+    assert listed["bills"] == {"topic": "bills", "queues": 6, "brokers": ["broker-a", "broker-b"], "version": 1}
+    assert {"good", "orders"} < set(listed)
+    assert "bills" in lockstep.done("topic", "list")
+    shown = lockstep.json("topic", "show", "orders")
+    assert sum(queue["max_offset"] for queue in shown["queues"]) == 1
+    assert [queue["number"] for queue in shown["queues"]] == list(range(len(shown["queues"])))
+    assert "queues to write" in lockstep.done("topic", "show", "bills")
+
+
+def test_group_list_and_show(lockstep: Cluster) -> None:
+    assert "good-consumers" in [each["group"] for each in lockstep.json("group", "list")["groups"]]
+    assert "good-consumers" in lockstep.done("group", "list")
+    shown = lockstep.json("group", "show", "good-consumers")
+    assert len(shown["members"]) == 1
+    owner = shown["members"][0]["client_id"]
+    assert {queue["owner"] for queue in shown["queues"]} == {owner}
+    assert all(isinstance(queue["epoch"], str) and int(queue["epoch"]) > 1 << 32 for queue in shown["queues"])
+    assert shown["failed"] == {}
+    table = lockstep.done("group", "show", "good-consumers")
+    assert owner in table
+    assert "ordered" in table
+
+
+def test_cluster(lockstep: Cluster) -> None:
+    brokers = lockstep.json("cluster")["brokers"]
+    assert [(b["name"], b["cluster"], b["registered"], b["reached"]) for b in brokers] == [
+        ("broker-a", "DefaultCluster", True, True),
+        ("broker-b", "DefaultCluster", True, True),
+    ]
+    assert brokers[0]["address"] in lockstep.done("cluster")
+
+
+def test_send_from_an_argument_and_from_stdin_byte_for_byte(lockstep: Cluster) -> None:
+    keyed = [lockstep.json("send", "bytes", "-", "--sharding-key", "k", stdin=data) for data in (b"\x00\xff\n", b"\r\n second")]
+    assert [(each["queue_id"], each["queue_offset"]) for each in keyed] == [(keyed[0]["queue_id"], 0), (keyed[0]["queue_id"], 1)]
+    shown = lockstep.json("message", "show", keyed[0]["offset_message_id"])
+    assert (shown["body"], shown["bodyHex"]) == (None, "00ff0a")
+    assert lockstep.done("send", "bytes", "plain").startswith("SEND_OK bytes@broker-")
+
+
+def test_message_show(lockstep: Cluster) -> None:
+    sent = lockstep.message
+    shown = lockstep.json("message", "show", sent["offset_message_id"])
+    assert (shown["body"], shown["keys"], shown["tags"], shown["properties"]["tenant"]) == ("hello", ["k-1"], "paid", "a")
+    assert (shown["broker"], shown["queue_id"], shown["message_id"]) == (sent["broker"], sent["queue_id"], sent["message_id"])
+    assert "hello" in lockstep.done("message", "show", sent["offset_message_id"].lower(), "--broker", sent["broker"])
+
+
+def test_tail_shows_what_is_there_what_comes_and_ends_with_ctrl_c(lockstep: Cluster) -> None:
+    ended = lockstep.run("tail", "orders", "--from-start", "--count", "1", "--tag", "paid", "--json")
+    assert (ended.returncode, json.loads(ended.stdout)["body"]) == (0, "hello")
+    tail = subprocess.Popen(
+        [sys.executable, "-m", CLI, "tail", "orders"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=clean_environment(LOCKSTEP_NAMESERVER=lockstep.address),
+    )
+    try:
+        assert tail.stderr is not None
+        assert tail.stdout is not None
+        assert "queues of orders; Ctrl-C ends" in tail.stderr.readline()
+        lockstep.json("send", "orders", "while you look\x1b[2J", "--key", "k-2")
+        line = tail.stdout.readline()
+        assert "key=k-2" in line
+        assert line.endswith("while you look\\x1b[2J\n")
+        tail.send_signal(signal.SIGINT)
+        assert tail.wait(30) == 0
+        assert tail.stderr.read() == ""
+    finally:
+        tail.kill()
+        tail.communicate()
+
+
+def test_bench_prints_its_figures(lockstep: Cluster) -> None:
+    ended = lockstep.run("bench", "--count", "100", "--queues", "2", "--json")
+    assert ended.returncode == 0, ended.stderr
+    figures = json.loads(ended.stdout)
+    assert {"phase", "messages", "body_bytes", "rate", "p50_us", "p99_us"} <= set(figures[0])
+    assert all(figure["messages"] >= 100 for figure in figures)
+
+
+# ------------------------------------------------------------------------------------------------------------ how they fail
+
+
+FAILURES: list[tuple[Sequence[str], Sequence[str]]] = [
+    (("topic", "create", "a b"), ("topic 'a b'", "allowing only")),
+    (("topic", "create", "LOCKSTEP_SYS_STATE"), ("LOCKSTEP_SYS_STATE",)),
+    (("topic", "create", "good", "--queues", "9"), ("topic good exists with 4 queues on broker-a",)),
+    (("topic", "show", "nowhere"), ("nowhere", "lockstep topic create nowhere")),
+    (("group", "show", "nobody"), ("nobody", "lockstep group list")),
+    (("send", "orders", ""), ("body", "1 byte")),
+    (("send", "orders", "x", "--property", "tenant"), ("'tenant'", "NAME=VALUE")),
+    (("send", "orders", "x", "--tag", "a || b"), ("tag",)),
+    (("tail", "nowhere"), ("nowhere", "lockstep topic create nowhere")),
+    (("message", "show", "F" * 32), ("F" * 32,)),
+    (("message", "show", "7F00000100002A9F0000000000FFFFFF"), ("was not found", "broker-a", "broker-b")),
+    (("message", "show", "7F00000100002A9F0000000000FFFFFF", "--broker", "nobody"), ("no broker 'nobody'", "broker-a, broker-b")),
+    (("cluster", "--nameserver", "nowhere"), ("nowhere", "HOST:PORT")),
+]
+
+
+def test_a_command_that_is_refused_says_why_in_one_line(lockstep: Cluster) -> None:
+    for (arguments, words), ended in zip(FAILURES, side_by_side(lockstep.run, [arguments for arguments, _ in FAILURES]), strict=True):
+        assert (ended.returncode, ended.stdout) == (1, ""), (arguments, ended)
+        assert ended.stderr.startswith("lockstep: "), (arguments, ended)
+        assert ended.stderr.count("\n") == 1, (arguments, ended.stderr)
+        for word in words:
+            assert word in ended.stderr, arguments
+
+
+def test_a_body_that_is_too_large_is_refused_with_both_sizes(lockstep: Cluster) -> None:
+    said = lockstep.failed("send", "orders", "-", stdin=bytes(5 * MIB))
+    assert str(5 * MIB) in said
+    assert str(4 * MIB) in said
+
+
+USAGE: list[tuple[Sequence[str], str]] = [
+    (("tpic", "list"), "topic"),
+    (("topic", "create", "x", "--qeues", "3"), "--queues"),
+    (("send", "orders"), "body"),
+    (("topic", "create", "x", "--queues", "0"), "queues"),
+    (("up", "--log-level", "loud"), "debug, info, warning, error"),
+]
+
+
+def test_bad_usage_is_exit_2_and_names_what_was_meant(lockstep: Cluster) -> None:
+    for (arguments, words), ended in zip(USAGE, side_by_side(lockstep.run, [arguments for arguments, _ in USAGE]), strict=True):
+        assert ended.returncode == 2, (arguments, ended)
+        assert words in ended.stderr, arguments
+        assert "Traceback" not in ended.stderr
+
+
+def test_help_is_on_stdout_with_exit_0(lockstep: Cluster) -> None:
+    commands = [(*command.split(), "--help") for command in ("", "topic create", "broker")]
+    for arguments, ended in zip(commands, side_by_side(lockstep.run, commands), strict=True):
+        assert (ended.returncode, ended.stderr) == (0, ""), arguments
+        assert "--help" in ended.stdout
+
+
+# ------------------------------------------------------------------------------------------------------- settings of a broker
+
+
+def config_rows(shown: str) -> dict[str, tuple[str, str]]:
+    """Key → (value, origin)."""
+    rows = [line.partition("  # ") for line in shown.splitlines()]
+    return {row.partition(" = ")[0].strip(): (row.partition(" = ")[2].strip(), origin.strip()) for row, _, origin in rows}
+
+
+def test_flags_outweigh_the_environment_which_outweighs_the_file_and_show_config_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "broker.toml"
+    listen = '["127.0.0.1:0", "two=127.0.0.1:0"]'
+    file.write_text(f'name = "from-file"\nflush = "sync"\nlisten = {listen}\nsegment_mib = 7\nretention_hours = 1.5\n')
+    environment = clean_environment(LOCKSTEP_NAME="from-env", LOCKSTEP_SEGMENT_MIB="8", LOCKSTEP_NAMESERVER="127.0.0.1:1")
+    command = ("broker", "--config", str(file), "--segment-mib", "9", "--show-config")
+    shown = run_program(CLI, *command, environment=environment)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    rows = config_rows(shown.stdout)
+    assert rows["name"] == ('"from-env"', "environment LOCKSTEP_NAME")
+    assert rows["flush"] == ('"sync"', f"file {file}")
+    assert rows["listen"] == (listen, f"file {file}")
+    assert rows["segment_mib"] == ("9", "flag --segment-mib")
+    assert rows["nameserver"] == ('"127.0.0.1:1"', "environment LOCKSTEP_NAMESERVER")
+    assert rows["cluster"] == ('"DefaultCluster"', "default")
+    again = tmp_path / "shown.toml"
+    again.write_text(shown.stdout)
+    repeated = config_rows(run_program(CLI, "broker", "--config", str(again), "--show-config").stdout)
+    assert {key: value for key, (value, _) in repeated.items()} == {key: value for key, (value, _) in rows.items()}
+
+
+@pytest.mark.parametrize("server", ["broker", "nameserver"])
+def test_what_no_server_knows_is_refused_with_a_suggestion(tmp_path: Path, server: str) -> None:
+    file = tmp_path / "x.toml"
+    file.write_text('lsten = "127.0.0.1:0"\n')
+    asked = {
+        f"lockstep {server}: unknown argument '--lsten'; did you mean '--listen'?": run_program(CLI, server, "--lsten", "x"),
+        f"settings file {file}: unknown key 'lsten'; did you mean 'listen'?": run_program(CLI, server, "--config", str(file)),
+        "environment: unknown variable LOCKSTEP_LSTEN; did you mean 'LOCKSTEP_LISTEN'?": run_program(
+            CLI, server, environment=clean_environment(LOCKSTEP_LSTEN="x")
+        ),
+    }
+    for words, ended in asked.items():
+        assert (ended.returncode, ended.stderr.count("\n")) == (2, 1), ended
+        assert words in ended.stderr
+
+
+SETTINGS: list[tuple[Sequence[str], str]] = [
+    (("--flush", "never"), "'never'"),
+    (("--disconnect-grace-ms", "10"), "disconnect_grace_ms = '10' (flag --disconnect-grace-ms)"),
+    (("--name", "a b"), "broker name 'a b'"),
+    (("--listen", "outside=127.0.0.1:0"), "internal"),
+    (("--config", "/no/such/file"), "/no/such/file"),
+]
+
+
+def test_a_setting_that_can_not_be_is_one_line_and_exit_2(lockstep: Cluster) -> None:
+    commands = [("broker", *arguments) for arguments, _ in SETTINGS]
+    for (arguments, words), ended in zip(SETTINGS, side_by_side(lockstep.run, commands), strict=True):
+        assert (ended.returncode, ended.stderr.count("\n")) == (2, 1), (arguments, ended)
+        assert words in ended.stderr, arguments
+
+
+# ------------------------------------------------------------------------------------------------------------------ signals
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_drains_a_broker_and_ends_it_with_exit_0(tmp_path: Path, number: signal.Signals) -> None:
+    """Who waits is answered, what was stored stays, the next start finds nothing to cut."""
+    command = ("-m", CLI, "broker", "--listen", "127.0.0.1:0", "--store", str(tmp_path / "s"))
+    with background(tmp_path, "broker", *command, ready="broker.started") as broker:
+        async with native(broker.started("broker.started")["address"]) as client:
+            await client.create("orders")
+            held = client.pull("orders", sys_flag=SUBSCRIPTION | SUSPEND, suspend_timeout_millis=20_000)
+            assert (await client.send("orders", b"kept", 0)).code == ResponseCode.SUCCESS
+            assert (await held).code == ResponseCode.SUCCESS
+            waiting = client.pull("orders", 1, sys_flag=SUBSCRIPTION | SUSPEND, suspend_timeout_millis=20_000)
+            await client.ask(12_345)
+            broker.process.send_signal(number)
+            assert (await waiting).code == ResponseCode.PULL_NOT_FOUND
+        assert broker.process.wait(30) == 0
+        assert broker.complained.read_text() == ""
+        assert broker.find("broker.stopped", clean=True)
+    with background(tmp_path, "again", *command, ready="broker.started") as broker:
+        started = broker.started("broker.started")
+        assert (started["clean"], started["cut_bytes"]) == (True, 0)
+        async with native(started["address"]) as client:
+            assert await client.everything("orders") == [b"kept"]
+
+
+def test_ctrl_c_ends_up_while_it_is_used_and_nothing_is_lost(tmp_path: Path) -> None:
+    up = ("-m", CLI, "up", "--port", "0", "--store", str(tmp_path / "store"))
+    with background(tmp_path, "up", *up, ready="up.started") as running:
+        where = running.started("up.started")["nameserver"]
+        assert "Ctrl-C stops it." in running.complained.read_text()
+        good = ("-m", "support.good_pair", "--nameserver", where, "--topic", "good")
+        with background(tmp_path, "pair", *good, ready="pair.ready") as pair:
+            pair.started("pair.progress")
+            assert running.stop(signal.SIGINT) == 0
+            handled = pair.find("pair.progress")[-1]["handled"]
+            assert "Traceback" not in running.complained.read_text()
+    with background(tmp_path, "up-again", *up, ready="up.started") as running:
+        where = running.started("up.started")["nameserver"]
+        shown = run_program(CLI, "group", "show", "good-consumers", "--json", environment=clean_environment(LOCKSTEP_NAMESERVER=where))
+        queues = json.loads(shown.stdout)["queues"]
+        assert sum(queue["committed_offset"] for queue in queues) >= handled - 200
+        assert sum(queue["max_offset"] for queue in queues) >= handled
+
+
+def test_a_reader_that_leaves_ends_a_command_quietly(lockstep: Cluster) -> None:
+    """`lockstep tail … | head -1`."""
+    tail = f"{sys.executable} -m {CLI} tail good --from-start --json | head -1 > /dev/null; exit ${{PIPESTATUS[0]}}"
+    ended = subprocess.run(
+        ["bash", "-c", tail],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=clean_environment(LOCKSTEP_NAMESERVER=lockstep.address),
+        check=False,
+    )
+    assert ended.returncode == 0, ended
+    assert ended.stderr.count("\n") == 1, "only that it reads"
