@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from struct import Struct
 from types import MappingProxyType
+from typing import Any, Never, Self, final
 
 from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
 from lockstep.protocol.frame import BODY_BYTES_MAX
@@ -51,13 +52,22 @@ _UNIQ_KEY_HEAD = f"{UNIQ_KEY}\x01".encode()
 _SHARDING_KEY_HEAD = f"{SHARDING_KEY}\x01".encode()
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class Message:
+class _Draft:
+    """A message while it is made: may be written to, which costs half of what `object.__setattr__` does. Then it becomes a Message."""
+
+    __slots__ = ("body", "flag", "keys", "properties", "stored_properties", "stored_topic", "tags", "topic")
+
+
+@final
+@dataclass(frozen=True, init=False)
+class Message(_Draft):
     """A message to send. Checked when it is made: LocalProtocolError names what is wrong.
 
     `body` 1 byte … 4 MiB. `tags` is one tag. `keys` are for finding the message later: a str (split at blanks) or several str without
     blanks. `properties` are the user's own: reserved names are refused. `flag` is an int32 that the broker only stores.
     """
+
+    __slots__ = ()
 
     topic: str
     body: bytes
@@ -70,8 +80,8 @@ class Message:
     stored_properties: bytes = field(repr=False, compare=False)
     """User's properties, TAGS and KEYS as they are stored."""
 
-    def __init__(
-        self,
+    def __new__(
+        cls,
         topic: str,
         body: bytes | bytearray | memoryview,
         *,
@@ -79,7 +89,7 @@ class Message:
         keys: str | Sequence[str] = (),
         properties: Mapping[str, str] = NO_PROPERTIES,
         flag: int = 0,
-    ) -> None:
+    ) -> Self:
         if type(topic) is not str:
             raise LocalProtocolError(f"topic is a {type(topic).__name__}: expected str")
         stored_topic = topic_bytes(topic)
@@ -96,15 +106,30 @@ class Message:
             stored_properties = _stored_properties(tags, keys, properties)
         else:
             keys, properties = (), NO_PROPERTIES
-        put = object.__setattr__
-        put(self, "topic", topic)
-        put(self, "body", body)
-        put(self, "tags", tags)
-        put(self, "keys", keys)
-        put(self, "properties", properties)
-        put(self, "flag", flag)
-        put(self, "stored_topic", stored_topic)
-        put(self, "stored_properties", stored_properties)
+        message: Any = _Draft()
+        message.topic = topic
+        message.body = body
+        message.tags = tags
+        message.keys = keys
+        message.properties = properties
+        message.flag = flag
+        message.stored_topic = stored_topic
+        message.stored_properties = stored_properties
+        message.__class__ = cls
+        made: Self = message
+        return made
+
+    def __init_subclass__(cls) -> Never:
+        raise TypeError("Message has no subclasses: give what is yours as properties")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        how = {"tags": self.tags, "keys": self.keys, "properties": dict(self.properties), "flag": self.flag}
+        return _made_again, (self.topic, self.body, how)
+
+
+def _made_again(topic: str, body: bytes, how: dict[str, Any]) -> Message:
+    """A copied or unpickled message."""
+    return Message(topic, body, **how)
 
 
 @lru_cache(maxsize=4096)

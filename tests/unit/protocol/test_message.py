@@ -1,4 +1,7 @@
+import copy
 import dataclasses
+import pickle
+from collections.abc import Callable
 from datetime import UTC, datetime
 from struct import pack_into
 
@@ -46,10 +49,33 @@ def test_a_message_cannot_be_changed_and_keeps_nothing_of_the_callers() -> None:
     body[0] = 0
     assert message.properties["tenant"] == "x"
     assert message.body == b"abc"
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        message.topic = "other"  # type: ignore[misc]
+    for field in dataclasses.fields(Message):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(message, field.name, "other")
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            delattr(message, field.name)
+    with pytest.raises(AttributeError):
+        message.other = 1  # type: ignore[attr-defined]
+    assert not hasattr(message, "__dict__")
     with pytest.raises(TypeError):
         message.properties["tenant"] = "z"  # type: ignore[index]
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda message: pickle.loads(pickle.dumps(message))])
+def test_a_copy_is_equal_and_as_frozen(again: Callable[[Message], Message]) -> None:
+    message = Message("orders", b"created", tags="a", keys="k1 k2", properties={"tenant": "x"}, flag=-5)
+    other = again(message)
+    assert (other, hash(other), repr(other), type(other)) == (message, hash(message), repr(message), Message)
+    assert other.stored_properties == message.stored_properties
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        other.topic = "other"  # type: ignore[misc]
+
+
+def test_a_message_equals_messages_only_and_has_no_subclasses() -> None:
+    assert Message("t", b"x") != ("t", b"x", None, (), {}, 0)
+    assert repr(Message("t", b"x")) == "Message(topic='t', body=b'x', tags=None, keys=(), properties=mappingproxy({}), flag=0)"
+    with pytest.raises(TypeError, match="no subclasses"):
+        type("Mine", (Message,), {})
 
 
 def test_keys_may_be_one_text_with_blanks_between() -> None:
