@@ -356,22 +356,28 @@ class Instance:
         """
         consumer = self._consumers[group]
         consumer.refusal = None
-        for link in self.links():
-            await link.settled()
-            consumer.joined[link.name] = None
-            if not link.up:
-                continue
-            try:
-                await link.beat()
-            except (TransportError, RemoteProtocolError) as error:
-                log.info("group.join_deferred", group=group, broker=link.name, error=str(error))
-            except BrokerError as error:
-                consumer.refusal = error
-            if consumer.refusal is not None:
-                refusal = consumer.refusal
-                await self.leave(group)
-                raise refusal
+        while missing := [link for link in self.links() if link.name not in consumer.joined]:
+            for link in missing:
+                # Before the first HEART_BEAT: from that on, queues wait for this member until it has joined the last broker.
+                await link.settled()
+            for link in missing:
+                await self._join_one(consumer, link)
         consumer.everywhere = True
+
+    async def _join_one(self, consumer: _Consumer, link: BrokerLink) -> None:
+        consumer.joined[link.name] = None
+        if not link.up:
+            return
+        try:
+            await link.beat()
+        except (TransportError, RemoteProtocolError) as error:
+            log.info("group.join_deferred", group=consumer.group, broker=link.name, error=str(error))
+        except BrokerError as error:
+            consumer.refusal = error
+        if consumer.refusal is not None:
+            refusal = consumer.refusal
+            await self.leave(consumer.group)
+            raise refusal
 
     async def leave(self, group: str) -> None:
         """UNREGISTER_CLIENT at every broker at once: off the member lists now; session and locks stay, hooks go on until unregistered."""

@@ -20,7 +20,7 @@ from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.clients import NotifyHeader
 from lockstep.protocol.queue import TopicLayout
 from support.fake_broker import FakeCluster, fake_cluster, make_layout
-from support.loops import until
+from support.loops import turns, until
 
 
 @dataclass
@@ -273,6 +273,39 @@ async def test_joining_asks_broker_after_broker_in_name_order_and_only_then_name
         for broker in cluster.brokers.values():
             assert broker.heartbeats[-1].consumers == (billing(),)
         assert len(ears.views) == 3
+
+
+async def test_a_broker_that_becomes_known_during_the_join_is_joined_too() -> None:
+    async with fake_cluster("a", "b", topics={"t": 1}) as cluster:
+        late = cluster.brokers.pop("b")
+        async with instance_of(cluster, config=InstanceConfig(route_refresh_spacing_ms=1)) as instance:
+            instance.register_consumer("billing", billing, Ears().hooks())
+            (link,) = await linked(instance)
+            beat = link.beat
+
+            async def beat_late() -> HeartbeatReply:
+                cluster.brokers["b"] = late
+                await until(lambda: bool(late.heartbeats))
+                return await beat()
+
+            link.beat = beat_late  # type: ignore[method-assign]
+            await instance.join("billing")
+            assert [group.group for group in late.heartbeats[-1].consumers] == ["billing"]
+
+
+async def test_a_broker_that_cannot_be_reached_is_waited_for_before_any_broker_is_joined() -> None:
+    async with fake_cluster("a", "b", topics={"t": 1}) as cluster, instance_of(cluster) as instance:
+        instance.register_consumer("billing", billing, Ears().hooks())
+        await linked(instance)
+        _, second = instance.links()
+        tried = asyncio.Event()
+        second.settled = tried.wait  # type: ignore[method-assign]
+        joining = asyncio.ensure_future(instance.join("billing"))
+        await turns(10)
+        assert not any(beat.consumers for beat in cluster.brokers["a"].heartbeats)
+        tried.set()
+        await joining
+        assert all(broker.heartbeats[-1].consumers for broker in cluster.brokers.values())
 
 
 async def test_a_join_that_is_refused_anywhere_leaves_those_it_joined_and_raises_the_refusal() -> None:
