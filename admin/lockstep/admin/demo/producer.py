@@ -8,13 +8,14 @@ from lockstep.admin.demo.story import STEPS, TOPIC
 from lockstep.client import Message, Producer
 
 
-async def tell_order(producer: Producer, order: int, *, start_s: float, step_s: float, sent: list[int]) -> None:
-    await asyncio.sleep(start_s)
+async def tell_order(producer: Producer, order: int, *, begin_s: float, step_s: float, sent: list[int]) -> None:
+    """Each step at its own time; one that was held up is made good at once, so that an outage does not put all orders into one beat."""
+    loop = asyncio.get_running_loop()
     for step, name in enumerate(STEPS):
+        await asyncio.sleep(begin_s + step * step_s - loop.time())
         body = json.dumps({"order": order, "step": step, "event": name}).encode()
         await producer.send(Message(TOPIC, body, tags=name.split()[0], keys=[f"order-{order}"]), sharding_key=str(order))
         sent[0] += 1
-        await asyncio.sleep(step_s)
 
 
 async def main() -> None:
@@ -23,9 +24,10 @@ async def main() -> None:
     step_s = arguments.seconds / 2 / len(STEPS)
     sent = [0]
     async with Producer(f"demo-shop-{arguments.share}", nameserver=arguments.nameserver) as producer, asyncio.TaskGroup() as group:
+        now_s = asyncio.get_running_loop().time()
         for index, order in enumerate(orders):
-            start_s = arguments.seconds / 2 * index / len(orders)
-            group.create_task(tell_order(producer, order, start_s=start_s, step_s=step_s, sent=sent))
+            begin_s = now_s + arguments.seconds / 2 * index / len(orders)
+            group.create_task(tell_order(producer, order, begin_s=begin_s, step_s=step_s, sent=sent))
     print(json.dumps({"event": "producer.finished", "sent": sent[0]}), flush=True)
 
 
