@@ -137,9 +137,8 @@ class Reader:
             entries = entries[: len(entries) - len(entries) % ENTRY_BYTES]
         if offset < queue.min:
             return ReadResult(ReadStatus.OFFSET_TOO_SMALL, queue.min, queue.min, queue.visible)
-        if not entries:
-            # RocketMQ: OFFSET_FOUND_NULL, on to the next file.
-            return ReadResult(ReadStatus.NO_MATCHED, min(self._next_file(offset), queue.visible), queue.min, queue.visible)
+        if not queue.in_memory(offset):
+            check_entries(entries, queue, offset)
         runs, taken, scanned = choose(entries, max_count, max_bytes, hashes)
         parts: list[bytes] = []
         for position, size, inner in self._fetches(runs):
@@ -158,10 +157,6 @@ class Reader:
                 parts += [data[at - position : at - position + run_size] for at, run_size in inner]
         status = ReadStatus.FOUND if taken else ReadStatus.NO_MATCHED
         return ReadResult(status, offset + scanned, queue.min, queue.visible, parts, taken, sum(map(len, parts)))
-
-    def _next_file(self, offset: int) -> int:
-        per_file = self._files.file_bytes // ENTRY_BYTES
-        return (offset // per_file + 1) * per_file
 
     def _fetches(self, runs: list[Run]) -> list[tuple[int, int, list[Run]]]:
         """(position, bytes, runs within): what to read at once."""
@@ -219,6 +214,20 @@ def outside_bounds(queue: ConsumeQueue | None, offset: int) -> ReadResult | None
     if offset > high:
         return ReadResult(ReadStatus.OFFSET_TOO_LARGE, high, low, high)
     return None
+
+
+def check_entries(entries: bytes, queue: ConsumeQueue, offset: int) -> None:
+    """Between minimum and end every entry names a record. StoreCorrupt where one does not: to pass over it would lose its message."""
+    words = array("i", entries)
+    if _SWAP:
+        words.byteswap()
+    sizes = words[2::5]
+    if not sizes or min(sizes) < RECORD_BYTES_MIN:
+        at = offset + next((index for index, size in enumerate(sizes) if size < RECORD_BYTES_MIN), 0)
+        raise StoreCorrupt(
+            f"offset {at} of queue {queue.queue_id} of {queue.topic} has no entry in {queue.directory}: remove that directory while the "
+            "broker is stopped, and its start builds it again from the log"
+        )
 
 
 def choose(entries: bytes, max_count: int, max_bytes: int, hashes: frozenset[int] | None) -> tuple[list[Run], int, int]:

@@ -31,11 +31,13 @@ async def of_bodies(*bodies: bytes, files: CrashFiles | None = None, **settings:
     return store
 
 
-async def cold_store(files: CrashFiles, count: int = 100, **settings: int) -> Store:
+async def cold_store(files: CrashFiles, count: int = 100, *, snapshot: bool = False, **settings: int) -> Store:
     """A store that has `count` messages of 100 B in two queues, turn about, and nothing of them in memory."""
     store = await open_store(files, **settings)
     for number in range(count):
         append(store, b"%d" % number + b"." * 100, queue_id=number % 2)
+    if snapshot:
+        await store.write_snapshot([])
     await store.close()
     return await open_store(files, **settings)
 
@@ -197,6 +199,26 @@ async def test_a_record_is_found_by_its_place_alone_and_state_is_secret() -> Non
     assert bodies_of([found]) == [b"a"]
     for wrong in (-1, 1, size, size - 1, store._log.end, store._log.end - 4, 1 << 50):
         assert await store.record_at(wrong) is None
+    await store.close()
+
+
+@pytest.mark.parametrize("cached", [True, False])
+async def test_an_entry_that_is_missing_is_told_and_never_passed_over(cached: bool) -> None:
+    """Its message is in the log: an answer that goes on behind it would lose it."""
+    files = CrashFiles(cached_reads=cached)
+    store = await cold_store(files, queue_file_entries=20, snapshot=True)
+    name = "/store/consumequeue/orders/0/"
+    files.overwrite(f"{name}{0:020d}", 20 * 3, bytes(40))
+    files.names.pop(f"{name}{400:020d}")
+    assert bodies_of((await store.read_cold("orders", 0, 0, max_count=3, max_bytes=1 << 20)).parts)
+    for offset, damaged in ((0, 3), (3, 3), (4, 4), (20, 20), (30, 30)):
+        with pytest.raises(StoreCorrupt, match=f"offset {damaged} of queue 0 of orders has no entry in /store/consumequeue/orders/0"):
+            await store.read_cold("orders", 0, offset, max_count=10, max_bytes=1 << 20)
+    await store.close()
+    for path in [path for path in files.names if path.startswith(name)]:
+        files.names.pop(path)
+    store = await open_store(files, queue_file_entries=20)
+    assert len(await everything(store)) == 50
     await store.close()
 
 
