@@ -75,10 +75,11 @@ class StoreDirectory:
         for name in ("commitlog", "consumequeue", "index", "config", "lockstep"):
             files.makedirs(f"{self.root}/{name}")
         # The life before this one may have died between making a name and syncing it.
-        try:
-            files.sync_directory(self.root.rpartition("/")[0] or "/")
-        except PermissionError:
-            pass  # a directory above the store that this user may pass but not read: it was made by someone else
+        for above in directories_above(self.root):
+            try:
+                files.sync_directory(above)
+            except PermissionError:
+                pass  # a directory above the store that this user may pass but not read: it was made by someone else
         files.sync_directory(self.root)
         files.sync_directory(self.own)
 
@@ -235,6 +236,16 @@ class StoreDirectory:
         for topic in self._files.listdir(self.queues):
             found += [(topic, int(name)) for name in self._files.listdir(f"{self.queues}/{topic}") if name.isdecimal()]
         return found
+
+
+def directories_above(path: str) -> list[str]:
+    """The nearest first, up to "/" or, of a relative path, to "."."""
+    above = []
+    while path not in ("/", "."):
+        head, slash, _ = path.rstrip("/").rpartition("/")
+        path = head or slash or "."
+        above.append(path)
+    return above
 
 
 def _plain(identity: StoreIdentity) -> dict[str, object]:

@@ -38,6 +38,29 @@ async def test_a_second_open_of_the_directory_is_refused() -> None:
     await (await open_store(files)).close()
 
 
+@pytest.mark.parametrize(
+    ("path", "above"),
+    [
+        ("/data/brokers/a", ["/data/brokers", "/data", "/"]),
+        ("/a", ["/"]),
+        ("/a/", ["/"]),
+        ("lockstep-store/broker-a", ["lockstep-store", "."]),
+        ("./store", ["."]),
+        ("store", ["."]),
+    ],
+)
+def test_every_directory_that_a_first_start_may_have_named_is_synced(path: str, above: list[str]) -> None:
+    """A store whose own directory a power cut takes away has lost everything it had acknowledged."""
+    files = CrashFiles()
+    files.directories.add(".")
+    synced: list[str] = []
+    sync = files.sync_directory
+    files.sync_directory = lambda path: (synced.append(path), sync(path))[1]  # type: ignore[method-assign]
+    StoreDirectory(files, path).lock()
+    assert synced[: len(above)] == above
+    assert path in synced
+
+
 @pytest.mark.parametrize("other", [Identity("test", "broker-b"), Identity("prod", "broker-a")])
 async def test_another_name_or_cluster_is_refused_and_lets_go_of_the_lock(other: Identity) -> None:
     files = CrashFiles()
