@@ -74,9 +74,9 @@ class Native:
         """A classic send of one message."""
         return self.ask(RequestCode.SEND_MESSAGE, SendMessageHeader("senders", topic, queue_id, properties=properties), body)
 
-    def pull(self, topic: str, offset: int = 0, queue_id: int = 0, **header: Any) -> "asyncio.Future[Command]":
+    def pull(self, topic: str, offset: int = 0, queue_id: int = 0, *, group: str = "pullers", **header: Any) -> "asyncio.Future[Command]":
         known = {"sys_flag": SUBSCRIPTION, "max_msg_nums": 1_000, "max_msg_bytes": 1 << 20}
-        return self.ask(RequestCode.PULL_MESSAGE, PullHeader("pullers", topic, queue_id, offset, **{**known, **header}))
+        return self.ask(RequestCode.PULL_MESSAGE, PullHeader(group, topic, queue_id, offset, **{**known, **header}))
 
     async def everything(self, topic: str, queue_id: int = 0) -> list[bytes]:
         """The bodies of one queue from its first message, in as many pulls as it takes."""
