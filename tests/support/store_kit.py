@@ -88,6 +88,9 @@ class Recorded:
         if self.on_state is not None:
             self.on_state(body)
 
+    def crc_before(self, topic: str, queue_id: int, sequence: FrameSequence, store_timestamp: int) -> int | None:
+        return None
+
     def frame(
         self,
         topic: str,

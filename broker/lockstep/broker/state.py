@@ -80,6 +80,10 @@ class BrokerState:
             else:
                 self.coordination.apply(change)
 
+    def crc_before(self, topic: str, queue_id: int, sequence: FrameSequence, store_timestamp: int) -> int | None:
+        scope = Scope(sequence.producer_id, sequence.partition, topic, queue_id)
+        return self.sequences.crc_before(scope, sequence, now_ms=store_timestamp)
+
     def frame(
         self,
         topic: str,

@@ -61,6 +61,9 @@ class _ReplaySink:
             return 0 if self._dense else None
         return queue.next
 
+    def crc_before(self, first: StoredRecord, sequence: FrameSequence) -> int | None:
+        return self._replay.crc_before(first.topic, first.queue_id, sequence, first.store_ms)
+
     def record(self, record: StoredRecord) -> None:
         if record.body is not None:
             self._state.state_next = record.queue_offset + 1
@@ -92,6 +95,9 @@ class _RebuildSink:
 
     def expected_offset(self, topic: str, queue_id: int) -> int | None:
         return self._next.get((topic, queue_id))
+
+    def crc_before(self, first: StoredRecord, sequence: FrameSequence) -> int | None:
+        return None
 
     def record(self, record: StoredRecord) -> None:
         key = (record.topic, record.queue_id)

@@ -92,6 +92,10 @@ class Replay(Protocol):
         """A state record."""
         ...
 
+    def crc_before(self, topic: str, queue_id: int, sequence: FrameSequence, store_timestamp: int) -> int | None:
+        """The running CRC that the frame goes on from, by the frames and the snapshot told so far; None where nobody knows it."""
+        ...
+
     def frame(
         self,
         topic: str,

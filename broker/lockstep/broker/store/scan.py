@@ -53,6 +53,10 @@ class ScanSink(Protocol):
         """The queue offset that the next record must have; None where any will do."""
         ...
 
+    def crc_before(self, first: StoredRecord, sequence: FrameSequence) -> int | None:
+        """The running CRC that this frame of a scope not met yet goes on from; None where nobody knows it."""
+        ...
+
     def record(self, record: StoredRecord) -> None: ...
 
     def frame(self, first: StoredRecord, sequence: FrameSequence) -> None:
@@ -175,7 +179,9 @@ class LogScan:
         previous: int | None = None
         if sequence.first == 0:
             previous = 0
-        elif known is not None and not sequence.first_known and known[:2] == (sequence.epoch, sequence.first):
+        elif known is None:
+            previous = self._sink.crc_before(first, sequence)
+        elif not sequence.first_known and known[:2] == (sequence.epoch, sequence.first):
             previous = known[2]
         if previous is not None:
             crc = frame_crc(previous, frame.data, crc_digits_at(frame.data))

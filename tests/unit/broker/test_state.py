@@ -1,0 +1,148 @@
+"""What a broker remembers is a function of its log: live, from the whole log, and from any snapshot with the tail behind it."""
+
+import asyncio
+from random import Random
+from typing import Any
+
+import pytest
+
+from lockstep.broker.state import BrokerState
+from lockstep.broker.store import Store
+from lockstep.protocol.bodies import HeartbeatBody, LockItem, ReconcileBody, SyncBody, SyncItem, Verdict
+from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.protocol.record import encode_record
+from lockstep.protocol.sequence import FrameSequence, seal
+from support.coordination_kit import BROKER, CONFIG, GROUP, TOPIC, ordered
+from support.crash_files import CrashFiles
+from support.store_kit import BORN_HOST, IDENTITY, abandon, config, host_of
+
+PRODUCERS = ("ab" * 16, "cd" * 16)
+NEVER = {"flush_interval_ms": 1_000_000}
+
+
+class Life:
+    """One run of the tables on a store, driven without a network."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.state = BrokerState(CONFIG, store)
+        self.counter = 0
+        self.connection = 0
+        self.scopes: dict[tuple[str, int], FrameSequence] = {}
+        self.held: dict[int, int] = {}
+
+    def begin(self) -> None:
+        coordination = self.state.coordination
+        coordination.started(coordination.term + 1, assumed_loss=False, now_ms=0)
+        coordination.opened(0)
+        self.lay_out(2)
+
+    def lay_out(self, queues: int) -> None:
+        """Creates, widens or (0) deletes the topic."""
+        self.counter += 1
+        entries = (LayoutEntry(BROKER, queues, queues, self.counter),) if queues else ()
+        self.state.topics.adopt([TopicLayout(TOPIC, LayoutVersion(self.counter, 7), entries)])
+
+    def send(self, producer: str, queue_id: int, count: int, body: bytes = b"x") -> int:
+        """An idempotent frame; where it begins in the log."""
+        last = self.scopes.get((producer, queue_id))
+        first, crc = (last.next, last.crc) if last else (0, 0)
+        records = [encode_record(TOPIC.encode(), queue_id, body, b"TAGS\x01a", born_ms=1) for _ in range(count)]
+        frame, sealed = seal(records, FrameSequence(producer, 0, 1, first, count, first == 0, 0), crc)
+        appended = self.store.append_frame(TOPIC, queue_id, frame, count, born_host=BORN_HOST)
+        self.state.frame(TOPIC, queue_id, appended.queue_offset, appended.physical_offset, sealed, count, appended.store_timestamp)
+        self.scopes[producer, queue_id] = sealed
+        return appended.physical_offset
+
+    def join(self) -> None:
+        self.connection += 1
+        body = HeartbeatBody("a@1#0", (ordered(),), session="0" * 32, connection=self.connection)
+        self.state.coordination.heartbeat(self.connection, body, 0)
+
+    def lock(self, queue_id: int) -> None:
+        reply = self.state.coordination.reconcile(self.connection, ReconcileBody((LockItem(GROUP, TOPIC, queue_id),)), 0)
+        assert reply is not None
+        self.held = {answer.queue_id: answer.epoch or 0 for answer in reply.items if answer.verdict is Verdict.OK}
+
+    def commit(self, queue_id: int, offset: int, *, release: bool) -> None:
+        item = SyncItem(GROUP, TOPIC, queue_id, epoch=self.held.get(queue_id, 0), offset=offset, release=release)
+        self.state.coordination.sync(self.connection, SyncBody((item,)), 0)
+
+    async def step(self, random: Random) -> None:
+        queue_id = random.randrange(2)
+        match random.choice(("send", "send", "send", "join", "lock", "lock", "commit", "commit", "layout", "turn", "turn")):
+            case "send" if self.state.topics.find(TOPIC) is not None:
+                self.send(random.choice(PRODUCERS), queue_id, random.randint(1, 4))
+            case "join":
+                self.join()
+            case "lock" if self.connection:
+                self.lock(queue_id)
+            case "commit" if self.connection:
+                self.commit(queue_id, random.randrange(20), release=random.random() < 0.3)
+            case "layout" if random.random() < 0.3:
+                self.lay_out(random.choice((0, 2, 3)))
+            case _:
+                await asyncio.sleep(0)
+
+
+async def started(files: CrashFiles) -> Life:
+    life = Life(await Store.open(config(**NEVER), host_of(files), IDENTITY))
+    await life.store.recover(life.state)
+    await life.store.sync()
+    return life
+
+
+async def killed(life: Life, files: CrashFiles) -> dict[str, Any]:
+    """What the tables and queues were when the process died."""
+    await life.store.sync()
+    seen = tables(life)
+    abandon(life.store)
+    await asyncio.sleep(0)
+    files.crash(power=False)
+    return seen
+
+
+def tables(life: Life) -> dict[str, Any]:
+    return {**life.state.plain(), "bounds": [life.store.bounds(TOPIC, queue_id) for queue_id in range(3)]}
+
+
+@pytest.mark.parametrize("seed", range(30))
+async def test_the_whole_log_and_a_snapshot_with_its_tail_give_the_same_state_as_life_had(seed: int) -> None:
+    random, files = Random(seed), CrashFiles(seed)
+    life = await started(files)
+    life.begin()
+    for _ in range(60):
+        await life.step(random)
+        if random.random() < 0.05:
+            await life.store.write_snapshot(life.state.plain())
+    expected = await killed(life, files)
+    life = await started(files)
+    assert tables(life) == expected
+    await killed(life, files)
+    for path in [path for path in files.names if "snapshot-" in path]:
+        del files.names[path]
+    life = await started(files)
+    assert tables(life) == expected
+    await killed(life, files)
+
+
+@pytest.mark.parametrize("snapshot", [True, False])
+async def test_a_frame_whose_bytes_changed_is_no_good_end_of_the_log_also_as_the_first_behind_a_snapshot(snapshot: bool) -> None:
+    """The body's CRC covers no properties, the frame's does: from where the frame before it, in the snapshot, had ended."""
+    files = CrashFiles()
+    life = await started(files)
+    life.begin()
+    life.send(PRODUCERS[0], 0, 2)
+    if snapshot:
+        await life.store.write_snapshot(life.state.plain())
+    at = life.send(PRODUCERS[0], 0, 2)
+    life.store._end_turn()
+    end = life.store._log.end
+    abandon(life.store)
+    await asyncio.sleep(0)
+    files.crash(power=False)
+    files.flip("/store/commitlog/00000000000000000000", end - 1)
+    life = Life(await Store.open(config(**NEVER), host_of(files), IDENTITY))
+    found = await life.store.recover(life.state)
+    assert (found.end, life.store.end_offset(TOPIC, 0)) == (at, 2)
+    await killed(life, files)
