@@ -36,12 +36,19 @@ class Journal:
         if len(self._changes) == 1 and self.on_dirty is not None:
             self.on_dirty()
 
-    def encode(self) -> bytes | None:
-        """The body of the record that carries everything appended since the last call; None where there is nothing to write."""
-        if not self._changes:
-            return None
+    def encode(self, bytes_max: int) -> list[bytes]:
+        """The body of the record that carries everything appended since the last call; none where there is nothing to write.
+
+        One body, unless it has more than `bytes_max` bytes: then as many as it takes, in order.
+        """
         changes, self._changes = self._changes, []
-        return bytes(msgpack.packb([FORMAT, changes]))
+        return _bodies(changes, bytes_max) if changes else []
+
+
+def _bodies(changes: list[Change], bytes_max: int) -> list[bytes]:
+    body = bytes(msgpack.packb([FORMAT, changes]))
+    half = len(changes) // 2
+    return [body] if len(body) <= bytes_max or not half else _bodies(changes[:half], bytes_max) + _bodies(changes[half:], bytes_max)
 
 
 def decode_changes(body: bytes) -> list[Change]:

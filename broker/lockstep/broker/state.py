@@ -1,7 +1,8 @@
 """Everything that a broker remembers, as one: changed by requests, kept by the log, rebuilt from snapshot and log (store.md).
 
-A change is a tuple `(kind, …)` in the Journal. At the end of a loop turn the changes of the turn become one state record, written before
-anything that was answered from them leaves. A layout is written at once: the log must know a topic before it holds a message of it.
+A change is a tuple `(kind, …)` in the Journal. At the end of a loop turn the changes of the turn become one state record (several, where
+one would not fit a file of the log), written before anything that was answered from them leaves. A layout is written at once: the log
+must know a topic before it holds a message of it.
 """
 
 from collections.abc import Callable
@@ -38,8 +39,7 @@ class BrokerState:
 
     def write_changes(self) -> None:
         """Appends the state record of what changed since the last one. The store calls it at the end of a turn."""
-        body = self.journal.encode()
-        if body is not None:
+        for body in self.journal.encode(self._store.state_bytes_max):
             self._store.append_state(body)
 
     def _topic_changed(self, topic: str) -> None:

@@ -335,6 +335,28 @@ async def refuse_term(*_: object) -> None:
     raise ConfigError("given up")
 
 
+async def test_a_turn_whose_changes_do_not_fit_a_log_file_is_written_in_parts(tmp_path: Path) -> None:
+    count = 12_000
+    wide = TopicLayout(TOPIC, LayoutVersion(1, 7), (LayoutEntry("broker-a", count, count, 1),))
+    config = settings(tmp_path, segment_mib=1)
+    broker = Broker(config, Host.real())
+    await broker.start()
+    async with dialled(broker) as client:
+        await client.create(wide)
+        await heartbeat(client, "a@1#0", "0" * 32)
+        items = tuple(LockItem("g", TOPIC, queue_id) for queue_id in range(count))
+        answer = await client.done(RequestCode.LOCK_BATCH_MQ, body=encode_body(ReconcileBody(items)))
+        granted = decode_body(ReconcileReply, answer.body).items
+        assert {item.verdict for item in granted} == {Verdict.OK}
+        await kill(broker)
+    async with running(config) as again, dialled(again) as client:
+        await heartbeat(client, "a@1#0", "0" * 32, connection=2)
+        answer = await client.done(
+            RequestCode.LOCK_BATCH_MQ, body=encode_body(ReconcileBody(tuple(LockItem("g", TOPIC, x.queue_id, x.epoch) for x in granted)))
+        )
+        assert {item.verdict for item in decode_body(ReconcileReply, answer.body).items} == {Verdict.OK}
+
+
 # ------------------------------------------------------------------------------------------------------- ordered consumption
 
 

@@ -30,7 +30,7 @@ def test_a_commit_that_changes_nothing_is_not_journaled_but_seen() -> None:
     journal = Journal()
     table = ProgressTable(journal)
     table.set(KEY, Progress(1, 5, 2))
-    journal.encode()
+    journal.encode(1 << 20)
     table.commit(KEY, 5, 2, 70)
     table.commit(KEY, 4, 9, 80)
     assert len(journal) == 0

@@ -186,6 +186,11 @@ class Store:
             self.dirty()
         return Appended(queue_offset, position, store_ms)
 
+    @property
+    def state_bytes_max(self) -> int:
+        """The longest body that a state record may have: it has to fit a file of the log."""
+        return self._log.frame_bytes_max - RECORD_BYTES_MIN - len(STATE_TOPIC)
+
     def append_state(self, body: bytes) -> None:
         """Appends a state record. Goes on below the disk reserve."""
         if self._failed:
