@@ -181,7 +181,7 @@ class Books:
     def settle(self, name: str) -> None:
         """Drops the contract when the last member is gone. One that has left and still drains a queue is not gone."""
         group = self.groups.get(name)
-        if group is None or group.contract is None or group.members or name in self.contracts_held or self.locks.sessions_holding(name):
+        if group is None or group.contract is None or group.members or name in self.contracts_held or self.locks.any_session_holds(name):
             return
         self.end_group(name)
         self.groups.agree(name, None)

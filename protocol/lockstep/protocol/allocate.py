@@ -10,6 +10,7 @@ of them. With equal lists, and a layout in that order, by_broker equals average_
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.queue import MessageQueue, TopicLayout
@@ -33,14 +34,14 @@ def owner_of(layout: TopicLayout, queue: MessageQueue, members: Sequence[str], s
     if strategy != BY_BROKER:
         return dict(_owners(strategy, layout, members)).get(queue)
     number = layout.number_of.get(queue)
-    ordered = _ordered(members)
+    ordered = _ordered(tuple(members))
     return None if number is None or not ordered else ordered[number % len(ordered)]
 
 
 def _owners(strategy: str, layout: TopicLayout, members: Sequence[str]) -> list[tuple[MessageQueue, str]]:
     if strategy not in STRATEGIES:
         raise LocalProtocolError(f"allocation strategy {strategy!r} does not exist: expected one of {', '.join(STRATEGIES)}")
-    ordered = _ordered(members)
+    ordered = _ordered(tuple(members))
     if not ordered:
         return []
     queues = layout.read_queues if strategy == BY_BROKER else sorted(layout.read_queues)
@@ -49,10 +50,12 @@ def _owners(strategy: str, layout: TopicLayout, members: Sequence[str]) -> list[
     return [(queue, ordered[number % len(ordered)]) for number, queue in enumerate(queues)]
 
 
-def _runs(members: list[str], queue_count: int) -> list[str]:
+def _runs(members: tuple[str, ...], queue_count: int) -> list[str]:
     size, rest = divmod(queue_count, len(members))
     return [member for index, member in enumerate(members) for _ in range(size + (index < rest))]
 
 
-def _ordered(members: Sequence[str]) -> list[str]:
-    return sorted(set(members))
+@lru_cache(maxsize=256)
+def _ordered(members: tuple[str, ...]) -> tuple[str, ...]:
+    """A broker asks for queue after queue with one list."""
+    return tuple(sorted(set(members)))

@@ -75,4 +75,6 @@ def test_the_groups_of_a_session_are_those_that_list_it_and_a_snapshot_gives_the
         for session in ("s", "r"):
             expected = [group.name for group in each if session in group.members.values()]
             assert sorted(group.name for group in each.of_session(session)) == sorted(expected)
+        for group in each:
+            assert (group.member_ids, group.classic) == (tuple(sorted(group.members)), None in group.members.values())
         assert each.snapshot() == table.snapshot()

@@ -101,3 +101,4 @@ def test_what_a_session_holds_is_what_the_locks_say_and_a_snapshot_gives_it_back
         assert each.snapshot() == table.snapshot()
     for group in ("g", "h"):
         assert sorted(table.sessions_holding(group)) == [s for s in ("r", "s") if any(key[0] == group for key in table.held_by(s))]
+        assert table.any_session_holds(group) == again.any_session_holds(group) == bool(table.sessions_holding(group))

@@ -2,9 +2,10 @@ from dataclasses import replace
 
 import pytest
 
+from lockstep.broker.tables.lock_table import LockTable
 from lockstep.protocol.bodies import HeartbeatBody, ListVersion, StartPoint, SyncBody, Verdict
 from lockstep.protocol.errors import DuplicateClientId, LocalProtocolError, SubscriptionConflict
-from support.coordination_kit import GRACE, GROUP, TIMEOUT, TOPIC, Bench, ClassicClient, Client, ordered
+from support.coordination_kit import GRACE, GROUP, TIMEOUT, TOPIC, Bench, ClassicClient, Client, layout, ordered
 
 
 def conflict_of(client: Client) -> SubscriptionConflict:
@@ -22,6 +23,21 @@ def versions(*replies: object) -> list[ListVersion]:
 
 
 # ------------------------------------------------------------------------------------------------------------------- sessions
+
+
+def test_the_end_of_a_session_with_many_queues_does_not_look_at_all_of_them_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(layout(queues=300))
+    a = Client(bench, "a")
+    a.connect()
+    a.lock(*range(300))
+    a.close()
+    looks: list[str] = []
+    of_group = LockTable.of_group
+    monkeypatch.setattr(LockTable, "of_group", lambda self, group: looks.append(group) or of_group(self, group))
+    bench.advance(GRACE)
+    assert bench.lists() == ()
+    assert {bench.owner(queue_id) for queue_id in range(3)} == {None}
+    assert len(looks) < 20
 
 
 def test_the_answer_to_a_heartbeat_carries_what_grants_rest_on() -> None:

@@ -20,19 +20,20 @@ class Group:
     contract: ConsumerGroup | None = None
     members: dict[str, str | None] = field(default_factory=dict)
     """Client id → its session; None: a classic client."""
+    member_ids: tuple[str, ...] = ()
+    """Of `members`, sorted."""
+    classic: bool = False
+    """A classic client is among them."""
     version: int = 0
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     """What classic members subscribe to, as RocketMQ keeps it: by topic, last newer version wins. Not durable."""
     sub_versions: dict[str, int] = field(default_factory=dict)
     """The highest version that any member has named, by topic: a pull with a higher one came before its heartbeat. Not durable."""
 
-    @property
-    def classic(self) -> bool:
-        return None in self.members.values()
-
-    @property
-    def member_ids(self) -> tuple[str, ...]:
-        return tuple(sorted(self.members))
+    def counted(self) -> None:
+        """`members` has changed. What is asked for each queue of the group must not be sorted for each."""
+        self.member_ids = tuple(sorted(self.members))
+        self.classic = None in self.members.values()
 
 
 class GroupTable:
@@ -122,11 +123,13 @@ class GroupTable:
 
     def _put(self, group: Group, client_id: str, session: str | None) -> None:
         group.members[client_id] = session
+        group.counted()
         if session is not None:
             self._of_session.setdefault(session, {})[group.name, client_id] = None
 
     def _remove(self, group: Group, client_id: str) -> None:
         session = group.members.pop(client_id, None)
+        group.counted()
         if session is not None:
             places = self._of_session[session]
             del places[group.name, client_id]

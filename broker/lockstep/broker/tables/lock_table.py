@@ -70,6 +70,8 @@ class LockTable:
         self._journal = journal
         self._groups: dict[str, dict[tuple[str, int], Lock]] = {}
         self._held_by: dict[str, dict[Key, None]] = {}
+        self._session_held: dict[str, int] = {}
+        """Group → how many of its queues sessions hold."""
 
     def get(self, key: Key) -> Lock | None:
         return self._groups.get(key[0], {}).get(key[1:])
@@ -92,6 +94,10 @@ class LockTable:
 
     def of_topic(self, topic: str) -> list[Key]:
         return [key for key, _ in self if key[1] == topic]
+
+    def any_session_holds(self, group: str) -> bool:
+        """Whether a session holds a queue of the group; asked for each queue that is freed."""
+        return group in self._session_held
 
     def sessions_holding(self, group: str) -> list[str]:
         """The sessions that hold a queue of the group, each once."""
@@ -165,12 +171,16 @@ class LockTable:
         locks[key[1:]] = lock
         if lock.held and lock.session is not None:
             self._held_by.setdefault(lock.session, {})[key] = None
+            self._session_held[key[0]] = self._session_held.get(key[0], 0) + 1
 
     def _unindex(self, session: str, key: Key) -> None:
         held = self._held_by[session]
         del held[key]
         if not held:
             del self._held_by[session]
+        self._session_held[key[0]] -= 1
+        if not self._session_held[key[0]]:
+            del self._session_held[key[0]]
 
     def _hold_or_free(self, key: Key, *, held: bool) -> None:
         lock = self.get(key)
