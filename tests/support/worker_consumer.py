@@ -94,8 +94,8 @@ class Worker:
         os.write(self.file, (deed.line() + "\n").encode())
 
     async def handle(self, messages: Sequence[MessageExt], context: OrderlyContext) -> Any:
+        begun_us = now_us()
         for message in messages:
-            begun_us = now_us()
             kind = self.trouble.at(message, context)
             match kind:
                 case "raise":
@@ -118,8 +118,8 @@ class Worker:
         return ConsumeOrderlyStatus.SUCCESS
 
     def handle_plainly(self, messages: Sequence[MessageExt], context: OrderlyContext) -> Any:
+        begun_us = now_us()
         for message in messages:
-            begun_us = now_us()
             if self.trouble.at(message, context):
                 time.sleep(self.trouble.amount)
                 say(
