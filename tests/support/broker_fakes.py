@@ -121,6 +121,10 @@ class FakeStore:
         else:
             self.waiting.append(callback)
 
+    @property
+    def waiting_count(self) -> int:
+        return len(self.waiting)
+
     def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         return 0, len(self.queues.get((topic, queue_id), []))
 

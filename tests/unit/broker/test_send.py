@@ -3,6 +3,7 @@
 import pytest
 
 from lockstep.broker.journal import Journal
+from lockstep.broker.processors import send
 from lockstep.broker.processors.send import SendGate, SendProcessor
 from lockstep.broker.processors.topic import TopicProcessor
 from lockstep.broker.tables.sequence_table import SequenceTable
@@ -146,6 +147,24 @@ def test_a_stale_layout_is_told_once_the_newer_one_is_confirmed() -> None:
     (confirm,) = broker.store.waiting
     confirm()
     assert broker.endpoint.take()[0].code == ResponseCode.LAYOUT_STALE
+
+
+def test_so_many_answers_may_wait_for_the_disk_and_a_repeat_is_still_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(send, "UNCONFIRMED_MAX", 2)
+    broker, stream = Broker(), Stream()
+    first = stream.frame(1)
+    broker.store.confirm_now = False
+    for command in (first, plain_frame()):
+        broker.dispatcher(command, broker.endpoint)  # type: ignore[arg-type]
+    busy = broker.send(plain_frame())
+    assert (busy.code, busy.fields) == (ResponseCode.SYSTEM_BUSY, {"retryAfterMs": 200})
+    broker.dispatcher(first, broker.endpoint)  # type: ignore[arg-type]
+    for confirm in broker.store.waiting:
+        confirm()
+    assert [answer.code for answer in broker.endpoint.take()] == [ResponseCode.SUCCESS] * 3
+    broker.store.waiting.clear()
+    broker.store.confirm_now = True
+    assert broker.send(plain_frame()).code == ResponseCode.SUCCESS
 
 
 def test_a_new_frame_meets_layout_then_stop_then_disk() -> None:

@@ -27,6 +27,8 @@ class Confirmations:
         """Queues that the open turn appended to, in order."""
         self._waiters: list[Callback] = []
         self._pending: deque[_Turn] = deque()
+        self.waiting_count = 0
+        """Callbacks that have not been called yet."""
         self._closed = 0
         """Where the last closed turn ended."""
         self.on_arrival: Callable[[str, int], None] | None = None
@@ -39,6 +41,8 @@ class Confirmations:
             self._pending[-1].waiters.append(callback)
         else:
             callback()
+            return
+        self.waiting_count += 1
 
     def close_turn(self, position: int) -> None:
         """The open turn is written, up to `position`. It is pending also where nobody waits: a later answer may tell of what it changed."""
@@ -62,6 +66,7 @@ class Confirmations:
                 queue.visible = max(queue.visible, following)
                 arrived[queue] = None
         for turn in confirmed:
+            self.waiting_count -= len(turn.waiters)
             for waiter in turn.waiters:
                 waiter()
         if self.on_arrival is not None:

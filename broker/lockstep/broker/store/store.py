@@ -239,6 +239,11 @@ class Store:
         if not self._failed:
             self._confirmations.wait(callback, self._turn_is_open)
 
+    @property
+    def waiting_count(self) -> int:
+        """Callbacks that wait for confirmation."""
+        return self._confirmations.waiting_count
+
     def _end_turn(self) -> None:
         if not self._turn_is_open:
             return  # written early, by a snapshot or sync

@@ -118,11 +118,13 @@ async def test_sync_flush_confirms_after_one_shared_fdatasync() -> None:
     for _ in range(3):
         await asyncio.sleep(0)
     assert called == []
+    assert store.waiting_count == 3
     assert store.bounds("orders", 0) == (0, 0)
     before = files.syncs.count(LOG)
     threads.held.set()
     await confirmed(store)
     assert called == ["a", "b", "c"]
+    assert store.waiting_count == 0
     assert files.syncs.count(LOG) - before == 2
     assert store.bounds("orders", 0) == (0, 3)
     await store.close()
