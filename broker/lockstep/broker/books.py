@@ -63,7 +63,7 @@ class QueueBounds(Protocol):
 class Books:
     """`wake` is called when there is something to drain where there was nothing."""
 
-    KINDS = frozenset({"broker.term", "broker.hold"})
+    KINDS = frozenset({"broker.term", "broker.hold", "broker.grace"})
 
     def __init__(self, config: CoordinationConfig, layouts: LayoutTable, bounds: QueueBounds, journal: Journal) -> None:
         self.config = config
@@ -79,6 +79,8 @@ class Books:
         """Of the start that wrote last."""
         self.holding = False
         """Durable: a suffix of the log is assumed lost, nobody is granted a queue for the grace (ordering.md 7)."""
+        self.told_grace_ms = 0
+        """Durable: the longest grace that a client may still count on. Above the settings' only after a start with a shorter one."""
         self.contracts_held: dict[str, None] = {}
         """Groups whose contract was recorded before the start: it stands for the session timeout even without a member."""
         self.classic_connections: dict[str, int] = {}
@@ -98,6 +100,8 @@ class Books:
                 self.term = term
             case ("broker.hold", bool(holding)):
                 self.holding = holding
+            case ("broker.grace", int(told_ms)):
+                self.told_grace_ms = told_ms
             case _:
                 raise StoreError(f"state change {change[:1]} is unknown")
 

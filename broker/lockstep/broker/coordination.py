@@ -111,6 +111,7 @@ class Coordination:
         return {
             "term": books.term,
             "holding": books.holding,
+            "told_grace_ms": books.told_grace_ms,
             "groups": books.groups.snapshot(),
             "locks": books.locks.snapshot(),
             "progress": books.progress.snapshot(),
@@ -119,7 +120,7 @@ class Coordination:
     def restore(self, plain: Mapping[str, Any]) -> None:
         """Into empty tables."""
         books = self._books
-        books.term, books.holding = plain["term"], plain["holding"]
+        books.term, books.holding, books.told_grace_ms = plain["term"], plain["holding"], plain["told_grace_ms"]
         books.groups.restore(plain["groups"])
         books.locks.restore(plain["locks"])
         books.progress.restore(plain["progress"])
@@ -135,6 +136,8 @@ class Coordination:
         assert term > books.term, "a term never falls"
         books.fence.start(term)
         books.do(("broker.term", term))
+        if books.told_grace_ms < books.config.disconnect_grace_ms:
+            books.do(("broker.grace", books.config.disconnect_grace_ms))
         if assumed_loss:
             books.locks.end_all(books.fence.draw())
             books.progress.renew_all(books.fence.draw())
@@ -144,8 +147,8 @@ class Coordination:
         self._begin_grace(now_ms)
 
     def opened(self, now_ms: int) -> None:
-        """The port is open: every grace counts from here."""
-        self._books.sessions.restart(now_ms)
+        """The port is open: every grace counts from here, and nothing ends before the longest one that was told is over."""
+        self._books.sessions.restart(now_ms, now_ms + self._books.told_grace_ms)
         self._begin_grace(now_ms)
         self._opened_ms = now_ms
 
@@ -186,17 +189,25 @@ class Coordination:
             books.contracts_held = {}
             for group in books.groups:
                 books.settle(group.name)
-        if books.holding and now_ms >= self._opened_ms + books.config.disconnect_grace_ms:
+        if now_ms >= self._opened_ms + books.told_grace_ms:
+            self._end_start_grace()
+        return self._next_due_ms(now_ms)
+
+    def _end_start_grace(self) -> None:
+        """Nobody from before the start can still be running on what it was told then."""
+        books = self._books
+        if books.told_grace_ms > books.config.disconnect_grace_ms:
+            books.do(("broker.grace", books.config.disconnect_grace_ms))
+        if books.holding:
             books.do(("broker.hold", False))
             for group in books.groups:
                 books.tell_all_free(group)
-        return self._next_due_ms(now_ms)
 
     def _next_due_ms(self, now_ms: int) -> int:
         assert self._opened_ms is not None
         dues = [now_ms + TICK_MS_MAX, self._membership.next_due_ms(), self._classic.next_due_ms()]
-        if self._books.holding:
-            dues.append(self._opened_ms + self._books.config.disconnect_grace_ms)
+        if self._books.holding or self._books.told_grace_ms > self._books.config.disconnect_grace_ms:
+            dues.append(self._opened_ms + self._books.told_grace_ms)
         return max(now_ms + 1, min(due for due in dues if due is not None))
 
     def drain(self) -> list[Effect]:

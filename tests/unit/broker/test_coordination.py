@@ -206,6 +206,41 @@ def test_a_hold_that_has_ended_is_not_begun_again() -> None:
     assert a.verdicts(0) == {0: OK}
 
 
+def test_a_start_with_a_shorter_grace_honours_the_longer_one_that_was_told_and_so_does_the_start_after_it() -> None:
+    bench = Bench(config=replace(CONFIG, disconnect_grace_ms=10_000))
+    a = Client(bench, "a")
+    a.connect()
+    a.lock(0)
+    bench.config = CONFIG
+    bench.restart()
+    bench.advance(GRACE - 1)
+    bench.restart()
+    b = Client(bench, "b")
+    b.connect()
+    bench.advance(9_500)
+    assert bench.lists() == ("a", "b")
+    assert b.verdicts(0) == {0: NOT_YOURS}
+    bench.advance(500)
+    assert bench.lists() == ("b",)
+    assert b.verdicts(0) == {0: OK}
+    bench.restart()
+    bench.advance(GRACE)
+    assert bench.owner(0) is None
+
+
+def test_a_hold_lasts_as_long_as_the_longest_grace_that_was_told() -> None:
+    bench = Bench(config=replace(CONFIG, disconnect_grace_ms=10_000))
+    a = Client(bench, "a")
+    a.connect()
+    bench.config = CONFIG
+    bench.restart(assumed_loss=True)
+    a.connect()
+    bench.advance(9_500)
+    assert a.verdicts(0) == {0: WAIT}
+    bench.advance(500)
+    assert a.verdicts(0) == {0: OK}
+
+
 def test_members_and_contracts_outlive_an_assumed_loss() -> None:
     bench, _, _ = crashed()
     assert bench.lists() == ("a", "b")

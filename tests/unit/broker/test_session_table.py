@@ -121,6 +121,18 @@ def test_a_pause_of_the_broker_is_not_silence_of_the_clients(table: SessionTable
     assert table.next_due_ms() == 61_000 + TIMEOUT
 
 
+def test_after_a_start_nobody_is_over_before_the_longest_grace_that_was_told(table: SessionTable) -> None:
+    table.recorded("s", "c1", 0)
+    table.restart(1_000, 1_000 + 5 * GRACE)
+    silent = bound(table, "s", 10, 1, now=1_001)
+    table.closed(10, 1_002)
+    assert table.due_ms(silent) == 1_000 + 5 * GRACE
+    table.restart(2_000, 2_000 + GRACE)
+    bound(table, "s", 11, 2, now=2_500)
+    table.closed(11, 2_600)
+    assert table.due_ms(silent) == 2_600 + GRACE
+
+
 def test_a_removed_session_is_nobodys(table: SessionTable) -> None:
     session = bound(table, "s", 10, 1)
     table.remove(session)

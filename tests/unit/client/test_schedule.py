@@ -34,6 +34,17 @@ def test_on_a_new_connection_the_old_proof_stands_until_its_first_lock() -> None
     assert proof.proven_ms == 11_200
 
 
+@pytest.mark.parametrize(("grace_ms", "deadline_ms"), [(10_000, 12_500), (3_000, 12_500), (1_000, 10_500)])
+def test_an_old_proof_is_not_prolonged_by_a_broker_that_was_started_anew_with_a_longer_grace(grace_ms: int, deadline_ms: int) -> None:
+    proof = connected()
+    proof.answered(proof.sent(10_000, lock=True))
+    proof.cut()
+    proof.connected(2, 16_000, grace_ms)
+    assert proof.deadline_ms == deadline_ms
+    proof.answered(proof.sent(16_100, lock=True))
+    assert proof.deadline_ms == 16_100 + grace_ms - 500
+
+
 def test_an_answer_of_an_older_connection_proves_nothing() -> None:
     proof = connected()
     late = proof.sent(10_500, lock=True)

@@ -52,6 +52,8 @@ class SessionTable:
         assert timeout_ms >= grace_ms, "a silent client stops by itself only when the grace is over"
         self._grace_ms = grace_ms
         self._timeout_ms = timeout_ms
+        self._spared_until_ms: int | None = None
+        """Nobody's session is over before this: an earlier start of the broker may have told a longer grace."""
         self._by_id: dict[str, Session] = {}
         self._by_connection: dict[int, Session] = {}
         self._by_client: dict[str, Session] = {}
@@ -118,8 +120,10 @@ class SessionTable:
 
     def due_ms(self, session: Session) -> int:
         """When the session is over if nothing happens."""
-        silent = session.heard_ms + self._timeout_ms
-        return silent if session.connection is not None else min(silent, session.closed_ms + self._grace_ms)
+        due_ms = session.heard_ms + self._timeout_ms
+        if session.connection is None:
+            due_ms = min(due_ms, session.closed_ms + self._grace_ms)
+        return due_ms if self._spared_until_ms is None else max(due_ms, self._spared_until_ms)
 
     def overdue(self, now_ms: int) -> list[Session]:
         """The sessions that are over."""
@@ -134,7 +138,8 @@ class SessionTable:
             session.heard_ms = min(session.heard_ms + pause_ms, now_ms)
             session.closed_ms = min(session.closed_ms + pause_ms, now_ms)
 
-    def restart(self, now_ms: int) -> None:
-        """The port opens now: who is not connected has the grace from here."""
+    def restart(self, now_ms: int, spared_until_ms: int) -> None:
+        """The port opens now: who is not connected has the grace from here, and nobody is over before `spared_until_ms`."""
+        self._spared_until_ms = spared_until_ms
         for session in self._by_id.values():
             session.heard_ms = session.closed_ms = now_ms

@@ -36,11 +36,13 @@ class Stamp:
 class Proof:
     """Proof of life at one broker."""
 
-    __slots__ = ("_connection", "_empty", "_last_empty_ms", "_locked", "grace_ms", "proven_ms")
+    __slots__ = ("_connection", "_empty", "_last_empty_ms", "_locked", "_proven_grace_ms", "grace_ms", "proven_ms")
 
     def __init__(self) -> None:
         self.grace_ms = GRACE_MS
         self.proven_ms: int | None = None
+        self._proven_grace_ms = GRACE_MS
+        """What the broker that answered then gives: one that was started anew with a longer grace may not revive an old proof."""
         self._connection = 0
         """0: none."""
         self._locked = False
@@ -68,7 +70,7 @@ class Proof:
     @property
     def deadline_ms(self) -> int:
         """No call starts at this time or later. Before anything was proven: always past."""
-        return LONG_AGO_MS if self.proven_ms is None else self.proven_ms + self.grace_ms - MARGIN_MS
+        return LONG_AGO_MS if self.proven_ms is None else self.proven_ms + min(self._proven_grace_ms, self.grace_ms) - MARGIN_MS
 
     def sent(self, now_ms: int, *, lock: bool = False, empty: bool = False) -> Stamp:
         stamp = Stamp(self._connection, now_ms, lock)
@@ -86,6 +88,7 @@ class Proof:
             self._locked = True
         if self._locked and (self.proven_ms is None or stamp.sent_ms > self.proven_ms):
             self.proven_ms = stamp.sent_ms
+            self._proven_grace_ms = self.grace_ms
 
     def _interval_ms(self, holding: bool) -> int:
         return min(IDLE_PROOF_MS, max(self.grace_ms // 3, 1)) if holding else IDLE_PROOF_MS
