@@ -237,6 +237,36 @@ async def test_a_lock_by_time_that_is_refused_says_so() -> None:
     await desk.tasks.cancel_all()
 
 
+async def test_a_start_that_the_disk_can_not_resolve_is_refused_and_the_broker_lives() -> None:
+    desk = Desk()
+    failed: list[BaseException] = []
+    desk.tasks._on_failure = failed.append
+    desk.store.offset_by_time = broken_disk  # type: ignore[method-assign]
+    peer = desk.native(1, ordered(consume_from_where=StartPoint.TIMESTAMP, consume_timestamp_ms=77))
+    desk.send(peer, RequestCode.LOCK_BATCH_MQ, None, ReconcileBody((LockItem(GROUP, TOPIC, 2),)))
+    await until(lambda: bool(peer.sent))
+    answer = peer.sent.pop()
+    assert (answer.code, "input/output" in (answer.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
+    await desk.tasks.cancel_all()
+    assert failed == []
+
+
+async def broken_disk(*_: object) -> int:
+    raise OSError(5, "input/output error")
+
+
+async def test_a_lock_by_time_of_a_connection_that_is_gone_meanwhile_leaves_nothing_behind() -> None:
+    desk = Desk()
+    peer = desk.native(1, ordered(consume_from_where=StartPoint.TIMESTAMP, consume_timestamp_ms=77))
+    desk.bench.c.drain()
+    desk.send(peer, RequestCode.LOCK_BATCH_MQ, None, ReconcileBody((LockItem(GROUP, TOPIC, 2),)))
+    peer.closed = True
+    desk.bench.c.connection_closed(peer.id, desk.bench.now_ms)
+    await until(lambda: not len(desk.tasks))
+    assert desk.bench.c.drain() == []
+    assert desk.store.waiting == []
+
+
 def test_unregister_takes_a_consumer_off_the_list_and_ignores_producer_groups() -> None:
     desk = Desk()
     peer = desk.native()

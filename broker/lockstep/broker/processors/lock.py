@@ -5,6 +5,7 @@ those that changed nothing: they may tell of a change that is not durable yet. A
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from lockstep.broker.coordination import Coordination
@@ -13,9 +14,13 @@ from lockstep.protocol.bodies import LockBatchBody, ReconcileBody, StartPolicy, 
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import LockstepError, RemoteProtocolError
+from lockstep.protocol.frame import encode_frame
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.dispatch import HELD, Outcome, Pending, Request, handles
 from lockstep.runtime.host import Host
+from lockstep.runtime.log import get_logger
+
+log = get_logger("broker")
 
 
 class TimeIndex(Protocol):
@@ -77,6 +82,7 @@ class LockProcessor:
 
     async def _lock_by_time(self, request: Request, body: ReconcileBody, needed: tuple[StartPolicy, ...]) -> None:
         """The offsets of a start policy by time may have to be read from the disk: once per group and topic."""
+        endpoint = request.endpoint
         try:
             by_time = {}
             for policy in needed:
@@ -84,10 +90,11 @@ class LockProcessor:
                 for queue_id in self._coordination.own_queue_ids(policy.topic):
                     offset = await self._store.offset_by_time(policy.topic, queue_id, policy.timestamp_ms)
                     by_time[policy.group, policy.topic, queue_id] = offset
+            if endpoint.closed:
+                return  # and forgotten: nothing may be recorded of this connection any more
             outcome = self._reconcile(request, body, by_time)
-        except LockstepError as error:
-            request.endpoint.send(request.reply(code=ResponseCode.SYSTEM_ERROR, remark=str(error)))
-            return
-        if isinstance(outcome, Pending):
-            command = outcome.command
-            self._store.when_confirmed(lambda: request.endpoint.send(command))
+            if isinstance(outcome, Pending):
+                self._store.when_confirmed(partial(endpoint.send_frame, encode_frame(outcome.command)))
+        except (LockstepError, OSError) as error:
+            log.error("start.unresolved", peer=endpoint.peer, error=str(error))
+            endpoint.send(request.reply(code=ResponseCode.SYSTEM_ERROR, remark=str(error)))
