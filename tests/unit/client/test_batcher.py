@@ -6,7 +6,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.client.producer.batcher import QUEUE_WIDE, Batcher, Parcel
+from lockstep.client.producer.batch import Batch, Share
+from lockstep.client.producer.batcher import Batcher
+from lockstep.client.producer.parcel import QUEUE_WIDE, Parcel
 from lockstep.protocol.queue import LayoutVersion
 
 V1, V2 = LayoutVersion(1, 1), LayoutVersion(2, 1)
@@ -20,7 +22,18 @@ def parcel(
     name: str, *, key: str | None = None, version: LayoutVersion | None = None, count: int = 1, size: int = 10, deadline_ms: int = 100
 ) -> Parcel:
     future: asyncio.Future[Any] = Unlooked()  # type: ignore[assignment]
-    return Parcel(b"r" * count, [1] * count, [name] * count, size, future, deadline_ms, deadline_ms // 2, key, version)
+    keys = () if key is None else (key,)
+    return Parcel(b"r" * count, [1] * count, [name] * count, size, future, deadline_ms, deadline_ms // 2, keys, version)
+
+
+def batch_parcel(batch: Batch, places: list[int], keys: list[str], size: int = 10) -> Parcel:
+    """Record n has n + 1 bytes, all of them n."""
+    records = [bytes([place]) * (place + 1) for place in places]
+    sizes = [len(record) for record in records]
+    ids = [str(place) for place in places]
+    made = Parcel(b"".join(records), sizes, ids, size, Share(batch, places), 100, 50, keys, V1)
+    batch.parcels.append(made)
+    return made
 
 
 def names(parcels: list[Parcel]) -> list[str]:
@@ -110,6 +123,40 @@ def test_all_that_wait_with_a_failed_key_are_taken_and_no_others() -> None:
     assert names(lane.cut()) == ["b"]
 
 
+async def test_of_a_parcel_of_several_keys_only_the_failed_ones_are_taken_each_by_itself_and_the_rest_keeps_its_place() -> None:
+    batch = Batch(6, asyncio.get_running_loop().create_future())
+    mixed = batch_parcel(batch, [0, 1, 2, 3, 4, 5], ["a", "b", "c", "a", "d", "b"])
+    lane = batcher(parcel("before", key="z"), mixed, parcel("after", key="c"))
+    taken = lane.take_keys(["a", "b"])
+    assert [(one.message_ids, one.keys) for one in taken] == [(["0", "3"], ["a", "a"]), (["1", "5"], ["b", "b"])]
+    assert [one.message_ids for one in lane.keyed] == [["before"], ["2", "4"], ["after"]]
+
+
+@given(st.lists(st.sampled_from("abcd"), min_size=1, max_size=12), st.integers(0, 5_000))
+def test_a_split_parcel_keeps_every_record_key_id_and_held_byte_and_each_part_answers_for_its_own(keys: list[str], size: int) -> None:
+    async def split() -> None:
+        batch = Batch(len(keys), asyncio.get_running_loop().create_future())
+        whole = batch_parcel(batch, list(range(len(keys))), keys, size)
+        whole.alone = True
+        parts = whole.split(lambda key: key in "ab")
+        assert (whole in parts.values()) is (len(parts) == 1)
+        assert list(parts) == list(dict.fromkeys(key in "ab" for key in keys))
+        assert sum(part.held_bytes for part in parts.values()) == size
+        assert sum(part.count for part in parts.values()) == len(keys)
+        for name, part in parts.items():
+            places = [place for place, key in enumerate(keys) if (key in "ab") is name]
+            assert part.data == b"".join(bytes([place]) * (place + 1) for place in places)
+            assert part.sizes == [place + 1 for place in places]
+            assert part.message_ids == [str(place) for place in places]
+            assert part.keys == [keys[place] for place in places]
+            assert (part.alone, part.version, part.deadline_ms, part.move_ms) == (True, V1, 100, 50)
+            assert part in batch.parcels
+            part.future.set_result([f"result {place}" for place in places])
+        assert await batch.results() == [f"result {place}" for place in range(len(keys))]  # type: ignore[comparison-overlap]
+
+    asyncio.run(split())
+
+
 def test_only_what_was_picked_from_a_lower_layout_is_picked_again() -> None:
     lane = batcher(parcel("a", key="1", version=V1), parcel("b", key="2", version=V2), parcel("named", key=QUEUE_WIDE), parcel("u"))
     assert names(lane.take_older(V2)) == ["a"]
@@ -138,9 +185,9 @@ def test_cutting_loses_nothing_repeats_nothing_and_keeps_each_lanes_order(
     lane = batcher(*made, bytes_max=bytes_max, count_max=count_max)
     frames = []
     while frame := lane.cut():
-        assert len({item.key is None for item in frame}) == 1
+        assert len({not item.keys for item in frame}) == 1
         assert len(frame) == 1 or sum(item.held_bytes for item in frame) <= bytes_max
         assert len(frame) == 1 or sum(item.count for item in frame) <= count_max
         frames += frame
     for keyed in (True, False):
-        assert [item for item in frames if (item.key is not None) is keyed] == [item for item in made if (item.key is not None) is keyed]
+        assert [item for item in frames if bool(item.keys) is keyed] == [item for item in made if bool(item.keys) is keyed]

@@ -485,6 +485,21 @@ async def test_one_illegal_message_does_not_fail_its_neighbours() -> None:
         assert broker.stored == [b"first", b"1", b"2"]
 
 
+async def test_one_illegal_message_of_a_batch_fails_only_those_of_its_key() -> None:
+    async with one_queue() as (broker, producer):
+
+        def pick(broker: FakeBroker, seen: Seen) -> None:
+            refuse(MessageIllegal("body"))(broker, seen) if b"bad" in seen.bodies else broker.take(seen)
+
+        broker.script.extend([pick] * 10)
+        bodies = ["1", "2", "bad", "3", "4"]
+        with pytest.raises(BatchSendError) as caught:
+            await producer.send_batch([message(body) for body in bodies], sharding_keys=list("abcca"))
+        assert [type(result) for result in caught.value.results] == [SendResult, SendResult, MessageIllegal, MessageIllegal, SendResult]
+        assert broker.stored == [b"first", b"1", b"4", b"2"]
+        assert (producer.in_flight_count, producer.in_flight_bytes) == (0, 0)
+
+
 async def test_what_waits_behind_a_failed_send_of_its_key_fails_unsent_and_other_keys_go_on() -> None:
     config = ProducerConfig(keyed_send_timeout_ms=150, attempt_timeout_ms=40)
     async with one_queue(config) as (broker, producer):
@@ -516,6 +531,104 @@ async def test_what_waits_for_the_in_flight_limit_behind_a_failed_send_of_its_ke
         assert [type(result) for result in results] == [QueueUnavailable, PrecedingSendFailed, SendResult]
         assert broker.stored == [b"first", b"3"]
         assert (producer.in_flight_count, producer.in_flight_bytes) == (0, 0)
+
+
+async def test_what_a_batch_has_for_a_queue_is_one_parcel_and_keeps_its_place_among_sends_of_its_keys() -> None:
+    async with one_queue() as (broker, producer):
+        held: list[Callable[[], None]] = []
+        broker.script.append(answer_later(held))
+        waiting: list[asyncio.Future[object]] = [asyncio.ensure_future(producer.send(message("0"), sharding_key="k1"))]
+        await until(lambda: len(held) == 1)
+        waiting.append(asyncio.ensure_future(producer.send(message("1"), sharding_key="k2")))
+        waiting.append(asyncio.ensure_future(producer.send_batch([message(str(n)) for n in range(2, 9)], sharding_keys=list("abcabck"))))
+        waiting.append(asyncio.ensure_future(producer.send(message("9"), sharding_key="b")))
+        await asyncio.sleep(0)
+        (sender,) = producer._topics["t"].senders
+        assert [parcel.count for parcel in sender._batcher.keyed] == [1, 7, 1]
+        held[0]()
+        await asyncio.gather(*waiting)
+        assert broker.seen[2].bodies == [b"%d" % n for n in range(1, 10)]
+        assert [one.sharding_key for one in broker.seen[2].messages] == ["k2", *"abcabck", "b"]
+
+
+async def test_a_failed_batch_fails_what_waits_behind_any_of_its_keys() -> None:
+    config = ProducerConfig(keyed_send_timeout_ms=150, attempt_timeout_ms=40)
+    async with one_queue(config) as (broker, producer):
+        broker.script.extend([ignore] * 20)
+        first = asyncio.ensure_future(producer.send_batch([message(key) for key in "abc"], sharding_keys=list("abc")))
+        await until(lambda: len(broker.seen) > 1)
+        behind = [asyncio.ensure_future(producer.send(message(key), sharding_key=key, timeout_ms=5_000)) for key in "abcd"]
+        with pytest.raises(BatchSendError) as caught:
+            await first
+        assert [type(result) for result in caught.value.results] == [QueueUnavailable] * 3
+        broker.script.clear()
+        results = await asyncio.gather(*behind, return_exceptions=True)
+        assert [type(result) for result in results] == [PrecedingSendFailed] * 3 + [SendResult]
+        assert [result.key for result in results if isinstance(result, PrecedingSendFailed)] == ["a", "b", "c"]
+        assert broker.stored == [b"first", b"d"]
+
+
+async def test_of_a_batch_that_waits_behind_a_failed_send_only_the_messages_of_that_key_fail() -> None:
+    config = ProducerConfig(keyed_send_timeout_ms=150, attempt_timeout_ms=40)
+    async with one_queue(config) as (broker, producer):
+        broker.script.extend([ignore] * 20)
+        first = asyncio.ensure_future(producer.send(message("0"), sharding_key="b"))
+        await until(lambda: len(broker.seen) > 1)
+        batch = producer.send_batch([message(str(n)) for n in range(1, 6)], sharding_keys=list("abcab"), timeout_ms=5_000)
+        behind = asyncio.ensure_future(batch)
+        with pytest.raises(QueueUnavailable):
+            await first
+        broker.script.clear()
+        with pytest.raises(BatchSendError, match='sharding key "b"') as caught:
+            await behind
+        assert [type(result) for result in caught.value.results] == [
+            SendResult,
+            PrecedingSendFailed,
+            SendResult,
+            SendResult,
+            PrecedingSendFailed,
+        ]
+        assert broker.stored == [b"first", b"1", b"3", b"4"]
+        assert (producer.in_flight_count, producer.in_flight_bytes) == (0, 0)
+
+
+async def test_a_batch_that_waits_for_the_in_flight_limit_behind_a_failed_key_fails_whole_and_what_waits_behind_it_too() -> None:
+    config = ProducerConfig(keyed_send_timeout_ms=150, attempt_timeout_ms=40, in_flight_count_max=1)
+    async with one_queue(config) as (broker, producer):
+        broker.script.extend([ignore] * 20)
+        first = asyncio.ensure_future(producer.send(message("1"), sharding_key="k"))
+        await until(lambda: len(broker.seen) > 1)
+        behind = asyncio.ensure_future(producer.send_batch([message("2"), message("3")], sharding_keys=["j", "k"]))
+        second = asyncio.ensure_future(producer.send(message("4"), sharding_key="j"))
+        other = asyncio.ensure_future(producer.send(message("5"), sharding_key="other", timeout_ms=5_000))
+        await asyncio.wait([first])
+        broker.script.clear()
+        results = await asyncio.gather(first, behind, second, other, return_exceptions=True)
+        assert [type(result) for result in results] == [QueueUnavailable, BatchSendError, PrecedingSendFailed, SendResult]
+        assert isinstance(results[1], BatchSendError)
+        assert [type(result) for result in results[1].results] == [PrecedingSendFailed] * 2
+        assert broker.stored == [b"first", b"5"]
+        assert (producer.in_flight_count, producer.in_flight_bytes) == (0, 0)
+
+
+async def test_what_a_batch_had_sent_before_it_was_refused_at_the_in_flight_limit_is_told() -> None:
+    config = ProducerConfig(keyed_send_timeout_ms=150, attempt_timeout_ms=40, in_flight_count_max=2, batch_count_max=1)
+    async with fake_cluster("a", topics={"t": 2}) as cluster, producing(cluster, config) as producer:
+        await producer.send(message("first"), queue=MessageQueue("t", "a", 0))
+        broker = cluster.brokers["a"]
+        keys = [next(f"k{n}" for n in range(99) if queue_of_key(cluster.topics["t"], f"k{n}").queue_id == queue) for queue in (0, 1)]
+        broker.script.extend([ignore] * 40)
+        failing = asyncio.ensure_future(producer.send(message("1"), sharding_key=keys[0]))
+        await until(lambda: len(broker.seen) > 1)
+        messages, own = [message("2"), message("3"), message("4")], [keys[1], keys[0], keys[1]]
+        batch = asyncio.ensure_future(producer.send_batch(messages, sharding_keys=own, timeout_ms=5_000))
+        with pytest.raises(QueueUnavailable):
+            await failing
+        broker.script.clear()
+        with pytest.raises(BatchSendError) as caught:
+            await batch
+        assert [type(result) for result in caught.value.results] == [SendResult, PrecedingSendFailed, PrecedingSendFailed]
+        assert broker.stored == [b"first", b"2"]
 
 
 async def test_selected_and_named_sends_of_a_queue_count_as_one_key() -> None:
@@ -594,6 +707,76 @@ async def test_a_stale_layout_is_refreshed_and_the_key_is_picked_again() -> None
         assert {one.header.layout_counter for one in broker.seen[2:]} == {2}
         for seen in broker.seen[2:]:
             assert {one.queue_id for one in seen.messages} == {seen.header.queue_id}
+
+
+async def test_a_batch_that_waited_for_the_in_flight_limit_is_sent_by_the_layout_of_then() -> None:
+    config = ProducerConfig(in_flight_count_max=1)
+    async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, config) as producer:
+        await producer.send(message("first"))
+        held: list[Callable[[], None]] = []
+        broker = cluster.brokers["a"]
+        broker.script.append(answer_later(held))
+        first = asyncio.ensure_future(producer.send(message("1")))
+        await until(lambda: len(held) == 1)
+        keys = [f"k{n}" for n in range(20)]
+        batch = asyncio.ensure_future(producer.send_batch([message(key) for key in keys], sharding_keys=keys))
+        await asyncio.sleep(0)
+        layout = cluster.put(make_layout("t", "a", queues=8, counter=2))
+        producer._layout_changed(layout)
+        held[0]()
+        assert [result.queue for result in await batch] == [queue_of_key(layout, key) for key in keys]
+        assert {one.header.layout_counter for one in broker.seen[2:]} == {2}, "none was hashed over the old one"
+        await first
+
+
+async def test_a_cancelled_batch_is_withdrawn_although_a_higher_layout_has_split_it() -> None:
+    async with one_queue(ProducerConfig()) as (broker, producer):
+        held: list[Callable[[], None]] = []
+        broker.script.extend([answer_later(held)] * 2)
+        first = asyncio.ensure_future(producer.send(message("1"), sharding_key="k"))
+        await until(lambda: len(held) == 1)
+        layout = make_layout("t", "a", queues=2, counter=2)
+        blocking = asyncio.ensure_future(producer.send(message("2"), queue=layout.write_queues[0]))
+        batch = asyncio.ensure_future(producer.send_batch([message("withdrawn")] * 8, sharding_keys=[f"k{n}" for n in range(8)]))
+        await asyncio.sleep(0)
+        producer._layout_changed(layout)
+        assert [len(sender._batcher.keyed) for sender in producer._topics["t"].senders] == [2, 1]
+        batch.cancel()
+        await asyncio.wait([batch])
+        assert batch.cancelled()
+        assert producer.in_flight_count == 2
+        held[0]()
+        await until(lambda: len(held) == 2)
+        held[1]()
+        await asyncio.gather(first, blocking)
+        assert b"withdrawn" not in broker.stored
+        assert (producer.in_flight_count, producer.in_flight_bytes) == (0, 0)
+
+
+async def test_a_keyed_send_whose_topic_was_deleted_while_it_was_in_flight_is_told_so() -> None:
+    async with one_queue() as (broker, producer):
+        held: list[Callable[[], None]] = []
+
+        def stale_later(broker: FakeBroker, seen: Seen) -> None:
+            held.append(lambda: refuse(LayoutStale("newer"))(broker, seen))
+
+        broker.script.append(stale_later)
+        sending = asyncio.ensure_future(producer.send(message("1"), sharding_key="k"))
+        await until(lambda: len(held) == 1)
+        producer._layout_changed(make_layout("t", counter=2))
+        held[0]()
+        with pytest.raises(TopicNotExist, match="was deleted"):
+            await sending
+
+
+async def test_a_batch_with_a_key_that_can_not_be_leaves_nothing_in_flight() -> None:
+    async with one_queue() as (broker, producer):
+        for keys in (["a", ""], ["a", "b\x01"], ["a"], ["a", 1]):
+            with pytest.raises(LocalProtocolError, match="sharding_key"):
+                await producer.send_batch([message("1"), message("2")], sharding_keys=keys)  # type: ignore[arg-type]
+        assert (producer.in_flight_count, producer.in_flight_bytes) == (0, 0)
+        await producer.send(message("2"))
+        assert broker.stored == [b"first", b"2"]
 
 
 async def test_unkeyed_sends_pass_while_keyed_ones_wait_for_the_higher_layout() -> None:

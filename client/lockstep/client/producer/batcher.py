@@ -7,81 +7,13 @@ which layout was it hashed over) is then true of each of its messages. Within a 
     keyed     sharding key, selector or named queue: this queue or none
 """
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
 
-from lockstep.protocol.queue import LayoutVersion, MessageQueue, TopicLayout
-
-if TYPE_CHECKING:
-    from lockstep.client.producer.queue_sender import QueueSender
-
-QUEUE_WIDE = ""
-"""Key of a selected or named send: the user's own key is not known, so the whole queue counts as one. No sharding key is empty."""
-
+from lockstep.client.producer.parcel import Parcel
+from lockstep.protocol.queue import LayoutVersion
 
 NEVER_MS = 1 << 62
-
-
-class Parcel:
-    """One or more encoded records that are acknowledged together: a `send`, or one queue's share of a `send_batch`.
-
-    Flat on purpose: a list per message would be one more object for the garbage collector to visit, ten thousand times a second.
-    """
-
-    __slots__ = (
-        "alone",
-        "count",
-        "data",
-        "deadline_ms",
-        "future",
-        "held_bytes",
-        "key",
-        "message_ids",
-        "move_ms",
-        "pick",
-        "sender",
-        "sizes",
-        "version",
-    )
-
-    def __init__(
-        self,
-        data: bytes,
-        sizes: list[int] | None,
-        message_ids: str | list[str],
-        held_bytes: int,
-        future: "asyncio.Future[Any]",
-        deadline_ms: int,
-        move_ms: int,
-        key: str | None = None,
-        version: LayoutVersion | None = None,
-        pick: Callable[[TopicLayout], MessageQueue] | None = None,
-    ) -> None:
-        self.data = data
-        """The records, one after the other."""
-        self.sizes = sizes
-        """Bytes of each record; None: there is one."""
-        self.count = 1 if sizes is None else len(sizes)
-        self.message_ids = message_ids
-        """A list where the future wants a list of results."""
-        self.held_bytes = held_bytes
-        """What the in-flight limit counts for it."""
-        self.future = future
-        self.deadline_ms = deadline_ms
-        self.move_ms = move_ms
-        """Until then the same queue is tried; later an unkeyed one may move although it may be stored."""
-        self.key = key
-        """None: unkeyed."""
-        self.version = version
-        """The layout that the queue was picked from; None: unkeyed, or the user named the queue."""
-        self.pick = pick
-        """Picks again from a higher layout; None where `version` is."""
-        self.alone = False
-        """Goes into a frame of its own: one of its last frame's records was refused."""
-        self.sender: QueueSender | None = None
-        """The queue where it waits."""
 
 
 class Batcher:
@@ -104,17 +36,17 @@ class Batcher:
     def add(self, parcel: Parcel) -> None:
         if parcel.deadline_ms < self.earliest_ms:
             self.earliest_ms = parcel.deadline_ms
-        (self.unkeyed if parcel.key is None else self.keyed).append(parcel)
+        (self.keyed if parcel.keys else self.unkeyed).append(parcel)
 
     def put_back(self, parcels: Iterable[Parcel]) -> None:
         """Back to the head of their lane, in their order."""
         for parcel in reversed(list(parcels)):
             self.earliest_ms = min(self.earliest_ms, parcel.deadline_ms)
-            (self.unkeyed if parcel.key is None else self.keyed).appendleft(parcel)
+            (self.keyed if parcel.keys else self.unkeyed).appendleft(parcel)
 
     def withdraw(self, parcel: Parcel) -> bool:
         """Take one out again; False: it is not waiting here."""
-        lane = self.unkeyed if parcel.key is None else self.keyed
+        lane = self.keyed if parcel.keys else self.unkeyed
         try:
             lane.remove(parcel)
         except ValueError:
@@ -170,9 +102,15 @@ class Batcher:
         return taken
 
     def take_keys(self, keys: Iterable[str]) -> list[Parcel]:
-        """Those that wait behind a failed send of one of these keys."""
+        """The records that wait behind a failed send of one of these keys: parcels of one key each."""
         failed = frozenset(keys)
-        return self._take(lambda parcel: parcel.key is not None and parcel.key in failed)
+        taken: list[Parcel] = []
+        waiting = list(self.keyed)
+        self.keyed.clear()
+        for parcel in waiting:
+            for key, part in parcel.split(lambda key: key if key in failed else None).items():
+                (self.keyed if key is None else taken).append(part)
+        return taken
 
     def take_older(self, version: LayoutVersion) -> list[Parcel]:
         """Those that were picked from a lower layout than this one."""

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from lockstep.client.errors import Outcome, QueueUnavailable, SendTimeout
-from lockstep.client.producer.batcher import Parcel
+from lockstep.client.producer.parcel import Parcel
 from lockstep.client.producer.sequencer import SealedFrame, Sequencer
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import BrokerError, broker_error
@@ -43,6 +43,10 @@ class Frame:
     def outcome(self) -> Outcome:
         return Outcome.UNKNOWN if self.unknown else Outcome.NOT_STORED
 
+    def singles(self) -> list[Parcel]:
+        """The smallest parcels that may fail each by itself: of one send, or one key."""
+        return [part for parcel in self.parcels for part in (parcel.split(str).values() if parcel.keys else (parcel,))]
+
     @property
     def sizes(self) -> list[int]:
         """Bytes of each record as stored: the first one carries the sequence."""
@@ -80,18 +84,18 @@ def seal_frame(queue: MessageQueue, sequencer: Sequencer, parcels: list[Parcel])
     if head.version is not None:
         fields["layoutCounter"] = head.version.counter
         fields["layoutWriter"] = head.version.writer
-    return Frame(parcels, sealed, fields, head.key is not None, deadline_ms, move_ms)
+    return Frame(parcels, sealed, fields, bool(head.keys), deadline_ms, move_ms)
 
 
 def error_of(parcel: Parcel, queue: MessageQueue, outcome: Outcome, cause: Exception | None, *, connected: bool) -> Exception:
     """What the parcel's send raises: the broker's refusal where that is the whole truth, else which queue did not answer."""
     error: Exception
-    if isinstance(cause, BrokerError) and outcome is Outcome.NOT_STORED and not (parcel.key is not None and cause.retriable):
+    if isinstance(cause, BrokerError) and outcome is Outcome.NOT_STORED and not (parcel.keys and cause.retriable):
         error = broker_error(cause.wire_code, cause.remark)
     else:
         last = "nothing was written" if cause is None else str(cause)
         where = f"broker {queue.broker_name} is {'connected' if connected else 'not connected'}"
         why = f"not acknowledged before its deadline ({where}; last: {last})"
-        error = SendTimeout(queue.topic, outcome, why) if parcel.key is None else QueueUnavailable(queue, outcome, why)
+        error = QueueUnavailable(queue, outcome, why) if parcel.keys else SendTimeout(queue.topic, outcome, why)
     error.__cause__ = cause
     return error

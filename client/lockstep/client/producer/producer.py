@@ -1,15 +1,15 @@
 """Sending. RocketMQ: DefaultMQProducer, DefaultMQProducerImpl."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from lockstep.client.errors import NotDurable
+from lockstep.client.errors import NotDurable, PrecedingSendFailed
 from lockstep.client.instance import Instance, ProducerHooks
-from lockstep.client.producer.batch import RECORD_OVERHEAD_BYTES, Batch, chunks, share_out
-from lockstep.client.producer.batcher import Parcel
+from lockstep.client.producer.batch import Batch, Division, Placed, Share, held_bytes_of
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.client.producer.gate import Gate
+from lockstep.client.producer.parcel import Parcel
 from lockstep.client.producer.queue_sender import QueueSender
 from lockstep.client.producer.result import SendResult, SendStatus
 from lockstep.client.producer.selector import Selector
@@ -147,17 +147,26 @@ class Producer:
         else:
             way = way_of(message, sharding_key, selector, arg, queue)
             sender = way.sender(topic)
-        held_bytes = len(message.body) + len(message.stored_properties) + RECORD_OVERHEAD_BYTES
+        held_bytes = held_bytes_of(message)
         gate = self._gate
         if gate.shut:
-            sender = await self._wait(topic, way, sender, 1, held_bytes)
+            sender = await self._wait(topic, way, sender, held_bytes)
         else:
             gate.add(1, held_bytes)
-        parcel = self._post(topic, way, sender, message, held_bytes, sharding_key, timeout_ms)
+        born_ms = self._clock.wall_ms()
+        message_id = self._ids.next(born_ms)
         try:
-            result: SendResult = await parcel.future
+            record = encode_message(message, sender.queue.queue_id, message_id, born_ms, sharding_key)
+        except LocalProtocolError:
+            gate.release(1, held_bytes)
+            raise
+        future = self._loop.create_future()
+        parcel = self._parcel(topic, way, record, None, message_id, held_bytes, future, timeout_ms)
+        sender.add(parcel)
+        try:
+            result: SendResult = await future
         except asyncio.CancelledError:
-            _withdraw([parcel])
+            _withdraw(parcel, future)
             raise
         if require == "durable":
             _check_durable([result])
@@ -182,21 +191,19 @@ class Producer:
         """
         if not messages:
             return []
-        if sharding_keys is not None and (sharding_key is not None or len(sharding_keys) != len(messages)):
-            raise LocalProtocolError(f"sharding_keys: give one for each of the {len(messages)} messages, and no sharding_key beside them")
-        ways = share_out(messages, sharding_key, sharding_keys, selector, arg, queue)
-        for name in dict.fromkeys([topic for topic, _ in ways]):
-            if name not in self._topics:
-                await self._open(name)
-        batch = Batch(len(messages))
+        division = Division(messages, sharding_key, sharding_keys, selector, arg, queue)
+        topics = {name: self._topics.get(name) or await self._open(name) for name in division.topics}
+        batch = Batch(len(messages), self._loop.create_future())
         try:
-            for (name, _), (way, key, indices) in ways.items():
-                share = messages if len(indices) == len(messages) else [messages[index] for index in indices]
-                topic = self._topics.get(name) or await self._open(name)
-                await self._send_share(batch, topic, way, share, indices, key, timeout_ms)
+            for begin, end in division.chunks(self.config):
+                try:
+                    await self._send_chunk(batch, division, topics, messages, begin, end, timeout_ms)
+                except PrecedingSendFailed as error:
+                    batch.failed(range(begin, len(messages)), error)
+                    break
             results = await batch.results()
         except BaseException:  # re-raised
-            _withdraw(batch.parcels)
+            batch.withdraw()
             raise
         if require == "durable":
             _check_durable(results)
@@ -229,94 +236,78 @@ class Producer:
 
     # ----------------------------------------------------------------------------------------------------------------- parts
 
-    def _post(
-        self, topic: TopicSender, way: Way, sender: QueueSender, message: Message, held_bytes: int, key: str | None, timeout_ms: int | None
-    ) -> Parcel:
-        """Encode what the gate has let in, and let it wait at its queue."""
-        born_ms = self._clock.wall_ms()
-        message_id = self._ids.next(born_ms)
-        try:
-            record = encode_message(message, sender.queue.queue_id, message_id, born_ms, key)
-        except LocalProtocolError:
-            self._gate.release(1, held_bytes)
-            raise
-        return self._parcel(topic, way, sender, record, None, message_id, held_bytes, timeout_ms)
-
-    def _post_many(
+    async def _send_chunk(
         self,
-        topic: TopicSender,
-        way: Way,
-        sender: QueueSender,
+        batch: Batch,
+        division: Division,
+        topics: Mapping[str, TopicSender],
         messages: Sequence[Message],
-        held_bytes: int,
-        key: str | None,
+        begin: int,
+        end: int,
         timeout_ms: int | None,
-    ) -> Parcel:
-        """`_post` of messages that are acknowledged together."""
-        born_ms = self._clock.wall_ms()
-        queue_id = sender.queue.queue_id
-        ids = self._ids.many(born_ms, len(messages))
+    ) -> None:
+        """messages[begin:end], one parcel for each queue; none of them is posted where one can't be."""
+        gate, count = self._gate, end - begin
+        held_bytes = sum([held_bytes_of(message) for message in messages[begin:end]])
+        shares = division.shares(begin, end, topics)
+        if gate.shut:
+            await gate.enter(count, held_bytes, [(sender.queue, way.keys) for _, sender, way, _ in shares])
+            waited = True
+        else:
+            gate.add(count, held_bytes)
+            waited = False
         try:
-            records = [encode_message(message, queue_id, id_, born_ms, key) for message, id_ in zip(messages, ids, strict=True)]
-        except LocalProtocolError:
-            self._gate.release(len(messages), held_bytes)
+            if waited:  # the layout may have changed meanwhile, a broker may have gone
+                shares = division.shares(begin, end, topics)
+            parcels = [self._pack(batch, share, messages, timeout_ms) for share in shares]
+        except BaseException:  # re-raised
+            gate.release(count, held_bytes)
             raise
-        return self._parcel(topic, way, sender, b"".join(records), list(map(len, records)), ids, held_bytes, timeout_ms)
+        batch.parcels += parcels
+        for (_, sender, _, _), parcel in zip(shares, parcels, strict=True):
+            sender.add(parcel)
+
+    def _pack(self, batch: Batch, share: Placed, messages: Sequence[Message], timeout_ms: int | None) -> Parcel:
+        """Messages that are acknowledged together."""
+        topic, sender, way, places = share
+        born_ms, queue_id = self._clock.wall_ms(), sender.queue.queue_id
+        own = [messages[place] for place in places]
+        ids = self._ids.many(born_ms, len(own))
+        keys = way.sharding_keys(len(own))
+        records = [encode_message(message, queue_id, id_, born_ms, key) for message, id_, key in zip(own, ids, keys, strict=True)]
+        held_bytes = sum([held_bytes_of(message) for message in own])
+        sizes = list(map(len, records))
+        return self._parcel(topic, way, b"".join(records), sizes, ids, held_bytes, Share(batch, places), timeout_ms)
 
     def _parcel(
         self,
         topic: TopicSender,
         way: Way,
-        sender: QueueSender,
         data: bytes,
         sizes: list[int] | None,
         ids: str | list[str],
         held_bytes: int,
+        future: "asyncio.Future[Any] | Share",
         timeout_ms: int | None,
     ) -> Parcel:
         now_ms = self._clock.monotonic_ms()
-        future: asyncio.Future[Any] = self._loop.create_future()
         if way is UNKEYED:
             whole_ms = timeout_ms or self.config.send_timeout_ms
-            parcel = Parcel(data, sizes, ids, held_bytes, future, now_ms + whole_ms, now_ms + whole_ms // 2)
-        else:
-            end_ms = now_ms + (timeout_ms or self.config.keyed_send_timeout_ms)
-            version = None if way.pick is None else topic.layout.version
-            parcel = Parcel(data, sizes, ids, held_bytes, future, end_ms, end_ms, way.key, version, way.pick)
-        sender.add(parcel)
-        return parcel
+            return Parcel(data, sizes, ids, held_bytes, future, now_ms + whole_ms, now_ms + whole_ms // 2)
+        end_ms = now_ms + (timeout_ms or self.config.keyed_send_timeout_ms)
+        version = None if way.pick is None else topic.layout.version
+        return Parcel(data, sizes, ids, held_bytes, future, end_ms, end_ms, way.keys, version, way.pick)
 
-    async def _send_share(
-        self,
-        batch: Batch,
-        topic: TopicSender,
-        way: Way,
-        messages: Sequence[Message],
-        indices: Sequence[int],
-        sharding_key: str | None,
-        timeout_ms: int | None,
-    ) -> None:
-        """One way's messages, in parcels that fit a frame."""
-        gate = self._gate
-        for begin, end, held_bytes in chunks(messages, self.config):
-            sender = way.sender(topic)
-            if gate.shut:
-                sender = await self._wait(topic, way, sender, end - begin, held_bytes)
-            else:
-                gate.add(end - begin, held_bytes)
-            chunk = messages if end - begin == len(messages) else messages[begin:end]
-            batch.add(self._post_many(topic, way, sender, chunk, held_bytes, sharding_key, timeout_ms), indices[begin:end])
-
-    async def _wait(self, topic: TopicSender, way: Way, sender: QueueSender, count: int, held_bytes: int) -> QueueSender:
+    async def _wait(self, topic: TopicSender, way: Way, sender: QueueSender, held_bytes: int) -> QueueSender:
         """Wait at the gate, and look again for the queue: the layout may have changed meanwhile, the broker may have gone."""
         layout = topic.layout
-        await self._gate.enter(count, held_bytes, (sender.queue, way.key))
+        await self._gate.enter(1, held_bytes, [(sender.queue, way.keys)])
         if way is not UNKEYED and topic.layout is layout:
             return sender
         try:
             return way.sender(topic)
         except BaseException:  # re-raised
-            self._gate.release(count, held_bytes)
+            self._gate.release(1, held_bytes)
             raise
 
     async def _wait_up(self, sender: QueueSender) -> None:
@@ -385,12 +376,11 @@ class Producer:
             topic.adopt(layout)
 
 
-def _withdraw(parcels: Sequence[Parcel]) -> None:
-    """Their send was cancelled: take back what is not written."""
-    for parcel in parcels:
-        if parcel.sender is not None and not parcel.sender.withdraw(parcel) and parcel.future.done() and not parcel.future.cancelled():
-            parcel.future.exception()  # its end is known and nobody waits for it
-        parcel.future.cancel()
+def _withdraw(parcel: Parcel, future: "asyncio.Future[Any]") -> None:
+    """Its send was cancelled: take it back unless it is written."""
+    if parcel.sender is not None and not parcel.sender.withdraw(parcel) and future.done() and not future.cancelled():
+        future.exception()  # its end is known and nobody waits for it
+    future.cancel()
 
 
 def _check_durable(results: Sequence[SendResult]) -> None:

@@ -11,7 +11,7 @@ What an answer means for the frame in flight:
     0, 10, 11, 12, DUPLICATE               yes       done
     OUT_OF_SEQUENCE, STALE_EPOCH           no        the broker lost a suffix: epoch + 1, the same records as sequence 0
     LAYOUT_STALE                           no        wait for the higher layout, pick again
-    MESSAGE_ILLEGAL, several parcels       no        each parcel alone, so that only the bad one fails
+    MESSAGE_ILLEGAL, several sends or keys no        each alone, so that only the bad one fails
     retriable or route-refreshing codes    no *      unkeyed: another broker; else again after a pause
     other refusals                         no *      fail
     no answer (timed out, closed)          unknown   again; unkeyed: from half the deadline on another broker, counted
@@ -25,10 +25,11 @@ from typing import TYPE_CHECKING
 
 from lockstep.client.broker_link import BrokerLink
 from lockstep.client.errors import Outcome, PrecedingSendFailed
-from lockstep.client.producer.batcher import Batcher, Parcel
+from lockstep.client.producer.batcher import Batcher
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.client.producer.frame import Frame, error_of, seal_frame
 from lockstep.client.producer.oneway import OnewayRecords
+from lockstep.client.producer.parcel import Parcel
 from lockstep.client.producer.result import STATUS_OF_CODE, FrameAnswer, SendResult
 from lockstep.client.producer.sequencer import Sequencer
 from lockstep.protocol.codes import RequestCode
@@ -297,11 +298,11 @@ class QueueSender:
             self._keyed_blocked = frame.parcels[0].version
             self._topic.layout_stale(self)
             self._pump()
-        elif isinstance(error, MessageIllegal) and len(frame.parcels) > 1 and not frame.unknown:
+        elif isinstance(error, MessageIllegal) and not frame.unknown and len(singles := frame.singles()) > 1:
             self._unseal(frame)
-            for parcel in frame.parcels:
+            for parcel in singles:
                 parcel.alone = True
-            self._batcher.put_back(frame.parcels)
+            self._batcher.put_back(singles)
             self._pump()
         elif error.retriable or error.refresh_route:
             if error.refresh_route:
@@ -373,13 +374,13 @@ class QueueSender:
         self._topic.end(parcels)
 
     def _fail_behind(self, failed: Iterable[Parcel]) -> None:
-        keys = dict.fromkeys(parcel.key for parcel in failed if parcel.key is not None)
+        keys = dict.fromkeys(key for parcel in failed for key in parcel.keys)
         if not keys:
             return
         behind = self._batcher.take_keys(keys)
         for parcel in behind:
             if not parcel.future.done():
-                parcel.future.set_exception(PrecedingSendFailed(self.queue, parcel.key or None))
+                parcel.future.set_exception(PrecedingSendFailed(self.queue, parcel.keys[0] or None))
         self._topic.end(behind)
         self._topic.refuse_behind(self.queue, keys)
 

@@ -1,13 +1,14 @@
 """One topic of one producer: its layout, a QueueSender per writable queue, and who takes the next unkeyed message."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from lockstep.client.errors import PrecedingSendFailed
 from lockstep.client.instance import Instance
-from lockstep.client.producer.batcher import Parcel
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.client.producer.gate import Gate
+from lockstep.client.producer.parcel import Parcel
 from lockstep.client.producer.queue_sender import QueueSender
 from lockstep.client.producer.selector import RoundRobin, number_of_key
 from lockstep.protocol.errors import TopicNotExist
@@ -35,6 +36,10 @@ def readdress(parcel: Parcel, queue_id: int) -> None:
     parcel.data = bytes(data)
 
 
+def _deleted(layout: TopicLayout) -> TopicNotExist:
+    return TopicNotExist(f"topic {layout.topic} was deleted: create it again, or send to another")
+
+
 class TopicSender:
     """Senders in layout order (`senders[g]` serves writable queue number g), and the round robin over those that are live."""
 
@@ -56,6 +61,14 @@ class TopicSender:
     def of_key(self, sharding_key: str) -> QueueSender:
         """The queue to which the key belongs, whether or not its broker lives."""
         return self.senders[number_of_key(sharding_key, len(self.senders))]
+
+    def of_keys(self, sharding_keys: Sequence[str], places: Iterable[int]) -> list[tuple[QueueSender, list[int]]]:
+        """Each queue to which any of these keys belongs, with the places of its keys."""
+        shares: list[list[int]] = [[] for _ in self.senders]
+        count = len(shares)
+        for place in places:
+            shares[number_of_key(sharding_keys[place], count)].append(place)
+        return [(sender, own) for sender, own in zip(self.senders, shares, strict=True) if own]
 
     def of_queue(self, queue: MessageQueue) -> QueueSender | None:
         """None: the layout has no such writable queue."""
@@ -81,7 +94,7 @@ class TopicSender:
         """A higher layout: what waits and was hashed over a lower one is picked again, in order."""
         self.layout = layout
         if not layout.write_queues:
-            self._fail_all(TopicNotExist(f"topic {layout.topic} was deleted: create it again, or send to another"))
+            self._fail_all()
             return
         self._place()
         for sender in list(self._by_queue.values()):
@@ -151,11 +164,16 @@ class TopicSender:
             self._shared.gate.release(count, byte_count)
 
     def refuse_behind(self, queue: MessageQueue, keys: Iterable[str]) -> None:
-        """A keyed send failed: what waits for the in-flight limit with the same key fails too."""
-        tags = {(queue, key): key for key in keys}
+        """A keyed send failed: what waits for the in-flight limit with the same key fails too, whole, and what waits behind that."""
+        failed = {queue: set(keys)}
 
-        def fails(tag: object) -> Exception | None:
-            return PrecedingSendFailed(queue, tags[tag] or None) if tag in tags else None
+        def fails(tag: Any) -> Exception | None:
+            found = next(((queue, key) for queue, keys in tag if queue in failed for key in keys if key in failed[queue]), None)
+            if found is None:
+                return None
+            for behind, keys in tag:
+                failed.setdefault(behind, set()).update(keys)
+            return PrecedingSendFailed(found[0], found[1] or None)
 
         self._shared.gate.refuse(fails)
 
@@ -171,20 +189,24 @@ class TopicSender:
         if parcel.future.done():
             self.end([parcel])
             return
+        pick, layout = parcel.pick, self.layout
         try:
-            queue = parcel.pick(self.layout)
+            if not layout.write_queues:
+                raise _deleted(layout)
+            parts = parcel.split(lambda key: pick(layout, key))
         except Exception as error:  # listener: the user's selector
             parcel.future.set_exception(error)
             self.end([parcel])
             return
-        parcel.version = self.layout.version
-        readdress(parcel, queue.queue_id)
-        self._by_queue[queue].add(parcel)
+        for queue, part in parts.items():
+            part.version = layout.version
+            readdress(part, queue.queue_id)
+            self._by_queue[queue].add(part)
 
-    def _fail_all(self, error: TopicNotExist) -> None:
+    def _fail_all(self) -> None:
         for sender in self._by_queue.values():
             parcels = sender.take_all()
             for parcel in parcels:
                 if not parcel.future.done():
-                    parcel.future.set_exception(TopicNotExist(error.remark))
+                    parcel.future.set_exception(_deleted(self.layout))
             self.end(parcels)

@@ -1,0 +1,112 @@
+"""What is acknowledged together: a `send`, or what one `send_batch` has for one queue."""
+
+import asyncio
+from collections.abc import Callable, Hashable, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from lockstep.protocol.queue import LayoutVersion, MessageQueue, TopicLayout
+
+if TYPE_CHECKING:
+    from lockstep.client.producer.batch import Share
+    from lockstep.client.producer.queue_sender import QueueSender
+
+QUEUE_WIDE = ""
+"""Key of a selected or named send: the user's own key is not known, so the whole queue counts as one. No sharding key is empty."""
+
+Pick = Callable[[TopicLayout, str], MessageQueue]
+"""The queue of a key in a layout."""
+
+Name = TypeVar("Name", bound=Hashable)
+
+
+class Parcel:
+    """One or more encoded records that leave in one frame and are acknowledged together.
+
+    Flat on purpose: a list per message would be one more object for the garbage collector to visit, ten thousand times a second.
+    """
+
+    __slots__ = (
+        "alone",
+        "count",
+        "data",
+        "deadline_ms",
+        "future",
+        "held_bytes",
+        "keys",
+        "message_ids",
+        "move_ms",
+        "pick",
+        "sender",
+        "sizes",
+        "version",
+    )
+
+    def __init__(
+        self,
+        data: bytes,
+        sizes: list[int] | None,
+        message_ids: str | list[str],
+        held_bytes: int,
+        future: "asyncio.Future[Any] | Share",
+        deadline_ms: int,
+        move_ms: int,
+        keys: Sequence[str] = (),
+        version: LayoutVersion | None = None,
+        pick: Pick | None = None,
+    ) -> None:
+        self.data = data
+        """The records, one after the other."""
+        self.sizes = sizes
+        """Bytes of each record; None: there is one."""
+        self.count = 1 if sizes is None else len(sizes)
+        self.message_ids = message_ids
+        """A list where the future wants a list of results."""
+        self.held_bytes = held_bytes
+        """What the in-flight limit counts for it."""
+        self.future = future
+        self.deadline_ms = deadline_ms
+        self.move_ms = move_ms
+        """Until then the same queue is tried; later an unkeyed one may move although it may be stored."""
+        self.keys = keys
+        """Empty: unkeyed. One: that of all records. Else one for each record."""
+        self.version = version
+        """The layout that the queue was picked from; None: unkeyed, or the user named the queue."""
+        self.pick = pick
+        """Picks again from a higher layout; None where `version` is."""
+        self.alone = False
+        """Goes into a frame of its own: one of its last frame's records was refused."""
+        self.sender: QueueSender | None = None
+        """The queue where it waits."""
+
+    def split(self, name: Callable[[str], Name]) -> dict[Name, "Parcel"]:
+        """Keyed: the parts whose keys have one name, by that name, in the order of the first of each; itself where there is one name.
+
+        Rare: a key of several failed, is refused, or belongs to another queue than its neighbours now.
+        """
+        keys, all_sizes, ids, future = self.keys, self.sizes, self.message_ids, self.future
+        if len(keys) == 1:
+            return {name(keys[0]): self}
+        places: dict[Name, list[int]] = {}
+        for place, key in enumerate(keys):
+            places.setdefault(name(key), []).append(place)
+        if len(places) == 1:
+            return dict.fromkeys(places, self)
+        assert all_sizes is not None
+        assert not isinstance(future, asyncio.Future)
+        records = [self.data[end - size : end] for size, end in zip(all_sizes, accumulate(all_sizes), strict=True)]
+        parts: dict[Name, Parcel] = {}
+        bytes_left, held_left = len(self.data), self.held_bytes
+        for found, own in places.items():
+            data = b"".join([records[place] for place in own])
+            held_bytes = held_left * len(data) // bytes_left
+            bytes_left -= len(data)
+            held_left -= held_bytes
+            sizes = [all_sizes[place] for place in own]
+            own_ids, own_keys = [ids[place] for place in own], [keys[place] for place in own]
+            share = future.part(own)
+            part = Parcel(data, sizes, own_ids, held_bytes, share, self.deadline_ms, self.move_ms, own_keys, self.version, self.pick)
+            part.alone, part.sender = self.alone, self.sender
+            share.post(part)
+            parts[found] = part
+        return parts
