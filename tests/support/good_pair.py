@@ -1,7 +1,7 @@
 """A producer and an ordered consumer that work all the while beside somebody who misbehaves, and judge what they see. A process for tests.
 
-Every send must be acknowledged, every queue must keep its epoch, every key its order, and the SDK must find nothing to warn of. What breaks
-one of these is said as `pair.trouble`; `pair.progress` counts what was handled.
+Every send must be acknowledged, every queue must keep its epoch, every key its order, no connection may be lost, and the SDK must find
+nothing to warn of. What breaks one of these is said as `pair.trouble`; `pair.progress` counts what was handled.
 """
 
 import argparse
@@ -24,13 +24,11 @@ def say(event: str, **facts: Any) -> None:
 
 
 class Warned(logging.Handler):
-    """The SDK's own complaints."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
+    """The SDK's own complaints, and the connections that it lost."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        say("pair.trouble", what="warned", text=record.getMessage())
+        if record.levelno >= logging.WARNING or record.getMessage().startswith("link.lost"):
+            say("pair.trouble", what="warned", text=record.getMessage())
 
 
 class Pair:
@@ -75,6 +73,7 @@ async def main() -> None:
     parser.add_argument("--topic", required=True)
     options = parser.parse_args()
     logging.getLogger("lockstep").addHandler(Warned())
+    logging.getLogger("lockstep").setLevel(logging.DEBUG)
     pair = Pair()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, pair.stopped.set)
     consumer = PushConsumer("good-consumers", nameserver=options.nameserver).subscribe(options.topic)
