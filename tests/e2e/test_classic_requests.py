@@ -394,6 +394,8 @@ async def test_an_offset_outside_the_queue_is_answered_as_rocketmq_answers_it(
 async def test_a_long_poll_is_woken_by_what_matches_and_by_nothing_else(served: Served) -> None:
     async with clients(served, "a@1", "b@1", messages=0) as (a, b):
         held = a.pull(sys_flag=SUBSCRIPTION | SUSPEND, suspend_timeout_millis=20_000, subscription="paid")
+        for _ in range(2):
+            await a.members()  # a pull is served after the other frames of its loop turn: now it is held
         await tagged(b, "created")
         await b.members()
         assert not held.done()

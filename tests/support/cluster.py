@@ -197,6 +197,12 @@ class Cluster:
     def deeds(self, topic: str = "orders") -> list[Deed]:
         return [deed for deed in self._deeds.all() if deed.queue.startswith(f"{topic}@")]
 
+    def accepted_call(self, begun: dict[str, Any]) -> list[Accepted]:
+        """Answers OK to the result of the call that said `begun` (queue, epoch, offset). What the answer to an earlier SYNC says does not
+        count: a process that stands still reads it later."""
+        place = begun["queue"], begun["epoch"]
+        return [each for each in self.accepted() if (each.queue, each.epoch) == place and each.end > begun["offset"]]
+
     def accepted(self, *, after_us: int = 0) -> list[Accepted]:
         """Commits that were answered OK since then."""
         return [each for each in self._accepted.all() if each.at_us > after_us]
