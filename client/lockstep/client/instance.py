@@ -9,6 +9,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from lockstep.client.broker_link import BrokerLink, LinkHooks
 from lockstep.client.config import InstanceConfig, nameserver_addresses
@@ -25,6 +26,7 @@ from lockstep.protocol.bodies import (
     TopicRoute,
 )
 from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.command import Command
 from lockstep.protocol.errors import (
     BrokerError,
     DuplicateClientId,
@@ -38,6 +40,7 @@ from lockstep.protocol.errors import (
 from lockstep.protocol.headers.clients import NotifyHeader, UnregisterClientHeader
 from lockstep.protocol.queue import TopicLayout
 from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
 from lockstep.runtime.log import get_logger
 
@@ -46,6 +49,12 @@ log = get_logger("lockstep.client")
 
 def _ignore(*_: object) -> None:
     return None
+
+
+def _judge_life(link: BrokerLink, endpoint: Endpoint | None, answer: "asyncio.Future[Command]") -> None:
+    """An empty SYNC was answered, or not within the grace: then its connection is dead."""
+    if not answer.cancelled() and answer.exception() is not None and link.endpoint is endpoint:
+        link.reconnect("an empty SYNC was not answered within the grace")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -385,12 +394,12 @@ class Instance:
         consumer.everywhere = False
         consumer.joined.clear()
         header = UnregisterClientHeader(self.client_id, consumer_group=group)
-        asked = [(link, link.request(RequestCode.UNREGISTER_CLIENT, header)) for link in self.links() if link.up]
-        for link, answer in asked:
-            try:
-                await answer
-            except TransportError as error:
-                log.info("group.leave_unanswered", group=group, broker=link.name, error=str(error))
+        links = [link for link in self.links() if link.up]
+        answers = [link.request(RequestCode.UNREGISTER_CLIENT, header) for link in links]
+        # Not one after the other: a leave that is cancelled must leave no answer behind that nobody looks at.
+        for link, answer in zip(links, await asyncio.gather(*answers, return_exceptions=True), strict=True):
+            if isinstance(answer, BaseException):
+                log.info("group.leave_unanswered", group=group, broker=link.name, error=str(answer))
 
     async def heartbeat_now(self) -> None:
         """HEART_BEAT to every connected broker, one after another; refusals go to the consumers' `on_refused`."""
@@ -444,19 +453,10 @@ class Instance:
         """Without a consumer (whose SYNCs prove life) an empty SYNC every 5 s keeps the session and finds a dead connection."""
         while True:
             await asyncio.sleep(self.config.keepalive_interval_ms / 1000)
-            if self._consumers:
-                continue
-            asked = [
-                (link, link.endpoint, link.request(RequestCode.SYNC, body=SyncBody(), timeout_ms=link.grace_ms))
-                for link in self.links()
-                if link.up
-            ]
-            for link, endpoint, answer in asked:
-                try:
-                    await answer
-                except TransportError:
-                    if link.endpoint is endpoint:
-                        link.reconnect("an empty SYNC was not answered within the grace")
+            for link in self.links() if not self._consumers else ():
+                if link.up:
+                    answer = link.request(RequestCode.SYNC, body=SyncBody(), timeout_ms=link.grace_ms)
+                    answer.add_done_callback(partial(_judge_life, link, link.endpoint))
 
     def _failed(self, error: BaseException) -> None:
         log.error("client.failed", error=repr(error))

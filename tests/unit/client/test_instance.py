@@ -1,6 +1,7 @@
 """What producers and consumers share: one session, routes, links, membership."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.clients import NotifyHeader
 from lockstep.protocol.queue import TopicLayout
 from support.fake_broker import FakeCluster, fake_cluster, make_layout
-from support.loops import turns, until
+from support.loops import LoopWatch, turns, until
 
 
 @dataclass
@@ -389,6 +390,24 @@ async def test_leaving_is_told_to_every_broker_and_hooks_go_on_until_unregistere
         links[0].reconnect("test")
         await until(lambda: links[0].up)
         assert len(ears.heard) == heard
+
+
+async def test_a_leave_that_is_cancelled_leaves_no_answer_that_nobody_looks_at(loop_watch: LoopWatch) -> None:
+    async with fake_cluster("a", "b", topics={"t": 1}) as cluster, instance_of(cluster) as instance:
+        instance.register_consumer("billing", billing, Ears().hooks())
+        links = await linked(instance)
+        await instance.join("billing")
+        for broker in cluster.brokers.values():
+            broker.stop_reading()
+        leaving = asyncio.ensure_future(instance.leave("billing"))
+        await turns(2)
+        leaving.cancel()
+        await turns(2)
+        for link in links:
+            link.reconnect("test")
+        await until(lambda: all(link.connection == 2 and link.up for link in links))
+        gc.collect()
+        assert loop_watch.errors == []
 
 
 async def test_a_group_is_registered_once() -> None:
