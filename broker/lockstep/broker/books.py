@@ -219,18 +219,19 @@ class Books:
     def drain(self) -> list[Effect]:
         """What is to be done in the world, in this order: close, answer stale pulls, notify, tell of free queues."""
         self._awake = True
-        effects: list[Effect] = list(self._urgent)
-        self._urgent = []
-        notices: dict[str, tuple[int, ...]] = {}
-        for name in self.groups.take_changed():
-            group = self.groups.get(name)
-            if group is not None:
-                notices[name] = (*self._native_connections(group), *self._classic_connections(group))
-                if self.ruled(group):
-                    self.tell_all_free(group)
-        effects += self._free_queue_effects(notices)
-        self._awake = False
-        return effects
+        try:
+            effects: list[Effect] = list(self._urgent)
+            self._urgent = []
+            notices: dict[str, tuple[int, ...]] = {}
+            for name in self.groups.take_changed():
+                group = self.groups.get(name)
+                if group is not None:
+                    notices[name] = (*self._native_connections(group), *self._classic_connections(group))
+                    if self.ruled(group):
+                        self.tell_all_free(group)
+            return effects + self._free_queue_effects(notices)
+        finally:
+            self._awake = False
 
     def _free_queue_effects(self, notices: dict[str, tuple[int, ...]]) -> list[Effect]:
         freed, self._freed = self._freed, {}

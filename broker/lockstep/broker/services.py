@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import assert_never
 
-from lockstep.broker.coordination import Coordination
+from lockstep.broker.coordination import TICK_MS_MAX, Coordination
 from lockstep.broker.effects import CloseConnection, Effect, Notify, PushQueueFree, StalePulls
 from lockstep.broker.processors.pull import PullProcessor
 from lockstep.broker.state import BrokerState
@@ -23,6 +23,8 @@ log = get_logger("broker")
 
 LATE_MS = 100
 """A lease that ends this late ends in a process that stood still: what has come meanwhile is read first."""
+FREE_QUEUES_MAX = 4_096
+"""Queues in one QUEUE_FREE: with the longest names 2 MB of it, far below a frame's limit."""
 SNAPSHOT_CHECK_MS = 1_000
 """64 MiB of log, after which a snapshot is due, take a second at full speed."""
 RETENTION_MS = 10_000
@@ -54,7 +56,9 @@ class Effects:
                         endpoint.oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fields)
             case PushQueueFree(connection, queues):
                 if (endpoint := self._endpoints.get(connection)) is not None:
-                    endpoint.oneway(RequestCode.QUEUE_FREE, body=encode_body(QueueFreeBody(queues)))
+                    for first in range(0, len(queues), FREE_QUEUES_MAX):
+                        body = QueueFreeBody(queues[first : first + FREE_QUEUES_MAX])
+                        endpoint.oneway(RequestCode.QUEUE_FREE, body=encode_body(body))
             case CloseConnection(connection, reason):
                 if (endpoint := self._endpoints.get(connection)) is not None:
                     log.info("connection.ended", peer=endpoint.peer, reason=reason)
@@ -82,8 +86,12 @@ class Leases:
 
     def _tick(self) -> None:
         now_ms = self._clock.boot_ms()
-        due_ms = self._coordination.tick(now_ms)
-        self._alarm.set(self._loop.time() + max(1, due_ms - now_ms) / 1000)
+        due_ms = now_ms + TICK_MS_MAX
+        try:
+            due_ms = self._coordination.tick(now_ms)
+        finally:
+            # Whatever went wrong: without a next tick no session would ever end again.
+            self._alarm.set(self._loop.time() + max(1, due_ms - now_ms) / 1000)
 
     def stop(self) -> None:
         self._alarm.cancel()

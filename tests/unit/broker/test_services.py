@@ -6,12 +6,12 @@ from collections.abc import Callable
 import pytest
 
 from lockstep.broker.effects import CloseConnection, Effect, Notify, PushQueueFree, StalePulls
-from lockstep.broker.services import SNAPSHOT_CHECK_MS, Effects, Keeper, Leases
+from lockstep.broker.services import FREE_QUEUES_MAX, SNAPSHOT_CHECK_MS, Effects, Keeper, Leases
 from lockstep.protocol.bodies import FreeQueue, ListVersion, QueueFreeBody
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode
 from support.broker_fakes import FakeClock, FakeHost
-from support.loops import FrozenLoop
+from support.loops import FrozenLoop, LoopWatch
 
 
 class Endpoint:
@@ -75,6 +75,17 @@ async def test_effects_reach_whom_they_are_meant_for_and_nobody_who_is_gone() ->
     assert pulls.told == [stale]
 
 
+async def test_more_free_queues_than_a_frame_takes_are_told_in_several() -> None:
+    coordination, one = Coordination(), Endpoint()
+    effects = Effects(coordination, {1: one}, Pulls())  # type: ignore[arg-type, dict-item]
+    free = tuple(FreeQueue("g", "t", queue_id) for queue_id in range(2 * FREE_QUEUES_MAX + 1))
+    coordination.effects = [PushQueueFree(1, free)]
+    effects.carry_out()
+    told = [decode_body(QueueFreeBody, body).queues for _, _, body in one.sent]
+    assert [len(queues) for queues in told] == [FREE_QUEUES_MAX, FREE_QUEUES_MAX, 1]
+    assert sum(told, ()) == free
+
+
 class LoopClock(FakeClock):
     """Goes with the loop."""
 
@@ -96,6 +107,25 @@ async def test_leases_are_called_when_they_are_due(frozen: FrozenLoop) -> None:
     leases.stop()
     await frozen.advance(5)
     assert [tick - began for tick in coordination.ticks] == [0, 1_000, 2_000, 2_250]
+
+
+@pytest.mark.frozen_clock
+async def test_a_tick_that_fails_is_not_the_last_one(frozen: FrozenLoop, loop_watch: LoopWatch) -> None:
+    coordination = Coordination()
+    leases = Leases(FakeHost(LoopClock()), coordination)  # type: ignore[arg-type]
+    leases.start()
+    tick, coordination.tick = coordination.tick, fail  # type: ignore[method-assign]
+    await frozen.advance(1)
+    coordination.tick = tick  # type: ignore[method-assign]
+    await frozen.advance(1)
+    leases.stop()
+    assert len(coordination.ticks) == 2
+    assert len(loop_watch.errors) == 1
+    loop_watch.errors.clear()
+
+
+def fail(now_ms: int) -> int:
+    raise RuntimeError(f"at {now_ms}")
 
 
 class Store:
