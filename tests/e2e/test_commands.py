@@ -16,7 +16,7 @@ from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND
 from support.background import background
 from support.native import native
-from support.processes import clean_environment, run_program
+from support.processes import clean_environment, program, run_program
 
 pytestmark = pytest.mark.e2e
 
@@ -338,6 +338,23 @@ def test_ctrl_c_ends_up_while_it_is_used_and_nothing_is_lost(tmp_path: Path) -> 
         queues = json.loads(shown.stdout)["queues"]
         assert sum(queue["committed_offset"] for queue in queues) >= handled - 200
         assert sum(queue["max_offset"] for queue in queues) >= handled
+
+
+def test_a_signal_ends_a_broker_that_still_waits_for_a_nameserver(tmp_path: Path) -> None:
+    command = ("-m", CLI, "broker", "--listen", "127.0.0.1:0", "--store", str(tmp_path / "s"), "--nameserver", "127.0.0.1:1")
+    with background(tmp_path, "broker", *command, ready="registration.changed") as broker:
+        assert broker.started("registration.changed")["standing"] == "unreachable"
+        assert broker.stop() == 0
+        assert broker.complained.read_text() == ""
+        assert broker.find("broker.started") == []
+
+
+def test_up_on_a_store_that_is_in_use_is_one_line_and_exit_6(tmp_path: Path) -> None:
+    up = (CLI, "up", "--port", "0", "--store", str(tmp_path / "store"))
+    with program(*up, event="up.started"):
+        ended = run_program(*up)
+        assert (ended.returncode, ended.stderr.count("\n")) == (6, 1), ended
+        assert f"{tmp_path / 'store' / 'broker-a'} is open in another broker" in ended.stderr
 
 
 def test_a_reader_that_leaves_ends_a_command_quietly(lockstep: Cluster) -> None:
