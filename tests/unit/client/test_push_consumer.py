@@ -458,7 +458,7 @@ async def test_a_stop_inside_a_listener_is_refused() -> None:
 async def test_a_refused_contract_leaves_the_joined_brokers_and_is_raised_after_the_grace() -> None:
     async with scripted_cluster("a", "b") as cluster:
         a, b = cluster["a"], cluster["b"]
-        b.refuse[G] = (ResponseCode.SUBSCRIPTION_CONFLICT, f'group "{G}": orders "x" here, "y" there')
+        b.refuse[G] = (ResponseCode.SUBSCRIPTION_CONFLICT, f'group "{G}": orders "x" here, "y" there' + SubscriptionConflict.PASSING)
         consumer = PushConsumer(G, nameserver=cluster.nameserver, host=cluster.host).subscribe("orders")
         consumer.orderly(Handled())
         start = asyncio.ensure_future(consumer.start())
@@ -479,7 +479,7 @@ async def test_a_refused_contract_leaves_the_joined_brokers_and_is_raised_after_
 async def test_a_conflict_with_members_in_their_grace_is_retried_quietly() -> None:
     async with scripted_cluster() as cluster:
         a = cluster["a"]
-        a.refuse[G] = (ResponseCode.SUBSCRIPTION_CONFLICT, f'group "{G}"')
+        a.refuse[G] = (ResponseCode.SUBSCRIPTION_CONFLICT, f'group "{G}"' + SubscriptionConflict.PASSING)
         consumer = PushConsumer(G, nameserver=cluster.nameserver, host=cluster.host).subscribe("orders")
         consumer.orderly(Handled())
         start = asyncio.ensure_future(consumer.start())
@@ -489,6 +489,18 @@ async def test_a_conflict_with_members_in_their_grace_is_retried_quietly() -> No
         assert start.done()
         await start
         await stopped(consumer)
+
+
+async def test_a_conflict_with_a_member_who_is_there_is_raised_at_once() -> None:
+    async with scripted_cluster() as cluster:
+        cluster["a"].refuse[G] = (ResponseCode.SUBSCRIPTION_CONFLICT, f'group "{G}"')
+        consumer = PushConsumer(G, nameserver=cluster.nameserver, host=cluster.host).subscribe("orders")
+        consumer.orderly(Handled())
+        start = asyncio.ensure_future(consumer.start())
+        await advance(0.2)
+        assert start.done()
+        with pytest.raises(SubscriptionConflict):
+            await start
 
 
 async def test_a_broker_without_a_needed_feature_is_named_and_nothing_starts() -> None:

@@ -214,7 +214,7 @@ class PushConsumer:
         return StartPolicy(self.group, topic, self.config.consume_from_where, self.config.consume_timestamp_ms, since)
 
     async def _join(self, instance: Instance) -> None:
-        """HEART_BEAT everywhere. A conflict is tried again quietly for a grace: the other members may be gone already."""
+        """HEART_BEAT everywhere. A conflict with members who are all in their grace is tried again quietly until that is over."""
         clock = instance.host.clock
         began_ms = clock.boot_ms()
         while True:
@@ -223,7 +223,7 @@ class PushConsumer:
                 return
             except SubscriptionConflict as conflict:
                 grace_ms = max([link.grace_ms for link in instance.links()], default=0)
-                if clock.boot_ms() - began_ms >= grace_ms + CONFLICT_EXTRA_MS:
+                if not conflict.passing or clock.boot_ms() - began_ms >= grace_ms + CONFLICT_EXTRA_MS:
                     raise
                 log.debug("group.join_refused", group=self.group, remark=conflict.remark)
                 await asyncio.sleep(CONFLICT_PAUSE_MS / 1000)
