@@ -1,5 +1,6 @@
 """Whose store, whose name: a broker that would serve what is another's does not start, and says so in one line."""
 
+import asyncio
 import json
 import shutil
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from lockstep.broker.app import Broker
 from lockstep.broker.config import BrokerConfig
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.host import Host
+from support.background import background
 from support.processes import program, run_program
 
 pytestmark = pytest.mark.e2e
@@ -120,6 +122,24 @@ async def test_a_copy_with_a_lower_term_is_exit_4_and_takes_nothing_from_the_ori
         assert first.stop() == 0
     words = refused(4, tmp_path / "copy", "--nameserver", routes)
     assert f"is last registered from {first.started['address']}" in words
+
+
+async def test_a_copy_with_a_higher_term_takes_the_name_and_the_original_is_told_at_once(tmp_path: Path, routes: str) -> None:
+    """A higher term replaces: it may be the same broker back from a machine that vanished. The other one logs an error and serves on."""
+    made(tmp_path / "one")
+    shutil.copytree(tmp_path / "one", tmp_path / "copy")
+    command = ("-m", *broker(tmp_path / "one", "--nameserver", routes))
+    with background(tmp_path, "broker", *command, ready="broker.started") as first:
+        config = BrokerConfig(listen=("127.0.0.1:0",), store=str(tmp_path / "copy"), nameserver=routes)
+        copy = Broker(config, replace(Host.real(), clock=ClockAhead()))
+        await copy.start()
+        try:
+            await first.until("it is told", lambda: bool(first.find("registration.refused")))
+            assert copy.address in first.find("registration.refused")[0]["reason"]
+            assert await asyncio.to_thread(routed, routes) == {"broker-a": (copy.address, True)}
+        finally:
+            await copy.stop()
+        assert first.stop() == 0
 
 
 class ClockAhead(Clock):
