@@ -194,6 +194,14 @@ class CrashFiles:
             if posixpath.dirname(name) == path:
                 self.durable_names[name] = inode
 
+    def sync_many(self, paths: Sequence[str], directories: Sequence[str]) -> None:
+        for path in paths:
+            if path in self.names:
+                self.open(path).sync()
+        for path in directories:
+            if path in self.directories:
+                self.sync_directory(path)
+
     def lock(self, path: str) -> Callable[[], None]:
         if path in self.locked:
             raise BlockingIOError(errno.EAGAIN, "locked", path)

@@ -5,6 +5,7 @@ synced. The protocol is therefore small, and leaves nothing to the operating sys
 names its file, a new name is durable only after `sync_directory`.
 """
 
+import ctypes
 import errno
 import fcntl
 import os
@@ -16,6 +17,12 @@ Buffer = bytes | bytearray | memoryview
 
 READ_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 """preadv flag: answer from the page cache or not at all (Linux 4.14)."""
+
+
+SYNC_SINGLY_MAX = 64
+"""Files and directories that `sync_many` syncs one by one, some ms each. For more, one sync of the file system is quicker: 10,000 small
+files take 0.2 s so, and 30 s singly."""
+_syncfs: Callable[[int], int] | None = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +93,10 @@ class Files(Protocol):
         """Names created, renamed and removed in the directory survive a power cut after it."""
         ...
 
+    def sync_many(self, paths: Sequence[str], directories: Sequence[str]) -> None:
+        """`File.sync` of each path and `sync_directory` of each directory, however many; what is missing is passed over."""
+        ...
+
     def lock(self, path: str) -> Callable[[], None]:
         """Takes the lock on byte 0 of the file (Java's record lock), creating it; returns the release. BlockingIOError: another has it."""
         ...
@@ -95,6 +106,29 @@ class Files(Protocol):
     def memory_bytes(self) -> int:
         """Physical memory of the machine."""
         ...
+
+
+def _sync_file_system(fd: int) -> None:
+    """syncfs(2): everything of the file system that holds the descriptor. Linux 5.8 and later say what could not be written."""
+    assert _syncfs is not None
+    if _syncfs(fd):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def _sync_descriptor(path: str, flags: int, sync: Callable[[int], None]) -> None:
+    fd = os.open(path, flags | os.O_CLOEXEC)
+    try:
+        sync(fd)
+    finally:
+        os.close(fd)
+
+
+def _sync_if_there(path: str, flags: int, sync: Callable[[int], None]) -> None:
+    try:
+        _sync_descriptor(path, flags, sync)
+    except FileNotFoundError:
+        pass
 
 
 class RealFile:
@@ -182,11 +216,30 @@ class RealFiles:
         os.rmdir(path)
 
     def sync_directory(self, path: str) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        _sync_descriptor(path, os.O_RDONLY | os.O_DIRECTORY, os.fsync)
+
+    def sync_many(self, paths: Sequence[str], directories: Sequence[str]) -> None:
+        if _syncfs is None or len(paths) + len(directories) <= SYNC_SINGLY_MAX:
+            for path in paths:
+                _sync_if_there(path, os.O_RDWR, os.fdatasync)
+            for path in directories:
+                _sync_if_there(path, os.O_RDONLY | os.O_DIRECTORY, os.fsync)
+            return
+        opened: dict[int, int] = {}
         try:
-            os.fsync(fd)
+            for path in (*directories, *paths):
+                try:
+                    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                except FileNotFoundError:
+                    continue
+                device = os.fstat(fd).st_dev
+                if opened.setdefault(device, fd) != fd:
+                    os.close(fd)
+            for fd in opened.values():
+                _sync_file_system(fd)
         finally:
-            os.close(fd)
+            for fd in opened.values():
+                os.close(fd)
 
     def lock(self, path: str) -> Callable[[], None]:
         # Closing any descriptor of a file drops all record locks that the process has on it: look before opening.

@@ -1,5 +1,6 @@
 """The operating system's files behind the Files protocol."""
 
+import ctypes
 import errno
 import os
 import subprocess
@@ -8,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.runtime.files import File, Files, RealFile, RealFiles
+from lockstep.runtime import files as runtime_files
+from lockstep.runtime.files import SYNC_SINGLY_MAX, File, Files, RealFile, RealFiles
 
 
 def test_real_files_are_files(tmp_path: Path) -> None:
@@ -104,6 +106,34 @@ def test_names(tmp_path: Path) -> None:
     files.rmdir(f"{tmp_path}/x/y")
     assert files.exists(f"{tmp_path}/x")
     assert not files.exists(f"{tmp_path}/x/b")
+
+
+@pytest.mark.parametrize("count", [3, SYNC_SINGLY_MAX + 1])
+def test_many_are_synced_each_or_all_at_once_and_what_is_missing_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    files = RealFiles()
+    synced: list[object] = []
+    paths = [f"{tmp_path}/{number}" for number in range(count)]
+    for path in paths[1:]:
+        files.open(path, create=True).close()
+    monkeypatch.setattr(os, "fdatasync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
+    monkeypatch.setattr(runtime_files, "_syncfs", lambda fd: synced.append(os.fstat(fd).st_dev) or 0)
+    files.sync_many(paths, [str(tmp_path), f"{tmp_path}/gone"])
+    assert synced == ([*paths[1:], str(tmp_path)] if count == 3 else [tmp_path.stat().st_dev])
+
+
+def test_a_sync_of_many_that_fails_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(fd: int) -> int:
+        ctypes.set_errno(errno.EIO)
+        return -1
+
+    monkeypatch.setattr(runtime_files, "_syncfs", fail)
+    with pytest.raises(OSError, match="Input/output error"):
+        RealFiles().sync_many([str(tmp_path)] * (SYNC_SINGLY_MAX + 1), [])
+    monkeypatch.undo()
+    RealFiles().sync_many([str(tmp_path)] * (SYNC_SINGLY_MAX + 1), [])
 
 
 def test_the_lock_holds_within_the_process_and_is_given_back(tmp_path: Path) -> None:

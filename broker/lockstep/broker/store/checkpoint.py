@@ -35,7 +35,7 @@ class Checkpointer:
         """Makes `data`, the tables at `position`, the newest snapshot. What was written up to there is in the log's files already."""
         self.running = True
         try:
-            self._queues.flush_all()
+            await self._queues.flush_gradually()
             await self._flusher.sync(record=True)
             await self.sync_queues(store_ms)
             await self._host.threads.run(self._snapshots.write, position, data)

@@ -90,19 +90,8 @@ class QueueFiles:
         return taken
 
     def sync(self, paths: list[str], directories: list[str]) -> None:
-        """Syncs with descriptors of its own: it runs in a worker thread."""
-        for path in paths:
-            try:
-                file = self._files.open(path)
-            except FileNotFoundError:
-                continue  # dropped meanwhile
-            try:
-                file.sync()
-            finally:
-                file.close()
-        for directory in directories:
-            if self._files.exists(directory):
-                self._files.sync_directory(directory)
+        """Syncs with descriptors of its own: it runs in a worker thread. What was dropped meanwhile is passed over."""
+        self._files.sync_many(paths, directories)
 
     def names(self, queue: "ConsumeQueue") -> list[int]:
         """First bytes of the queue's files, in order."""

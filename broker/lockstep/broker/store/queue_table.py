@@ -1,5 +1,7 @@
 """All consume queues of a store, and when their entries are written."""
 
+import asyncio
+from collections import OrderedDict
 from collections.abc import Iterator
 
 from lockstep.broker.store.consume_queue import FLUSH_ENTRY_COUNT, KEEP_ENTRY_COUNT_MIN, ConsumeQueue, QueueFiles
@@ -7,18 +9,25 @@ from lockstep.broker.store.frame import ENTRY_BYTES, TopicField
 
 QueueKey = tuple[str, int]
 
+FLUSH_QUEUES_PER_TURN = 16
+"""Files written in one loop turn where many queues wait: 0.2 ms, 10 ms where each has to be created first."""
+
 
 class QueueTable:
-    """(topic, queue id) → ConsumeQueue. Entries wait in memory until a queue has many, all together too many, or a snapshot wants them."""
+    """(topic, queue id) → ConsumeQueue. Entries wait in memory until a queue has many, all together too many, or a snapshot wants them.
+
+    With thousands of queues to write, nothing writes them all in one turn of a loop that serves.
+    """
 
     def __init__(self, files: QueueFiles, tail_bytes: int) -> None:
         self.files = files
         self._tail_entry_count = tail_bytes // ENTRY_BYTES
         self._queues: dict[QueueKey, ConsumeQueue] = {}
         self._topics: dict[str, TopicField] = {}
-        self._dirty: dict[ConsumeQueue, None] = {}
+        self._dirty: OrderedDict[ConsumeQueue, None] = OrderedDict()
+        """Queues with entries that only memory has, the longest waiting first."""
         self._waiting = 0
-        """Entries added since everything was last flushed."""
+        """Those entries."""
         self.get = self._queues.get
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
@@ -53,21 +62,32 @@ class QueueTable:
         self._waiting += count
 
     def flush_full(self, queue: ConsumeQueue) -> None:
-        """Writes a queue's entries once they are many; everything once all together are too many."""
+        """Writes a queue's entries once they are many."""
         if queue.next - queue.flushed >= FLUSH_ENTRY_COUNT:
             self._flush(queue)
-            self._dirty.pop(queue, None)
-        if self._waiting > self._tail_entry_count:
-            self.flush_all()
+
+    def flush_some(self) -> None:
+        """While all entries together are too many, writes those of the queues that have waited longest. Call it once a turn."""
+        for _ in range(FLUSH_QUEUES_PER_TURN):
+            if self._waiting <= self._tail_entry_count:
+                return
+            self._flush(next(iter(self._dirty)))
 
     def flush_all(self) -> None:
-        """Writes every entry that only memory has."""
-        for queue in self._dirty:
+        """Writes every entry that only memory has, at once."""
+        for queue in list(self._dirty):
             self._flush(queue)
-        self._dirty = {}
-        self._waiting = 0
+
+    async def flush_gradually(self) -> None:
+        """Writes every entry that only memory has now, some queues a turn."""
+        for number, queue in enumerate(list(self._dirty), 1):
+            self._flush(queue)
+            if not number % FLUSH_QUEUES_PER_TURN:
+                await asyncio.sleep(0)
 
     def _flush(self, queue: ConsumeQueue) -> None:
+        self._dirty.pop(queue, None)
+        self._waiting -= queue.next - queue.flushed
         queue.flush(self.files)
         queue.trim(max(KEEP_ENTRY_COUNT_MIN, self._tail_entry_count // max(1, len(self._queues))))
 
@@ -79,5 +99,6 @@ class QueueTable:
         """Hides what a topic has; its queue offsets go on, so that one offset never names two messages."""
         for queue in self.of_topic(topic):
             self._dirty.pop(queue, None)
+            self._waiting -= queue.next - queue.flushed
             queue.hide()
             self.files.remove_below(queue, queue.next * ENTRY_BYTES)

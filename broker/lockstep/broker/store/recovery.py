@@ -78,6 +78,7 @@ class _ReplaySink:
         queue.add(ENTRY.pack(record.position, record.size, record.tag), 1)
         self._queues.added(queue, 1)
         self._queues.flush_full(queue)
+        self._queues.flush_some()
 
     def frame(self, first: StoredRecord, sequence: FrameSequence) -> None:
         self._replay.frame(first.topic, first.queue_id, first.queue_offset, first.position, sequence, sequence.count, first.store_ms)
@@ -112,6 +113,7 @@ class _RebuildSink:
         queue.add(ENTRY.pack(record.position, record.size, record.tag), 1)
         self._queues.added(queue, 1)
         self._queues.flush_full(queue)
+        self._queues.flush_some()
 
     def frame(self, first: StoredRecord, sequence: FrameSequence) -> None:
         pass

@@ -255,6 +255,7 @@ class Store:
             wrote = self._log.write()
             for queue in self._confirmations.touched:
                 self._queues.flush_full(queue)
+            self._queues.flush_some()
         except (OSError, StoreDiskError) as error:
             self._fail(error)
             return
