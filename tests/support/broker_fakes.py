@@ -98,7 +98,9 @@ class FakeStore:
         self.cold = False
         self.hidden: dict[tuple[str, int], int] = {}
 
-    def append_frame(self, topic: str, queue_id: int, frame: bytes | bytearray, count: int, *, born_host: bytes) -> Appended:
+    def append_frame(
+        self, topic: str, queue_id: int, frame: bytes | bytearray, count: int, *, born_host: bytes, sequenced: bool = False
+    ) -> Appended:
         if self.refuse is not None:
             raise self.refuse
         records = split_records(frame)

@@ -87,7 +87,7 @@ class World:
             bodies = [self.body(self.random.choice((0, 300))) for _ in range(self.random.randint(1, 4))]
             crc, first = (last.crc, last.next) if last else (0, 0)
             frame, sequence = sequenced(bodies, first=first, previous_crc=crc, topic=key[0], queue_id=key[1])
-            self._append(key, bodies, frame, [len(frame)] + [0] * (len(bodies) - 1))
+            self._append(key, bodies, frame, [len(frame)] + [0] * (len(bodies) - 1), sequenced=True)
             self.scopes[key] = sequence
         elif kind == "state":
             body = self.body(self.random.choice((5, 200)))
@@ -106,9 +106,9 @@ class World:
             await self.store.close()
             await self.open()
 
-    def _append(self, key: Key, bodies: list[bytes], frame: bytes, sizes: list[int]) -> None:
+    def _append(self, key: Key, bodies: list[bytes], frame: bytes, sizes: list[int], *, sequenced: bool = False) -> None:
         """`sizes`: what of the frame can survive alone."""
-        appended = self.store.append_frame(*key, frame, len(bodies), born_host=BORN_HOST)
+        appended = self.store.append_frame(*key, frame, len(bodies), born_host=BORN_HOST, sequenced=sequenced)
         ends = [appended.physical_offset + end for end in accumulate(sizes)]
         sent = [Sent(key, appended.queue_offset + i, body, end) for i, (body, end) in enumerate(zip(bodies, ends, strict=True))]
         self._sent(sent)

@@ -24,6 +24,8 @@ SEQUENCE_DIGITS = 87
 CRC_AT = 79
 """Where the CRC's digits begin within the property's value."""
 COUNT_MAX = 0xFFFFFF
+NUMBER_MAX = (1 << 63) - 1
+"""Of an epoch, and of the sequence behind a frame: tables, snapshots and other languages hold them as signed 64 bits."""
 STAMP_HEAD = f"{LS_SEQ}\x01".encode()
 STAMP_BYTES = len(STAMP_HEAD) + SEQUENCE_DIGITS + 1
 """What `stamp` adds to a record that has other properties (its 0x02 included)."""
@@ -57,7 +59,8 @@ class FrameSequence:
         """The property's value: 87 characters. Raises LocalProtocolError where a number does not fit its width."""
         flags = self.first_known | self.given << 1
         text = f"{self.producer_id}{self.partition:08x}{self.epoch:016x}{self.first:016x}{self.count:06x}{flags}{self.crc:08x}"
-        if len(text) != SEQUENCE_DIGITS or not _PRODUCER.fullmatch(self.producer_id) or "-" in text:
+        fits = len(text) == SEQUENCE_DIGITS and "-" not in text and self.epoch <= NUMBER_MAX and self.next <= NUMBER_MAX
+        if not fits or not _PRODUCER.fullmatch(self.producer_id):
             raise LocalProtocolError(f"{self}: a number or the producer id does not fit its fixed width")
         return text
 
@@ -69,7 +72,10 @@ class FrameSequence:
             raise RemoteProtocolError(f"{LS_SEQ} has not the fixed form of {SEQUENCE_DIGITS} lower-case hex digits")
         producer_id, partition, epoch, first, count, flags, crc = found.groups()
         numbers = int(partition, 16), int(epoch, 16), int(first, 16), int(count, 16)
-        return cls(producer_id.decode(), *numbers, flags in b"13", int(crc, 16), flags in b"23")
+        sequence = cls(producer_id.decode(), *numbers, flags in b"13", int(crc, 16), flags in b"23")
+        if sequence.epoch > NUMBER_MAX or sequence.next > NUMBER_MAX:
+            raise RemoteProtocolError(f"{LS_SEQ} has epoch {sequence.epoch} and next sequence {sequence.next}, expected signed 64 bits")
+        return sequence
 
 
 def find_sequence(properties: bytes | bytearray | memoryview) -> FrameSequence | None:

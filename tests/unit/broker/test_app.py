@@ -335,6 +335,41 @@ async def refuse_term(*_: object) -> None:
     raise ConfigError("given up")
 
 
+async def test_a_stamp_that_nobody_has_checked_does_not_get_into_the_log(tmp_path: Path) -> None:
+    """Recovery would take its CRC for that of a torn frame, and lose everything acknowledged behind it."""
+    broker = Broker(settings(tmp_path), Host.real())
+    await broker.start()
+    _, data, _ = frame(0, 1)
+    plain = SendRecordsHeader(TOPIC, 0, 1)
+    async with dialled(broker) as client:
+        await client.create()
+        refused = await client.ask(RequestCode.SEND_RECORDS, plain, data.replace(b"__LS_SEQ\x01ab", b"__LS_SEQ\x01cd"))
+        assert (refused.code, "__LS_" in str(refused.remark)) == (ResponseCode.MESSAGE_ILLEGAL, True)
+        await client.done(RequestCode.SEND_RECORDS, plain, encode_record(TOPIC.encode(), 0, b"behind it", b"", born_ms=1))
+        await kill(broker)
+    async with running(settings(tmp_path)) as again, dialled(again) as client:
+        await client.create()
+        assert bodies(await client.pull()) == [b"behind it"]
+
+
+async def test_numbers_beyond_an_int64_are_refused_and_the_tables_can_be_written(tmp_path: Path) -> None:
+    async with running(settings(tmp_path)) as broker, dialled(broker) as client:
+        await client.create()
+        for epoch, first in ((1, (1 << 64) - 1), (1 << 63, 0), (1, (1 << 63) - 1)):
+            header = SendRecordsHeader(TOPIC, 0, 1, None, None, PRODUCER, 0, epoch, first, True, 0)
+            refused = await client.ask(RequestCode.SEND_RECORDS, header, encode_record(TOPIC.encode(), 0, b"x", b"", born_ms=1))
+            assert (refused.code, "does not fit" in str(refused.remark)) == (ResponseCode.MESSAGE_ILLEGAL, True)
+        data, sealed = seal(
+            [encode_record(TOPIC.encode(), 0, b"x", b"", born_ms=1)],
+            FrameSequence(PRODUCER, 0, (1 << 63) - 1, (1 << 63) - 2, 1, True, 0),
+            0,
+        )
+        place = (1 << 63) - 1, (1 << 63) - 2
+        await client.done(RequestCode.SEND_RECORDS, SendRecordsHeader(TOPIC, 0, 1, None, None, PRODUCER, 0, *place, True, sealed.crc), data)
+        assert broker._keeper is not None
+        await broker._keeper.snapshot()
+
+
 async def test_a_turn_whose_changes_do_not_fit_a_log_file_is_written_in_parts(tmp_path: Path) -> None:
     count = 12_000
     wide = TopicLayout(TOPIC, LayoutVersion(1, 7), (LayoutEntry("broker-a", count, count, 1),))

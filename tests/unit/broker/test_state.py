@@ -49,7 +49,7 @@ class Life:
         first, crc = (last.next, last.crc) if last else (0, 0)
         records = [encode_record(TOPIC.encode(), queue_id, body, b"TAGS\x01a", born_ms=1) for _ in range(count)]
         frame, sealed = seal(records, FrameSequence(producer, 0, 1, first, count, first == 0, 0), crc)
-        appended = self.store.append_frame(TOPIC, queue_id, frame, count, born_host=BORN_HOST)
+        appended = self.store.append_frame(TOPIC, queue_id, frame, count, born_host=BORN_HOST, sequenced=True)
         self.state.frame(TOPIC, queue_id, appended.queue_offset, appended.physical_offset, sealed, count, appended.store_timestamp)
         self.scopes[producer, queue_id] = sealed
         return appended.physical_offset

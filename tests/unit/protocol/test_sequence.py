@@ -9,6 +9,7 @@ from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
 from lockstep.protocol.properties import decode_properties
 from lockstep.protocol.record import HOSTS, PLACE, RecordView, encode_record, split_records, zero_broker_fields
 from lockstep.protocol.sequence import (
+    NUMBER_MAX,
     SEQUENCE_DIGITS,
     STAMP_BYTES,
     FrameSequence,
@@ -26,8 +27,8 @@ SEQUENCES = st.builds(
     FrameSequence,
     st.binary(min_size=16, max_size=16).map(bytes.hex),
     st.integers(0, (1 << 32) - 1),
-    st.integers(0, (1 << 64) - 1),
-    st.integers(0, (1 << 64) - 1),
+    st.integers(0, NUMBER_MAX),
+    st.integers(0, NUMBER_MAX - (1 << 24)),
     st.integers(0, (1 << 24) - 1),
     st.booleans(),
     st.integers(0, (1 << 32) - 1),
@@ -59,7 +60,8 @@ def test_sequences_come_back_as_they_went(sequence: FrameSequence) -> None:
         {"producer_id": PRODUCER[:31] + "-"},
         {"partition": -1},
         {"partition": 1 << 32},
-        {"epoch": 1 << 64},
+        {"epoch": 1 << 63},
+        {"first": (1 << 63) - ONE.count},
         {"first": -1},
         {"count": 1 << 24},
         {"crc": 1 << 32},
@@ -83,6 +85,8 @@ def test_what_does_not_fit_its_width_is_the_callers_error(wrong: dict[str, objec
         "-" + DIGITS[1:],
         "é" * 87,
         DIGITS + "\n",
+        DIGITS[:40] + "8" + DIGITS[41:],
+        DIGITS[:56] + "7ffffffffffffffd" + DIGITS[72:],
     ],
 )
 def test_other_digits_are_refused(text: str) -> None:

@@ -125,7 +125,8 @@ class SendProcessor:
     def _append(self, request: Request, header: SendRecordsHeader) -> Appended:
         if header.count < 1:
             raise MessageIllegal(f"a frame of {header.count} records: expected 1 or more")
-        return self._store_frame(request, header.topic, header.queue_id, request.command.body, header.count)
+        sequenced = header.producer_id is not None
+        return self._store_frame(request, header.topic, header.queue_id, request.command.body, header.count, sequenced=sequenced)
 
     def _answer(self, appended: Appended) -> SendRecordsReply:
         return SendRecordsReply(appended.queue_offset, appended.physical_offset, appended.store_timestamp, self._host_text())
@@ -150,13 +151,14 @@ class SendProcessor:
 
     # ------------------------------------------------------------------------------------------------------------------ common
 
-    def _store_frame(self, request: Request, topic: str, queue_id: int, frame: Body, count: int) -> Appended:
+    def _store_frame(self, request: Request, topic: str, queue_id: int, frame: Body, count: int, *, sequenced: bool = False) -> Appended:
         """The one way into the log."""
         self._topics.check_writable(topic, queue_id)
         self._gate.check()
         if self._store.waiting_count >= UNCONFIRMED_MAX:
             raise BusyFor(f"{UNCONFIRMED_MAX} answers wait for the disk", BUSY_RETRY_MS)
-        return self._store.append_frame(topic, queue_id, _plain(frame), count, born_host=born_host(request.endpoint.peer))
+        host = born_host(request.endpoint.peer)
+        return self._store.append_frame(topic, queue_id, _plain(frame), count, born_host=host, sequenced=sequenced)
 
     def _host_text(self) -> str:
         """host:port that records carry as store host."""

@@ -104,10 +104,12 @@ def take_frame(
     stamp: bytes,
     size_max: int,
     trusted: bool = False,
+    sequenced: bool = False,
 ) -> bytearray:
     """Appends the frame to `tail` with the broker's fields set; its consume-queue entries.
 
-    `position` is the log offset that `tail`'s end has. MessageIllegal names the record and the rule; `tail` is then as it was.
+    `position` is the log offset that `tail`'s end has. `sequenced`: the caller has checked the frame's `__LS_SEQ`. MessageIllegal names the
+    record and the rule; `tail` is then as it was.
     """
     at = len(tail)
     tail += frame
@@ -115,7 +117,7 @@ def take_frame(
     entries = bytearray(ENTRY_BYTES * count)
     try:
         properties = _patch(tail, at, frame, count, topic, queue_id, queue_offset, position, stamp, size_max, trusted, entries)
-        check_properties(properties, trusted=trusted)
+        check_properties(properties, trusted=trusted, sequenced=sequenced)
     except (MessageIllegal, StructError, IndexError) as error:
         del tail[at:]
         if isinstance(error, MessageIllegal):
@@ -193,8 +195,11 @@ def _patch(
     return properties
 
 
-def check_properties(properties: list[bytes], *, trusted: bool = False) -> None:
-    """Refuses what is not UTF-8, the names that have no place in a batch, and `__LS_` anywhere but first in the first record."""
+def check_properties(properties: list[bytes], *, trusted: bool = False, sequenced: bool = False) -> None:
+    """Refuses what is not UTF-8, the names that have no place in a batch, and `__LS_` anywhere but first in a sequenced frame.
+
+    Recovery takes `__LS_SEQ` for true: one that nobody has checked, and whose CRC is wrong, would be a torn frame to it, the log's end.
+    """
     joined = b"\x02" + b"\x02".join(properties)
     if b"\0" in joined:
         # No CRC covers the properties: recovery knows a sector that never reached the disk by its zeros.
@@ -215,6 +220,9 @@ def check_properties(properties: list[bytes], *, trusted: bool = False) -> None:
     marks = joined.count(SEQUENCE_NAME)
     if not marks:
         return
+    if not sequenced:
+        number = next(i for i, text in enumerate(properties) if SEQUENCE_NAME in b"\x02" + text)
+        raise MessageIllegal(f"record {number}: property names beginning with __LS_ are lockstep's own, choose another name")
     if marks > 1 or not joined.startswith(SEQUENCE_FIRST):
         raise MessageIllegal("property __LS_SEQ belongs first into the first record of an idempotent frame, other names with __LS_ nowhere")
     # Recovery tells a whole frame from a torn one by this count: a wrong one must not get into the log.

@@ -136,11 +136,20 @@ class Store:
     # -- appending -------------------------------------------------------------------------------
 
     def append_frame(
-        self, topic: str, queue_id: int, frame: bytes | bytearray, count: int, *, born_host: bytes, trusted: bool = False
+        self,
+        topic: str,
+        queue_id: int,
+        frame: bytes | bytearray,
+        count: int,
+        *,
+        born_host: bytes,
+        trusted: bool = False,
+        sequenced: bool = False,
     ) -> Appended:
         """Appends `count` records of one queue, as record.py lays them out with the broker's fields zero.
 
-        `trusted`: the broker made the records itself; names and counters of its own are allowed.
+        `trusted`: the broker made the records itself; names and counters of its own are allowed. `sequenced`: the frame carries the
+        `__LS_SEQ` of an idempotent producer, and the caller has checked it.
         MessageIllegal names the record and the rule that it breaks; ServiceNotAvailable below the disk reserve and while closing. Not
         confirmed when this returns: see `when_confirmed`.
         """
@@ -172,6 +181,7 @@ class Store:
             stamp=STAMP.pack(born_host, store_ms, self.store_host),
             size_max=self._config.record_bytes_max,
             trusted=trusted,
+            sequenced=sequenced,
         )
         if not known:
             self._queues.adopt(queue)

@@ -408,7 +408,7 @@ async def test_idempotent_frames_come_back_through_the_replay() -> None:
     files = CrashFiles()
     store = await open_store(files)
     frame, sequence = sequenced([b"a", b"b"], first=0, previous_crc=0)
-    appended = store.append_frame("orders", 0, frame, 2, born_host=BORN_HOST)
+    appended = store.append_frame("orders", 0, frame, 2, born_host=BORN_HOST, sequenced=True)
     await confirmed(store)
     await store.close()
     recorded = Recorded()

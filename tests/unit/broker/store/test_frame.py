@@ -17,7 +17,14 @@ STAMPED = STAMP.pack(b"\x7f\0\0\1\0\0\x1f\x90", 1_700_000_000_123, b"\x0a\0\0\2\
 
 
 def take(
-    frame: bytes, count: int, tail: bytearray | None = None, *, trusted: bool = False, position: int = 1000, size_max: int = 5000
+    frame: bytes,
+    count: int,
+    tail: bytearray | None = None,
+    *,
+    trusted: bool = False,
+    sequenced: bool = True,
+    position: int = 1000,
+    size_max: int = 5000,
 ) -> bytearray:
     return take_frame(
         bytearray() if tail is None else tail,
@@ -30,6 +37,7 @@ def take(
         stamp=STAMPED,
         size_max=size_max,
         trusted=trusted,
+        sequenced=sequenced,
     )
 
 
@@ -135,6 +143,15 @@ def test_the_sequence_must_count_the_frame() -> None:
     take(frame, 2)
     with pytest.raises(MessageIllegal, match="counts 2 records, the frame has 3"):
         take(frame + good(b"c"), 3)
+
+
+def test_a_frame_that_is_not_sequenced_carries_none_of_our_names() -> None:
+    """Nobody has compared such a stamp with the scope: recovery would take its wrong CRC for a torn frame, and end the log there."""
+    frame, _ = sequenced([b"a", b"b"], first=0, previous_crc=0, queue_id=3)
+    with pytest.raises(MessageIllegal, match="record 0: property names beginning with __LS_ are lockstep's own"):
+        take(frame, 2, sequenced=False)
+    with pytest.raises(MessageIllegal, match="record 1: property names beginning with __LS_"):
+        take(good() + good(properties=b"A\x01b\x02__LS_X\x011"), 2, sequenced=False)
 
 
 def test_a_large_body_is_taken_as_it_is() -> None:

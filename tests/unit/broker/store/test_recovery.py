@@ -203,9 +203,9 @@ async def test_a_half_idempotent_frame_is_cut_whole() -> None:
     files = CrashFiles()
     store = await open_store(files, **NEVER)
     first, sequence = sequenced([b"a", b"b"], first=0, previous_crc=0)
-    store.append_frame("orders", 0, first, 2, born_host=BORN_HOST)
+    store.append_frame("orders", 0, first, 2, born_host=BORN_HOST, sequenced=True)
     second, _ = sequenced([b"c" * 100, b"d" * 100], first=2, previous_crc=sequence.crc)
-    store.append_frame("orders", 0, second, 2, born_host=BORN_HOST)
+    store.append_frame("orders", 0, second, 2, born_host=BORN_HOST, sequenced=True)
     await confirmed(store)
     await kill(store, files)
     files.overwrite(LOG, len(first) + len(second) - SIZE, bytes(SIZE))
@@ -224,7 +224,7 @@ async def test_the_frame_crc_finds_what_no_body_crc_covers(frame: int) -> None:
     store = await open_store(files, **NEVER)
     first, sequence = sequenced([b"a", b"b"], first=0, previous_crc=0)
     second, _ = sequenced([b"c", b"d"], first=2, previous_crc=sequence.crc)
-    starts = [store.append_frame("orders", 0, data, 2, born_host=BORN_HOST).physical_offset for data in (first, second)]
+    starts = [store.append_frame("orders", 0, data, 2, born_host=BORN_HOST, sequenced=True).physical_offset for data in (first, second)]
     await confirmed(store)
     await kill(store, files)
     files.flip(LOG, starts[frame] + len(first) - len(record(b"b")) + 19)
@@ -240,7 +240,7 @@ async def test_a_frame_of_an_unknown_past_is_taken_as_it_is() -> None:
     from lockstep.protocol.sequence import FrameSequence, seal
 
     frame, sequence = seal([record(b"a")], FrameSequence("cd" * 16, 0, 4, 77, 1, True, 0), 12345)
-    store.append_frame("orders", 0, frame, 1, born_host=BORN_HOST)
+    store.append_frame("orders", 0, frame, 1, born_host=BORN_HOST, sequenced=True)
     await confirmed(store)
     await kill(store, files)
     recorded = Recorded()
