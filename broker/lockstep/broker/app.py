@@ -38,7 +38,7 @@ log = get_logger("broker")
 
 LIMITS = EndpointLimits(unsent_bytes_high=UNSENT_BYTES_MAX, unsent_bytes_low=UNSENT_BYTES_MAX // 4)
 LANES = {QUERY_LANE: LaneLimits(concurrency=2, queue_max=256)}
-"""Two threads of the host's four may search the disk; 256 tools asking at once are no tools."""
+"""Two of the host's threads may search the disk; 256 tools asking at once are no tools."""
 
 
 class Broker:

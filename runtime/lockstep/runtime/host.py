@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-THREADS_MAX = 4
-"""Workers of one host: an fsync, a cold read, a retention pass and one to spare. They wait for the disk, so more would only queue there."""
+THREADS_MAX = 10
+"""Workers of one host: as many as may wait for the disk at once in a broker (4 cold reads, 2 queries, the sync of the log, a snapshot,
+retention) and one to spare, so that no sync that sends wait for stands behind a read. Each begins when it is first needed.
+"""
 IDLE_DAEMONS_MAX = 64
 """Daemon threads kept for the next call of a plain listener: starting one costs several times what waking one does."""
 BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"

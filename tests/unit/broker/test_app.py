@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from lockstep.broker.app import Broker
+from lockstep.broker.app import LANES, Broker
 from lockstep.broker.config import BrokerConfig
-from lockstep.broker.processors.pull import UNSENT_BYTES_MAX
+from lockstep.broker.processors.pull import COLD_COUNT_MAX, UNSENT_BYTES_MAX
 from lockstep.broker.registrar import RegistrationRefused
 from lockstep.broker.store import IdentityError, StoreInUse
 from lockstep.nameserver.app import Nameserver
@@ -50,7 +50,7 @@ from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.protocol.record import RecordView, encode_record, split_records
 from lockstep.protocol.sequence import FrameSequence, seal
 from lockstep.runtime.endpoint import Endpoint
-from lockstep.runtime.host import Host
+from lockstep.runtime.host import THREADS_MAX, Host
 from lockstep.runtime.pool import connect
 from support.until import until
 
@@ -333,6 +333,11 @@ async def test_a_start_that_is_given_up_before_its_term_stands_does_not_count_as
 
 async def refuse_term(*_: object) -> None:
     raise ConfigError("given up")
+
+
+def test_no_sync_of_the_log_waits_for_a_thread() -> None:
+    others = COLD_COUNT_MAX + sum(lane.concurrency for lane in LANES.values()) + len(("a snapshot", "retention"))
+    assert others < THREADS_MAX
 
 
 async def test_a_stamp_that_nobody_has_checked_does_not_get_into_the_log(tmp_path: Path) -> None:
