@@ -15,7 +15,7 @@ from lockstep.protocol.bodies import DataVersion, RegisterBody, RegisterReply
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
-from lockstep.protocol.errors import LockstepError, RemoteProtocolError, TransportError
+from lockstep.protocol.errors import LocalProtocolError, LockstepError, RemoteProtocolError, TransportError
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.routes import RegisterBrokerHeader, UnregisterBrokerHeader
 from lockstep.protocol.queue import TopicLayout
@@ -203,10 +203,13 @@ class _Nameserver:
         self.wake.clear()
 
     async def _register(self, endpoint: Endpoint) -> None:
-        fields, body = self._registrar.word()
         try:
+            fields, body = self._registrar.word()
             answer = await endpoint.request(RequestCode.REGISTER_BROKER, fields, body, timeout_ms=TIMEOUT_MS)
             self._take(answer)
+        except LocalProtocolError as error:
+            # More layouts than a frame holds: the broker serves on, under what the nameservers knew before.
+            log.error("registration.failed", nameserver=self.address, reason=str(error))
         except (TransportError, RemoteProtocolError) as error:
             # A nameserver that does not answer is dialled anew: the link reconnects within 1 s, and connecting registers.
             log.warning("nameserver.failed", nameserver=self.address, reason=str(error))

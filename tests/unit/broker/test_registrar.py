@@ -96,6 +96,18 @@ async def test_a_broker_registers_with_every_nameserver() -> None:
         assert broker.registrar.standings() == {one.address: Standing.ACCEPTED, other.address: Standing.ACCEPTED}
 
 
+async def test_more_layouts_than_a_frame_holds_end_no_broker(caplog: pytest.LogCaptureFixture) -> None:
+    async with nameserver() as served, running(Broker([served.address], layout("orders"))) as broker:
+        await broker.registrar.accepted()
+        broker.table.adopt(layout("orders", counter=2, broker="b" * (17 << 20)))
+        broker.registrar.changed()
+        await until(lambda: "registration.failed" in caplog.text)
+        broker.table.adopt(layout("orders", counter=3))
+        broker.registrar.changed()
+        await until(lambda: served.table.layouts.get("orders") == layout("orders", counter=3))
+        assert broker.tasks.failure is None
+
+
 async def test_layouts_that_the_broker_lacks_are_adopted_before_it_is_accepted_and_routed() -> None:
     async with nameserver() as served, running(Broker([served.address], layout("orders"))) as first:
         await first.registrar.accepted()
