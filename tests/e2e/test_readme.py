@@ -35,11 +35,15 @@ class Block:
         return [line.removeprefix("$ ") for line in self.text.splitlines() if line.startswith("$ ")]
 
 
+def section() -> str:
+    return (ROOT / "README.md").read_text().split("\n## By hand\n", 1)[1].split("\n## ", 1)[0]
+
+
 def by_hand() -> list[Block]:
-    section = (ROOT / "README.md").read_text().split("\n## By hand\n", 1)[1].split("\n## ", 1)[0]
+    text = section()
     found, end = [], 0
-    for match in re.finditer(r"^```(\w+)\n(.*?)^```$", section, re.MULTILINE | re.DOTALL):
-        found.append(Block(match[1], match[2], section[end : match.start()]))
+    for match in re.finditer(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        found.append(Block(match[1], match[2], text[end : match.start()]))
         end = match.end()
     return found
 
@@ -150,7 +154,7 @@ def test_every_command_of_the_first_page_does_what_it_says(tmp_path: Path, insta
 
 def test_programs_that_the_page_names_have_the_options_that_it_names(tmp_path: Path) -> None:
     use_this_environment(newcomer := Newcomer(tmp_path))
-    end = (ROOT / "README.md").read_text().rsplit("```", 1)[1]
+    end = section().rsplit("```", 1)[1]
     assert "--listen" in newcomer.types(".venv/bin/lockstep nameserver --help")
     (broker,) = re.findall(r"`(lockstep broker [^`]+)`", end)
     effective = newcomer.types(f".venv/bin/{broker.replace('DIR', 'there')} --show-config")
