@@ -17,7 +17,7 @@ BROKERS = ("broker-a", "broker-b")
 
 @pytest.mark.parametrize(
     ("seed", "seconds"),
-    [pytest.param(1, 12, id="short"), *(pytest.param(seed, 60, id=f"seed {seed}", marks=pytest.mark.slow) for seed in range(2, 7))],
+    [pytest.param(1, 12, id="short"), *(pytest.param(seed, 60, id=f"seed {seed}", marks=pytest.mark.slow) for seed in range(2, 5))],
 )
 async def test_whatever_happens_order_holds_and_in_calm_every_queue_goes_on(
     cluster: Cluster, report: Report, seed: int, seconds: float
