@@ -1,0 +1,150 @@
+"""Sync flush, spoken to from outside: what is answered, and what is seen, before the disk has it (store.md: State is log)."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from lockstep.broker.app import Broker
+from lockstep.protocol.bodies import LockBatchBody, LockItem, QueueRef, ReconcileBody, SyncBody, SyncItem
+from lockstep.protocol.codec.msgpack_body import encode_body
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.fields import from_plain
+from lockstep.protocol.headers.offsets import OffsetReply, QueueHeader, UpdateConsumerOffsetHeader, ViewMessageHeader
+from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND, PullHeader
+from lockstep.protocol.headers.routes import CreateTopicHeader
+from lockstep.protocol.headers.send import SendMessageHeader, SendRecordsHeader
+from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.protocol.record import encode_record
+from support.fragile import Machine
+from support.native import Member, Native, Stream, native
+from support.store_kit import LoopThreads
+
+TOPIC = "orders"
+RECORD = encode_record(TOPIC.encode(), 0, b"x", b"", born_ms=1)
+
+
+def plain() -> tuple[RequestCode, object, bytes]:
+    return RequestCode.SEND_RECORDS, SendRecordsHeader(TOPIC, 0, 1), RECORD
+
+
+def keyed(counter: int) -> tuple[RequestCode, object, bytes]:
+    return RequestCode.SEND_RECORDS, SendRecordsHeader(TOPIC, 0, 1, counter, 7), RECORD
+
+
+def wider(counter: int, queues: int) -> tuple[RequestCode, object, bytes]:
+    layout = TopicLayout(TOPIC, LayoutVersion(counter, 7), (LayoutEntry("broker-a", queues, queues, counter),))
+    return RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader(TOPIC), encode_body(layout)
+
+
+@contextmanager
+def slow_disk(broker: Broker) -> Iterator[asyncio.Event]:
+    """The syncs of the log take until the event is set."""
+    threads = broker._host.threads
+    assert isinstance(threads, LoopThreads)
+    threads.held = asyncio.Event()
+    try:
+        yield threads.held
+    finally:
+        threads.held.set()
+
+
+async def handled(client: Native) -> None:
+    """Everything sent before on this connection has been handled: the proof of life is answered at once."""
+    await client.done(RequestCode.SYNC, body=encode_body(SyncBody(())))
+
+
+async def nothing_before_the_disk(broker: Broker, client: Native, *asked: tuple[RequestCode, object, bytes]) -> list[int]:
+    """The codes of the answers, none of which came before the disk had everything."""
+    with slow_disk(broker):
+        answers = [client.ask(*one) for one in asked]
+        await handled(client)
+        await handled(client)
+        assert [answer.done() for answer in answers] == [False] * len(asked)
+    return [(await answer).code for answer in answers]
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return Machine(flush="sync")
+
+
+async def test_sends_and_their_repeats_and_refusals_that_tell_of_state_wait(machine: Machine) -> None:
+    async with machine.serving() as broker, native(broker.address) as client:
+        await client.create(TOPIC, 2)
+        member = Member(client, TOPIC)
+        await member.join()
+        stream = Stream(TOPIC)
+        old = RequestCode.SEND_RECORDS, *stream.frame(b"older")
+        await client.done(*old)
+        last = RequestCode.SEND_RECORDS, *stream.frame(b"a", b"b")
+        gap = Stream(TOPIC)
+        gap.next = 9
+        classic = RequestCode.SEND_MESSAGE, SendMessageHeader("senders", TOPIC, 1), b"classic"
+        codes = await nothing_before_the_disk(
+            broker, client, last, last, old, (RequestCode.SEND_RECORDS, *gap.frame(b"z")), plain(), classic, wider(2, 3), keyed(1)
+        )
+        assert codes == [
+            ResponseCode.SUCCESS,
+            ResponseCode.SUCCESS,
+            ResponseCode.DUPLICATE,
+            ResponseCode.OUT_OF_SEQUENCE,
+            ResponseCode.SUCCESS,
+            ResponseCode.SUCCESS,
+            ResponseCode.SUCCESS,
+            ResponseCode.LAYOUT_STALE,
+        ]
+
+
+async def test_locks_and_commits_wait_and_so_do_those_that_change_nothing(machine: Machine) -> None:
+    async with machine.serving() as broker, native(broker.address) as client:
+        await client.create(TOPIC, 2)
+        member = Member(client, TOPIC)
+        await member.join()
+        grant = await member.lock()
+        await client.done(*plain())
+        renew = RequestCode.LOCK_BATCH_MQ, None, encode_body(ReconcileBody((LockItem("billing", TOPIC, 0, grant.epoch),)))
+        commit = SyncItem("billing", TOPIC, 0, epoch=grant.epoch, offset=1)
+        stale = SyncItem("billing", TOPIC, 0, epoch=1, offset=1)
+        sync = RequestCode.SYNC, None, encode_body(SyncBody((commit, stale)))
+        assert await nothing_before_the_disk(broker, client, sync, sync, renew) == [ResponseCode.SUCCESS] * 3
+
+
+async def test_locks_and_commits_without_a_session_wait_too(machine: Machine) -> None:
+    async with machine.serving() as broker, native(broker.address) as client:
+        await client.create(TOPIC, 2)
+        await client.done(*plain())
+        batch = encode_body(LockBatchBody("c@1#0", "classics", (QueueRef(TOPIC, "broker-a", 0),)))
+        with slow_disk(broker):
+            answers = [
+                client.ask(RequestCode.LOCK_BATCH_MQ, body=batch),
+                client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader("classics", TOPIC, 1, 0)),
+                client.ask(RequestCode.UNLOCK_BATCH_MQ, body=batch),
+            ]
+            await client.done(RequestCode.GET_MAX_OFFSET, QueueHeader(TOPIC, 0))
+            assert not any(answer.done() for answer in answers)
+        assert [(await answer).code for answer in answers] == [ResponseCode.SUCCESS] * 3
+
+
+async def test_readers_see_nothing_that_the_disk_has_not(machine: Machine) -> None:
+    async with machine.serving() as broker, native(broker.address) as client, native(broker.address) as reader:
+        await client.create(TOPIC)
+        held = reader.ask(
+            RequestCode.PULL_MESSAGE,
+            PullHeader("g", TOPIC, 0, 0, sys_flag=SUBSCRIPTION | SUSPEND, suspend_timeout_millis=15_000, max_msg_bytes=1_000),
+        )
+        await reader.done(RequestCode.GET_MAX_OFFSET, QueueHeader(TOPIC, 0))
+        with slow_disk(broker):
+            end = broker._store._log.end  # type: ignore[union-attr]
+            sent = client.ask(*plain())
+            for _ in range(3):
+                answer = await client.done(RequestCode.GET_MAX_OFFSET, QueueHeader(TOPIC, 0))
+                assert from_plain(OffsetReply, answer.fields).offset == 0
+            fresh = await reader.ask(RequestCode.PULL_MESSAGE, PullHeader("g", TOPIC, 0, 0, sys_flag=SUBSCRIPTION))
+            assert fresh.code == ResponseCode.PULL_NOT_FOUND
+            assert (await reader.ask(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(end))).code == ResponseCode.SYSTEM_ERROR
+            assert not held.done()
+            assert not sent.done()
+        assert (await sent).code == (await held).code == ResponseCode.SUCCESS
+        await reader.done(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(end))
