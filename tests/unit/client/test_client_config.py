@@ -3,8 +3,8 @@
 import pytest
 
 from lockstep.client.config import nameserver_addresses
-from lockstep.client.producer.config import ProducerConfig
-from lockstep.protocol.errors import ConfigError
+from lockstep.client.producer.config import ProducerConfig, check_terms
+from lockstep.protocol.errors import ConfigError, LocalProtocolError
 
 
 def test_nameservers_come_as_one_text_or_as_a_list() -> None:
@@ -27,3 +27,16 @@ def test_limits_must_be_positive_and_fit_a_frame() -> None:
     with pytest.raises(ConfigError, match="batch_count_max"):
         ProducerConfig(batch_count_max=0x1000000)
     assert ProducerConfig().keyed_send_timeout_ms == 30_000
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1, 0.5, True, "3"])
+def test_a_send_has_at_least_a_millisecond(timeout_ms: object) -> None:
+    with pytest.raises(LocalProtocolError, match=r"timeout_ms is .*at least 1"):
+        check_terms(timeout_ms, "stored")  # type: ignore[arg-type]
+
+
+def test_a_misspelt_durability_is_refused() -> None:
+    with pytest.raises(LocalProtocolError, match=r"require is 'durably'"):
+        check_terms(None, "durably")
+    check_terms(1, "durable")
+    check_terms(None, "stored")

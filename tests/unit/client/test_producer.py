@@ -194,6 +194,7 @@ async def test_one_way_sends_carry_no_sequence_and_are_not_answered() -> None:
 async def test_sends_without_start_after_close_or_twice_started_are_told_so() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster:
         producer = Producer("orders", nameserver=cluster.address)
+        assert repr(Producer("p")) == "<Producer p new>"
         with pytest.raises(StateError, match="not started"):
             await producer.send(message())
         async with producer:

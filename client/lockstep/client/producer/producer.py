@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from lockstep.client.errors import NotDurable, PrecedingSendFailed
 from lockstep.client.instance import Instance, ProducerHooks
 from lockstep.client.producer.batch import Batch, Division, Placed, Share, held_bytes_of
-from lockstep.client.producer.config import ProducerConfig
+from lockstep.client.producer.config import ProducerConfig, Require, check_terms
 from lockstep.client.producer.gate import Gate
 from lockstep.client.producer.parcel import Parcel
 from lockstep.client.producer.queue_sender import QueueSender
@@ -27,8 +27,6 @@ DEFAULT_NAMESERVER = "127.0.0.1:9876"
 
 ROUTE_PAUSE_MS = 100
 """Between two questions to nameservers that have heard of no broker yet."""
-
-Require = Literal["stored", "durable"]
 
 
 class Producer:
@@ -102,6 +100,9 @@ class Producer:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    def __repr__(self) -> str:
+        return f"<Producer {self.group} {'closed' if self._closed else 'new' if self._shared is None else 'running'}>"
+
     @property
     def possible_duplicates(self) -> int:
         """Unkeyed messages that went to another broker while the first one may have stored them."""
@@ -139,6 +140,8 @@ class Producer:
 
         Cancelling withdraws the message if it is not written yet; later its outcome is unknown.
         """
+        if timeout_ms is not None or require != "stored":
+            check_terms(timeout_ms, require)
         topic = self._topics.get(message.topic)
         if topic is None:
             topic = await self._open(message.topic)
@@ -189,6 +192,7 @@ class Producer:
         Without a key the messages of one topic go to one queue, the next in turn. `sharding_keys` gives each message its own key.
         Otherwise as `send`. Where any message fails BatchSendError holds what became of each.
         """
+        check_terms(timeout_ms, require)
         if not messages:
             return []
         division = Division(messages, sharding_key, sharding_keys, selector, arg, queue)
