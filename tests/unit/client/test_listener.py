@@ -7,7 +7,17 @@ from collections.abc import Sequence
 import pytest
 
 from lockstep.client.consumer.config import Backoff, ConsumerConfig, OrderedRetry, clamp_suspend_ms
-from lockstep.client.consumer.listener import STEPS, ConsumeOrderlyStatus, Fence, OrderlyContext, Step, is_async, listener_name, read_result
+from lockstep.client.consumer.listener import (
+    STEPS,
+    ConsumeOrderlyStatus,
+    Fence,
+    OrderlyContext,
+    Step,
+    check_listener,
+    is_async,
+    listener_name,
+    read_result,
+)
 from lockstep.protocol.bodies import MessageModel, StartPoint
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.message import MessageExt
@@ -41,6 +51,17 @@ def test_auto_and_manual_commit_follow_rocketmqs_table(auto_commit: bool, status
 
 def test_the_table_is_complete() -> None:
     assert len(STEPS) == 2 * len(S)
+
+
+@pytest.mark.parametrize("wrong", [42, lambda: None, lambda messages: None, lambda messages, context, more: None])
+def test_what_cant_be_called_with_messages_and_context_is_no_listener(wrong: object) -> None:
+    with pytest.raises(ConfigError, match=r"a function of \(messages, context\)"):
+        check_listener(wrong)
+
+
+@pytest.mark.parametrize("fine", [lambda m, c: None, lambda *both: None, lambda m, c, more=1: None, functools.partial(max, 1), divmod])
+def test_anything_that_takes_two_positions_may_be_a_listener(fine: object) -> None:
+    check_listener(fine)
 
 
 @pytest.mark.parametrize("wrong", [None, "SUCCESS", 0, True, object()])
@@ -142,10 +163,13 @@ def test_a_limit_tells_when_it_is_met() -> None:
         {"consume_from_where": StartPoint.TIMESTAMP},
         {"message_model": MessageModel.BROADCASTING},
         {"allocate": "by_moon"},
+        {"consume_from_where": "FIRST_OFFSET"},
+        {"message_model": "BROADCASTING"},
+        {"retry": 5},
     ],
 )
 def test_settings_out_of_range_are_refused_by_name(wrong: dict[str, object]) -> None:
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
         ConsumerConfig(**wrong)  # type: ignore[arg-type]
 
 

@@ -307,6 +307,8 @@ async def test_a_pause_stops_pulls_and_batches_and_neither_locks_nor_rebalance()
 async def test_a_second_start_a_missing_listener_and_a_missing_subscription_are_refused() -> None:
     async with scripted_cluster() as cluster:
         consumer = PushConsumer(G, nameserver=cluster.nameserver, host=cluster.host)
+        with pytest.raises(StateError, match="start it"):
+            await PushConsumer("g").wait_closed()
         with pytest.raises(StateError, match="no listener"):
             await consumer.start()
         consumer.orderly(Handled())

@@ -140,7 +140,12 @@ class ConsumerConfig:
             if low is not None and high is not None and not (type(value) is int and low <= value <= high):
                 raise ConfigError(f"{f.name} {value!r}: expected an integer in {low:,} … {high:,}")
         if self.message_model is not MessageModel.CLUSTERING:
-            raise ConfigError(f"message_model {self.message_model.value}: only CLUSTERING is built yet")
+            raise ConfigError(f"message_model {self.message_model!r}: expected MessageModel.CLUSTERING, the only one that is built yet")
+        if not isinstance(self.consume_from_where, StartPoint):
+            names = ", ".join(point.name for point in StartPoint)
+            raise ConfigError(f"consume_from_where {self.consume_from_where!r}: expected a ConsumeFromWhere: {names}")
+        if not isinstance(self.retry, OrderedRetry):
+            raise ConfigError(f"retry {self.retry!r}: expected OrderedRetry(max_attempts=…)")
         if self.allocate not in STRATEGIES:
             raise ConfigError(f"allocate {self.allocate!r}: expected one of {', '.join(STRATEGIES)}")
         if self.commit not in ("interval", "each"):

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.queue import MessageQueue
 
@@ -147,7 +148,19 @@ def is_async(listener: Listener) -> bool:
     return inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(getattr(listener, "__call__", None))  # noqa: B004
 
 
-def listener_name(listener: Listener) -> str:
+def check_listener(listener: object) -> None:
+    """ConfigError for what can't be called with (messages, context): it would fail on every message, for ever."""
+    if not callable(listener):
+        raise ConfigError(f"listener {listener!r:.100}: expected a function of (messages, context)")
+    try:
+        inspect.signature(listener).bind(None, None)
+    except TypeError as error:
+        raise ConfigError(f"listener {listener_name(listener)}: expected a function of (messages, context): {error}") from None
+    except ValueError:
+        pass  # built-in callables tell no signature
+
+
+def listener_name(listener: Callable[..., object]) -> str:
     """How logs call it: module and qualified name."""
     named = listener if hasattr(listener, "__qualname__") else type(listener)
     return f"{named.__module__}.{named.__qualname__}"

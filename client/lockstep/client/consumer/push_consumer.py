@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary, ref
 from lockstep.client.consumer.config import ConsumerConfig, ConsumerOptions
 from lockstep.client.consumer.events import ConsumerEvent
 from lockstep.client.consumer.health import BrokerHealth, ConsumerHealth, ConsumerState, QueueHealth
-from lockstep.client.consumer.listener import Listener, is_async, listener_name
+from lockstep.client.consumer.listener import Listener, check_listener, is_async, listener_name
 from lockstep.client.consumer.loop_watch import LoopWatch
 from lockstep.client.consumer.membership import Membership, check_features
 from lockstep.client.consumer.sessions import Sessions
@@ -102,9 +102,13 @@ class PushConsumer:
         return self
 
     def orderly(self, listener: ListenerT) -> ListenerT:
-        """Decorator: `async def` listeners are awaited on the loop, plain functions run in daemon threads."""
+        """Decorator: `async def` listeners are awaited on the loop, plain functions run in daemon threads.
+
+        ConfigError for what can't be called with (messages, context).
+        """
         if self._listener is not None:
             raise StateError(f"{self.group} has a listener already: {listener_name(self._listener)}")
+        check_listener(listener)
         self._listener = listener
         return listener
 
@@ -311,7 +315,12 @@ class PushConsumer:
             self._stop_soon()
 
     async def wait_closed(self) -> None:
-        """Returns when the consumer has stopped; raises what killed it (SubscriptionConflict of a running member, an internal error)."""
+        """Returns when the consumer has stopped; raises what killed it (SubscriptionConflict of a running member, an internal error).
+
+        StateError before the start: nothing would ever end it.
+        """
+        if self.state is ConsumerState.NEW:
+            raise StateError(f"{self.group} is new: start it (`async with`, or await start()) before waiting for its end")
         await self._ended.wait()
         if self._failure is not None:
             raise self._failure
