@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from lockstep.client.config import nameserver_addresses
+from lockstep.client.nameservers import not_a_nameserver
 from lockstep.protocol.bodies import (
     BrokerAddress,
     ClusterInfo,
@@ -85,6 +86,8 @@ class AdminClient:
                 continue
             if answer.code == ResponseCode.SUCCESS:
                 return answer
+            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise not_a_nameserver(address, code)
             refusal = broker_error(answer.code, answer.remark)
             if not isinstance(refusal, RouteNotReady):
                 raise refusal

@@ -7,12 +7,18 @@ from lockstep.protocol.bodies import ClusterInfo, TopicRoute
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
-from lockstep.protocol.errors import RouteNotReady, TransportError, broker_error
+from lockstep.protocol.errors import BrokerError, RouteNotReady, TransportError, broker_error
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.offsets import TopicHeader
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
 from lockstep.runtime.pool import connect
+
+
+def not_a_nameserver(address: str, code: int) -> BrokerError:
+    """For an answer of REQUEST_CODE_NOT_SUPPORTED: every nameserver knows what is asked of it."""
+    what = f"{address} does not know {RequestCode(code).name}: is it a nameserver's address, and not a broker's?"
+    return broker_error(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, what)
 
 
 class Nameservers:
@@ -63,6 +69,8 @@ class Nameservers:
             else:
                 if response.code == ResponseCode.SUCCESS:
                     return response
+                if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                    raise not_a_nameserver(self._address(), code)
                 if response.code != ResponseCode.ROUTE_NOT_READY:
                     raise broker_error(response.code, response.remark)
                 last = RouteNotReady(f"nameserver {self._address()} knows no broker yet: none has registered since it started")

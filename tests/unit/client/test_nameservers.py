@@ -1,0 +1,24 @@
+"""Asking nameservers, and who is none."""
+
+import pytest
+
+from lockstep.client.nameservers import Nameservers
+from lockstep.protocol.codes import ResponseCode
+from lockstep.protocol.command import Command
+from lockstep.protocol.errors import RequestCodeNotSupported
+from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.host import Host
+from support.peers import serving
+
+
+def know_nothing(command: Command, endpoint: Endpoint) -> None:
+    endpoint.send(command.reply(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark="not supported here"))
+
+
+async def test_a_brokers_address_in_place_of_a_nameservers_is_named() -> None:
+    async with serving(know_nothing) as broker:
+        address = broker.addresses["internal"]
+        nameservers = Nameservers(Host.real(), (address,), timeout_ms=5_000)
+        with pytest.raises(RequestCodeNotSupported, match=rf"{address} does not know GET_ROUTEINFO_BY_TOPIC: is it a nameserver's address"):
+            await nameservers.route("orders")
+        await nameservers.close()
