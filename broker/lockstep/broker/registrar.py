@@ -126,6 +126,7 @@ class Registrar:
         Waits for as long as none can be reached: a broker without a nameserver serves nobody.
         """
         settle_at: float | None = None
+        told = False
         loop = asyncio.get_running_loop()
         while True:
             self._moved.clear()
@@ -133,6 +134,10 @@ class Registrar:
             standings = set(self.standings().values())
             if not self._peers or {Standing.ACCEPTED} <= standings <= {Standing.ACCEPTED, Standing.UNREACHABLE}:
                 return
+            if standings == {Standing.UNREACHABLE} and not told:
+                told = True
+                then = "the data port opens when one of them has accepted this broker"
+                log.warning("registration.awaited", nameservers=list(self.standings()), then=then)
             if settle_at is None and Standing.ACCEPTED in standings:
                 settle_at = loop.time() + SETTLE_MS / 1000
             try:
@@ -242,6 +247,11 @@ class _Nameserver:
         self.standing, self.remark = standing, remark
         if changed and standing is Standing.REFUSED:
             log.error("registration.refused", nameserver=self.address, reason=remark)
+        elif changed and standing is Standing.UNREACHABLE:
+            reason = str(self.link.last_error or "not answering")
+            log.warning(
+                "registration.changed", nameserver=self.address, standing=standing.value, reason=reason, then="dialled again every second"
+            )
         elif changed:
             log.info("registration.changed", nameserver=self.address, standing=standing.value)
         if changed:

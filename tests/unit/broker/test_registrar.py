@@ -205,14 +205,18 @@ async def test_a_nameserver_that_is_down_keeps_nobody_from_serving() -> None:
         await standing(broker, down, Standing.UNREACHABLE)
 
 
-async def test_a_broker_waits_for_its_first_nameserver() -> None:
+async def test_a_broker_waits_for_its_first_nameserver_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
     address = await unused_address()
     async with running(Broker([address])) as broker:
         await standing(broker, address, Standing.UNREACHABLE)
         accepted = broker.tasks.spawn(broker.registrar.accepted(), "accepted")
+        await until(lambda: "registration.awaited" in caplog.text)
         async with nameserver(int(address.rpartition(":")[2])):
             await accepted
             assert broker.registrar.standings() == {address: Standing.ACCEPTED}
+    warned = [record.getMessage() for record in caplog.records if record.name == "lockstep.broker" and record.levelname == "WARNING"]
+    assert [text.split()[0] for text in warned] == ["registration.changed", "registration.awaited"]
+    assert "connection refused" in warned[0]
 
 
 async def test_without_any_nameserver_a_broker_stands_alone() -> None:
