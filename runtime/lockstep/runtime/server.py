@@ -1,6 +1,7 @@
 """Listens by name and keeps what dialled in. RocketMQ: NettyRemotingServer."""
 
 import asyncio
+import errno
 from collections.abc import Callable, Mapping
 
 from lockstep.protocol.errors import ConfigError
@@ -53,7 +54,8 @@ class Server:
                 server = await loop.create_server(self._factory(name), host, port, backlog=BACKLOG, start_serving=False)
             except OSError as error:
                 self.stop_accepting()
-                raise ConfigError(f"listener {name!r} can't listen on {host}:{port}: {os_reason(error)}") from error
+                step = ": stop what listens there, or choose another port (0: any free one)" if error.errno == errno.EADDRINUSE else ""
+                raise ConfigError(f"listener {name!r} can't listen on {host}:{port}: {os_reason(error)}{step}") from error
             self._servers.append(server)
             self.addresses[name] = format_address(server.sockets[0].getsockname()) if server.sockets else f"{host}:{port}"
 

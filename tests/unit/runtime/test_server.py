@@ -49,7 +49,10 @@ async def test_a_port_that_is_taken_is_named_with_its_listener_and_gives_back_th
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         server = Server(Host.real(), {"internal": ("127.0.0.1", 0), "external": ("127.0.0.1", port)}, name_listener)
-        with pytest.raises(ConfigError, match=rf"listener 'external' can't listen on 127\.0\.0\.1:{port}: address already in use"):
+        words = (
+            rf"listener 'external' can't listen on 127\.0\.0\.1:{port}: address already in use: stop what listens there, or choose another"
+        )
+        with pytest.raises(ConfigError, match=words):
             await server.start()
         with pytest.raises(TransportError):
             await connect(Host.real(), server.addresses["internal"])
