@@ -3,6 +3,8 @@
 import sys
 from collections.abc import Sequence
 
+EXIT_INTERRUPTED = 130
+
 SERVERS = ("broker", "nameserver")
 """Commands that are programs of their own: their arguments are theirs, --help too."""
 
@@ -10,11 +12,14 @@ SERVERS = ("broker", "nameserver")
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command and exit. The servers start without loading what only tables and help pages need."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if arguments and arguments[0] in SERVERS:
-        sys.exit(serve(arguments[0], arguments[1:]))
-    from lockstep.admin.app import app
+    try:
+        if arguments and arguments[0] in SERVERS:
+            sys.exit(serve(arguments[0], arguments[1:]))
+        from lockstep.admin.app import app
 
-    app(arguments, prog_name="lockstep")
+        app(arguments, prog_name="lockstep")
+    except KeyboardInterrupt:  # while loading: a running command or server takes the signal itself
+        sys.exit(EXIT_INTERRUPTED)
 
 
 def serve(name: str, argv: Sequence[str]) -> int:

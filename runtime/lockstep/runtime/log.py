@@ -67,8 +67,11 @@ class _Lines(logging.Formatter):
         return cast(str, self._render(None, record.levelname.lower(), line))
 
 
-def configure(level: str = "info", *, stream: TextIO | None = None) -> None:
-    """Sets the process's logging up: once, by a program. `level` is one of LEVELS; `stream` is stdout by default."""
+def configure(level: str = "info", *, stream: TextIO | None = None, announcing: bool = True) -> None:
+    """Sets the process's logging up: once, by a program. `level` is one of LEVELS; `stream` is stdout by default.
+
+    `announcing` False: nobody waits for announcements, the level holds for them too.
+    """
     out = sys.stdout if stream is None else stream
     terminal = out.isatty()
     handler = logging.StreamHandler(out)
@@ -79,9 +82,9 @@ def configure(level: str = "info", *, stream: TextIO | None = None) -> None:
     root.addHandler(handler)
     root.setLevel(level.upper())
     root.propagate = False
-    logging.getLogger(_ANNOUNCER).setLevel(logging.INFO)
+    logging.getLogger(_ANNOUNCER).setLevel(logging.INFO if announcing else logging.NOTSET)
 
 
 def announce(event: str, **facts: object) -> None:
-    """An event that others wait for (`broker.started`): written whatever the level is."""
+    """An event that others wait for (`broker.started`): written whatever the level is, unless `configure` was told otherwise."""
     get_logger(_ANNOUNCER).info(event, **facts)

@@ -104,7 +104,15 @@ def test_without_a_nameserver_every_command_fails_with_one_line(capsys: pytest.C
 
 
 @pytest.mark.parametrize(
-    "arguments", [("topic", "create"), ("nothing",), ("topic", "create", "t", "--queues", "0"), ("message",), ("tail", "t", "--count", "0")]
+    "arguments",
+    [
+        ("topic", "create"),
+        ("nothing",),
+        ("topic", "create", "t", "--queues", "0"),
+        ("message",),
+        ("tail", "t", "--count", "0"),
+        ("bench", "--flush", "maybe"),
+    ],
 )
 def test_bad_usage_is_exit_2(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]) -> None:
     assert Run(capsys, *arguments).code == 2
@@ -112,6 +120,24 @@ def test_bad_usage_is_exit_2(capsys: pytest.CaptureFixture[str], arguments: tupl
 
 def test_an_address_that_is_none_is_said_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert_failed(Run(capsys, "cluster", "--nameserver", "nowhere"), "nowhere", "HOST:PORT")
+
+
+def test_a_brokers_address_in_place_of_a_nameservers_is_said_so(cluster: FakeCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    address = cluster.brokers["broker-a"].address
+    assert_failed(Run(capsys, "topic", "list", "--nameserver", address), address, "is it a nameserver's address")
+
+
+@pytest.mark.parametrize("arguments", [("topic", "list"), ("broker",)])
+def test_ctrl_c_while_a_command_still_loads_leaves_no_traceback(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lockstep.admin.app.app", interrupted)
+    monkeypatch.setattr(cli, "serve", interrupted)
+    run = Run(capsys, *arguments)
+    assert (run.code, run.out, run.err) == (130, "", "")
 
 
 def test_topic_list_shows_queues_and_brokers(lockstep: Any) -> None:

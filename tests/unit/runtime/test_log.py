@@ -48,6 +48,16 @@ def test_what_is_below_the_level_is_not_written_but_an_announcement_always_is() 
     assert (line["event"], line["address"], line["name"]) == ("broker.started", "127.0.0.1:1", "broker-a")
 
 
+def test_where_nobody_waits_for_announcements_the_level_holds_for_them_too() -> None:
+    stream = io.StringIO()
+    log.configure("warning", stream=stream, announcing=False)
+    log.announce("up.started")
+    assert lines(stream) == []
+    log.configure("info", stream=stream, announcing=False)
+    log.announce("up.started")
+    assert [line["event"] for line in lines(stream)] == ["up.started"]
+
+
 @pytest.mark.parametrize("key", ["name", "args", "message", "module", "level", "created"])
 def test_a_fact_may_have_any_name(key: str) -> None:
     stream = io.StringIO()

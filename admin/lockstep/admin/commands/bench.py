@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from lockstep.admin.bench.figures import Figure
 from lockstep.admin.bench.run import Bench, Plan, cluster, workplace
-from lockstep.admin.options import run
+from lockstep.admin.options import complain, run
 from lockstep.admin.render import print_json, print_table
 
 
@@ -35,6 +35,9 @@ def bench_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Measure one producer and one consumer process: rates of sending and ordered consumption, latencies."""
+    if flush not in ("async", "sync"):
+        complain(f"--flush {flush}: expected async or sync")
+        raise typer.Exit(2)
     run(_bench(lambda: Plan(count, size, window, rate, queues, ordered), nameserver, flush, as_json))
 
 

@@ -1,5 +1,6 @@
 """lockstep up: a nameserver and brokers in one process, for a laptop."""
 
+import sys
 from typing import Annotated
 
 import typer
@@ -28,5 +29,6 @@ def up_command(
     if log_level not in log.LEVELS:
         complain(f"--log-level {log_level}: expected one of {', '.join(log.LEVELS)}")
         raise typer.Exit(2)
-    log.configure(log_level)
+    # On a terminal the words for people say it all; a program that reads stdout waits for the events.
+    log.configure(log_level, announcing=not sys.stdout.isatty())
     raise typer.Exit(Daemon("lockstep up").run(Laptop(Host.real(), store=store, port=port, broker_count=brokers)))
