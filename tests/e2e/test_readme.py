@@ -150,6 +150,7 @@ def test_every_command_of_the_first_page_does_what_it_says(tmp_path: Path, insta
         assert (status, offset) == ("SEND_OK", "2")
         assert queue.startswith("orders@broker-a:"), "the key's queue, behind the other two"
     assert laptop.returncode == 0, "Ctrl-C stops them"
+    assert billing.returncode == 0, "Ctrl-C ends it without a traceback"
 
 
 def test_programs_that_the_page_names_have_the_options_that_it_names(tmp_path: Path) -> None:
