@@ -104,6 +104,22 @@ async def test_past_proven_and_grace_no_batch_starts_cancelled_is_set_and_what_w
             assert not [header for header in a.bodies(RequestCode.PULL_MESSAGE)[pulls:] if header.queue_id == 1 and header.queue_offset < 2]
 
 
+async def test_what_is_proven_is_when_the_question_left_not_when_the_answer_came() -> None:
+    async with scripted_cluster() as cluster, consuming(cluster, Handled()) as consumer:
+        a = cluster["a"]
+        await advance(1.5)
+        a.mute.add(EMPTY_SYNC)
+        asked = len(a.bodies(SYNC))
+        while len(a.bodies(SYNC)) == asked:
+            await advance(0.01)
+        await advance(0.6)
+        a.answer_kept()
+        await settle()
+        (broker,) = consumer.health().brokers
+        assert broker.proven_ago_ms is not None
+        assert 600 <= broker.proven_ago_ms < 700
+
+
 async def test_whoever_waits_for_cancelled_is_woken_when_proof_lapses() -> None:
     async with scripted_cluster() as cluster:
         a = cluster["a"]
