@@ -384,6 +384,30 @@ class HeldReads:
         return await self._read(topic, queue_id, *args, **limits)
 
 
+async def test_those_that_catch_up_at_once_are_served_in_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pull, "TURN_BYTES_MAX", 250)
+    broker = Broker()
+    broker.store.append("t", 0, [b"x" * 100])
+    for opaque in range(1, 11):
+        broker.pull(0, opaque=opaque)
+    served = []
+    for _ in range(6):
+        served.append(len(broker.endpoint.sent))
+        await asyncio.sleep(0)
+    assert served == [0, 3, 6, 9, 10, 10]
+    assert [answer.opaque for answer in broker.endpoint.take()] == list(range(1, 11))
+
+
+async def test_a_stop_answers_everybody_whatever_a_turns_share_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pull, "TURN_BYTES_MAX", 250)
+    broker = Broker()
+    broker.store.append("t", 0, [b"x" * 100])
+    for opaque in range(1, 11):
+        broker.pull(0, opaque=opaque)
+    broker.pulls.stop()
+    assert len(broker.endpoint.take()) == 10
+
+
 async def test_cold_reads_go_round_the_connections() -> None:
     """One that asks for everything at once delays the others by one read, not by all of its."""
     broker = Broker()

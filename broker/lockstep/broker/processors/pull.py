@@ -60,6 +60,8 @@ COLD_PER_CONNECTION_MAX = HELD_PER_CONNECTION_MAX
 """Pulls of one connection that wait for a cold read; one more is answered SYSTEM_BUSY."""
 COLD_RETRY_MS = 200
 
+TURN_BYTES_MAX = 8 << 20
+"""Read and answered in one loop turn, some milliseconds' work; what is left has the next turn, behind what has come meanwhile."""
 EXPRESSION_LENGTH_MAX = 8_192
 """Characters of a tag expression: some hundred tags. 1,024 parsed ones are remembered."""
 
@@ -106,6 +108,8 @@ class PullProcessor:
         self._cold: OrderedDict[Endpoint, deque[Pull]] = OrderedDict()
         """Pulls that wait for the disk: one connection after the other has its turn."""
         self._cold_count = 0
+        self._turn_bytes = 0
+        """Answered so far by this turn's share."""
         self._stopping = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
@@ -150,7 +154,8 @@ class PullProcessor:
         if self._timer is not None:
             self._timer.cancel()
         self._found += [held.item for held in self._holds.everyone()]
-        self._serve_found()
+        while self._found:
+            self._serve_found()
 
     def _expire(self) -> None:
         self._timer = None
@@ -180,8 +185,13 @@ class PullProcessor:
         self._found += pulls
 
     def _serve_found(self) -> None:
+        """One share of them a turn: heartbeats and commits are not kept waiting by a thousand groups that catch up at once."""
         found, self._found = self._found, []
-        for pull in found:
+        self._turn_bytes = 0
+        for number, pull in enumerate(found):
+            if self._turn_bytes >= TURN_BYTES_MAX:
+                self._serve_soon(found[number:])
+                return
             if self._takes(pull.request.endpoint):
                 self._serve(pull)
             else:
@@ -295,6 +305,7 @@ class PullProcessor:
             answer = PullReply(result.next_offset, result.min_offset, result.max_offset, 0, *pull.gap)
         command = request.reply(answer, code=code, remark=None if code == ResponseCode.SUCCESS else result.status.value)
         if result.parts:
+            self._turn_bytes += sum(map(len, result.parts))
             request.endpoint.send_parts(command, result.parts)
         else:
             request.endpoint.send(command)
