@@ -450,10 +450,11 @@ class Instance:
             await self.heartbeat_now()
 
     async def _keepalive_loop(self) -> None:
-        """Without a consumer (whose SYNCs prove life) an empty SYNC every 5 s keeps the session and finds a dead connection."""
+        """Until a consumer has joined, whose SYNCs prove life, an empty SYNC every 5 s keeps the session and finds a dead connection."""
         while True:
             await asyncio.sleep(self.config.keepalive_interval_ms / 1000)
-            for link in self.links() if not self._consumers else ():
+            proven = any(consumer.everywhere for consumer in self._consumers.values())
+            for link in () if proven else self.links():
                 if link.up:
                     answer = link.request(RequestCode.SYNC, body=SyncBody(), timeout_ms=link.grace_ms)
                     answer.add_done_callback(partial(_judge_life, link, link.endpoint))

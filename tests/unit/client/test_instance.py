@@ -256,6 +256,18 @@ async def test_a_connection_whose_empty_sync_stays_unanswered_is_made_again(monk
         await until(lambda: link.connection >= 2 and link.up)
 
 
+async def test_until_a_consumer_has_joined_the_instance_proves_life_itself() -> None:
+    async with (
+        fake_cluster("a", topics={"t": 1}) as cluster,
+        instance_of(cluster, config=InstanceConfig(keepalive_interval_ms=10)) as instance,
+    ):
+        instance.register_consumer("billing", billing, Ears().hooks())
+        await linked(instance)
+        journal = cluster.brokers["a"].journal
+        assert journal is not None
+        await until(lambda: "a SYNC" in journal)
+
+
 # -------------------------------------------------------------------------------------------------------------------- membership
 
 
