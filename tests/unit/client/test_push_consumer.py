@@ -150,6 +150,49 @@ async def test_a_failed_call_is_repeated_with_one_attempt_more_which_is_stored(w
             assert [context.attempt for _, _, context in handled.calls] == [0, 1, 2, 0]
 
 
+@pytest.mark.parametrize("in_thread", [False, True], ids=["async", "plain"])
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+async def test_a_listener_that_exits_ends_the_consumer_without_waiting_for_the_stop_timeout(
+    kind: type[BaseException], in_thread: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with scripted_cluster() as cluster:
+        a, calls = cluster["a"], 0
+
+        def plain(messages: Sequence[MessageExt], context: OrderlyContext) -> S:
+            nonlocal calls
+            calls += 1
+            raise kind(3)
+
+        async def on_the_loop(messages: Sequence[MessageExt], context: OrderlyContext) -> S:
+            return plain(messages, context)
+
+        a.store("orders", 0, [b"0"])
+        async with consuming(cluster, plain if in_thread else on_the_loop) as consumer:
+            while not calls:
+                await turns(1)
+            await advance(0.1)
+            assert consumer.health().state.value == "failed"
+            with pytest.raises(kind, match="3"):
+                await consumer.wait_closed()
+        assert calls == 1
+        assert SyncItem(G, "orders", 0, 1, None, 0, 1, True) in a.sync_items(), "released, with one attempt more"
+    assert "consumer.failed" in caplog.text
+    assert "call.given_up" not in caplog.text
+
+
+async def test_a_failure_is_told_with_its_traceback_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with scripted_cluster() as cluster:
+        handled = Handled()
+        handled.answers = [ValueError("no"), ValueError("still no"), KeyError("another"), S.SUCCESS, ValueError("the next message")]
+        cluster["a"].store("orders", 0, [b"0", b"1"])
+        async with consuming(cluster, handled, retry=OrderedRetry(backoff=Backoff(10, 1.0))):
+            for _ in range(10):
+                await advance(0.02)
+    told = [record for record in caplog.records if "call.failed" in record.getMessage()]
+    assert [record.exc_info is not None for record in told] == [True, False, True, True]
+    assert "still no" in told[1].getMessage()
+
+
 async def test_attempts_are_restored_from_the_grant() -> None:
     async with scripted_cluster() as cluster:
         a, handled = cluster["a"], Handled()

@@ -13,7 +13,10 @@ from lockstep.protocol.queue import MessageQueue
 
 
 class ConsumeOrderlyStatus(Enum):
-    """What an orderly listener returns. None, any other value or an exception counts as SUSPEND_CURRENT_QUEUE_A_MOMENT."""
+    """What an orderly listener returns. None, any other value or an exception counts as SUSPEND_CURRENT_QUEUE_A_MOMENT.
+
+    SystemExit and KeyboardInterrupt besides end the consumer: `wait_closed()` raises them.
+    """
 
     SUCCESS = "SUCCESS"
     SUSPEND_CURRENT_QUEUE_A_MOMENT = "SUSPEND_CURRENT_QUEUE_A_MOMENT"

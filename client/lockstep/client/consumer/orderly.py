@@ -61,6 +61,8 @@ async def consume(worker: "QueueWorker", holding: "Holding") -> None:
             pause_ms = 0
         else:
             pause_ms = _process(worker, holding, batch, context, result, error)
+            if error is not None and _ends_the_consumer(error):
+                use.failed(error)
         ended_ms = boot_ms()
         if ended_ms - now_ms >= BLOCKED_MS and watch.beat_ms < now_ms and use.in_loop:
             watch.blocked(ended_ms - now_ms)
@@ -83,6 +85,11 @@ def _lapsed(worker: "QueueWorker") -> Callable[[], bool]:
     return lambda: clock.boot_ms() >= proof.deadline_ms
 
 
+def _ends_the_consumer(error: BaseException) -> bool:
+    """SystemExit, KeyboardInterrupt: whoever raises them means more than this batch."""
+    return not isinstance(error, Exception | asyncio.CancelledError)
+
+
 async def _call(worker: "QueueWorker", batch: list[MessageExt], context: OrderlyContext) -> tuple[object, BaseException | None]:
     """The listener's result, or what it raised."""
     use, task = worker.use, asyncio.current_task()
@@ -96,7 +103,9 @@ async def _call(worker: "QueueWorker", batch: list[MessageExt], context: Orderly
             worker.own.running = False  # the consumer ends: nobody waits for a result
             raise
         return None, error
-    except Exception as error:  # listener: whatever it raises means SUSPEND
+    except GeneratorExit:
+        raise
+    except BaseException as error:  # listener: whatever it raises means SUSPEND; out of this task, SystemExit would tear the loop down
         return None, error
     finally:
         if worker.given_up_call:
@@ -112,7 +121,7 @@ async def _call_in_thread(worker: "QueueWorker", batch: list[MessageExt], contex
     def work() -> None:
         try:
             result: tuple[object, BaseException | None] = (use.listener(batch, context), None)
-        except BaseException as error:  # listener: also SystemExit ends the call only, not the process
+        except BaseException as error:  # listener: judged on the loop, as an async one's
             result = (None, error)
         try:
             loop.call_soon_threadsafe(_give, answer, result)
@@ -178,7 +187,7 @@ def _put_back(
     if wrong is not None:
         why = wrong if isinstance(wrong, str) else f"{type(wrong).__name__}: {wrong}"
         facts = {"queue": str(worker.queue), "offset": offset, "attempts": attempts, "error": why}
-        log.warning("call.failed", listener=use.listener_name, **facts, exc_info=None if isinstance(wrong, str) else wrong)
+        log.warning("call.failed", listener=use.listener_name, **facts, exc_info=_first_time(holding, offset, wrong))
     if retry.tells(attempts):
         log.warning("queue.blocked", group=use.group, queue=str(worker.queue), offset=offset, attempts=attempts, error=why)
         use.tell(QueueBlocked(worker.queue, offset, attempts, why))
@@ -186,6 +195,14 @@ def _put_back(
     if wrong is None or context.suspend_current_queue_time_ms is not None:
         return _suspend_ms(worker, context)
     return retry.backoff.pause_ms(attempts)
+
+
+def _first_time(holding: "Holding", offset: int, wrong: BaseException | str) -> BaseException | None:
+    """The error whose traceback is told: the first of its kind at this offset under this grant, not each attempt's."""
+    if isinstance(wrong, str) or holding.traced == (offset, type(wrong)):
+        return None
+    holding.traced = (offset, type(wrong))
+    return wrong
 
 
 async def _rest(holding: "Holding") -> None:

@@ -315,8 +315,9 @@ class PushConsumer:
             self._stop_soon()
 
     async def wait_closed(self) -> None:
-        """Returns when the consumer has stopped; raises what killed it (SubscriptionConflict of a running member, an internal error).
+        """Returns when the consumer has stopped; raises what killed it.
 
+        That may be the SubscriptionConflict of a running member, a listener's SystemExit or KeyboardInterrupt, an internal error.
         StateError before the start: nothing would ever end it.
         """
         if self.state is ConsumerState.NEW:

@@ -68,6 +68,8 @@ class Holding:
     pull_waits: bool = False
     warned: bool = False
     """Of uncommitted messages that fill the queue's share."""
+    traced: tuple[int, type[BaseException]] | None = None
+    """Offset and kind of the failure whose traceback was logged last."""
     run_wake: asyncio.Event = field(default_factory=asyncio.Event)
     pull_wake: asyncio.Event = field(default_factory=asyncio.Event)
     pull_task: "asyncio.Task[None] | None" = None
