@@ -15,7 +15,12 @@ install_project() {
     local extra="$1" stamp
     stamp="$root/.venv/installed-$extra-$("$python" -c 'import hashlib, sys; print(hashlib.sha256(open(sys.argv[1], "rb").read()).hexdigest()[:16])' "$root/pyproject.toml")"
     [ -e "$stamp" ] && return
-    [ -x "$root/.venv/bin/python" ] || { echo "making $root/.venv …" >&2; "$python" -m venv "$root/.venv"; }
+    # pip comes last: without it an earlier run was cut short.
+    [ -x "$root/.venv/bin/pip" ] || {
+        echo "making $root/.venv …" >&2
+        "$python" -m venv "$root/.venv" ||
+            fail "$python -m venv failed, see above: install the package python3-venv, then run this again."
+    }
     echo "installing lockstep-mq[$extra] and what it needs …" >&2
     "$root/.venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable "$root[$extra]"
     touch "$stamp"

@@ -1,0 +1,79 @@
+"""scripts/ on a machine where something is missing: the package is named, the exit code is 1, and the next run starts afresh."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+ROOT = Path(__file__).resolve().parents[2]
+REAL = sys.executable
+
+OLD = f"""
+case "$*" in --version) echo "Python 3.9.2"; exit 0;; *version_info*) exit 1;; esac
+exec {REAL} "$@"
+"""
+WITHOUT_VENV = f"""
+case "$*" in *"import venv, ensurepip"*|"-m venv"*) exit 1;; esac
+exec {REAL} "$@"
+"""
+VENV_FAILS = f"""
+case "$*" in "-m venv"*) mkdir -p "${{@: -1}}/bin"; touch "${{@: -1}}/bin/python"; exit 1;; esac
+exec {REAL} "$@"
+"""
+"""As Debian's where ensurepip finds no wheels: a folder is left behind that holds no pip."""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """The scripts and what they read, and a folder `bin` for the PATH with what they call."""
+    folder = tmp_path / "checkout"
+    shutil.copytree(ROOT / "scripts", folder / "scripts")
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    (folder / "bin").mkdir()
+    for name in ("bash", "env", "dirname", "mkdir", "touch"):
+        found = shutil.which(name)
+        assert found is not None
+        (folder / "bin" / name).symlink_to(found)
+    return folder
+
+
+def python3(checkout: Path, program: str) -> None:
+    path = checkout / "bin" / "python3"
+    path.write_text(f"#!{checkout}/bin/bash{program}")
+    path.chmod(0o755)
+
+
+def run(checkout: Path, script: str) -> "subprocess.CompletedProcess[str]":
+    environment = {"PATH": str(checkout / "bin"), "HOME": str(checkout)}
+    return subprocess.run(
+        [str(checkout / "scripts" / script)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("script", ["demo", "test", "check", "wheel"])
+@pytest.mark.parametrize(
+    ("program", "named"),
+    [
+        pytest.param(None, "install the package python3 (3.11 or newer)", id="no Python"),
+        pytest.param(OLD, "Python 3.9.2 is too old: lockstep needs Python 3.11 or newer", id="an old Python"),
+        pytest.param(WITHOUT_VENV, "install the package python3-venv", id="no python3-venv"),
+        pytest.param(VENV_FAILS, "install the package python3-venv", id="venv fails"),
+    ],
+)
+def test_what_is_missing_is_named_with_exit_code_1(checkout: Path, script: str, program: str | None, named: str) -> None:
+    if program is not None:
+        python3(checkout, program)
+    for _ in range(2):
+        done = run(checkout, script)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert named in done.stderr
