@@ -9,7 +9,7 @@ from lockstep.broker.store import FlushMode, Identity, StoreConfig
 from lockstep.protocol.bodies import Limits
 from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.frame import BODY_BYTES_MAX, FRAME_BYTES_MAX, HEADER_BYTES_MAX
-from lockstep.protocol.names import check_broker_name
+from lockstep.protocol.names import check_broker_name, check_cluster_name
 from lockstep.runtime.config import INTERNAL, Settings, parse_listen, parse_listeners, require_loopback_or_insecure
 from lockstep.runtime.pool import parse_address
 
@@ -58,7 +58,7 @@ class BrokerConfig(Settings):
     def _check(self) -> "BrokerConfig":
         try:
             check_broker_name(self.name)
-            check_broker_name(self.cluster)
+            check_cluster_name(self.cluster)
             listeners = self.listeners()
             require_loopback_or_insecure(listeners, insecure=self.insecure)
             self.nameservers()

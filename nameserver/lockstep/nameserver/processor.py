@@ -4,16 +4,20 @@ from lockstep.nameserver.route_table import Registration, RouteChange, RouteTabl
 from lockstep.protocol.bodies import ClusterInfo, RegisterBody, RegisterReply, TopicList
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import MSGPACK, Command
-from lockstep.protocol.errors import BrokerNameTaken, RemoteProtocolError, RouteNotReady, TopicNotExist
+from lockstep.protocol.errors import BrokerNameTaken, ConfigError, RemoteProtocolError, RouteNotReady, TopicNotExist
 from lockstep.protocol.headers.offsets import TopicHeader
 from lockstep.protocol.headers.routes import RegisterBrokerHeader, UnregisterBrokerHeader
-from lockstep.protocol.names import check_broker_name, is_system_topic
+from lockstep.protocol.names import check_broker_name, check_cluster_name, is_system_topic
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.dispatch import Request, handles
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.log import get_logger
+from lockstep.runtime.pool import parse_address
 
 log = get_logger("lockstep.nameserver")
+
+LISTENERS_MAX = 16
+"""Of one broker: inside, outside, and some networks between."""
 
 
 class RouteProcessor:
@@ -29,11 +33,7 @@ class RouteProcessor:
     def register(self, request: Request) -> Command:
         header: RegisterBrokerHeader = request.header
         body: RegisterBody = request.body
-        if header.broker_id != 0:
-            raise RemoteProtocolError(
-                f"broker {header.broker_name!r} registers with id {header.broker_id}: only 0 (the owner of its queues) is served"
-            )
-        check_broker_name(header.broker_name)
+        _check_registration(header, body)
         said = Registration(header.broker_name, header.cluster_name, header.store_id, header.term, dict(body.listeners), body.layouts)
         try:
             change = self._table.register(said, self._speaker(request.endpoint), self._clock.monotonic_ms())
@@ -95,6 +95,24 @@ class RouteProcessor:
         del self._speakers[endpoint.id]
         for name in self._table.connection_closed(endpoint.id):
             log.warning("broker.unregistered", name=name, reason=f"connection closed: {reason}")
+
+
+def _check_registration(header: RegisterBrokerHeader, body: RegisterBody) -> None:
+    """What every client and command would be told of the broker. Raises LocalProtocolError and RemoteProtocolError."""
+    check_broker_name(header.broker_name)
+    check_cluster_name(header.cluster_name)
+    what = f"broker {header.broker_name!r} registers"
+    if header.broker_id != 0:
+        raise RemoteProtocolError(f"{what} with id {header.broker_id}: only 0 (the owner of its queues) is served")
+    if len(body.listeners) > LISTENERS_MAX:
+        raise RemoteProtocolError(f"{what} {len(body.listeners)} listeners: at most {LISTENERS_MAX}")
+    for name, address in body.listeners.items():
+        try:
+            _, port = parse_address(address)
+        except ConfigError as error:
+            raise RemoteProtocolError(f"{what} listener {name[:40]!r}: {error}") from None
+        if port == 0:
+            raise RemoteProtocolError(f"{what} listener {name[:40]!r} at {address!r}: nobody can dial port 0")
 
 
 def _log_change(said: Registration, change: RouteChange, peer: str) -> None:

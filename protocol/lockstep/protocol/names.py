@@ -4,7 +4,7 @@ name         length          characters
 topic        1 … 127 bytes   % | a-z A-Z 0-9 _ -
 group        1 … 255 bytes   % | a-z A-Z 0-9 _ -
 client id    1 … 255 bytes   printable ASCII without blanks
-broker name  1 … 127 bytes   a-z A-Z 0-9 . _ -
+broker name  1 … 127 bytes   a-z A-Z 0-9 . _ -   (a cluster's, too)
 """
 
 import re
@@ -70,6 +70,11 @@ def check_client_id(client_id: str) -> None:
 def check_broker_name(name: str) -> None:
     """Raises LocalProtocolError unless `name` may name a broker."""
     _check("broker name", name, _BROKER, BROKER_NAME_BYTES_MAX, "a-z A-Z 0-9 . _ -")
+
+
+def check_cluster_name(name: str) -> None:
+    """Raises LocalProtocolError unless `name` may name a cluster."""
+    _check("cluster name", name, _BROKER, BROKER_NAME_BYTES_MAX, "a-z A-Z 0-9 . _ -")
 
 
 def _check(what: str, name: object, pattern: re.Pattern[str], bytes_max: int, allowed: str) -> None:

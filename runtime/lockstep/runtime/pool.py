@@ -6,6 +6,7 @@ WAITING ──resolve()──▶ DIALLING ──connected──▶ HANDSHAKE ─
 """
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -27,12 +28,15 @@ BACKOFF_MAX_MS = 1_000
 STABLE_MS = 1_000
 """A connection that was up for less does not earn an immediate reconnect: a peer that accepts and closes is not dialled in a tight loop."""
 
+_HOST = re.compile(r"[^\s\x00-\x1f\x7f]{1,255}")
+_PORT = re.compile(r"[0-9]{1,5}")
+
 
 def parse_address(address: str) -> tuple[str, int]:
     """ "host:port" or "[ipv6]:port" in parts. ConfigError for anything else."""
     host, colon, port = address.strip().rpartition(":")
-    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
-        raise ConfigError(f"{address!r} is not an address: expected HOST:PORT")
+    if not colon or not _HOST.fullmatch(host) or not _PORT.fullmatch(port) or int(port) > 65_535:
+        raise ConfigError(f"{address[:80]!r} is not an address: expected HOST:PORT")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     return host, int(port)
@@ -51,6 +55,8 @@ async def connect(
         raise TransportError(f"{address}: no connection within {timeout_ms} ms") from error
     except OSError as error:
         raise TransportError(f"{address}: {os_reason(error)}") from error
+    except UnicodeError as error:  # of the name's IDNA form: an empty label, or one of more than 63 characters
+        raise TransportError(f"{address}: {name} is no host name") from error
     return endpoint
 
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -63,9 +64,11 @@ async def register(
     term: int = 1,
     layouts: tuple[TopicLayout, ...] = (ORDERS,),
     broker_id: int = 0,
+    cluster: str = "DefaultCluster",
+    listeners: dict[str, str] | None = None,
 ) -> Command:
-    listeners = {"internal": f"{name}:10911", "external": "localhost:20911"}
-    header = RegisterBrokerHeader(name, "DefaultCluster", listeners["internal"], store, term, broker_id)
+    listeners = {"internal": f"{name}:10911", "external": "localhost:20911"} | (listeners or {})
+    header = RegisterBrokerHeader(name, cluster, listeners["internal"], store, term, broker_id)
     body = encode_body(RegisterBody(listeners, layouts, DataVersion(0, 0)))
     return await endpoint.request(RequestCode.REGISTER_BROKER, to_plain(header), body, timeout_ms=5_000)
 
@@ -154,13 +157,26 @@ async def test_a_taken_name_is_refused_and_the_connection_stays_open() -> None:
         second.close("done")
 
 
-@pytest.mark.parametrize(("name", "broker_id"), [("bad name", 0), ("broker-a", 1)])
-async def test_a_registration_that_makes_no_sense_is_refused_readably(name: str, broker_id: int) -> None:
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"name": "bad name"}, "broker name 'bad name'"),
+        ({"broker_id": 1}, "'broker-a' registers with id 1"),
+        ({"cluster": "a\x1b[2J"}, "cluster name 'a\\x1b[2J'"),
+        ({"cluster": "c" * 128}, "cluster name max length 127"),
+        ({"listeners": {"internal": "nowhere"}}, "'internal': 'nowhere' is not an address"),
+        ({"listeners": {"external": "host:99999"}}, "'external': 'host:99999' is not an address"),
+        ({"listeners": {"external": "host name:1"}}, "'host name:1' is not an address"),
+        ({"listeners": {"external": "host:0"}}, "nobody can dial port 0"),
+        ({"listeners": {f"l{number}": "host:1" for number in range(15)}}, "17 listeners: at most 16"),
+    ],
+)
+async def test_a_registration_that_makes_no_sense_is_refused_readably(wrong: dict[str, Any], named: str) -> None:
     async with nameserver() as served:
         broker = await connect(HOST, served.address)
-        answer = await register(broker, name, broker_id=broker_id)
+        answer = await register(broker, **wrong)
         assert answer.code == ResponseCode.SYSTEM_ERROR
-        assert name in str(answer.remark)
+        assert named in str(answer.remark)
         assert not served.table.ready
         broker.close("done")
 

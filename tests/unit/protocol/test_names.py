@@ -8,6 +8,7 @@ from lockstep.protocol.names import (
     SYSTEM_TOPICS,
     check_broker_name,
     check_client_id,
+    check_cluster_name,
     check_group,
     check_topic,
     is_sendable_topic,
@@ -20,6 +21,7 @@ CASES = [
     (check_group, "group", 255),
     (check_client_id, "client id", 255),
     (check_broker_name, "broker name", 127),
+    (check_cluster_name, "cluster name", 127),
 ]
 
 
@@ -57,11 +59,12 @@ def test_client_ids_are_ascii_without_blanks() -> None:
             check_client_id(name)
 
 
-def test_broker_names_may_be_host_names() -> None:
-    check_broker_name("broker-a.eu_1")
+@pytest.mark.parametrize("check", [check_broker_name, check_cluster_name])
+def test_brokers_and_clusters_may_have_host_names(check: Check) -> None:
+    check("broker-a.eu_1")
     for name in ("a b", "a@b", "a:1", "a/b", "%a"):
         with pytest.raises(LocalProtocolError, match="illegal characters"):
-            check_broker_name(name)
+            check(name)
 
 
 @pytest.mark.parametrize("topic", [*sorted(SYSTEM_TOPICS), "rmq_sys_x", "LOCKSTEP_SYS_OTHER"])

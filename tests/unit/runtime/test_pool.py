@@ -98,7 +98,24 @@ def test_an_address_is_host_and_port(text: str, parts: tuple[str, int]) -> None:
     assert parse_address(text) == parts
 
 
-@pytest.mark.parametrize("text", ["", "9876", ":9876", "host", "host:", "host:65536", "host:-1", "host:x", "host:٣"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "9876",
+        ":9876",
+        "host",
+        "host:",
+        "host:65536",
+        "host:-1",
+        "host:x",
+        "host:٣",
+        "a b:1",
+        "a\x00:1",
+        "h" * 256 + ":1",
+        "host:" + "9" * 5_000,
+    ],
+)
 def test_what_is_no_address_is_refused_by_name(text: str) -> None:
     with pytest.raises(ConfigError, match="expected HOST:PORT"):
         parse_address(text)
@@ -117,6 +134,13 @@ async def test_a_refused_call_names_the_address() -> None:
     address = await closed_port()
     with pytest.raises(TransportError, match=rf"{address}: .*refused"):
         await call(Host.real(), address, ASK, timeout_ms=5000)
+
+
+@pytest.mark.both_loops
+@pytest.mark.parametrize("name", ["a..b", "h" * 64])
+async def test_a_name_that_no_host_can_have_is_refused_like_one_that_nobody_has(name: str) -> None:
+    with pytest.raises(TransportError, match=f"{name}:1: "):
+        await call(Host.real(), f"{name}:1", ASK, timeout_ms=5000)
 
 
 async def test_a_call_without_an_answer_ends_in_time_and_leaves_no_connection() -> None:
