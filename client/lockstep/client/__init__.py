@@ -22,6 +22,7 @@ from lockstep.client.errors import BatchSendError, NotDurable, Outcome, Precedin
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.client.producer.producer import Producer
 from lockstep.client.producer.result import SendResult, SendStatus
+from lockstep.client.program import run
 from lockstep.protocol.bodies import MessageModel
 from lockstep.protocol.errors import (
     BrokerError,
@@ -82,4 +83,5 @@ __all__ = [
     "SubscriptionConflict",
     "TopicNotExist",
     "TransportError",
+    "run",
 ]

@@ -77,8 +77,10 @@ class PushConsumer:
         self._expressions: dict[str, str] = {}
         self._listener: Listener | None = None
         self._callbacks: list[Callable[[ConsumerEvent], object]] = []
-        self._failure: BaseException | None = None
-        self._ended = asyncio.Event()
+        self.failure: BaseException | None = None
+        """What killed it."""
+        self.ended = asyncio.Event()
+        """Set when it has stopped or died."""
         self._instance: Instance | None = None
         self._membership: Membership | None = None
         self._use: Consumption | None = None
@@ -142,8 +144,8 @@ class PushConsumer:
             instance.register_consumer(self.group, self._contract, self._hooks())
             self._registered = True
             await self._join(instance)
-            if self._failure is not None:
-                raise self._failure
+            if self.failure is not None:
+                raise self.failure
             for link in instance.links():
                 if link.up and link.view is not None:
                     check_features(link.view)
@@ -234,7 +236,7 @@ class PushConsumer:
 
     async def _undo_start(self, instance: Instance, *, refused: bool) -> None:
         self.state = ConsumerState.NEW
-        self._failure = None
+        self.failure = None
         if self._registered:
             self._registered = False
             if not refused:  # a refused join has left already
@@ -253,14 +255,14 @@ class PushConsumer:
         """
         if self.state is ConsumerState.NEW:
             self.state = ConsumerState.STOPPED
-            self._ended.set()
+            self.ended.set()
         if self.state is ConsumerState.STARTING:
             raise StateError(f"{self.group} is starting: cancel start() instead")
         membership, current = self._membership, asyncio.current_task()
         if membership is not None and any(current is task for worker in membership.workers for task in worker.running_tasks()):
             raise StateError("stop() inside a listener would wait for that very listener: call it from another task")
         self._stop_soon()
-        await self._ended.wait()
+        await self.ended.wait()
 
     def _stop_soon(self) -> None:
         if self.state is ConsumerState.RUNNING:
@@ -284,9 +286,9 @@ class PushConsumer:
         finally:
             instance.unregister_consumer(self.group)
             await self._let_go(instance)
-            self.state = ConsumerState.STOPPED if self._failure is None else ConsumerState.FAILED
-            log.info("consumer.stopped", group=self.group, failure=None if self._failure is None else str(self._failure))
-            self._ended.set()
+            self.state = ConsumerState.STOPPED if self.failure is None else ConsumerState.FAILED
+            log.info("consumer.stopped", group=self.group, failure=None if self.failure is None else str(self.failure))
+            self.ended.set()
 
     async def _let_go(self, instance: Instance) -> None:
         """End what runs, give the instance back. A listener that does not end when cancelled is left alone."""
@@ -309,8 +311,8 @@ class PushConsumer:
 
     def _die(self, error: BaseException) -> None:
         """What makes going on impossible: drain, then `wait_closed()` raises it."""
-        if self._failure is None and self.state in (ConsumerState.STARTING, ConsumerState.RUNNING):
-            self._failure = error
+        if self.failure is None and self.state in (ConsumerState.STARTING, ConsumerState.RUNNING):
+            self.failure = error
             log.error("consumer.failed", group=self.group, error=f"{type(error).__name__}: {error}")
             self._stop_soon()
 
@@ -322,9 +324,9 @@ class PushConsumer:
         """
         if self.state is ConsumerState.NEW:
             raise StateError(f"{self.group} is new: start it (`async with`, or await start()) before waiting for its end")
-        await self._ended.wait()
-        if self._failure is not None:
-            raise self._failure
+        await self.ended.wait()
+        if self.failure is not None:
+            raise self.failure
 
     async def __aenter__(self) -> "PushConsumer":
         return await self.start()
@@ -358,7 +360,7 @@ class PushConsumer:
             brokers, queues = self._membership.broker_health(now_ms), self._membership.queue_health(now_ms)
         client_id = None if self._instance is None else self._instance.client_id
         paused = self._use is not None and self._use.paused
-        failure = None if self._failure is None else f"{type(self._failure).__name__}: {self._failure}"
+        failure = None if self.failure is None else f"{type(self.failure).__name__}: {self.failure}"
         return ConsumerHealth(self.group, client_id, self.state, paused, failure, brokers, queues)
 
     def _tell(self, event: ConsumerEvent) -> None:

@@ -1,0 +1,105 @@
+"""Consumers as a program: the loop, the signals, the end."""
+
+import asyncio
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
+from types import FrameType
+
+from lockstep.client.consumer.push_consumer import PushConsumer
+from lockstep.protocol.errors import ConfigError, StateError
+from lockstep.runtime.daemon import Tasks, new_event_loop
+from lockstep.runtime.log import get_logger
+
+log = get_logger("client.program")
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def run(*services: AbstractAsyncContextManager[object]) -> None:
+    """Run consumers, and what their listeners need, until SIGTERM, SIGINT or the death of one of the consumers. Blocks.
+
+        run(consumer)
+        run(database, producer, billing, shipping)
+
+    It has an event loop of its own (uvloop's where that is installed). Services are whatever `async with` takes: they are started in
+    this order; at the end all consumers stop at once (each drains, commits, releases, leaves), then the others in the opposite order.
+
+    Returns after a signal, or when every consumer was stopped; raises what killed a consumer or kept a service from starting. A second
+    signal ends the process at once. ConfigError without a consumer, StateError where no signal arrives (another thread, a running loop).
+    """
+    consumers = [service for service in services if isinstance(service, PushConsumer)]
+    if not consumers:
+        raise ConfigError("run() waits for the end of its consumers, and none was given: run(consumer), or run(producer, consumer)")
+    if _loop_runs():
+        raise StateError("run() has an event loop of its own, and this thread runs one: use `async with consumer` here")
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(_serve(services, consumers))
+
+
+async def _serve(services: Sequence[AbstractAsyncContextManager[object]], consumers: Sequence[PushConsumer]) -> None:
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    serving, signalled = True, False
+
+    def stop(number: int) -> None:
+        nonlocal signalled
+        log.info("signal.received", signal=signal.Signals(number).name)
+        if serving:
+            signalled = True
+            task.cancel()
+
+    with _signals(lambda number: loop.call_soon_threadsafe(stop, number)):
+        async with AsyncExitStack() as stack:
+            try:
+                for service in services:
+                    await stack.enter_async_context(service)
+                await _one_died_or_all_ended(consumers)
+            except asyncio.CancelledError:
+                if not signalled:
+                    raise
+                task.uncancel()
+            finally:
+                serving = False
+                await asyncio.gather(*(consumer.stop() for consumer in consumers))
+
+
+async def _one_died_or_all_ended(consumers: Sequence[PushConsumer]) -> None:
+    tasks = Tasks()
+    left = {tasks.spawn(consumer.ended.wait(), f"{consumer.group} end") for consumer in consumers}
+    try:
+        while left and all(consumer.failure is None for consumer in consumers):
+            _, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await tasks.cancel_all()
+    for consumer in consumers:
+        if consumer.failure is not None:
+            raise consumer.failure
+
+
+@contextmanager
+def _signals(told: Callable[[int], object]) -> Iterator[None]:
+    """`told` hears of the first signal, from wherever the main thread is; the second one has its default effect."""
+
+    def first(number: int, _: FrameType | None) -> None:
+        for each in SIGNALS:
+            signal.signal(each, signal.SIG_DFL)
+        told(number)
+
+    try:
+        before = {number: signal.signal(number, first) for number in SIGNALS}
+    except ValueError:
+        raise StateError("run() waits for signals, and only the main thread gets them: use `async with consumer` here") from None
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _loop_runs() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
