@@ -1,6 +1,5 @@
 """The client SDK: producers and consumers."""
 
-from lockstep.client.config import InstanceConfig
 from lockstep.client.consumer import (
     Backoff,
     Cancelled,
@@ -53,7 +52,6 @@ __all__ = [
     "ConsumerState",
     "DuplicateClientId",
     "Fence",
-    "InstanceConfig",
     "LocalProtocolError",
     "LockstepError",
     "Message",

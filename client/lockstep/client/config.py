@@ -1,8 +1,15 @@
 """What a client instance may be told; every number has its unit in its name and its source beside it."""
 
-from dataclasses import dataclass
+import difflib
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, Field, dataclass, fields
+from typing import Any, TypeVar
 
 from lockstep.protocol.errors import ConfigError
+
+InitT = TypeVar("InitT", bound=Callable[..., None])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,3 +39,41 @@ def nameserver_addresses(nameserver: str | list[str] | tuple[str, ...]) -> tuple
         if not (colon and host and port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
             raise ConfigError(f'nameserver address "{address}": expected HOST:PORT with a port of 1 to 65535')
     return addresses
+
+
+def takes_settings_of(config: type) -> Callable[[InitT], InitT]:
+    """For an `__init__` whose `**options` are the fields of the dataclass `config`.
+
+    help() and IDEs that ask for the signature show every setting with its default; one that there is not is a TypeError that names the
+    class which the user called, and what may have been meant.
+    """
+
+    def decorate(init: InitT) -> InitT:
+        own = inspect.signature(init)
+        named = [one for one in own.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+        settings = [
+            inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=_default(one), annotation=one.type)
+            for one in fields(config)
+        ]
+        shown = own.replace(parameters=[*named, *settings])
+        known = [name for name, one in shown.parameters.items() if one.kind is inspect.Parameter.KEYWORD_ONLY]
+
+        @functools.wraps(init)
+        def checked(self: object, *args: object, **options: object) -> None:
+            for name in options:
+                if name not in shown.parameters:
+                    close = difflib.get_close_matches(name, known, n=1)
+                    hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
+                    raise TypeError(f"{type(self).__name__}() has no setting {name!r}: {hint}")
+            init(self, *args, **options)
+
+        setattr(checked, "__signature__", shown)  # noqa: B010
+        return checked  # type: ignore[return-value]
+
+    return decorate
+
+
+def _default(one: "Field[Any]") -> object:
+    if one.default is not MISSING:
+        return one.default
+    return inspect.Parameter.empty if one.default_factory is MISSING else one.default_factory()

@@ -1,8 +1,14 @@
 """Settings that can't be are refused by name."""
 
+import inspect
+from dataclasses import fields
+from typing import Unpack, get_type_hints
+
 import pytest
 
+from lockstep.client import PushConsumer
 from lockstep.client.config import nameserver_addresses
+from lockstep.client.consumer.config import ConsumerConfig, ConsumerOptions
 from lockstep.client.producer.config import ProducerConfig, check_terms
 from lockstep.protocol.errors import ConfigError, LocalProtocolError
 
@@ -40,3 +46,37 @@ def test_a_misspelt_durability_is_refused() -> None:
         check_terms(None, "durably")
     check_terms(1, "durable")
     check_terms(None, "stored")
+
+
+SETTINGS = [(PushConsumer, ConsumerConfig, ConsumerOptions)]
+
+
+@pytest.mark.parametrize(("user", "config", "options"), SETTINGS)
+def test_every_setting_is_in_the_signature_with_its_default_and_known_to_mypy(user: type, config: type, options: type) -> None:
+    shown = inspect.signature(user).parameters
+    assert list(shown)[:2] == ["group", "nameserver"]
+    for setting in fields(config):
+        assert shown[setting.name].default == getattr(config(), setting.name)
+    assert get_type_hints(options) == get_type_hints(config)
+    assert inspect.unwrap(user.__init__).__annotations__["options"] == Unpack[options]  # type: ignore[misc, valid-type]
+
+
+@pytest.mark.parametrize(("user", "config", "options"), SETTINGS)
+def test_an_unknown_setting_names_the_class_that_was_called_and_what_was_meant(user: type, config: type, options: type) -> None:
+    name = next(iter(options.__annotations__))
+    with pytest.raises(TypeError, match=rf"^{user.__name__}\(\) has no setting '{name}x': did you mean '{name}'\?$"):
+        user("group", **{f"{name}x": 1})
+    with pytest.raises(TypeError, match=f"has no setting 'qqq': known are nameserver.* {name}"):
+        user("group", qqq=1)
+
+    class Own(user):  # type: ignore[misc]
+        pass
+
+    with pytest.raises(TypeError, match=r"^Own\(\) has no setting"):
+        Own("group", qqq=1)
+
+
+@pytest.mark.parametrize(("user", "config", "options"), SETTINGS)
+def test_an_address_without_a_port_is_refused_at_once(user: type, config: type, options: type) -> None:
+    with pytest.raises(ConfigError, match='nameserver address "localhost": expected HOST:PORT'):
+        user("group", nameserver="localhost")

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from lockstep.client import InstanceConfig, StateError, SubscriptionConflict, TopicNotExist, TransportError
+from lockstep.client import StateError, SubscriptionConflict, TopicNotExist, TransportError
 from lockstep.client.broker_link import BrokerLink
+from lockstep.client.config import InstanceConfig
 from lockstep.client.instance import ConsumerHooks, Instance
 from lockstep.client.topics import create_topic
 from lockstep.protocol.bodies import ConsumerGroup, FreeQueue, HeartbeatReply, QueueFreeBody, Subscription

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TypeVar, Unpack
 from weakref import WeakKeyDictionary, ref
 
+from lockstep.client.config import nameserver_addresses, takes_settings_of
 from lockstep.client.consumer.config import ConsumerConfig, ConsumerOptions
 from lockstep.client.consumer.events import ConsumerEvent
 from lockstep.client.consumer.health import BrokerHealth, ConsumerHealth, ConsumerState, QueueHealth
@@ -57,9 +58,11 @@ def _closing(instance: Instance) -> Callable[[], bool]:
 class PushConsumer:
     """Consumes topics in order within each queue. One listener per consumer; everything runs on the event loop that `start` ran on.
 
-    Raises ConfigError for a setting out of range, LocalProtocolError for a bad group or topic name.
+    It takes the settings of ConsumerConfig, which says what each is (docs/guide.md those that matter). Raises ConfigError for one out of
+    range and for an address that is none, LocalProtocolError for a bad group or topic name.
     """
 
+    @takes_settings_of(ConsumerConfig)
     def __init__(
         self,
         group: str,
@@ -69,6 +72,7 @@ class PushConsumer:
         **options: Unpack[ConsumerOptions],
     ) -> None:
         check_group(group)
+        nameserver_addresses(nameserver)
         self.group = group
         self.config = ConsumerConfig(**options)
         self.state = ConsumerState.NEW
