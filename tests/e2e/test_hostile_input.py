@@ -420,6 +420,20 @@ async def test_a_broker_that_registers_a_billion_queues_is_refused(world: World)
         assert (code, "expected 1 to 16384" in remark) == (ResponseCode.MESSAGE_ILLEGAL, True)
 
 
+@pytest.mark.parametrize("empty", [b"\x80", b"\x90"], ids=["maps", "lists"])
+async def test_a_body_of_nothing_but_empty_ones_is_refused_and_holds_nobody_up(target: tuple[Background, str], empty: bytes) -> None:
+    """16 MiB that would be 1 GiB as objects, and seconds in which nobody else is served: the good pair would lose its connections."""
+    server, address = target
+    code = RequestCode.SYNC if server.find("broker.started") else RequestCode.REGISTER_BROKER
+    header = None if code is RequestCode.SYNC else RegisterBrokerHeader("broker-x", "DefaultCluster", "127.0.0.1:1", "e" * 32, 1)
+    before = server.resident_bytes()
+    async with native(address) as client:
+        _, remark = await client.refused(code, header, b"\xdc\x00\xf0" + (b"\xdc\xff\xff" + empty * 65_535) * 240)
+        assert "lists and maps" in remark
+    await alive(address)
+    assert server.resident_bytes() - before < 160 * MIB
+
+
 # -------------------------------------------------------------------------------------------------------------------- fuzz
 
 

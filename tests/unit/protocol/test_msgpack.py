@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.protocol.bodies import HeartbeatBody, LockItem, RegisterBody, SyncBody
+from lockstep.protocol.bodies import HeartbeatBody, LockItem, RegisterBody, SyncAnswer, SyncBody, SyncReply, Verdict
 from lockstep.protocol.codec import CODECS
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codec.msgpack_header import ARRAY_MAX, FIELDS_MAX
-from lockstep.protocol.codec.plain import ITEMS_MAX, pack_plain, unpack_plain
+from lockstep.protocol.codec.plain import CONTAINER_BYTES_MIN, CONTAINERS_ALWAYS, ITEMS_MAX, pack_plain, unpack_plain
 from lockstep.protocol.command import MSGPACK, Command
 from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
 
@@ -153,6 +153,44 @@ def test_the_longest_list_passes_and_one_more_does_not() -> None:
     assert len(unpack_plain(pack_plain([0] * ITEMS_MAX))) == ITEMS_MAX
     with pytest.raises(RemoteProtocolError, match="max_array_len"):
         unpack_plain(pack_plain([0] * (ITEMS_MAX + 1)))
+
+
+def padded(containers: int, size: int, empty: object) -> bytes:
+    """So many lists and maps in so many bytes."""
+    inner: bytes = msgpack.packb([empty] * (ITEMS_MAX // 2))
+    blocks, rest = divmod(containers - 1, ITEMS_MAX // 2 + 1)
+    assert rest
+    parts = [inner] * blocks + [msgpack.packb([empty] * (rest - 1))]
+    head = b"\xdd" + (len(parts) + 1).to_bytes(4, "big") + b"".join(parts)
+    return head + b"\xc6" + (size - len(head) - 5).to_bytes(4, "big") + bytes(size - len(head) - 5)
+
+
+@pytest.mark.parametrize("empty", [[], {}])
+@pytest.mark.parametrize("size", [CONTAINERS_ALWAYS * 3, CONTAINERS_ALWAYS * CONTAINER_BYTES_MIN * 2])
+def test_lists_and_maps_are_as_many_as_the_bytes_are_worth(size: int, empty: object) -> None:
+    most = max(CONTAINERS_ALWAYS, size // CONTAINER_BYTES_MIN)
+    assert len(padded(most, size, empty)) == size
+    unpack_plain(padded(most, size, empty))
+    with pytest.raises(RemoteProtocolError, match=f"more than {most} lists and maps"):
+        unpack_plain(padded(most + 1, size, empty))
+
+
+@pytest.mark.parametrize("empty", [[], {}])
+def test_a_frame_of_nothing_but_empty_ones_costs_a_fraction(empty: object) -> None:
+    raw = padded(1_000_000, 1_100_000, empty)
+    tracemalloc.start()
+    try:
+        with pytest.raises(RemoteProtocolError, match="lists and maps"):
+            unpack_plain(raw)
+        assert tracemalloc.get_traced_memory()[1] < 80 * CONTAINERS_ALWAYS + 1_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_densest_of_our_own_bodies_passes() -> None:
+    """As many answers to a SYNC as a list may have, ten bytes each."""
+    most = SyncReply((SyncAnswer(Verdict.OK),) * ITEMS_MAX, {})
+    assert decode_body(SyncReply, encode_body(most)) == most
 
 
 @pytest.mark.parametrize("value", [[], {}, "", 0, [[]], {"a": {}}, [{}], b""])

@@ -1,5 +1,6 @@
 """msgpack ↔ plain values (None, bool, int, float, str, bytes, list, dict), within limits. The only module that knows the library."""
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import msgpack  # type: ignore[import-untyped]
@@ -8,6 +9,12 @@ from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
 
 ITEMS_MAX = 65_536
 """Elements of one list or map. 65,536 topics in a registration, or queues in a LOCK, are more than one broker serves."""
+
+CONTAINERS_ALWAYS = 2 * ITEMS_MAX
+"""Lists and maps that any body may have: some 50 ms."""
+CONTAINER_BYTES_MIN = 16
+"""Beyond that there is at most one for so many bytes of the body. Ours take 20 to 60; a frame of empty maps alone would be 1 GiB in memory
+and hold up the loop for seconds."""
 
 _packb = msgpack.packb
 _unpackb = msgpack.unpackb
@@ -25,15 +32,33 @@ def unpack_plain(data: bytes | bytearray | memoryview, *, what: str = "body", ar
     """Plain values from bytes. Raises RemoteProtocolError, beginning with `what`.
 
     msgpack may allocate a list from the length that it claims, so that is held to the bytes that are there. Nesting ends at the library's
-    own stack (1,024 levels). Extension types are refused, and so are map keys that are neither str nor bytes.
+    own stack (1,024 levels), and the number of lists and maps is held to the bytes too. Extension types are refused, and so are map keys
+    that are neither str nor bytes.
     """
     there = len(data)
+    count = None if there <= CONTAINERS_ALWAYS else _counter(max(CONTAINERS_ALWAYS, there // CONTAINER_BYTES_MIN))
     try:
         return _unpackb(
             data,
             max_array_len=array_max if array_max < there else there,
             max_map_len=map_max if map_max < there else there,
             max_ext_len=0,
+            object_hook=count,
+            list_hook=count,
         )
     except (ValueError, TypeError) as error:
         raise RemoteProtocolError(f"{what} is not msgpack within its limits: {type(error).__name__} {str(error)[:120]}") from None
+
+
+def _counter(containers_max: int) -> Callable[[Any], Any]:
+    """A hook that lets so many lists and maps pass."""
+    left = containers_max
+
+    def count(container: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise ValueError(f"more than {containers_max} lists and maps")
+        return container
+
+    return count
