@@ -1,9 +1,40 @@
-"""A group's contract: what its members must agree on (ordering.md 10). The one place where two are compared."""
+"""A group's contract: what its members must agree on (ordering.md 10). The one place where one is checked and two are compared."""
 
 from dataclasses import fields, replace
 from enum import Enum
 
 from lockstep.protocol.bodies import ConsumerGroup, Subscription
+from lockstep.protocol.errors import LocalProtocolError
+from lockstep.protocol.names import check_group, check_topic
+from lockstep.protocol.tags import TagFilter, check_expression
+
+TOPICS_PER_GROUP_MAX = 1_024
+SUBSCRIPTION_BYTES_MAX = 512 << 10
+"""Topics and expressions of one group together: a contract is one change of the state, which must fit the smallest log file, 1 MiB."""
+WORD_LENGTH_MAX = 255
+"""Characters of an expression's type, of a strategy, of an order: as in a group's name."""
+
+
+def check_contract(offered: ConsumerGroup) -> None:
+    """LocalProtocolError for what no group may be: what is said here is kept, and compared with every member's."""
+    check_group(offered.group)
+    topics = {each.topic: None for each in offered.subscriptions}
+    if len(offered.subscriptions) > TOPICS_PER_GROUP_MAX or len(topics) != len(offered.subscriptions):
+        count = len(offered.subscriptions)
+        raise LocalProtocolError(
+            f"group {offered.group}: {count} subscriptions, expected each topic once and at most {TOPICS_PER_GROUP_MAX}"
+        )
+    for word in (offered.allocate, offered.order_by, *(each.expression_type for each in offered.subscriptions)):
+        if len(word) > WORD_LENGTH_MAX:
+            raise LocalProtocolError(f"group {offered.group}: {word[:40]!r}… has {len(word)} characters: at most {WORD_LENGTH_MAX}")
+    for each in offered.subscriptions:
+        check_topic(each.topic)
+        check_expression(each.expression)
+        if each.expression_type == "TAG":
+            TagFilter.parse(each.expression)
+    size = sum([len(each.topic) + len(each.expression.encode()) for each in offered.subscriptions])
+    if size > SUBSCRIPTION_BYTES_MAX:
+        raise LocalProtocolError(f"group {offered.group}: its subscriptions have {size} bytes, {SUBSCRIPTION_BYTES_MAX} allowed")
 
 
 def contract_of(offered: ConsumerGroup) -> ConsumerGroup:

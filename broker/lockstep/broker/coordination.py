@@ -249,10 +249,9 @@ class Coordination:
         known = self._books.groups.get(group)
         if known is None:
             return None
-        if known.contract is not None:
-            for each in known.contract.subscriptions:
-                if each.topic == topic:
-                    return replace(each, sub_version=known.sub_versions.get(topic, 0))
+        agreed = known.subscribed.get(topic)
+        if agreed is not None:
+            return replace(agreed, sub_version=known.sub_versions.get(topic, 0))
         return known.subscriptions.get(topic)
 
     # ------------------------------------------------------------------------------------------------- locks and progress
@@ -303,7 +302,7 @@ class Coordination:
             books.drop_topic(topic)
             return
         for group in books.groups:
-            if group.contract is not None and group.contract.ordered and any(each.topic == topic for each in group.contract.subscriptions):
+            if group.contract is not None and group.contract.ordered and topic in group.subscribed:
                 for queue in books.own_queues(topic):
                     books.tell_free((group.name, topic, queue.queue_id))
 

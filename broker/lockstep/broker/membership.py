@@ -7,12 +7,12 @@ over; its locks it loses only when it is over or lets them go. A classic client 
 from dataclasses import dataclass
 
 from lockstep.broker.books import Books
-from lockstep.broker.contract import contract_of, differences
+from lockstep.broker.contract import check_contract, contract_of, differences
 from lockstep.broker.tables.group_table import Group
 from lockstep.broker.tables.session_table import Refusal, Session
 from lockstep.protocol.bodies import ConsumerGroup, GroupView, HeartbeatBody, HeartbeatReply, MemberList
 from lockstep.protocol.errors import DuplicateClientId, LocalProtocolError, SubscriptionConflict
-from lockstep.protocol.names import check_client_id, check_group, check_topic
+from lockstep.protocol.names import check_client_id
 
 SESSION_DIGITS = 32
 GROUPS_PER_CLIENT_MAX = 1_024
@@ -70,9 +70,7 @@ class Membership:
         if len(body.consumers) > GROUPS_PER_CLIENT_MAX:
             raise LocalProtocolError(f"client {body.client_id} names {len(body.consumers)} groups, {GROUPS_PER_CLIENT_MAX} allowed")
         for entry in body.consumers:
-            check_group(entry.group)
-            for subscription in entry.subscriptions:
-                check_topic(subscription.topic)
+            check_contract(entry)
 
     def _bind(self, connection: int, session_id: str, body: HeartbeatBody, now_ms: int) -> Session | None:
         books = self._books

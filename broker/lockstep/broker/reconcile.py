@@ -107,7 +107,7 @@ class Reconciliation:
         group = books.groups.get(key[0])
         if group is None or group.contract is None or group.members.get(session.client_id) != session.id:
             return LockAnswer(*key, Verdict.NOT_YOURS, remark="not a member of the group: heartbeat first")
-        reason = self._unlockable(group.contract, key)
+        reason = self._unlockable(group, group.contract, key)
         if reason is not None:
             return LockAnswer(*key, Verdict.REFUSED, remark=reason)
         self._resolve(group.contract, key, starts.get(key[:2]), by_time)
@@ -123,10 +123,10 @@ class Reconciliation:
         self._begin(key)
         return self._granted(session, key, books.grant(key, session.id, session.client_id))
 
-    def _unlockable(self, contract: ConsumerGroup, key: Key) -> str | None:
+    def _unlockable(self, group: Group, contract: ConsumerGroup, key: Key) -> str | None:
         if not contract.ordered or contract.message_model is not MessageModel.CLUSTERING:
             return f"group {contract.group} is not an ordered group in clustering: nobody locks its queues"
-        if all(each.topic != key[1] for each in contract.subscriptions):
+        if key[1] not in group.subscribed:
             return f"group {contract.group} does not subscribe to {key[1]}"
         if not self._books.has_queue(key[1], key[2]):
             return f"{key[1]} has no readable queue {key[2]} at {self._books.config.broker_name}"

@@ -1,11 +1,16 @@
 """Tags: their hash in the consume queue, and subscription expressions `a || b`. RocketMQ: FilterAPI, MessageExtBrokerInner."""
 
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 
 from lockstep.protocol.errors import LocalProtocolError
 
 ALL = "*"
+
+_LIST_SIGNS = re.compile(r"[\s,;&|]")
+EXPRESSION_LENGTH_MAX = 8_192
+"""Characters of an expression: some hundred tags. RocketMQ has no limit of its own, only that of a frame."""
 
 
 def java_string_hash(text: str) -> int:
@@ -33,7 +38,9 @@ class TagFilter:
 
     @classmethod
     def parse(cls, expression: str | None) -> "TagFilter":
-        """None, empty and `*` take everything; else the tags between `||`. Raises LocalProtocolError where no tag is left (`||`)."""
+        """None, empty and `*` take everything; else the tags between `||`. LocalProtocolError where no tag is left, or far too many are."""
+        if expression is not None:
+            check_expression(expression)
         text = (expression or "").strip()
         if text in ("", ALL):
             return TAKE_ALL
@@ -41,6 +48,10 @@ class TagFilter:
         if not tags:
             raise LocalProtocolError(f"subscription {text[:80]!r} names no tag: expected `*` or `tag || tag`")
         return cls(False, tags, frozenset(java_string_hash(tag) for tag in tags))
+
+    def looks_mistyped(self) -> tuple[str, ...]:
+        """Tags with a blank or a sign that people write between tags ("a, b"). They are legal, RocketMQ sends them, and hardly meant."""
+        return tuple(sorted(filter(_LIST_SIGNS.search, self.tags)))
 
     def matches_hash(self, code: int) -> bool:
         """The broker's side: may pass a message whose tag only shares the hash."""
@@ -52,3 +63,9 @@ class TagFilter:
 
 
 TAKE_ALL = TagFilter(True, frozenset(), frozenset())
+
+
+def check_expression(expression: str) -> None:
+    """LocalProtocolError for a subscription expression, of whatever type, that is too long."""
+    if len(expression) > EXPRESSION_LENGTH_MAX:
+        raise LocalProtocolError(f"the subscription has {len(expression)} characters: at most {EXPRESSION_LENGTH_MAX}")

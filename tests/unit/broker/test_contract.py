@@ -1,9 +1,14 @@
 from dataclasses import replace
 
+import msgpack  # type: ignore[import-untyped]
 import pytest
 
-from lockstep.broker.contract import contract_of, differences
+from lockstep.broker.contract import SUBSCRIPTION_BYTES_MAX, TOPICS_PER_GROUP_MAX, WORD_LENGTH_MAX, check_contract, contract_of, differences
 from lockstep.protocol.bodies import ConsumerGroup, ConsumeType, MessageModel, StartPoint, Subscription
+from lockstep.protocol.errors import LocalProtocolError
+from lockstep.protocol.fields import to_plain
+from lockstep.protocol.names import GROUP_BYTES_MAX, TOPIC_BYTES_MAX
+from lockstep.protocol.tags import EXPRESSION_LENGTH_MAX
 from support.coordination_kit import ordered
 
 
@@ -40,3 +45,43 @@ def test_every_field_of_a_contract_is_named_with_both_sides(change: dict[str, ob
 
 def test_equal_contracts_differ_in_nothing() -> None:
     assert differences(contract_of(ordered()), contract_of(ordered())) == []
+
+
+def wide(topics: int, expression_bytes: int = 1, name_bytes: int = 5) -> ConsumerGroup:
+    return ConsumerGroup("g", tuple(Subscription(f"{number:0{name_bytes}d}", "x" * expression_bytes) for number in range(topics)))
+
+
+FULL = SUBSCRIPTION_BYTES_MAX // EXPRESSION_LENGTH_MAX
+
+
+@pytest.mark.parametrize(
+    ("fits", "too_much"),
+    [
+        (wide(TOPICS_PER_GROUP_MAX), wide(TOPICS_PER_GROUP_MAX + 1)),
+        (wide(1, EXPRESSION_LENGTH_MAX), wide(1, EXPRESSION_LENGTH_MAX + 1)),
+        (wide(FULL, EXPRESSION_LENGTH_MAX - 5), wide(FULL, EXPRESSION_LENGTH_MAX - 4)),
+        (wide(1, 1, TOPIC_BYTES_MAX), wide(1, 1, TOPIC_BYTES_MAX + 1)),
+        (ordered(group="g" * GROUP_BYTES_MAX), ordered(group="g" * (GROUP_BYTES_MAX + 1))),
+        (ordered(allocate="a" * WORD_LENGTH_MAX), ordered(allocate="a" * (WORD_LENGTH_MAX + 1))),
+        (ordered(order_by="a" * WORD_LENGTH_MAX), ordered(order_by="a" * (WORD_LENGTH_MAX + 1))),
+        (ConsumerGroup("g", (Subscription("t", "x", "S" * 255),)), ConsumerGroup("g", (Subscription("t", "x", "S" * 256),))),
+        (
+            ConsumerGroup("g", (Subscription("t", "x" * EXPRESSION_LENGTH_MAX, "SQL92"),)),
+            ConsumerGroup("g", (Subscription("t", "x" * (EXPRESSION_LENGTH_MAX + 1), "SQL92"),)),
+        ),
+        (ordered(topics=("t", "u")), ordered(topics=("t", "t"))),
+        (ordered(expression="a ||"), ordered(expression="||")),
+    ],
+)
+def test_what_a_group_says_of_itself_has_limits(fits: ConsumerGroup, too_much: ConsumerGroup) -> None:
+    check_contract(fits)
+    with pytest.raises(LocalProtocolError):
+        check_contract(too_much)
+
+
+def test_the_largest_contract_is_a_change_that_fits_the_smallest_log_file() -> None:
+    """A change is never split; one that fits no file would end the broker."""
+    topics = TOPICS_PER_GROUP_MAX
+    largest = wide(topics, SUBSCRIPTION_BYTES_MAX // topics - TOPIC_BYTES_MAX, TOPIC_BYTES_MAX)
+    check_contract(largest)
+    assert len(msgpack.packb(("group.contract", "g" * GROUP_BYTES_MAX, to_plain(contract_of(largest))))) < 900_000

@@ -548,6 +548,8 @@ def test_a_pull_hears_the_version_that_heartbeats_named() -> None:
         HeartbeatBody("a", (ordered("bad group!"),), session="1" * 32),
         HeartbeatBody("a", (ordered(topics=("bad topic!",)),), session="1" * 32),
         HeartbeatBody("a", tuple(ordered(f"g{i}") for i in range(1_025)), session="1" * 32),
+        HeartbeatBody("a", (ordered(expression="x" * 8_193),), session="1" * 32),
+        HeartbeatBody("a", (ordered(expression="x" * 8_193),)),
     ],
 )
 def test_a_heartbeat_that_breaks_the_rules_changes_nothing(body: HeartbeatBody) -> None:

@@ -62,8 +62,6 @@ COLD_RETRY_MS = 200
 
 TURN_BYTES_MAX = 8 << 20
 """Read and answered in one loop turn, some milliseconds' work; what is left has the next turn, behind what has come meanwhile."""
-EXPRESSION_LENGTH_MAX = 8_192
-"""Characters of a tag expression: some hundred tags. 1,024 parsed ones are remembered."""
 
 CODES = {
     ReadStatus.FOUND: ResponseCode.SUCCESS,
@@ -388,8 +386,6 @@ def page_of(header: PullHeader) -> tuple[int, int]:
 @lru_cache(maxsize=1024)
 def tag_hashes(expression: str | None) -> frozenset[int] | None:
     """The hashes that a tag expression lets pass; None: everything. SubscriptionParseFailed says what is wrong with it."""
-    if expression is not None and len(expression) > EXPRESSION_LENGTH_MAX:
-        raise SubscriptionParseFailed(f"the subscription has {len(expression)} characters: at most {EXPRESSION_LENGTH_MAX}")
     try:
         parsed = TagFilter.parse(expression)
     except LocalProtocolError as error:

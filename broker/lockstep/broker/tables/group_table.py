@@ -18,6 +18,8 @@ from lockstep.protocol.fields import from_plain, to_plain
 class Group:
     name: str
     contract: ConsumerGroup | None = None
+    subscribed: dict[str, Subscription] = field(default_factory=dict)
+    """The contract's subscriptions by topic: asked for with every pull, and for each queue of a LOCK."""
     members: dict[str, str | None] = field(default_factory=dict)
     """Client id → its session; None: a classic client."""
     member_ids: tuple[str, ...] = ()
@@ -29,6 +31,10 @@ class Group:
     """What classic members subscribe to, as RocketMQ keeps it: by topic, last newer version wins. Not durable."""
     sub_versions: dict[str, int] = field(default_factory=dict)
     """The highest version that any member has named, by topic: a pull with a higher one came before its heartbeat. Not durable."""
+
+    def agree(self, contract: ConsumerGroup | None) -> None:
+        self.contract = contract
+        self.subscribed = {} if contract is None else {each.topic: each for each in contract.subscriptions}
 
     def counted(self) -> None:
         """`members` has changed. What is asked for each queue of the group must not be sorted for each."""
@@ -90,7 +96,7 @@ class GroupTable:
         """One change: live or from the log."""
         match change:
             case ("group.contract", name, plain):
-                self._group(name).contract = None if plain is None else from_plain(ConsumerGroup, plain)
+                self._group(name).agree(None if plain is None else from_plain(ConsumerGroup, plain))
             case ("group.member", name, client_id, session):
                 self._remove(self._group(name), client_id)
                 self._put(self._group(name), client_id, session)
@@ -110,7 +116,8 @@ class GroupTable:
 
     def restore(self, plain: list[list[Any]]) -> None:
         for name, contract, members in plain:
-            group = self._groups[name] = Group(name, None if contract is None else from_plain(ConsumerGroup, contract))
+            group = self._groups[name] = Group(name)
+            group.agree(None if contract is None else from_plain(ConsumerGroup, contract))
             for client_id, session in members:
                 self._put(group, client_id, session)
 
