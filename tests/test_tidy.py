@@ -85,11 +85,22 @@ def test_tables_are_pure(path: Path) -> None:
 
 @pytest.mark.parametrize("path", [p for p in sources() if place(p) not in WORLD and not place(p).startswith("admin/")], ids=place)
 def test_clocks_randomness_files_and_threads_are_handed_in(path: Path) -> None:
-    assert not WORLD_MODULES & {name.split(".")[0] for name in imported(path)}
+    seeded = {"random"} if place(path).startswith("testing/") else set()
+    assert not WORLD_MODULES & {name.split(".")[0] for name in imported(path)} - seeded
     for number, line in enumerate(path.read_text().splitlines(), 1):
         code = line.split("#")[0]
         found = WORLD_CALLS.search(code)
         assert not found or "# world:" in line, f"{place(path)}:{number} reaches the world by itself: {line.strip()}"
+
+
+@pytest.mark.parametrize("path", [p for p in sources() if place(p).startswith("testing/")], ids=place)
+def test_the_simulator_rolls_only_dice_with_a_seed(path: Path) -> None:
+    for node in ast.walk(tree(path)):
+        assert not isinstance(node, ast.Import) or all(alias.name != "random" for alias in node.names), f"{place(path)} imports random"
+        if isinstance(node, ast.ImportFrom) and node.module == "random":
+            assert [alias.name for alias in node.names] == ["Random"], f"{place(path)} imports more than Random"
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Random":
+            assert node.args, f"{place(path)}:{node.lineno} has dice without a seed"
 
 
 @pytest.mark.parametrize("path", sources(), ids=place)

@@ -8,7 +8,7 @@ from lockstep.broker.app import Broker
 from lockstep.broker.config import BrokerConfig
 from lockstep.protocol.errors import LockstepError
 from lockstep.runtime.host import Host
-from support.crash_files import CrashFiles
+from lockstep.testing.simulation.disk import SimFiles
 from support.store_kit import LoopThreads
 
 GRACE_MS = 1_000
@@ -19,7 +19,7 @@ class Machine:
     """One disk, boot after boot."""
 
     def __init__(self, seed: int = 0, *, flush: str = "async") -> None:
-        self.files = CrashFiles(seed)
+        self.files = SimFiles(seed)
         self.boot = 1
         self.flush = flush
         self.starts = 0

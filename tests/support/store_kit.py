@@ -10,7 +10,7 @@ from lockstep.broker.store import FlushMode, Identity, Store, StoreConfig
 from lockstep.protocol.record import encode_record
 from lockstep.protocol.sequence import FrameSequence, seal
 from lockstep.runtime.host import Host
-from support.crash_files import CrashFiles
+from lockstep.testing.simulation.disk import SimFiles
 
 BORN_HOST = bytes([127, 0, 0, 1, 0, 0, 0x1F, 0x90])
 IDENTITY = Identity("test", "broker-a")
@@ -117,12 +117,12 @@ def config(**settings: Any) -> StoreConfig:
     return StoreConfig(**{**values, **settings})
 
 
-def host_of(files: CrashFiles) -> Host:
+def host_of(files: SimFiles) -> Host:
     clock: Any = StillClock()
     return Host(clock, SeededRandom(7), files, LoopThreads(), lambda: "boot-1")
 
 
-async def open_store(files: CrashFiles, *, host: Host | None = None, recorded: Recorded | None = None, **settings: Any) -> Store:
+async def open_store(files: SimFiles, *, host: Host | None = None, recorded: Recorded | None = None, **settings: Any) -> Store:
     """Opened, recovered and synced."""
     store = await Store.open(config(**settings), host or host_of(files), IDENTITY)
     await store.recover(recorded or Recorded())

@@ -12,7 +12,7 @@ from lockstep.broker.store import FlushMode, Store
 from lockstep.protocol.errors import ServiceNotAvailable, StoreError
 from lockstep.protocol.record import RecordView, split_records
 from lockstep.protocol.sequence import FrameSequence
-from support.crash_files import CrashFiles, Fault
+from lockstep.testing.simulation.disk import Fault, SimFiles
 from support.store_kit import BORN_HOST, IDENTITY, Recorded, abandon, config, host_of, record, sequenced
 
 QUEUES = (("orders", 0), ("orders", 1), ("bills", 0))
@@ -39,7 +39,7 @@ class World:
 
     seed: int
     flush: FlushMode
-    files: CrashFiles = field(init=False)
+    files: SimFiles = field(init=False)
     log: list[Sent] = field(default_factory=list)
     """What the log holds, or may hold."""
     snapshot_states: list[bytes] = field(default_factory=list)
@@ -52,7 +52,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
-        self.files = CrashFiles(self.seed, short_writes=self.random.random() < 0.3, cached_reads=self.random.random() < 0.7)
+        self.files = SimFiles(self.seed, short_writes=self.random.random() < 0.3, cached_reads=self.random.random() < 0.7)
         self.durable = 0
         """Log position that a sync had covered when the process died."""
 

@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -137,6 +137,13 @@ class Host:
     files: "Files"
     threads: Threads
     boot_id: Callable[[], str]
+    pid: int = field(default_factory=os.getpid)
+    """Of this process."""
+
+    @classmethod
+    def current(cls) -> "Host":
+        """The host that the running loop brings (`lockstep_host`, the simulator's), else this machine."""
+        return running_host() or cls.real()
 
     @classmethod
     def real(cls) -> "Host":
@@ -144,3 +151,11 @@ class Host:
         from lockstep.runtime.files import RealFiles
 
         return cls(Clock(), SystemRandom(), RealFiles(), PoolThreads(), read_boot_id)
+
+
+def running_host() -> Host | None:
+    """The host that the running loop brings; None where no loop runs, or one without."""
+    try:
+        return getattr(asyncio.get_running_loop(), "lockstep_host", None)
+    except RuntimeError:
+        return None

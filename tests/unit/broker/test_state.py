@@ -12,8 +12,8 @@ from lockstep.protocol.bodies import HeartbeatBody, LockItem, ReconcileBody, Syn
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.protocol.record import encode_record
 from lockstep.protocol.sequence import FrameSequence, seal
+from lockstep.testing.simulation.disk import SimFiles
 from support.coordination_kit import BROKER, CONFIG, GROUP, TOPIC, ordered
-from support.crash_files import CrashFiles
 from support.store_kit import BORN_HOST, IDENTITY, abandon, config, host_of
 
 PRODUCERS = ("ab" * 16, "cd" * 16)
@@ -85,14 +85,14 @@ class Life:
                 await asyncio.sleep(0)
 
 
-async def started(files: CrashFiles) -> Life:
+async def started(files: SimFiles) -> Life:
     life = Life(await Store.open(config(**NEVER), host_of(files), IDENTITY))
     await life.store.recover(life.state)
     await life.store.sync()
     return life
 
 
-async def killed(life: Life, files: CrashFiles) -> dict[str, Any]:
+async def killed(life: Life, files: SimFiles) -> dict[str, Any]:
     """What the tables and queues were when the process died."""
     await life.store.sync()
     seen = tables(life)
@@ -108,7 +108,7 @@ def tables(life: Life) -> dict[str, Any]:
 
 @pytest.mark.parametrize("seed", range(30))
 async def test_the_whole_log_and_a_snapshot_with_its_tail_give_the_same_state_as_life_had(seed: int) -> None:
-    random, files = Random(seed), CrashFiles(seed)
+    random, files = Random(seed), SimFiles(seed)
     life = await started(files)
     life.begin()
     for _ in range(60):
@@ -129,7 +129,7 @@ async def test_the_whole_log_and_a_snapshot_with_its_tail_give_the_same_state_as
 @pytest.mark.parametrize("snapshot", [True, False])
 async def test_a_frame_whose_bytes_changed_is_no_good_end_of_the_log_also_as_the_first_behind_a_snapshot(snapshot: bool) -> None:
     """The body's CRC covers no properties, the frame's does: from where the frame before it, in the snapshot, had ended."""
-    files = CrashFiles()
+    files = SimFiles()
     life = await started(files)
     life.begin()
     life.send(PRODUCERS[0], 0, 2)

@@ -9,7 +9,7 @@ import pytest
 from lockstep.broker.store import FlushMode, ReadStatus, Store, StoreDiskError
 from lockstep.protocol.errors import ConfigError, MessageIllegal, ServiceNotAvailable
 from lockstep.protocol.record import RecordView
-from support.crash_files import CrashFiles, Fault
+from lockstep.testing.simulation.disk import Fault, SimFiles
 from support.store_kit import (
     ASYNC,
     BORN_HOST,
@@ -32,7 +32,7 @@ LOG = "/store/commitlog/00000000000000000000"
 
 
 async def test_offsets_are_dense_per_queue_and_places_contiguous() -> None:
-    store = await open_store(CrashFiles())
+    store = await open_store(SimFiles())
     first = store.append_frame("orders", 0, record(b"a") + record(b"b"), 2, born_host=BORN_HOST)
     other = store.append_frame("bills", 0, record(b"c", topic="bills"), 1, born_host=BORN_HOST)
     second = store.append_frame("orders", 0, bytearray(record(b"d")), 1, born_host=BORN_HOST)
@@ -43,7 +43,7 @@ async def test_offsets_are_dense_per_queue_and_places_contiguous() -> None:
 
 
 async def test_a_turn_is_one_write_and_is_seen_only_after_it() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     store = await open_store(files)
     writes: list[str] = []
     tick = files.tick
@@ -60,7 +60,7 @@ async def test_a_turn_is_one_write_and_is_seen_only_after_it() -> None:
 
 @pytest.mark.parametrize("flush", [ASYNC, SYNC])
 async def test_waiters_are_called_in_log_order_and_readers_see_first(flush: FlushMode) -> None:
-    store = await open_store(CrashFiles(), flush=flush)
+    store = await open_store(SimFiles(), flush=flush)
     seen: list[object] = []
     store.on_arrival = lambda topic, queue_id: seen.append((topic, queue_id, store.bounds(topic, queue_id)))
     append(store, b"a")
@@ -74,7 +74,7 @@ async def test_waiters_are_called_in_log_order_and_readers_see_first(flush: Flus
 
 
 async def test_nothing_pending_is_confirmed_at_once() -> None:
-    store = await open_store(CrashFiles())
+    store = await open_store(SimFiles())
     called: list[int] = []
     store.when_confirmed(lambda: called.append(1))
     assert called == [1]
@@ -83,7 +83,7 @@ async def test_nothing_pending_is_confirmed_at_once() -> None:
 
 async def test_a_dirty_turn_makes_an_answer_wait_for_the_journal() -> None:
     """An answer that appends nothing itself waits for the change it was made from."""
-    store = await open_store(CrashFiles())
+    store = await open_store(SimFiles())
     order: list[str] = []
 
     def journal() -> None:
@@ -100,7 +100,7 @@ async def test_a_dirty_turn_makes_an_answer_wait_for_the_journal() -> None:
 
 
 async def test_sync_flush_confirms_after_one_shared_fdatasync() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     host = host_of(files)
     store = await open_store(files, host=host, flush=SYNC)
     threads = host.threads
@@ -131,7 +131,7 @@ async def test_sync_flush_confirms_after_one_shared_fdatasync() -> None:
 
 
 async def test_a_repeat_waits_for_the_pending_sync_too() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     host = host_of(files)
     store = await open_store(files, host=host, flush=SYNC)
     assert isinstance(host.threads, LoopThreads)
@@ -150,7 +150,7 @@ async def test_a_repeat_waits_for_the_pending_sync_too() -> None:
 
 async def test_an_answer_waits_for_a_change_of_an_earlier_turn_that_nobody_waited_for() -> None:
     """A session that ended, a lease that ran out: no request, so no answer waits for its record. The next answer may tell of it."""
-    files = CrashFiles()
+    files = SimFiles()
     host = host_of(files)
     store = await open_store(files, host=host, flush=SYNC)
     assert isinstance(host.threads, LoopThreads)
@@ -168,7 +168,7 @@ async def test_an_answer_waits_for_a_change_of_an_earlier_turn_that_nobody_waite
 
 
 async def test_nothing_is_allocated_for_records_that_a_frame_can_not_hold() -> None:
-    store = await open_store(CrashFiles(), segment_bytes=1 << 20)
+    store = await open_store(SimFiles(), segment_bytes=1 << 20)
     frame = bytes(1 << 19)
     tracemalloc.start()
     try:
@@ -182,7 +182,7 @@ async def test_nothing_is_allocated_for_records_that_a_frame_can_not_hold() -> N
 
 
 async def test_store_time_never_falls() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     host = host_of(files)
     store = await open_store(files, host=host)
     first = store.append_frame("orders", 0, record(b"a"), 1, born_host=BORN_HOST).store_timestamp
@@ -196,7 +196,7 @@ async def test_store_time_never_falls() -> None:
 
 
 async def test_records_carry_born_and_store_host() -> None:
-    store = await open_store(CrashFiles())
+    store = await open_store(SimFiles())
     store.store_host = bytes([10, 0, 0, 1, 0, 0, 0x2A, 0x9F])
     append(store, b"a")
     await confirmed(store)
@@ -208,7 +208,7 @@ async def test_records_carry_born_and_store_host() -> None:
 
 
 async def test_a_frame_never_spans_two_segments_and_the_rest_is_a_blank_record() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     store = await open_store(files, segment_bytes=4096)
     for _ in range(3):
         append(store, b"x" * 1000)
@@ -227,7 +227,7 @@ async def test_a_frame_never_spans_two_segments_and_the_rest_is_a_blank_record()
 @pytest.mark.parametrize(("spare", "segment_count"), [(8, 1), (7, 2)])
 async def test_eight_bytes_stay_free_behind_a_record(spare: int, segment_count: int) -> None:
     """RocketMQ: a record goes into the next file where fewer than 8 bytes would be left for the blank one."""
-    store = await open_store(CrashFiles(), segment_bytes=4096)
+    store = await open_store(SimFiles(), segment_bytes=4096)
     append(store, b"first")
     last = b"x" * (4096 - spare - len(record(b"first")) - len(record(b"")))
     append(store, last)
@@ -238,14 +238,14 @@ async def test_eight_bytes_stay_free_behind_a_record(spare: int, segment_count: 
 
 
 async def test_what_no_segment_can_hold_is_refused() -> None:
-    store = await open_store(CrashFiles(), segment_bytes=4096)
+    store = await open_store(SimFiles(), segment_bytes=4096)
     with pytest.raises(MessageIllegal, match="frame of 5097 bytes, a log file takes 4088"):
         append(store, b"x" * 5000)
     await store.close()
 
 
 async def test_nobody_sends_to_the_state_topic_or_a_negative_queue() -> None:
-    store = await open_store(CrashFiles())
+    store = await open_store(SimFiles())
     with pytest.raises(MessageIllegal, match="nobody may send to queue 0 of LOCKSTEP_SYS_STATE"):
         append(store, b"x", topic="LOCKSTEP_SYS_STATE")
     with pytest.raises(MessageIllegal, match="queue -1"):
@@ -254,7 +254,7 @@ async def test_nobody_sends_to_the_state_topic_or_a_negative_queue() -> None:
 
 
 async def test_a_refused_frame_leaves_no_queue_and_no_gap() -> None:
-    store = await open_store(CrashFiles())
+    store = await open_store(SimFiles())
     append(store, b"a")
     with pytest.raises(MessageIllegal):
         store.append_frame("orders", 0, record(b"b") + record(b"c", topic="bills"), 2, born_host=BORN_HOST)
@@ -273,7 +273,7 @@ async def test_a_refused_frame_leaves_no_queue_and_no_gap() -> None:
 
 
 async def test_below_the_reserve_sends_are_refused_state_and_reads_go_on_and_sends_resume() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     host = host_of(files)
     store = await open_store(files, host=host, disk_reserve_bytes=20_000)
     append(store, b"before")
@@ -298,7 +298,7 @@ async def test_below_the_reserve_sends_are_refused_state_and_reads_go_on_and_sen
 
 
 async def test_the_reserve_is_256_mib_or_a_twentieth() -> None:
-    files = CrashFiles(capacity_bytes=1 << 30)
+    files = SimFiles(capacity_bytes=1 << 30)
     store = await open_store(files, disk_reserve_bytes=None)
     assert store.disk_status().reserve_bytes == (1 << 30) * 5 // 100
     await store.close()
@@ -310,7 +310,7 @@ async def test_the_reserve_is_256_mib_or_a_twentieth() -> None:
 
 @pytest.mark.parametrize("operation", ["write", "sync"])
 async def test_a_failed_write_or_sync_is_final_and_nothing_is_answered(operation: str) -> None:
-    files = CrashFiles()
+    files = SimFiles()
     store = await open_store(files, flush=SYNC)
     fatal: list[BaseException] = []
     answered: list[int] = []
@@ -336,7 +336,7 @@ async def test_a_failed_write_or_sync_is_final_and_nothing_is_answered(operation
 
 
 async def test_no_space_in_the_middle_of_a_write_is_final_and_the_start_cuts_what_is_half() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     store = await open_store(files)
     append(store, b"a" * 50)
     await confirmed(store)
@@ -356,7 +356,7 @@ async def test_no_space_in_the_middle_of_a_write_is_final_and_the_start_cuts_wha
 
 
 async def test_short_writes_are_carried_on() -> None:
-    files = CrashFiles(seed=3, short_writes=True)
+    files = SimFiles(seed=3, short_writes=True)
     store = await open_store(files)
     bodies = [b"%d" % number * 100 for number in range(100)]
     for body in bodies:
@@ -370,7 +370,7 @@ async def test_short_writes_are_carried_on() -> None:
 
 
 async def test_a_failing_journal_is_final() -> None:
-    store = await open_store(CrashFiles())
+    store = await open_store(SimFiles())
     fatal: list[BaseException] = []
     store.on_fatal = fatal.append
 
@@ -391,7 +391,7 @@ async def test_a_failing_journal_is_final() -> None:
 
 
 async def test_memory_keeps_only_the_recent_log_and_entries() -> None:
-    store = await open_store(CrashFiles(), segment_bytes=1 << 20, tail_bytes=2_000, queue_tail_bytes=2_000)
+    store = await open_store(SimFiles(), segment_bytes=1 << 20, tail_bytes=2_000, queue_tail_bytes=2_000)
     for number in range(500):
         append(store, b"%d" % number)
         await asyncio.sleep(0)
@@ -405,7 +405,7 @@ async def test_memory_keeps_only_the_recent_log_and_entries() -> None:
 
 
 async def test_idempotent_frames_come_back_through_the_replay() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     store = await open_store(files)
     frame, sequence = sequenced([b"a", b"b"], first=0, previous_crc=0)
     appended = store.append_frame("orders", 0, frame, 2, born_host=BORN_HOST, sequenced=True)
@@ -418,7 +418,7 @@ async def test_idempotent_frames_come_back_through_the_replay() -> None:
 
 
 async def test_a_dropped_topic_is_hidden_and_its_offsets_never_return() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     store = await open_store(files)
     append(store, b"old", b"old")
     await confirmed(store)
@@ -440,7 +440,7 @@ async def test_a_dropped_topic_is_hidden_and_its_offsets_never_return() -> None:
 
 
 async def test_a_young_queue_has_its_first_message_near_the_end() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     store = await open_store(files)
     assert store.young_queue("orders", 0)
     append(store, b"a")

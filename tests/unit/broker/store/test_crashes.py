@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep.broker.store import FlushMode
-from support.crash_files import CrashFiles
+from lockstep.testing.simulation.disk import SimFiles
 from support.store_kit import ASYNC, SYNC, abandon, append, confirmed, everything, open_store
 from support.store_world import universe
 
@@ -41,7 +41,7 @@ def test_the_universes_reach_losses_and_rolls() -> None:
 async def test_a_death_at_every_single_operation(flush: FlushMode) -> None:
     """One script, killed at its n-th change for every n, then a power cut: what was confirmed under sync flush is there."""
     for crash_after in range(60):
-        files = CrashFiles(seed=crash_after)
+        files = SimFiles(seed=crash_after)
         acknowledged: list[bytes] = []
         store = await open_store(files, flush=flush)
         files.countdown = crash_after

@@ -8,7 +8,7 @@ import pytest
 from lockstep.broker.store import Store
 from lockstep.broker.store.consume_queue import FLUSH_ENTRY_COUNT
 from lockstep.broker.store.queue_table import FLUSH_QUEUES_PER_TURN
-from support.crash_files import CrashFiles
+from lockstep.testing.simulation.disk import SimFiles
 from support.store_kit import abandon, append, confirmed, everything, open_store
 
 QUEUES = 5 * FLUSH_QUEUES_PER_TURN
@@ -17,7 +17,7 @@ QUEUES = 5 * FLUSH_QUEUES_PER_TURN
 class Writes:
     """Consume-queue files written since the last `take`."""
 
-    def __init__(self, files: CrashFiles) -> None:
+    def __init__(self, files: SimFiles) -> None:
         self.count = 0
         self._tick = files.tick
         files.tick = self._count  # type: ignore[method-assign]
@@ -36,7 +36,7 @@ def waiting(store: Store) -> int:
 
 
 async def test_what_waits_in_memory_is_written_some_queues_a_turn_and_the_oldest_first() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     store = await open_store(files, segment_bytes=1 << 20, queue_tail_bytes=20 * QUEUES)
     writes = Writes(files)
     for queue_id in range(QUEUES):
@@ -56,7 +56,7 @@ async def test_what_waits_in_memory_is_written_some_queues_a_turn_and_the_oldest
 
 
 async def test_a_snapshot_writes_some_queues_a_turn_too() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     store = await open_store(files, segment_bytes=1 << 20)
     writes, most = Writes(files), 0
     for queue_id in range(QUEUES):
@@ -77,7 +77,7 @@ async def test_a_snapshot_writes_some_queues_a_turn_too() -> None:
 
 
 async def test_a_queue_with_many_entries_is_written_by_itself() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     store = await open_store(files, segment_bytes=1 << 20, queue_file_entries=300_000)
     writes = Writes(files)
     append(store, b"a", queue_id=1)
@@ -93,7 +93,7 @@ async def test_a_queue_with_many_entries_is_written_by_itself() -> None:
 @pytest.mark.parametrize("seed", range(5))
 async def test_the_count_of_waiting_entries_is_their_count(seed: int) -> None:
     random = Random(seed)
-    store = await open_store(CrashFiles(seed), segment_bytes=1 << 16, queue_tail_bytes=20 * 10)
+    store = await open_store(SimFiles(seed), segment_bytes=1 << 16, queue_tail_bytes=20 * 10)
     for _ in range(200):
         match random.randrange(6):
             case 0:

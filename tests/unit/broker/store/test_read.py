@@ -9,7 +9,7 @@ from lockstep.broker.store.frame import ENTRY
 from lockstep.broker.store.reader import choose
 from lockstep.protocol.record import BODY_AT, INT64, MAGIC, SIZE_AND_MAGIC
 from lockstep.protocol.tags import tags_code
-from support.crash_files import CrashFile, CrashFiles
+from lockstep.testing.simulation.disk import SimFile, SimFiles
 from support.store_kit import append, bodies_of, confirmed, everything, host_of, open_store, record
 
 LOG = "/store/commitlog/00000000000000000000"
@@ -24,14 +24,14 @@ def read(
     return result
 
 
-async def of_bodies(*bodies: bytes, files: CrashFiles | None = None, **settings: int) -> Store:
-    store = await open_store(files or CrashFiles(), **settings)
+async def of_bodies(*bodies: bytes, files: SimFiles | None = None, **settings: int) -> Store:
+    store = await open_store(files or SimFiles(), **settings)
     append(store, *bodies)
     await confirmed(store)
     return store
 
 
-async def cold_store(files: CrashFiles, count: int = 100, *, snapshot: bool = False, **settings: int) -> Store:
+async def cold_store(files: SimFiles, count: int = 100, *, snapshot: bool = False, **settings: int) -> Store:
     """A store that has `count` messages of 100 B in two queues, turn about, and nothing of them in memory."""
     store = await open_store(files, **settings)
     for number in range(count):
@@ -60,7 +60,7 @@ async def test_an_offset_is_judged_as_rocketmq_judges_it(offset: int, status: Re
 
 
 async def test_an_unknown_queue_has_no_queue_and_an_unconfirmed_one_is_empty() -> None:
-    store = await open_store(CrashFiles())
+    store = await open_store(SimFiles())
     assert read(store, 5).status is ReadStatus.NO_QUEUE
     append(store, b"a")
     assert (read(store, 0).status, read(store, 7).next_offset) == (ReadStatus.EMPTY, 0)
@@ -77,7 +77,7 @@ async def test_records_side_by_side_are_one_piece() -> None:
 
 
 async def test_queues_turn_about_give_pieces_in_order() -> None:
-    store = await open_store(CrashFiles())
+    store = await open_store(SimFiles())
     for number in range(10):
         append(store, b"%d" % number, queue_id=number % 2)
     await confirmed(store)
@@ -98,7 +98,7 @@ async def test_the_byte_limit_counts_whole_records_and_the_first_always_fits() -
 
 
 async def test_a_filter_scans_on_and_tells_how_far() -> None:
-    store = await open_store(CrashFiles())
+    store = await open_store(SimFiles())
     for number in range(1_000):
         append(store, b"%d" % number, properties=b"TAGS\x01A" if number in (0, 950) else b"TAGS\x01B")
     await confirmed(store)
@@ -120,7 +120,7 @@ async def test_a_message_without_a_tag_does_not_match_a_tag() -> None:
 
 
 async def test_what_is_in_no_cache_is_read_in_a_thread() -> None:
-    files = CrashFiles(cached_reads=False)
+    files = SimFiles(cached_reads=False)
     store = await cold_store(files, queue_tail_bytes=200)
     assert store.read("orders", 0, 0, max_count=32, max_bytes=1 << 20) is None
     result = await store.read_cold("orders", 0, 0, max_count=32, max_bytes=1 << 20)
@@ -130,7 +130,7 @@ async def test_what_is_in_no_cache_is_read_in_a_thread() -> None:
 
 
 async def test_neighbours_in_the_file_are_fetched_with_one_read() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     store = await cold_store(files, segment_bytes=1 << 20)
     store._log.tail_start = store._log.end
     store._log.tail.clear()
@@ -142,7 +142,7 @@ async def test_neighbours_in_the_file_are_fetched_with_one_read() -> None:
 
 
 async def test_a_read_crosses_segments_and_queue_files() -> None:
-    store = await cold_store(CrashFiles(), count=300, segment_bytes=4096, queue_tail_bytes=200)
+    store = await cold_store(SimFiles(), count=300, segment_bytes=4096, queue_tail_bytes=200)
     for queue_id in (0, 1):
         assert await everything(store, queue_id=queue_id) == [b"%d" % number + b"." * 100 for number in range(queue_id, 300, 2)]
     await store.close()
@@ -151,7 +151,7 @@ async def test_a_read_crosses_segments_and_queue_files() -> None:
 @pytest.mark.parametrize("at", [0, 5, 15, 30, 90, 150])
 async def test_damage_in_a_file_is_never_served(at: int) -> None:
     """Bits flipped in size, magic, queue id, physical offset or body of a record that comes from a file."""
-    files = CrashFiles()
+    files = SimFiles()
     store = await cold_store(files, segment_bytes=1 << 20)
     store._log.tail_start = store._log.end
     store._log.tail.clear()
@@ -165,7 +165,7 @@ async def test_damage_in_a_file_is_never_served(at: int) -> None:
 
 
 async def test_time_finds_the_first_message_not_older() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     host = host_of(files)
     store = await open_store(files, host=host)
     clock = host.clock
@@ -186,7 +186,7 @@ async def test_time_finds_the_first_message_not_older() -> None:
 
 
 async def test_a_record_is_found_by_its_place_alone_and_state_is_secret() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     store = await open_store(files)
     append(store, b"a")
     store.append_state(b"secret")
@@ -205,7 +205,7 @@ async def test_a_record_is_found_by_its_place_alone_and_state_is_secret() -> Non
 @pytest.mark.parametrize("cached", [True, False])
 async def test_an_entry_that_is_missing_is_told_and_never_passed_over(cached: bool) -> None:
     """Its message is in the log: an answer that goes on behind it would lose it."""
-    files = CrashFiles(cached_reads=cached)
+    files = SimFiles(cached_reads=cached)
     store = await cold_store(files, queue_file_entries=20, snapshot=True)
     name = "/store/consumequeue/orders/0/"
     files.overwrite(f"{name}{0:020d}", 20 * 3, bytes(40))
@@ -225,9 +225,9 @@ async def test_an_entry_that_is_missing_is_told_and_never_passed_over(cached: bo
 async def test_an_offset_within_a_body_reads_no_more_than_a_record_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bytes there are the sender's: they may claim a gigabyte, and even to be a record."""
     asked: list[int] = []
-    pread = CrashFile.pread
-    monkeypatch.setattr(CrashFile, "pread", lambda file, count, offset: (asked.append(count), pread(file, count, offset))[1])
-    store = await open_store(CrashFiles(), record_bytes_max=2_000, tail_bytes=0)
+    pread = SimFile.pread
+    monkeypatch.setattr(SimFile, "pread", lambda file, count, offset: (asked.append(count), pread(file, count, offset))[1])
+    store = await open_store(SimFiles(), record_bytes_max=2_000, tail_bytes=0)
     places = []
     for size, magic in ((9_000, 0), (9_000, MAGIC), (2_001, MAGIC)):
         places.append(store._log.end + BODY_AT)

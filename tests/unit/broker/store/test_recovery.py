@@ -7,7 +7,7 @@ import pytest
 
 from lockstep.broker.store import Recovery, Store, StoreCorrupt
 from lockstep.broker.store.directory import StoreDirectory
-from support.crash_files import CrashFiles, Fault
+from lockstep.testing.simulation.disk import Fault, SimFiles
 from support.store_kit import (
     BORN_HOST,
     IDENTITY,
@@ -31,20 +31,20 @@ NEVER = {"flush_interval_ms": 1_000_000}
 """Nothing is synced behind the test's back."""
 
 
-async def kill(store: Store, files: CrashFiles, *, power: bool = False) -> None:
+async def kill(store: Store, files: SimFiles, *, power: bool = False) -> None:
     abandon(store)
     await asyncio.sleep(0)
     files.crash(power=power)
 
 
-async def recovered(files: CrashFiles, recorded: Recorded | None = None, **settings: Any) -> tuple[Store, Recovery]:
+async def recovered(files: SimFiles, recorded: Recorded | None = None, **settings: Any) -> tuple[Store, Recovery]:
     store = await Store.open(config(**settings), host_of(files), IDENTITY)
     found = await store.recover(recorded or Recorded())
     await store.sync()
     return store, found
 
 
-async def killed_with(files: CrashFiles, count: int, *, synced: int = 0) -> None:
+async def killed_with(files: SimFiles, count: int, *, synced: int = 0) -> None:
     """A killed store with `count` messages of SIZE bytes, the first `synced` of them known to be synced."""
     store = await open_store(files, **NEVER)
     for number in range(count):
@@ -61,7 +61,7 @@ async def sync_recorded(store: Store) -> None:
 
 
 async def test_a_kill_loses_nothing_that_was_written() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     await killed_with(files, 10)
     store, found = await recovered(files)
     assert found == Recovery(0, 10 * SIZE, 0, False)
@@ -71,7 +71,7 @@ async def test_a_kill_loses_nothing_that_was_written() -> None:
 
 @pytest.mark.parametrize("kept", [4, 8, 40, 88, SIZE - 3])
 async def test_a_torn_tail_is_cut_and_zero_again(kept: int) -> None:
-    files = CrashFiles()
+    files = SimFiles()
     await killed_with(files, 10, synced=4)
     files.overwrite(LOG, 9 * SIZE + kept, bytes(SIZE))
     store, found = await recovered(files)
@@ -88,7 +88,7 @@ async def test_a_torn_tail_is_cut_and_zero_again(kept: int) -> None:
 @pytest.mark.parametrize("hole", [4, 5, 8])
 async def test_an_unsynced_hole_with_good_records_behind_it_is_cut_and_zeroed(hole: int) -> None:
     """Pages reach the disk in any order: what stands behind the hole was never confirmed durable, and must not turn into records later."""
-    files = CrashFiles()
+    files = SimFiles()
     await killed_with(files, 10, synced=4)
     files.overwrite(LOG, hole * SIZE, bytes(SIZE))
     store, found = await recovered(files)
@@ -105,7 +105,7 @@ async def test_an_unsynced_hole_with_good_records_behind_it_is_cut_and_zeroed(ho
 
 async def test_the_cut_is_durable_before_anything_is_appended() -> None:
     """A power cut that keeps the first new record but not the cut must not bring the stale ones behind it back."""
-    files = CrashFiles()
+    files = SimFiles()
     store = await open_store(files, **NEVER)
     for number in range(10):
         append(store, b"%d" % number * 100, queue_id=int(number == 4))
@@ -129,7 +129,7 @@ async def test_the_cut_is_durable_before_anything_is_appended() -> None:
 
 async def test_a_file_named_by_an_earlier_life_is_durable_after_the_next_sync() -> None:
     for seed in range(10):
-        files = CrashFiles(seed=seed)
+        files = SimFiles(seed=seed)
         store = await open_store(files, segment_bytes=4096, **NEVER)
         for _ in range(50):
             append(store, b"x" * 100)
@@ -143,7 +143,7 @@ async def test_a_file_named_by_an_earlier_life_is_durable_after_the_next_sync() 
 
 
 async def test_a_stale_file_at_a_roll_is_made_zero_first() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     store = await open_store(files, segment_bytes=4096)
     append(store, b"x" * 3000)
     files.open("/store/commitlog/00000000000000004096", create=True).pwritev([b"stale" * 100], 3_300)
@@ -157,7 +157,7 @@ async def test_a_stale_file_at_a_roll_is_made_zero_first() -> None:
 
 @pytest.mark.parametrize("at", [1, 5, 13, 22, 30, 87, 120, SIZE - 5, SIZE - 2])
 async def test_a_flipped_bit_below_the_synced_length_stops_the_start_with_its_position(at: int) -> None:
-    files = CrashFiles()
+    files = SimFiles()
     await killed_with(files, 10, synced=8)
     files.flip(LOG, 3 * SIZE + at)
     store = await Store.open(config(), host_of(files), IDENTITY)
@@ -172,7 +172,7 @@ async def test_a_flipped_bit_below_the_synced_length_stops_the_start_with_its_po
 
 
 async def test_a_flag_cuts_corruption_and_the_next_start_is_well() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     await killed_with(files, 10, synced=8)
     files.flip(LOG, 3 * SIZE + 100)
     store, found = await recovered(files, cut_corrupt=True)
@@ -186,7 +186,7 @@ async def test_a_flag_cuts_corruption_and_the_next_start_is_well() -> None:
 
 
 async def test_the_synced_length_is_recorded_within_a_second_of_its_sync() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     host = host_of(files)
     store = await open_store(files, host=host, flush=SYNC)
     append(store, b"a")
@@ -200,7 +200,7 @@ async def test_the_synced_length_is_recorded_within_a_second_of_its_sync() -> No
 
 
 async def test_a_half_idempotent_frame_is_cut_whole() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     store = await open_store(files, **NEVER)
     first, sequence = sequenced([b"a", b"b"], first=0, previous_crc=0)
     store.append_frame("orders", 0, first, 2, born_host=BORN_HOST, sequenced=True)
@@ -220,7 +220,7 @@ async def test_a_half_idempotent_frame_is_cut_whole() -> None:
 @pytest.mark.parametrize("frame", [0, 1])
 async def test_the_frame_crc_finds_what_no_body_crc_covers(frame: int) -> None:
     """A flipped bit in the user's flag of an idempotent frame's second record."""
-    files = CrashFiles()
+    files = SimFiles()
     store = await open_store(files, **NEVER)
     first, sequence = sequenced([b"a", b"b"], first=0, previous_crc=0)
     second, _ = sequenced([b"c", b"d"], first=2, previous_crc=sequence.crc)
@@ -235,7 +235,7 @@ async def test_the_frame_crc_finds_what_no_body_crc_covers(frame: int) -> None:
 
 async def test_a_frame_of_an_unknown_past_is_taken_as_it_is() -> None:
     """Flagged first with a sequence above 0: nobody can know the CRC that it goes on from."""
-    files = CrashFiles()
+    files = SimFiles()
     store = await open_store(files, **NEVER)
     from lockstep.protocol.sequence import FrameSequence, seal
 
@@ -250,7 +250,7 @@ async def test_a_frame_of_an_unknown_past_is_taken_as_it_is() -> None:
 
 
 async def test_a_queue_offset_out_of_turn_ends_the_log() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     await killed_with(files, 5)
     files.overwrite(LOG, 3 * SIZE + 20, (7).to_bytes(8, "big"))
     store, found = await recovered(files)
@@ -259,7 +259,7 @@ async def test_a_queue_offset_out_of_turn_ends_the_log() -> None:
 
 
 async def test_zeros_in_the_properties_are_a_sector_that_never_arrived() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     store = await open_store(files, **NEVER)
     append(store, b"a", properties=b"A\x01" + b"b" * 50 + b"\x02")
     await confirmed(store)
@@ -272,7 +272,7 @@ async def test_zeros_in_the_properties_are_a_sector_that_never_arrived() -> None
 
 
 async def test_a_lost_last_file_and_a_lost_length_are_an_unfinished_tail() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     store = await open_store(files, segment_bytes=4096, **NEVER)
     for _ in range(50):
         append(store, b"x" * 100)
@@ -294,7 +294,7 @@ async def test_a_lost_last_file_and_a_lost_length_are_an_unfinished_tail() -> No
 
 @pytest.mark.parametrize("missing", ["00000000000000000000", "00000000000000004096"])
 async def test_a_missing_file_below_the_synced_length_is_corruption(missing: str) -> None:
-    files = CrashFiles()
+    files = SimFiles()
     store = await open_store(files, segment_bytes=4096)
     for _ in range(50):
         append(store, b"x" * 100)
@@ -307,7 +307,7 @@ async def test_a_missing_file_below_the_synced_length_is_corruption(missing: str
 
 
 async def test_an_emptied_log_directory_is_corruption() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     store = await open_store(files)
     append(store, b"a")
     await store.close()
@@ -321,7 +321,7 @@ async def test_an_emptied_log_directory_is_corruption() -> None:
 
 async def test_after_a_failed_sync_the_tail_is_copied_into_a_new_file_before_it_is_trusted() -> None:
     """The kernel marks pages that it could not write as clean: only in a new file do they reach the disk."""
-    files = CrashFiles()
+    files = SimFiles()
     store = await open_store(files)
     append(store, b"durable")
     await store.sync()
@@ -345,7 +345,7 @@ async def test_after_a_failed_sync_the_tail_is_copied_into_a_new_file_before_it_
 
 
 async def test_a_death_between_a_failed_sync_and_its_mark_loses_nothing_that_was_shown() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     store = await open_store(files)
     store.on_fatal = lambda _: None
     files.faults += [Fault("sync", "commitlog"), Fault("create", "sync_failed")]
@@ -367,7 +367,7 @@ async def test_a_death_between_a_failed_sync_and_its_mark_loses_nothing_that_was
 # -- consume queues ------------------------------------------------------------------------------
 
 
-async def snapshot_of(files: CrashFiles, count: int) -> None:
+async def snapshot_of(files: SimFiles, count: int) -> None:
     store = await open_store(files)
     for number in range(count):
         append(store, b"%d" % number, queue_id=number % 2)
@@ -377,7 +377,7 @@ async def snapshot_of(files: CrashFiles, count: int) -> None:
 
 
 async def test_missing_consume_queue_files_are_built_from_the_log() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     await snapshot_of(files, 100)
     for path in [path for path in files.names if path.startswith("/store/consumequeue/orders/0/")]:
         del files.names[path]
@@ -391,7 +391,7 @@ async def test_missing_consume_queue_files_are_built_from_the_log() -> None:
 @pytest.mark.parametrize("earlier_life", [False, True])
 async def test_a_snapshot_makes_the_queues_durable_with_their_names(earlier_life: bool) -> None:
     for seed in range(5):
-        files = CrashFiles(seed=seed)
+        files = SimFiles(seed=seed)
         store = await open_store(files, **NEVER)
         for number in range(60):
             append(store, b"%d" % number, queue_id=number % 3)
@@ -408,7 +408,7 @@ async def test_a_snapshot_makes_the_queues_durable_with_their_names(earlier_life
 
 
 async def test_entries_behind_the_snapshot_are_zero_again_after_a_kill() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     store = await open_store(files)
     append(store, b"a")
     await store.write_snapshot([])
@@ -428,7 +428,7 @@ async def test_entries_behind_the_snapshot_are_zero_again_after_a_kill() -> None
 
 
 async def test_two_snapshots_are_kept_and_the_newest_is_used() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     store = await open_store(files)
     for number in range(4):
         append(store, b"x")
@@ -447,7 +447,7 @@ async def test_two_snapshots_are_kept_and_the_newest_is_used() -> None:
 
 @pytest.mark.parametrize("at", [0, 9, 25, -1])
 async def test_a_damaged_snapshot_falls_back_to_the_older_one(at: int) -> None:
-    files = CrashFiles()
+    files = SimFiles()
     store = await open_store(files)
     store.append_state(b"one")
     await store.write_snapshot(["older"])
@@ -465,7 +465,7 @@ async def test_a_damaged_snapshot_falls_back_to_the_older_one(at: int) -> None:
 
 async def test_a_snapshot_ahead_of_the_log_is_ignored_and_goes() -> None:
     """Left there, it would be taken for true once the log has grown past its position."""
-    files = CrashFiles()
+    files = SimFiles()
     store = await open_store(files)
     store.append_state(b"one")
     await store.write_snapshot(["older"])
@@ -489,7 +489,7 @@ async def test_a_snapshot_ahead_of_the_log_is_ignored_and_goes() -> None:
 
 
 async def test_a_snapshot_holds_the_changes_of_its_own_turn_once() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     store = await open_store(files)
     journal = [b"change"]
 
@@ -508,7 +508,7 @@ async def test_a_snapshot_holds_the_changes_of_its_own_turn_once() -> None:
 
 
 async def test_a_snapshot_is_due_by_bytes_or_by_time_and_change() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     host = host_of(files)
     store = await open_store(files, host=host, snapshot_bytes=1_000, snapshot_interval_ms=60_000)
     now = host.clock.monotonic_ms()
@@ -524,7 +524,7 @@ async def test_a_snapshot_is_due_by_bytes_or_by_time_and_change() -> None:
 
 
 async def test_a_snapshot_is_written_only_after_the_log_is_durable_to_it() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     store = await open_store(files, **NEVER)
     append(store, b"x")
     await store.write_snapshot([])
@@ -536,7 +536,7 @@ async def test_a_snapshot_is_written_only_after_the_log_is_durable_to_it() -> No
 
 
 async def test_without_any_snapshot_a_log_that_lost_its_beginning_is_corrupt() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     store = await open_store(files, segment_bytes=4096, log_bytes_max=4096)
     for _ in range(60):
         append(store, b"x" * 100)
@@ -556,7 +556,7 @@ async def test_without_any_snapshot_a_log_that_lost_its_beginning_is_corrupt() -
 
 
 async def test_a_log_that_another_program_made_is_taken_on() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     store = await open_store(files, segment_bytes=4096, log_bytes_max=4096)
     for _ in range(60):
         append(store, b"x" * 100)

@@ -7,7 +7,7 @@ import pytest
 from lockstep.broker.store import ReadStatus, Store, StoreDiskError
 from lockstep.protocol.errors import ServiceNotAvailable
 from lockstep.runtime.host import Host
-from support.crash_files import CrashFiles, Fault
+from lockstep.testing.simulation.disk import Fault, SimFiles
 from support.store_kit import abandon, append, confirmed, everything, host_of, open_store
 
 HOUR_MS = 3_600_000
@@ -15,7 +15,7 @@ BODY = b"x" * 900
 """Four records fill a segment of 4 KiB."""
 
 
-async def aged(files: CrashFiles, host: Host, segments: int = 5, **settings: int) -> Store:
+async def aged(files: SimFiles, host: Host, segments: int = 5, **settings: int) -> Store:
     """A store whose segments are an hour apart, with a snapshot at the end."""
     store = await open_store(files, host=host, segment_bytes=4096, **settings)
     for _ in range(segments):
@@ -29,12 +29,12 @@ async def aged(files: CrashFiles, host: Host, segments: int = 5, **settings: int
     return store
 
 
-def log_files(files: CrashFiles) -> list[str]:
+def log_files(files: SimFiles) -> list[str]:
     return files.listdir("/store/commitlog")
 
 
 async def test_segments_go_when_the_record_that_follows_them_is_too_old() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     host = host_of(files)
     store = await aged(files, host, retention_ms=2 * HOUR_MS)
     assert await store.retention(host.clock.wall_ms()) == [("orders", 0, 8)]
@@ -49,7 +49,7 @@ async def test_segments_go_when_the_record_that_follows_them_is_too_old() -> Non
 
 
 async def test_age_counts_to_the_millisecond() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     host = host_of(files)
     store = await aged(files, host, retention_ms=2 * HOUR_MS)
     start = host.clock.wall_ms() - 5 * HOUR_MS
@@ -59,7 +59,7 @@ async def test_age_counts_to_the_millisecond() -> None:
 
 
 async def test_the_log_is_kept_below_its_limit_by_whole_segments() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     store = await aged(files, host_of(files), log_bytes_max=10_000)
     assert await store.retention(0) == [("orders", 0, 12)]
     assert store._log.end - store._log.start <= 10_000
@@ -67,7 +67,7 @@ async def test_the_log_is_kept_below_its_limit_by_whole_segments() -> None:
 
 
 async def test_a_full_file_system_takes_the_oldest_whatever_their_age() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     host = host_of(files)
     store = await aged(files, host, disk_used_percent_max=80)
     used = files.used_bytes()
@@ -79,7 +79,7 @@ async def test_a_full_file_system_takes_the_oldest_whatever_their_age() -> None:
 
 
 async def test_the_newest_segment_and_what_the_older_snapshot_needs_stay() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     host = host_of(files)
     store = await open_store(files, host=host, segment_bytes=4096, log_bytes_max=1)
     for _ in range(12):
@@ -104,7 +104,7 @@ async def test_the_newest_segment_and_what_the_older_snapshot_needs_stay() -> No
 
 
 async def test_a_segment_under_a_reader_stays_until_the_read_is_over() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     host = host_of(files)
     store = await aged(files, host, retention_ms=-1)
     oldest = store._log.segments[0]
@@ -117,7 +117,7 @@ async def test_a_segment_under_a_reader_stays_until_the_read_is_over() -> None:
 
 
 async def test_a_disk_that_refuses_a_removal_is_exit_3() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     host = host_of(files)
     store = await aged(files, host, retention_ms=-1)
     fatal: list[BaseException] = []
@@ -132,7 +132,7 @@ async def test_a_disk_that_refuses_a_removal_is_exit_3() -> None:
 
 
 async def test_consume_queue_files_below_the_minimum_go_too() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     host = host_of(files)
     store = await aged(files, host, segments=5, retention_ms=-1, queue_file_entries=5)
     await store.retention(host.clock.wall_ms())
@@ -147,7 +147,7 @@ async def test_consume_queue_files_below_the_minimum_go_too() -> None:
 @pytest.mark.parametrize("power", [False, True])
 async def test_a_crash_after_retention_leaves_a_log_without_gaps(power: bool) -> None:
     for seed in range(20):
-        files = CrashFiles(seed=seed)
+        files = SimFiles(seed=seed)
         host = host_of(files)
         store = await aged(files, host, retention_ms=-1)
         files.countdown = seed % 10
@@ -168,7 +168,7 @@ async def test_a_crash_after_retention_leaves_a_log_without_gaps(power: bool) ->
 
 
 async def test_a_queue_without_anything_left_keeps_its_end() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     host = host_of(files)
     store = await open_store(files, host=host, segment_bytes=4096, log_bytes_max=1)
     append(store, b"only one", queue_id=7)

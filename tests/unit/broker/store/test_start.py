@@ -7,7 +7,7 @@ import pytest
 from lockstep.broker.store import FlushMode, Identity, IdentityError, Store, StoreCorrupt, StoreDiskError, StoreInUse
 from lockstep.broker.store.directory import SLOT_BYTES, StoreDirectory
 from lockstep.protocol.errors import StateError
-from support.crash_files import CrashFiles, Fault
+from lockstep.testing.simulation.disk import Fault, SimFiles
 from support.store_kit import (
     ASYNC,
     IDENTITY,
@@ -27,7 +27,7 @@ from support.store_kit import (
 
 
 async def test_a_second_open_of_the_directory_is_refused() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     store = await open_store(files)
     with pytest.raises(StoreInUse, match="/store is open in another broker") as error:
         await Store.open(config(), host_of(files), IDENTITY)
@@ -51,7 +51,7 @@ async def test_a_second_open_of_the_directory_is_refused() -> None:
 )
 def test_every_directory_that_a_first_start_may_have_named_is_synced(path: str, above: list[str]) -> None:
     """A store whose own directory a power cut takes away has lost everything it had acknowledged."""
-    files = CrashFiles()
+    files = SimFiles()
     files.directories.add(".")
     synced: list[str] = []
     sync = files.sync_directory
@@ -63,7 +63,7 @@ def test_every_directory_that_a_first_start_may_have_named_is_synced(path: str, 
 
 @pytest.mark.parametrize("other", [Identity("test", "broker-b"), Identity("prod", "broker-a")])
 async def test_another_name_or_cluster_is_refused_and_lets_go_of_the_lock(other: Identity) -> None:
-    files = CrashFiles()
+    files = SimFiles()
     await (await open_store(files)).close()
     with pytest.raises(IdentityError, match="belongs to broker broker-a of cluster test") as error:
         await Store.open(config(), host_of(files), other)
@@ -72,7 +72,7 @@ async def test_another_name_or_cluster_is_refused_and_lets_go_of_the_lock(other:
 
 
 async def test_the_store_id_is_random_and_stays() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     store = await open_store(files)
     store_id = store.store_id
     assert len(store_id) == 32
@@ -83,7 +83,7 @@ async def test_the_store_id_is_random_and_stays() -> None:
 
 
 async def test_an_unknown_format_and_a_damaged_identity_are_told_apart() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     await (await open_store(files)).close()
     path = "/store/lockstep/identity"
     text = bytes(files.names[path].cache)
@@ -98,7 +98,7 @@ async def test_an_unknown_format_and_a_damaged_identity_are_told_apart() -> None
 
 
 async def test_a_store_keeps_its_own_file_lengths() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     store = await open_store(files, segment_bytes=8192, queue_file_entries=8)
     for _ in range(20):
         append(store, b"x" * 900)
@@ -114,7 +114,7 @@ async def test_a_store_keeps_its_own_file_lengths() -> None:
 
 
 async def test_the_directory_is_apaches_and_ours_lies_apart() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     store = await open_store(files)
     append(store, b"a", queue_id=3)
     await store.write_snapshot([])
@@ -128,7 +128,7 @@ async def test_the_directory_is_apaches_and_ours_lies_apart() -> None:
 
 
 async def test_a_clean_stop_is_known_and_a_kill_too() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     store = await open_store(files)
     assert store.stopped_clean
     assert files.exists("/store/abort")
@@ -147,7 +147,7 @@ async def test_a_clean_stop_is_known_and_a_kill_too() -> None:
 
 
 async def test_closing_syncs_what_was_written_while_another_sync_ran() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     host = host_of(files)
     assert isinstance(host.threads, LoopThreads)
     store = await open_store(files, host=host, segment_bytes=4096)
@@ -171,7 +171,7 @@ async def test_closing_syncs_what_was_written_while_another_sync_ran() -> None:
 
 
 async def test_the_boot_id_is_durable_once_marked() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     store = await open_store(files)
     assert not store.may_have_forgotten("boot-1"), "a new store has nothing to forget"
     await store.mark_boot("boot-1")
@@ -188,7 +188,7 @@ async def test_the_boot_id_is_durable_once_marked() -> None:
 @pytest.mark.parametrize("before", [ASYNC, SYNC])
 @pytest.mark.parametrize("after", [ASYNC, SYNC])
 async def test_what_a_machine_crash_may_have_taken_depends_on_how_the_store_served_then(before: FlushMode, after: FlushMode) -> None:
-    files = CrashFiles()
+    files = SimFiles()
     store = await open_store(files, flush=before)
     await store.mark_boot("boot-1")
     abandon(store)
@@ -199,7 +199,7 @@ async def test_what_a_machine_crash_may_have_taken_depends_on_how_the_store_serv
 
 
 async def test_a_cut_below_the_synced_length_is_known_until_a_start_has_drawn_its_conclusions() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     store = await open_store(files)
     await store.mark_boot("boot-1")
     append(store, b"first")
@@ -218,7 +218,7 @@ async def test_a_cut_below_the_synced_length_is_known_until_a_start_has_drawn_it
 
 
 async def test_before_recovery_nothing_is_taken_and_closing_leaves_it_unclean() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     store = await open_store(files)
     append(store, b"a")
     abandon(store)
@@ -234,7 +234,7 @@ async def test_before_recovery_nothing_is_taken_and_closing_leaves_it_unclean() 
 
 async def test_recovered_messages_are_seen_only_once_they_are_synced() -> None:
     """Kill −9 leaves unsynced bytes in the page cache: shown before a sync, a power cut could take them back."""
-    files = CrashFiles()
+    files = SimFiles()
     store = await open_store(files, flush_interval_ms=1_000_000)
     append(store, b"a")
     await confirmed(store)
@@ -265,7 +265,7 @@ async def test_recovered_messages_are_seen_only_once_they_are_synced() -> None:
 
 
 async def test_a_disk_that_fails_at_the_start_is_exit_3() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     files.faults.append(Fault("write", "identity"))
     with pytest.raises(StoreDiskError) as error:
         await open_store(files)
@@ -285,7 +285,7 @@ async def test_a_disk_that_fails_at_the_start_is_exit_3() -> None:
 async def test_a_first_start_that_dies_leaves_nothing_that_a_later_power_cut_takes_back(crash_after: int) -> None:
     """What the first life named but did not sync, the second has to sync: it can't tell."""
     for seed in range(6):
-        files = CrashFiles(seed=seed)
+        files = SimFiles(seed=seed)
         files.countdown = crash_after
         try:
             abandon(await open_store(files))
@@ -309,7 +309,7 @@ async def test_a_first_start_that_dies_leaves_nothing_that_a_later_power_cut_tak
 
 
 def test_the_synced_length_survives_one_torn_slot() -> None:
-    files = CrashFiles()
+    files = SimFiles()
     directory = StoreDirectory(files, PATH)
     directory.lock()
     assert directory.load_synced() == 0

@@ -1,7 +1,8 @@
 """Files in memory that forget like a disk: page cache against durable bytes, directory entries included.
 
 A kill −9 keeps every written byte. A power cut keeps what was synced, and of the rest any writes in any order, torn at sector bounds.
-Errors can be asked for at the n-th operation. One seed gives one behaviour.
+Errors, and the end of the process, can be asked for at the n-th operation; each kind of operation can be given a time that it takes. One
+seed gives one behaviour.
 """
 
 import errno
@@ -13,6 +14,10 @@ from random import Random
 from lockstep.runtime.files import Buffer, DiskSpace
 
 SECTOR_BYTES = 512
+UNLIMITED_BYTES = 1 << 40
+"""A disk of this capacity never gets full."""
+OPERATIONS = ("create", "read", "rename", "sync", "truncate", "unlink", "write")
+"""What faults, delays and countdowns know. Each directory sync is a "sync" too."""
 
 
 class Inode:
@@ -23,6 +28,24 @@ class Inode:
         self.pending: list[tuple[int, bytes | None]] = []
         """(offset, bytes) of a write or (size, None) of a truncate, not yet synced."""
         self.cache = bytearray()
+        self.used_bytes = 0
+        """Up to the last byte of the cache that is not zero."""
+
+    def change(self, offset: int, data: bytes | None) -> None:
+        """A write or truncate, as reads see it from now on."""
+        _apply(self.cache, offset, data)
+        if data is None:
+            if offset < self.used_bytes:
+                self.measure()
+        elif offset + len(data) >= self.used_bytes:
+            filled = len(data.rstrip(b"\0"))
+            if filled:
+                self.used_bytes = offset + filled
+            elif offset < self.used_bytes:
+                self.measure()
+
+    def measure(self) -> None:
+        self.used_bytes = len(self.cache.rstrip(b"\0"))
 
 
 def _apply(buffer: bytearray, offset: int, data: bytes | None) -> None:
@@ -49,11 +72,11 @@ class Fault:
 
 
 @dataclass
-class CrashFiles:
+class SimFiles:
     """The whole disk. `crash` ends the process that uses it; another may open it again at once."""
 
-    seed: int = 0
-    capacity_bytes: int = 1 << 40
+    seed: int | str = 0
+    capacity_bytes: int = UNLIMITED_BYTES
     short_writes: bool = False
     """pwritev writes only a part now and then."""
     cached_reads: bool = True
@@ -61,6 +84,13 @@ class CrashFiles:
     faults: list[Fault] = field(default_factory=list)
     countdown: int | None = None
     """Operations that change something, until the process is dead: everything then raises."""
+    """The operation at which it dies fails too; reads don't count."""
+    on_death: Callable[[], object] | None = None
+    """Called when the countdown is over: kill the machine there."""
+    delays_s: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Operation → how long it takes, at least and at most."""
+    stall: Callable[[float], object] | None = None
+    """Told each delay: the machine that the disk is in waits as long."""
     operation_count: int = 0
 
     def __post_init__(self) -> None:
@@ -114,6 +144,7 @@ class CrashFiles:
                     _apply(inode.durable, offset + start, data[start : start + SECTOR_BYTES])
         inode.pending = []
         inode.cache = bytearray(inode.durable)
+        inode.measure()
 
     def flip(self, path: str, at: int, bit: int = 0) -> None:
         """Bit rot at rest."""
@@ -123,16 +154,19 @@ class CrashFiles:
         """What the disk holds from now on."""
         for buffer in (self.names[path].durable, self.names[path].cache):
             _apply(buffer, at, data)
+        self.names[path].measure()
 
     def used_bytes(self) -> int:
-        """Sectors that hold something."""
-        return sum(len(bytes(inode.cache).rstrip(b"\0")) for inode in self.names.values())
+        """What the files hold, without the zeros at their ends, which take no space."""
+        return sum(inode.used_bytes for inode in self.names.values())
 
     def tick(self, operation: str, path: str, process: int) -> None:
         """One operation: it may be the last one, or a faulty one."""
         if process != self.process or self.dead:
             raise OSError(errno.EBADF, "file of a dead process", path)
         self.operation_count += 1
+        if self.delays_s and self.stall is not None and (delay_s := self.delays_s.get(operation)) is not None:
+            self.stall(self.random.uniform(*delay_s))
         for fault in self.faults:
             if fault.operation == operation and fault.path in path and fault.count:
                 if fault.skip:
@@ -143,12 +177,14 @@ class CrashFiles:
         if self.countdown is not None and operation != "read":
             if self.countdown == 0:
                 self.dead = True
+                if self.on_death is not None:
+                    self.on_death()
                 raise OSError(errno.EBADF, "the process ends here", path)
             self.countdown -= 1
 
     # -- Files -------------------------------------------------------------------------------
 
-    def open(self, path: str, *, create: bool = False) -> "CrashFile":
+    def open(self, path: str, *, create: bool = False) -> "SimFile":
         if path not in self.names:
             if not create:
                 raise FileNotFoundError(errno.ENOENT, "no such file", path)
@@ -156,7 +192,7 @@ class CrashFiles:
             if posixpath.dirname(path) not in self.directories:
                 raise FileNotFoundError(errno.ENOENT, "no such directory", path)
             self.names[path] = Inode()
-        return CrashFile(self, path, self.names[path])
+        return SimFile(self, path, self.names[path])
 
     def exists(self, path: str) -> bool:
         return path in self.names or path in self.directories
@@ -222,10 +258,10 @@ class CrashFiles:
         return 1 << 30
 
 
-class CrashFile:
+class SimFile:
     """A descriptor of the process that opened it."""
 
-    def __init__(self, files: CrashFiles, path: str, inode: Inode) -> None:
+    def __init__(self, files: SimFiles, path: str, inode: Inode) -> None:
         self._files = files
         self._path = path
         self._inode = inode
@@ -242,7 +278,8 @@ class CrashFile:
 
     def pread(self, count: int, offset: int) -> bytes:
         self._tick("read")
-        return bytes(self._inode.cache[offset : offset + count])
+        with memoryview(self._inode.cache) as view:
+            return bytes(view[offset : offset + count])
 
     def pread_cached(self, count: int, offset: int) -> bytes | None:
         if not self._files.cached_reads:
@@ -254,20 +291,20 @@ class CrashFile:
         self._tick("write")
         data = b"".join(bytes(buffer) for buffer in buffers)
         files = self._files
-        room = files.capacity_bytes - files.used_bytes()
+        room = UNLIMITED_BYTES if files.capacity_bytes >= UNLIMITED_BYTES else files.capacity_bytes - files.used_bytes()
         if len(data) > room:
             data = data[: max(0, room)]
             if not data:
                 raise OSError(errno.ENOSPC, "no space left", self._path)
         if files.short_writes and len(data) > 1 and files.random.random() < 0.3:
             data = data[: files.random.randrange(1, len(data))]
-        _apply(self._inode.cache, offset, data)
+        self._inode.change(offset, data)
         self._inode.pending.append((offset, data))
         return len(data)
 
     def truncate(self, size: int) -> None:
         self._tick("truncate")
-        _apply(self._inode.cache, size, None)
+        self._inode.change(size, None)
         self._inode.pending.append((size, None))
 
     def sync(self) -> None:

@@ -1,0 +1,273 @@
+"""The network between the machines: streams that are late, cut, one way only, or end in silence, as the loop's dice fall."""
+
+import asyncio
+import errno
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Protocol
+
+from lockstep.testing.simulation.transport import Connection, SimTransport
+
+if TYPE_CHECKING:
+    from lockstep.testing.simulation.loop import SimLoop
+    from lockstep.testing.simulation.process import Machine, Process
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+RETRANSMIT_MIN_S = 0.2
+"""Linux' shortest wait before a lost segment is sent again; doubled each time."""
+RETRANSMIT_MAX_S = 60.0
+SYN_AGAIN_S = 1.0
+EPHEMERAL_FIRST = 32_768
+
+
+class Tap(Protocol):
+    """Is told everything that passes. `connection` counts from 1; `upstream` is from who dialled to who was dialled."""
+
+    def opened(self, connection: int, client: "Process", server: "Process", port: int) -> None:
+        """`client` has reached `port` of `server`, which may not have noticed yet."""
+        ...
+
+    def sent(self, connection: int, upstream: bool, data: bytes) -> None:
+        """An end has written `data`; it need not arrive."""
+        ...
+
+    def delivered(self, connection: int, upstream: bool, count: int) -> None:
+        """The next `count` bytes of what was sent that way are handed to the other end's protocol now."""
+        ...
+
+    def cut(self, connection: int) -> None:
+        """Both ends are gone: nothing more is delivered either way."""
+        ...
+
+
+def reset_error() -> ConnectionResetError:
+    return ConnectionResetError(errno.ECONNRESET, "connection reset by peer")
+
+
+class Network:
+    """Every link, every connection. Machines are named by their addresses; all times are true seconds."""
+
+    def __init__(self, loop: "SimLoop") -> None:
+        self.loop = loop
+        self.tap: Tap | None = None
+        self.latency_s = 0.0005
+        """The least that a segment takes."""
+        self.jitter_s = 0.002
+        """At most so much more, evenly."""
+        self.late_chance = 0.001
+        """How often a segment is lost and sent again: 0.2, 0.4, … 3.2 s late."""
+        self.chop = 0.2
+        """How often a write reaches the other end in several pieces, cut anywhere."""
+        self.connect_timeout_s = 127.0
+        """Linux: six SYNs."""
+        self.send_timeout_s = 900.0
+        """Linux: how long bytes are sent again before the connection is given up (tcp_retries2)."""
+        self.slow: dict[tuple[str, str], float] = {}
+        """(from, to) → each segment takes up to so many seconds more."""
+        self.connections: dict[int, Connection] = {}
+        """Those of which one end at least is open, oldest first."""
+        self.segments = 0
+        """Delivered so far."""
+        self._blocked: dict[tuple[str, str], float] = {}
+        """(from, to) → since when."""
+        self._stalled: dict[tuple[str, str], list[SimTransport]] = {}
+        """Ends whose segments are being sent again and again."""
+        self._opened = 0
+        self._port = EPHEMERAL_FIRST
+
+    # ---------------------------------------------------------------------------------------------------------------- faults
+
+    def block(self, source: str, target: str) -> None:
+        """Nothing gets from `source` to `target` any more, until `heal`; the other way is not touched."""
+        self._blocked.setdefault((source, target), self.loop.now)
+
+    def partition(self, some: Iterable[str], others: Iterable[str]) -> None:
+        """Blocks both ways between each of `some` and each of `others`."""
+        others = tuple(others)
+        for one in some:
+            for other in others:
+                self.block(one, other)
+                self.block(other, one)
+
+    def heal(self, pairs: Iterable[tuple[str, str]] | None = None) -> None:
+        """Ends blocks: all, or those of `pairs` (from, to). What waited arrives when its sender tries again, as TCP does."""
+        for pair in list(self._blocked if pairs is None else pairs):
+            since = self._blocked.pop(pair, None)
+            if since is None:
+                continue
+            again_s = min(RETRANSMIT_MAX_S, self.loop.now - since) * self.loop.random.random()
+            for end in self._stalled.pop(pair, []):
+                self._again(end, again_s)
+
+    def is_blocked(self, source: str, target: str) -> bool:
+        return (source, target) in self._blocked
+
+    @property
+    def blocked(self) -> tuple[tuple[str, str], ...]:
+        """(from, to) of every block, oldest first."""
+        return tuple(self._blocked)
+
+    def between(self, one: str, other: str | None = None) -> list[Connection]:
+        """Open connections of machine `one` (with `other`), oldest first."""
+        wanted = {one} if other is None else {one, other}
+        return [c for c in self.connections.values() if wanted <= {c.client.process.machine.name, c.server.process.machine.name}]
+
+    def reset(self, connection: Connection) -> None:
+        """Cuts it mid-flight: of what is on its way each direction, some bytes still arrive (maybe half a frame), then each end is told."""
+        self.break_off(connection.client, told=True)
+
+    def silence(self, connection: Connection) -> None:
+        """A middle box forgets it: whatever is sent from now on vanishes, and no end is told until its own patience is over."""
+        connection.silent = True
+
+    # ------------------------------------------------------------------------------------------------- what transports call
+
+    def trip_s(self, source: str, target: str) -> float:
+        """How long the next segment takes."""
+        random = self.loop.random.random
+        trip_s = self.latency_s + random() * self.jitter_s
+        if self.slow:
+            trip_s += self.slow.get((source, target), 0.0) * random()
+        if random() < self.late_chance:
+            trip_s += RETRANSMIT_MIN_S * 2 ** self.loop.random.randrange(5)
+        return trip_s
+
+    def send(self, end: SimTransport, segment: bytes | None) -> None:
+        """Puts a segment (None: the end of the stream) on its way. In one direction nothing overtakes."""
+        if end.cut:
+            return
+        end.flight.append(segment)
+        if end.connection.silent:
+            self._stall(end)
+            return
+        end.due = max(end.due + 1e-9, self.loop.now + self.trip_s(end.here, end.there))
+        self.loop.deliver_at(end.due, end.peer.process, end.deliver, end.orphaned)
+
+    def arrive(self, end: SimTransport) -> None:
+        """In the receiver's process: the next segment of `end` is there, unless the way is blocked."""
+        if not end.flight:
+            return
+        if (end.here, end.there) in self._blocked or end.connection.silent:
+            self._stall(end)
+        elif end.peer.lost:
+            self.nobody(end)
+        else:
+            segment = end.flight.popleft()
+            self.segments += 1
+            self.loop.trace(end.connection.number, end.upstream, segment)
+            end.peer.take(segment)
+
+    def nobody(self, end: SimTransport) -> None:
+        """What `end` has sent met no socket: a RST comes back, or silence where the machine is off."""
+        if end.peer.process.machine.up and (end.here, end.there) not in self._blocked:
+            end.flight.clear()
+            self._reset_end(end)
+        else:
+            self._stall(end)
+
+    def break_off(self, end: SimTransport, *, told: bool) -> None:
+        """A RST goes out at `end`: both ends are lost, the far one when it hears of it. `told`: the near one is told as well."""
+        connection, near, far = end.connection, end, end.peer
+        for one in (near, far):
+            one.cut_flight(self.loop.random)
+        if told:
+            self.loop.at(self.loop.now, near.drain_and_lose, process=near.process)
+        self._tell(connection, near, far)
+
+    def _tell(self, connection: Connection, near: SimTransport, far: SimTransport) -> None:
+        """The RST travels from `near`; through a block it gets when that is over."""
+
+        def tell() -> None:
+            if far.lost:
+                return
+            if (near.here, near.there) in self._blocked or connection.silent:
+                if self.loop.now - since < self.send_timeout_s:
+                    self.loop.at(self.loop.now + 5.0, tell, process=far.process)
+                return
+            far.drain_and_lose()
+
+        since = self.loop.now
+        self.loop.at(since + self.trip_s(near.here, near.there), tell, process=far.process)
+
+    def vanished(self, end: SimTransport) -> None:
+        """The machine of `end` lost its power: the far end is told nothing, what it has sent meets silence."""
+        end.cut = True
+        end.flight.clear()
+        end.forget(keep_flight=False)
+        if end.peer.flight:
+            self._stall(end.peer)
+
+    def ended(self, connection: Connection) -> None:
+        """Both ends are gone."""
+        if self.connections.pop(connection.number, None) is not None and self.tap is not None:
+            self.tap.cut(connection.number)
+
+    def booted(self, machine: str) -> None:
+        """A machine is up again: it answers what is still being sent to its old connections by RST."""
+        for pair in [pair for pair in self._stalled if pair[1] == machine and pair not in self._blocked]:
+            for end in self._stalled.pop(pair):
+                end.stalled_at = None
+                end.flight.clear()
+                self._reset_end(end)
+
+    def _reset_end(self, end: SimTransport) -> None:
+        self.loop.at(self.loop.now + self.trip_s(end.there, end.here), end.lose, reset_error(), process=end.process)
+
+    def _again(self, end: SimTransport, after_s: float) -> None:
+        """The sender tries its oldest unheard segments again."""
+        end.stalled_at = None
+        end.due = max(end.due, self.loop.now + after_s)
+        for _ in end.flight:
+            end.due += 1e-9
+            self.loop.deliver_at(end.due, end.peer.process, end.deliver, end.orphaned)
+
+    def _stall(self, end: SimTransport) -> None:
+        """The segments of `end` don't get through for now: sent again until the way is open, or given up."""
+        if end.stalled_at is None:
+            end.stalled_at = self.loop.now
+            self._stalled.setdefault((end.here, end.there), []).append(end)
+            self.loop.at(self.loop.now + self.send_timeout_s, self._give_up, end, self.loop.now)
+
+    def _give_up(self, end: SimTransport, since: float) -> None:
+        if end.stalled_at == since:
+            self._stalled[end.here, end.there].remove(end)
+            end.flight.clear()
+            self.loop.at(self.loop.now, end.lose, OSError(errno.ETIMEDOUT, "connection timed out"), process=end.process)
+
+    # --------------------------------------------------------------------------------------------------------------- dialling
+
+    async def connect(self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> tuple[SimTransport, asyncio.BaseProtocol]:
+        """As `create_connection`. OSError: EMFILE, ECONNREFUSED, or ETIMEDOUT where nothing answers for `connect_timeout_s`."""
+        loop, process = self.loop, self.loop.current
+        machine = process.machine
+        target = loop.resolve(host)
+        if machine.sockets_max is not None and machine.open_sockets() >= machine.sockets_max:
+            raise OSError(errno.EMFILE, "too many open files")
+        there, back = (machine.name, target.name), (target.name, machine.name)
+        given_up_at = loop.now + self.connect_timeout_s
+        while True:
+            await asyncio.sleep(self.trip_s(*there) + self.trip_s(*back))
+            if target.up and there not in self._blocked and back not in self._blocked:
+                break
+            if loop.now >= given_up_at:
+                raise TimeoutError(errno.ETIMEDOUT, "connection timed out")
+            await asyncio.sleep(SYN_AGAIN_S)
+        server = target.listeners.get(port)
+        if server is None or server.accepts is None:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, f"connection to {host}:{port} refused")
+        self._port = self._port + 1 if self._port < 60_999 else EPHEMERAL_FIRST
+        self._opened += 1
+        connection = Connection(self, self._opened, process, server.process, (machine.name, self._port), (target.name, port))
+        self.connections[connection.number] = connection
+        if self.tap is not None:
+            self.tap.opened(connection.number, process, server.process, port)
+        loop.at(loop.now, self._accept, target, connection, server.accepts, process=server.process)
+        protocol = factory()
+        connection.client.begin(protocol)
+        return connection.client, protocol
+
+    def _accept(self, machine: "Machine", connection: Connection, accepts: Callable[[], asyncio.BaseProtocol]) -> None:
+        """In the server's process: it takes the connection from the kernel's queue, when it has a descriptor for it."""
+        if machine.sockets_max is not None and machine.open_sockets() > machine.sockets_max:
+            self.loop.at(self.loop.now + SYN_AGAIN_S, self._accept, machine, connection, accepts, process=connection.server.process)
+        else:
+            connection.server.begin(accepts())

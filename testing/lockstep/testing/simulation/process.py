@@ -1,0 +1,162 @@
+"""A machine and the processes that run on it, one after the other or side by side."""
+
+import asyncio
+import contextvars
+import weakref
+from collections import deque
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from lockstep.runtime.host import Host
+
+if TYPE_CHECKING:
+    from lockstep.testing.simulation.disk import SimFiles
+    from lockstep.testing.simulation.loop import SimLoop
+    from lockstep.testing.simulation.transport import SimServer, SimTransport
+
+EPOCH_S = 1_767_225_600
+"""What wall clocks show when a universe begins: 2026-01-01 00:00 UTC."""
+
+
+class Machine:
+    """One computer: its address, its clocks, its disk, and the processes on it. Made by `SimLoop.machine`."""
+
+    def __init__(self, loop: "SimLoop", name: str, disk: "SimFiles", base_s: float) -> None:
+        self.loop = loop
+        self.name = name
+        """Its address: "10.0.0.11"."""
+        self.disk = disk
+        disk.stall = self._disk_waits
+        self.up = True
+        self.boots = 1
+        """Raised each time that it comes up after a power cut."""
+        self.starts = 0
+        """Processes started on it so far."""
+        self.wall_offset_s = 0.0
+        """Wall clock minus the true time. Assign it to make the wall clock jump."""
+        self.processes: dict[int, Process] = {}
+        """Those that are alive, by number, oldest first."""
+        self.listeners: dict[int, SimServer] = {}
+        """Ports that are taken, by number."""
+        self.sockets_max: int | None = None
+        """Connections that it may have open; beyond it `connect` fails with EMFILE and who dials in waits unaccepted."""
+        self.thread_delay_s = (0.0002, 0.004)
+        """How long a job in a worker thread takes, beside what its disk operations take."""
+        self.listener_delay_s = (0.0005, 0.01)
+        """How long a plain `def` listener takes."""
+        self._rate = 1.0
+        self._since_s = loop.now
+        self._local_s = base_s
+        self._job_cost_s: float | None = None
+
+    def __repr__(self) -> str:
+        return f"<Machine {self.name}{'' if self.up else ', off'}>"
+
+    @property
+    def process(self) -> "Process | None":
+        """The process that was started last, if it is alive."""
+        return next(reversed(self.processes.values()), None)
+
+    def open_sockets(self) -> int:
+        """Ends of connections that its processes have open."""
+        return sum(len(process.transports) for process in self.processes.values())
+
+    # ---------------------------------------------------------------------------------------------------------------- clocks
+
+    @property
+    def rate(self) -> float:
+        """Seconds that this machine counts in a true second. Assign it to let its clock drift from now on: 1.02 is 2 % fast."""
+        return self._rate
+
+    @rate.setter
+    def rate(self, rate: float) -> None:
+        self._local_s, self._since_s, self._rate = self.local_s(), self.loop.now, rate
+        self.loop.retime(self)
+
+    def local_s(self) -> float:
+        """The monotonic clock of this machine: grows at `rate`, begins anew with each boot, goes on while processes are paused."""
+        return self._local_s + (self.loop.now - self._since_s) * self._rate
+
+    def global_s(self, local_s: float) -> float:
+        """When the machine's monotonic clock will show `local_s`, at the present rate."""
+        return self._since_s + (local_s - self._local_s) / self._rate
+
+    def wall_s(self) -> float:
+        """Seconds since 1970 as this machine believes."""
+        return EPOCH_S + self.loop.now + self.wall_offset_s
+
+    def boot(self, base_s: float) -> None:
+        """Comes up after a power cut: another boot id, another beginning of the monotonic clock."""
+        self.up = True
+        self.boots += 1
+        self._local_s, self._since_s = base_s, self.loop.now
+
+    def boot_id(self) -> str:
+        """Stays the same until the power is cut."""
+        return f"boot-{self.name}-{self.boots}"
+
+    # ------------------------------------------------------------------------------------------------------------------ disk
+
+    def run_job(self, function: Callable[[], object]) -> float:
+        """Runs a worker thread's job here and now; the seconds that its disk operations took."""
+        self._job_cost_s = 0.0
+        try:
+            function()
+            return self._job_cost_s
+        finally:
+            self._job_cost_s = None
+
+    def _disk_waits(self, seconds: float) -> None:
+        """A disk operation took so long: in a worker thread only the job waits, in the loop its whole process."""
+        if self._job_cost_s is not None:
+            self._job_cost_s += seconds
+        else:
+            self.loop.stall(self.loop.current, seconds)
+
+
+class Process:
+    """One incarnation of a process: from `SimLoop.start` to its end."""
+
+    def __init__(self, loop: "SimLoop", machine: Machine, number: int) -> None:
+        from lockstep.testing.simulation.host import host_of
+
+        self.loop = loop
+        self.machine = machine
+        self.number = number
+        """Its process id: no two in a universe have the same."""
+        self.alive = True
+        self.paused = False
+        """Stopped as by SIGSTOP: nothing of it runs, its machine's clock goes on, its sockets still take bytes."""
+        self.stalled = 0
+        """Disk operations in its loop that are not over yet: it waits for them."""
+        self.ended = ""
+        """How it ended: "exit", "failed" (its main raised), "kill", "power"."""
+        self.main: asyncio.Task[Any]
+        """The task of its main function."""
+        self.exception_handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None = None
+        """What it gave to `loop.set_exception_handler`."""
+        self.signals: dict[int, asyncio.Handle] = {}
+        """What it gave to `loop.add_signal_handler`."""
+        self.context = contextvars.Context()
+        """Whatever runs in it runs in a copy of this context."""
+        self.tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
+        self.transports: dict[SimTransport, None] = {}
+        """Its ends of open connections, oldest first."""
+        self.ready: deque[asyncio.Handle] = deque()
+        self.late: list[asyncio.Handle] = []
+        """Timers that were due while it was held."""
+        self.queued = False
+        """It is in the loop's list of processes that have something to run."""
+        machine.processes[number] = self
+        machine.starts += 1
+        self.host: Host = host_of(self, Random(f"{loop.seed}/{machine.name}/{machine.starts}"))
+
+    @property
+    def held(self) -> bool:
+        """Nothing of it runs now."""
+        return self.paused or self.stalled > 0
+
+    def __repr__(self) -> str:
+        state = "" if self.alive and not self.paused else ", paused" if self.alive else f", {self.ended}"
+        return f"<Process {self.number} on {self.machine.name}{state}>"
