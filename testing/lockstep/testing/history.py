@@ -113,6 +113,14 @@ class PauseEnded(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class ClockSet(Event):
+    """From now on the machine's boot clock, now at `boot_ms`, goes at `rate`: written at its boot and whenever the rate changes."""
+
+    boot_ms: float = 0.0
+    rate: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerOpened(Event):
     """The port is open."""
 
@@ -303,6 +311,15 @@ class LeaveSent(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class LockSent(Event):
+    """A client wrote LOCK: everything that it holds (with its epoch) or wants (None) at this broker."""
+
+    broker: str
+    session: str | None
+    items: tuple[tuple[QueueKey, int | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ProofReceived(Event):
     """An answer (SUCCESS) to SYNC or LOCK reached the client."""
 
@@ -311,6 +328,7 @@ class ProofReceived(Event):
     connection: int
     asked_boot_ms: int
     """The client's boot clock when the request was written."""
+    asked_t: float
     lock: bool
     grace_ms: int | None = None
     """A LOCK's answer names it."""
@@ -330,6 +348,8 @@ class GrantAnswered(Event):
     """Process of the client."""
     renewal: bool
     grace_ms: int
+    asked_t: float
+    """When the LOCK was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,6 +450,7 @@ class PullReceived(Event):
     offset: int
     """Asked for."""
     next_offset: int | None
+    asked_t: float
     gap: tuple[int, int] | None = None
 
 
@@ -465,6 +486,8 @@ class FrameAnswered(Event):
     code: int
     offset: int
     """Of the first record; −1 where it was not stored now or the place is not known."""
+    position: int
+    """Of the first record in the broker's log; −1 likewise."""
     count: int
     request: int
     asked_t: float
