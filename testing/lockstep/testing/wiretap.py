@@ -273,8 +273,10 @@ class Wiretap:
         where = _place(line.client)
         for item in asked.commits:
             if item is not None:
-                what = (item.key, item.epoch, item.generation, item.offset, item.attempts, item.released)
-                self._history.append(CommitSent(asked.t, *where, *what, by, line.session, asked.boot_ms))
+                i, session = item, line.session
+                self._history.append(
+                    CommitSent(asked.t, *where, i.key, i.epoch, i.generation, i.offset, i.attempts, i.released, by, session, asked.boot_ms)
+                )
 
     def _pull(self, line: _Line, command: Command, now: float) -> None:
         fields = command.fields
@@ -354,10 +356,13 @@ class Wiretap:
             if commit is not None:
                 self._commit_answered(line, asked, commit, answer, "LOCK", now, received)
             if answer is Answer.OK:
-                facts = (key, item["epoch"], item["offset"], item["generation"], item.get("attempts", 0), line.session)
-                granted = granted or epoch is None
-                self._history.append(GrantAnswered(now, *here, *facts, line.client.number, epoch is not None, grace_ms, asked.t))
-                received.append(GrantReceived(now, *there, *facts, epoch is not None, grace_ms))
+                given, offset, generation, attempts = item["epoch"], item["offset"], item["generation"], item.get("attempts", 0)
+                session, client, renewal = line.session, line.client.number, epoch is not None
+                granted = granted or not renewal
+                self._history.append(
+                    GrantAnswered(now, *here, key, given, offset, generation, attempts, session, client, renewal, grace_ms, asked.t)
+                )
+                received.append(GrantReceived(now, *there, key, given, offset, generation, attempts, session, renewal, grace_ms))
                 continue
             self._history.append(LockRefused(now, *here, key, epoch, answer, line.session, line.client.number))
             self._history.append(Reached(now, *here, f"LOCK answered {answer.value}", str(key)))
@@ -394,10 +399,14 @@ class Wiretap:
     def _commit_answered(
         self, line: _Line, asked: _Asked, item: _Commit, answer: Answer, by: str, now: float, received: list[Event]
     ) -> None:
-        what = (item.key, item.epoch, item.generation, item.offset, item.attempts, item.released)
-        whose = line.session, line.client.number
-        self._history.append(CommitAnswered(now, *_place(line.server), *what, by, *whose, answer, asked.t))
-        received.append(CommitReceived(now, *_place(line.client), *what, by, line.session, answer, asked.t))
+        i, session, client = item, line.session, line.client.number
+        here, there = _place(line.server), _place(line.client)
+        self._history.append(
+            CommitAnswered(now, *here, i.key, i.epoch, i.generation, i.offset, i.attempts, i.released, by, session, client, answer, asked.t)
+        )
+        received.append(
+            CommitReceived(now, *there, i.key, i.epoch, i.generation, i.offset, i.attempts, i.released, by, session, answer, asked.t)
+        )
 
     def _pull_answered(self, line: _Line, asked: _Asked, command: Command, now: float, received: list[Event]) -> str:
         ((key, epoch),) = asked.keys
