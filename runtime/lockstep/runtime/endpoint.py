@@ -112,7 +112,9 @@ class Endpoint(asyncio.Protocol):
         "local",
         "on_close",
         "on_open",
+        "on_partial",
         "owner",
+        "partial_bytes",
         "peer",
         "reason",
     )
@@ -135,6 +137,10 @@ class Endpoint(asyncio.Protocol):
         self.owner: object | None = None
         """Whom the layer above has bound to the connection."""
         self.on_open: Callable[[Endpoint], None] | None = None
+        self.partial_bytes = 0
+        """What has come of a frame that is not complete yet."""
+        self.on_partial: Callable[[int], None] | None = None
+        """Called with the number of bytes by which `partial_bytes` has just changed."""
         self.on_close: list[Callable[[Endpoint, str], None]] = []
         """Called once with the reason, after every outstanding request has failed."""
         self.connected_ms = host.clock.wall_ms()
@@ -427,7 +433,7 @@ class Endpoint(asyncio.Protocol):
                 if self.closed or self._blocked:
                     break
         except RemoteProtocolError as error:
-            self._refuse(str(error))
+            self.refuse(str(error))
         finally:
             self._flush_due = owed
             if self._out:
@@ -435,7 +441,8 @@ class Endpoint(asyncio.Protocol):
         if not self.closed:
             self._watch_partial()
 
-    def _refuse(self, reason: str) -> None:
+    def refuse(self, reason: str) -> None:
+        """The peer did what it must not: says so in the log, sends what is unsent, and closes."""
         log.warning("connection.refused", peer=self.peer, listener=self.listener or None, reason=reason)
         if self._transport is not None:
             self._transport.pause_reading()
@@ -444,7 +451,14 @@ class Endpoint(asyncio.Protocol):
     # -------------------------------------------------------------------------------------------------------------- timers
 
     def _watch_partial(self) -> None:
-        if not self._frames.pending_bytes:
+        pending_bytes = self._frames.pending_bytes
+        if pending_bytes != self.partial_bytes:
+            change, self.partial_bytes = pending_bytes - self.partial_bytes, pending_bytes
+            if self.on_partial is not None:
+                self.on_partial(change)
+            if self.closed:
+                return
+        if not pending_bytes:
             self._partial_at = 0.0
         elif not self._partial_at:
             self._partial_at = self._heard_at
@@ -460,7 +474,7 @@ class Endpoint(asyncio.Protocol):
         if due > self._loop.time() + CLOCK_STEP_S:
             self._partial.set(due)
         else:
-            self._refuse(f"{self._frames.pending_bytes} bytes of a frame came, the rest did not within {self._limits.partial_frame_ms} ms")
+            self.refuse(f"{self._frames.pending_bytes} bytes of a frame came, the rest did not within {self._limits.partial_frame_ms} ms")
 
     def _check_idle(self) -> None:
         due = self._heard_at + self._limits.idle_ms / 1000

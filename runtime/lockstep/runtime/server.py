@@ -15,6 +15,8 @@ BACKLOG = 1024
 """Connections that the kernel holds until they are accepted: all clients of a restarted broker come back at once."""
 CONNECTIONS_MAX = 10_000
 """At most so many connections at once: each may hold some MiB of unsent answers."""
+PARTIAL_BYTES_MAX = 256 * 1024 * 1024
+"""Of frames that are not complete yet, over all connections: 16 of the largest, or 1,000 of what a producer gathers at most."""
 
 
 class Server:
@@ -30,6 +32,7 @@ class Server:
         on_connect: Callable[[Endpoint], None] | None = None,
         on_close: Callable[[Endpoint, str], None] | None = None,
         connections_max: int = CONNECTIONS_MAX,
+        partial_bytes_max: int = PARTIAL_BYTES_MAX,
     ) -> None:
         self._host = host
         self._listeners = dict(listeners)
@@ -38,6 +41,8 @@ class Server:
         self._on_connect = on_connect
         self._on_close = on_close
         self._connections_max = connections_max
+        self._partial_bytes_max = partial_bytes_max
+        self._partial_bytes = 0
         self._servers: list[asyncio.Server] = []
         self._next_id = 0
         self._open = False
@@ -101,11 +106,26 @@ class Server:
             return
         self.endpoints[endpoint.id] = endpoint
         endpoint.on_close.append(self._closed)
+        endpoint.on_partial = self._partial
         log.debug("connection.opened", peer=endpoint.peer, listener=endpoint.listener, id=endpoint.id)
         if self._on_connect is not None:
             self._on_connect(endpoint)
 
+    def _partial(self, change: int) -> None:
+        """Beyond the limit whoever has sent the most of a frame without finishing it is cut off: never one who sends little."""
+        self._partial_bytes += change
+        while self._partial_bytes > self._partial_bytes_max:
+            largest = max(self.endpoints.values(), key=lambda endpoint: endpoint.partial_bytes)
+            self._forget_partial(largest)
+            largest.refuse(f"unfinished frames of all connections have more than {self._partial_bytes_max} bytes, its own the most")
+
+    def _forget_partial(self, endpoint: Endpoint) -> None:
+        self._partial_bytes -= endpoint.partial_bytes
+        endpoint.partial_bytes = 0
+        endpoint.on_partial = None
+
     def _closed(self, endpoint: Endpoint, reason: str) -> None:
+        self._forget_partial(endpoint)
         log.debug("connection.closed", peer=endpoint.peer, listener=endpoint.listener, id=endpoint.id, reason=reason)
         del self.endpoints[endpoint.id]
         if self._on_close is not None:

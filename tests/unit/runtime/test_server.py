@@ -2,18 +2,20 @@
 
 import asyncio
 import socket
+from contextlib import AsyncExitStack
 
 import pytest
 
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import ConfigError, TransportError
+from lockstep.protocol.frame import encode_frame
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
 from lockstep.runtime.pool import call, connect
 from lockstep.runtime.server import Server
 from support.loops import until
-from support.peers import dialled, raw_peer, serving
+from support.peers import RawPeer, dialled, raw_peer, serving
 
 pytestmark = pytest.mark.both_loops
 
@@ -85,6 +87,37 @@ async def test_more_connections_than_allowed_are_turned_away_and_the_others_stay
         await until(lambda: len(server.endpoints) == 1, "first gone")
         async with dialled(server) as fourth:
             assert (await fourth.request(ASK, timeout_ms=5000)).code == 0
+
+
+async def test_beyond_the_limit_of_unfinished_frames_the_largest_is_cut_off_and_no_other() -> None:
+    frame = encode_frame(Command(ASK, 5, body=bytes(90_000)))
+    async with serving(name_listener, partial_bytes_max=100_000) as server, AsyncExitStack() as stack:
+        small, large, late = [await stack.enter_async_context(raw_peer(server)) for _ in range(3)]
+
+        async def send(peer: RawPeer, data: bytes, total: int) -> None:
+            await peer.send(data)
+            await until(lambda: sum(endpoint.partial_bytes for endpoint in server.endpoints.values()) == total, f"{total} bytes are there")
+
+        await send(small, frame[:30_000], 30_000)
+        await send(large, frame[:70_000], 100_000)
+        await send(late, frame[:1], 30_001)
+        assert await large.ended() == b""
+        await until(lambda: len(server.endpoints) == 2, "only that one is gone")
+        await send(late, frame[1:70_000], 100_000)
+        await send(small, frame[30_000:], 70_000)
+        assert (await small.next()).opaque == 5
+        await send(late, frame[70_000:], 0)
+        assert (await late.next()).opaque == 5
+
+
+async def test_what_a_connection_had_of_a_frame_is_free_when_it_is_gone() -> None:
+    frame = encode_frame(Command(ASK, 5, body=bytes(90_000)))
+    async with serving(name_listener, partial_bytes_max=100_000) as server:
+        for _ in range(3):
+            async with raw_peer(server) as peer:
+                await peer.send(frame[:60_000])
+                await until(lambda: [endpoint.partial_bytes for endpoint in server.endpoints.values()] == [60_000], "it has begun")
+            await until(lambda: not server.endpoints, "gone")
 
 
 async def test_close_sends_the_last_answers_and_returns_when_all_connections_are_gone() -> None:
