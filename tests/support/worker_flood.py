@@ -12,7 +12,7 @@ import signal
 import sys
 from typing import Any
 
-from lockstep.client import LockstepError, Message, Producer, ProducerConfig
+from lockstep.client import LockstepError, Message, Producer
 from lockstep.runtime.log import configure
 
 
@@ -55,8 +55,8 @@ class Flood:
 async def main() -> None:
     options = parser().parse_args()
     configure("info")
-    config = ProducerConfig(in_flight_bytes_max=options.in_flight_bytes, keyed_send_timeout_ms=60_000)
-    async with Producer("flood", nameserver=options.nameserver, config=config) as producer:
+    terms = {"in_flight_bytes_max": options.in_flight_bytes, "keyed_send_timeout_ms": 60_000}
+    async with Producer("flood", nameserver=options.nameserver, **terms) as producer:
         flood = Flood(options, producer)
         message = Message(options.topic, os.urandom(options.body_bytes))
         for key in range(100):

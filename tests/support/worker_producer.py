@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from lockstep.client import LockstepError, Message, Outcome, Producer, ProducerConfig, SendError, TransportError
+from lockstep.client import LockstepError, Message, Outcome, Producer, SendError, TransportError
 from lockstep.protocol.errors import RouteNotReady
 from lockstep.runtime.log import configure
 
@@ -83,8 +83,8 @@ async def started(make_one: Callable[[], Producer]) -> Producer:
 async def main() -> None:
     options = parser().parse_args()
     configure("info")
-    config = ProducerConfig(keyed_send_timeout_ms=options.timeout_ms)
-    producer = await started(lambda: Producer(options.group, nameserver=options.nameserver, config=config))
+    terms = {"keyed_send_timeout_ms": options.timeout_ms}
+    producer = await started(lambda: Producer(options.group, nameserver=options.nameserver, **terms))
     teller = Teller(options, producer)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, teller.stopped.set)
     begin = asyncio.Event()

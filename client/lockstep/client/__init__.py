@@ -18,7 +18,6 @@ from lockstep.client.consumer import (
     QueueRevoked,
 )
 from lockstep.client.errors import BatchSendError, NotDurable, Outcome, PrecedingSendFailed, QueueUnavailable, SendError, SendTimeout
-from lockstep.client.producer.config import ProducerConfig
 from lockstep.client.producer.producer import Producer
 from lockstep.client.producer.result import SendResult, SendStatus
 from lockstep.client.program import run
@@ -64,7 +63,6 @@ __all__ = [
     "Outcome",
     "PrecedingSendFailed",
     "Producer",
-    "ProducerConfig",
     "PushConsumer",
     "QueueAssigned",
     "QueueBlocked",

@@ -6,10 +6,10 @@ from typing import Unpack, get_type_hints
 
 import pytest
 
-from lockstep.client import PushConsumer
+from lockstep.client import Producer, PushConsumer
 from lockstep.client.config import nameserver_addresses
 from lockstep.client.consumer.config import ConsumerConfig, ConsumerOptions
-from lockstep.client.producer.config import ProducerConfig, check_terms
+from lockstep.client.producer.config import ProducerConfig, ProducerOptions, check_terms
 from lockstep.protocol.errors import ConfigError, LocalProtocolError
 
 
@@ -26,8 +26,10 @@ def test_what_is_no_address_is_refused(address: str) -> None:
 
 
 def test_limits_must_be_positive_and_fit_a_frame() -> None:
-    with pytest.raises(ConfigError, match=r"send_timeout_ms is 0: at least 1"):
+    with pytest.raises(ConfigError, match=r"^send_timeout_ms is 0: expected an integer of at least 1"):
         ProducerConfig(send_timeout_ms=0)
+    with pytest.raises(ConfigError, match=r"send_timeout_ms is 0\.5"):
+        ProducerConfig(send_timeout_ms=0.5)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="half a frame"):
         ProducerConfig(batch_bytes_max=8 * 1024 * 1024 + 1)
     with pytest.raises(ConfigError, match="batch_count_max"):
@@ -48,7 +50,7 @@ def test_a_misspelt_durability_is_refused() -> None:
     check_terms(None, "stored")
 
 
-SETTINGS = [(PushConsumer, ConsumerConfig, ConsumerOptions)]
+SETTINGS = [(PushConsumer, ConsumerConfig, ConsumerOptions), (Producer, ProducerConfig, ProducerOptions)]
 
 
 @pytest.mark.parametrize(("user", "config", "options"), SETTINGS)

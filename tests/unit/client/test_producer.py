@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 
 import pytest
 
@@ -16,7 +17,6 @@ from lockstep.client import (
     Outcome,
     PrecedingSendFailed,
     Producer,
-    ProducerConfig,
     QueueUnavailable,
     SendResult,
     SendStatus,
@@ -26,6 +26,7 @@ from lockstep.client import (
     TransportError,
 )
 from lockstep.client.producer import queue_sender
+from lockstep.client.producer.config import ProducerConfig
 from lockstep.client.producer.selector import queue_of_key
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.errors import (
@@ -64,7 +65,7 @@ def message(body: str = "x", topic: str = "t") -> Message:
 
 @asynccontextmanager
 async def producing(cluster: FakeCluster, config: ProducerConfig = QUICK) -> AsyncIterator[Producer]:
-    async with Producer("orders", nameserver=cluster.address, config=config) as producer:
+    async with Producer("orders", nameserver=cluster.address, **asdict(config)) as producer:
         yield producer
 
 
@@ -226,6 +227,7 @@ async def test_no_nameserver_is_named_in_the_error() -> None:
     ("how", "what"),
     [
         ({"sharding_key": "k", "queue": MessageQueue("t", "a", 0)}, "give one of them"),
+        ({"arg": 7}, "arg is handed to a selector"),
         ({"sharding_key": ""}, "sharding_key is empty"),
         ({"queue": MessageQueue("u", "a", 0)}, "the message's topic is t"),
         ({"queue": MessageQueue("t", "a", 9)}, "none of the 1 writable queues"),
@@ -237,6 +239,23 @@ async def test_arguments_that_can_not_be_are_refused_and_leave_nothing_in_flight
         with pytest.raises(LocalProtocolError, match=what):
             await producer.send(message(), **how)  # type: ignore[arg-type]
         assert (producer.in_flight_count, producer.in_flight_bytes) == (0, 0)
+        assert len(broker.seen) == 1
+
+
+@pytest.mark.parametrize(
+    ("messages", "what"),
+    [
+        (message(), "got a Message: one message goes by send"),
+        ((message() for _ in range(2)), "takes a list of messages, and got a generator"),
+        ([message(), b"x"], "one of them is a bytes"),
+    ],
+    ids=["a message", "a generator", "bytes"],
+)
+async def test_a_batch_that_is_no_list_of_messages_is_refused(messages: object, what: str) -> None:
+    async with one_queue() as (broker, producer):
+        with pytest.raises(LocalProtocolError, match=what):
+            await producer.send_batch(messages)  # type: ignore[arg-type]
+        assert producer.in_flight_count == 0
         assert len(broker.seen) == 1
 
 

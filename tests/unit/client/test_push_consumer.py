@@ -379,6 +379,14 @@ async def test_bad_names_are_refused_at_once() -> None:
         PushConsumer(G).subscribe("orders", "||")
 
 
+def test_a_subscription_that_looks_like_a_mistyped_list_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    PushConsumer(G).subscribe("orders", "a || b")
+    assert caplog.text == ""
+    PushConsumer(G).subscribe("orders", "a, b || c")
+    (told,) = caplog.records
+    assert told.getMessage() == "subscription.odd_tag group=billing topic=orders tag=a, b taken_as=one tag; several are written: a || b"
+
+
 async def test_a_stop_leaves_the_group_first_and_releases_each_queue_as_its_listener_ends() -> None:
     async with scripted_cluster() as cluster:
         a, handled = cluster["a"], Handled()

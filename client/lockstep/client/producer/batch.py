@@ -116,6 +116,10 @@ class Division:
         arg: object,
         queue: MessageQueue | None,
     ) -> None:
+        if not isinstance(messages, Sequence):
+            raise LocalProtocolError(
+                f"send_batch takes a list of messages, and got a {type(messages).__name__}: one message goes by send()"
+            )
         if sharding_keys is not None:
             if sharding_key is not None or len(sharding_keys) != len(messages):
                 raise LocalProtocolError(f"sharding_keys: give one for each of the {len(messages)} messages, and no sharding_key beside")
@@ -125,7 +129,11 @@ class Division:
             sharding_key = sharding_keys[0]
         self._messages = messages
         self._sharding_keys = sharding_keys
-        firsts = {message.topic: message for message in reversed(messages)}
+        try:
+            firsts = {message.topic: message for message in reversed(messages)}
+        except AttributeError:
+            other = next((each for each in messages if not isinstance(each, Message)), None)
+            raise LocalProtocolError(f"send_batch takes a list of messages, and one of them is a {type(other).__name__}") from None
         self._ways = {name: way_of(message, sharding_key, selector, arg, queue) for name, message in firsts.items()}
         self._selected = None if selector is None else [way_of(message, None, selector, arg, None) for message in messages]
         self.topics = tuple(firsts)

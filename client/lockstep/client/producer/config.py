@@ -1,7 +1,7 @@
 """What a producer may be told."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypedDict
 
 from lockstep.protocol.errors import ConfigError, LocalProtocolError
 from lockstep.protocol.frame import FRAME_BYTES_MAX
@@ -16,6 +16,21 @@ def check_terms(timeout_ms: int | None, require: str) -> None:
         raise LocalProtocolError(f"timeout_ms is {timeout_ms!r}: expected an integer of at least 1, or None for the producer's setting")
     if require not in ("stored", "durable"):
         raise LocalProtocolError(f'require is {require!r}: expected "stored" or "durable"')
+
+
+class ProducerOptions(TypedDict, total=False):
+    """The keywords of Producer beside its group and nameserver: ProducerConfig's fields."""
+
+    send_timeout_ms: int
+    keyed_send_timeout_ms: int
+    attempt_timeout_ms: int
+    batch_bytes_max: int
+    batch_count_max: int
+    in_flight_count_max: int
+    in_flight_bytes_max: int
+    unsent_bytes_max: int
+    auto_create_topics: bool
+    topic_queue_count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +59,10 @@ class ProducerConfig:
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
-            if name != "auto_create_topics" and getattr(self, name) < 1:
-                raise ConfigError(f"ProducerConfig.{name} is {getattr(self, name)}: at least 1")
+            value = getattr(self, name)
+            if name != "auto_create_topics" and not (type(value) is int and value >= 1):
+                raise ConfigError(f"{name} is {value!r}: expected an integer of at least 1")
         if self.batch_bytes_max > FRAME_BYTES_MAX // 2:
-            raise ConfigError(f"ProducerConfig.batch_bytes_max is {self.batch_bytes_max}: at most {FRAME_BYTES_MAX // 2}, half a frame")
+            raise ConfigError(f"batch_bytes_max is {self.batch_bytes_max}: at most {FRAME_BYTES_MAX // 2}, half a frame")
         if self.batch_count_max > COUNT_MAX:
-            raise ConfigError(f"ProducerConfig.batch_count_max is {self.batch_count_max}: at most {COUNT_MAX}")
+            raise ConfigError(f"batch_count_max is {self.batch_count_max}: at most {COUNT_MAX}")

@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
+from lockstep.client.config import nameserver_addresses, takes_settings_of
 from lockstep.client.errors import NotDurable, PrecedingSendFailed
 from lockstep.client.instance import Instance, ProducerHooks
 from lockstep.client.producer.batch import Batch, Division, Placed, Share, held_bytes_of
-from lockstep.client.producer.config import ProducerConfig, Require, check_terms
+from lockstep.client.producer.config import ProducerConfig, ProducerOptions, Require, check_terms
 from lockstep.client.producer.gate import Gate
 from lockstep.client.producer.parcel import Parcel
 from lockstep.client.producer.queue_sender import QueueSender
@@ -33,22 +34,27 @@ class Producer:
     """Sends messages to topics. Use it as `async with Producer("group", nameserver="host:port") as producer`.
 
     - Many sends at once share frames by themselves: whatever gathers for a queue while its last frame is in flight goes out together.
-    - `await send(…)` is back-pressure: it waits while the in-flight limit (`ProducerConfig`) is reached.
+    - `await send(…)` is back-pressure: it waits while the in-flight limit (`in_flight_count_max`, `in_flight_bytes_max`) is reached.
     - A frame that was not answered is repeated with its sequence, and a broker stores it once.
     - Not for several threads or event loops: make one producer in each.
+
+    It takes the settings of ProducerConfig, which says what each is. Raises ConfigError for one out of range and for an address that is
+    none, LocalProtocolError for a bad group name.
     """
 
+    @takes_settings_of(ProducerConfig)
     def __init__(
         self,
         group: str,
         *,
         nameserver: str | list[str] | tuple[str, ...] = DEFAULT_NAMESERVER,
-        config: ProducerConfig | None = None,
         host: Host | None = None,
+        **options: Unpack[ProducerOptions],
     ) -> None:
         check_group(group)
+        nameserver_addresses(nameserver)
         self.group = group
-        self.config = config or ProducerConfig()
+        self.config = ProducerConfig(**options)
         self._nameserver = nameserver
         self._host = host
         self._shared: Shared | None = None
@@ -145,7 +151,7 @@ class Producer:
         topic = self._topics.get(message.topic)
         if topic is None:
             topic = await self._open(message.topic)
-        if sharding_key is None and selector is None and queue is None:
+        if sharding_key is None and selector is None and queue is None and arg is None:
             way, sender = UNKEYED, topic.next()
         else:
             way = way_of(message, sharding_key, selector, arg, queue)

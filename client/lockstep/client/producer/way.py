@@ -56,6 +56,8 @@ def way_of(message: Message, sharding_key: str | None, selector: Selector | None
     """The way that these arguments of `send` ask for; LocalProtocolError where they ask for two."""
     if (sharding_key is not None) + (selector is not None) + (queue is not None) > 1:
         raise LocalProtocolError("sharding_key, selector and queue each choose the queue: give one of them")
+    if arg is not None and selector is None:
+        raise LocalProtocolError("arg is handed to a selector, and none was given: selector=lambda queues, message, arg: …")
     if sharding_key is not None:
         if type(sharding_key) is not str or not sharding_key:
             check_text("sharding_key", sharding_key)
