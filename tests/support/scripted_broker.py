@@ -57,17 +57,21 @@ QueueKey = tuple[str, str, int]
 
 
 class LoopClock(Clock):
-    """Every clock of the host shows the loop's time."""
+    """Every clock of the host shows the loop's time; `slept_ms` of it only the one that counts suspension."""
 
-    __slots__ = ("_loop",)
+    __slots__ = ("_loop", "slept_ms")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self.slept_ms = 0
 
     def monotonic_ms(self) -> int:
         return round(self._loop.time() * 1_000)
 
-    boot_ms = wall_ms = monotonic_ms
+    wall_ms = monotonic_ms
+
+    def boot_ms(self) -> int:
+        return self.monotonic_ms() + self.slept_ms
 
     def monotonic_us(self) -> int:
         return round(self._loop.time() * 1_000_000)
@@ -114,6 +118,10 @@ class ScriptedBroker:
     grace_ms: int = GRACE_MS
     features: tuple[str, ...] = ("ordered", "sync")
     term: int = 1
+    since: int = 1
+    """The layout counter at which it resolved every group's start policy."""
+    names_since: bool = True
+    """HEART_BEAT's answer names it; else grants alone do."""
     seen: list[Seen] = field(default_factory=list)
     members: dict[str, list[str]] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
@@ -266,7 +274,8 @@ class ScriptedBroker:
             if body.client_id not in members:
                 members.append(body.client_id)
                 self._list_changed(group.group, notify=False)
-        groups = {group.group: GroupView(self._list(group.group), dict.fromkeys(self.topics, 1)) for group in body.consumers}
+        since = dict.fromkeys(self.topics, self.since) if self.names_since else {}
+        groups = {group.group: GroupView(self._list(group.group), since) for group in body.consumers}
         limits = Limits(16 << 20, 256 << 10, 4 << 20)
         reply = HeartbeatReply(self.name, self.term, self.features, limits, self.grace_ms, 20_000, groups)
         endpoint.send(command.reply(body=encode_body(reply)))
@@ -299,7 +308,7 @@ class ScriptedBroker:
             return answer(Verdict.HELD)
         lock.holder, lock.epoch = client, lock.epoch + 1
         offset, attempts = self.progress.get(key, (0, 0))
-        return answer(Verdict.OK, epoch=lock.epoch, offset=offset, attempts=attempts, generation=1, since=1)
+        return answer(Verdict.OK, epoch=lock.epoch, offset=offset, attempts=attempts, generation=1, since=self.since)
 
     def _free_unnamed(self, client: str, body: ReconcileBody) -> None:
         named = {(item.group, item.topic, item.queue_id) for item in body.items}

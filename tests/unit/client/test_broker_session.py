@@ -13,7 +13,7 @@ from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.queue import MessageQueue
 from support.consumers import G, Handled, S, consuming, events, stopped
-from support.scripted_broker import Lock, advance, scripted_cluster, settle
+from support.scripted_broker import Lock, LoopClock, advance, scripted_cluster, settle
 
 pytestmark = pytest.mark.frozen_clock
 
@@ -102,6 +102,22 @@ async def test_past_proven_and_grace_no_batch_starts_cancelled_is_set_and_what_w
             await advance(0.5)
             assert handled.bodies[-1] == b"y"
             assert not [header for header in a.bodies(RequestCode.PULL_MESSAGE)[pulls:] if header.queue_id == 1 and header.queue_offset < 2]
+
+
+async def test_time_in_which_the_machine_slept_counts_against_what_is_proven() -> None:
+    async with scripted_cluster() as cluster:
+        a, handled = cluster["a"], Handled()
+        clock = cluster.host.clock
+        assert isinstance(clock, LoopClock)
+        clock.slept_ms = 500_000
+        async with consuming(cluster, handled):
+            await advance(1.5)
+            clock.slept_ms += 2_600
+            a.store("orders", 0, [b"0"])
+            await settle()
+            assert handled.bodies == [], "the broker may have given the queue to somebody else meanwhile"
+            await advance(1)
+            assert handled.bodies == [b"0"]
 
 
 async def test_what_is_proven_is_when_the_question_left_not_when_the_answer_came() -> None:
@@ -262,6 +278,28 @@ async def test_lock_leaves_after_a_second_and_every_20_s() -> None:
         assert len(a.lock_items()) == 3
 
 
+async def test_lock_carries_the_lowest_since_that_any_broker_has_named() -> None:
+    """A broker that hears of the group for the first time then begins the queues that were added later at 0."""
+    async with scripted_cluster("a", "b") as cluster:
+        cluster["a"].since, cluster["b"].since = 3, 2
+        async with consuming(cluster, Handled()):
+            for broker in cluster.brokers.values():
+                assert [start.since for start in broker.bodies(LOCK)[0].starts] == [2]
+
+
+async def test_since_is_heard_from_a_grant_too() -> None:
+    async with scripted_cluster("a", "b") as cluster:
+        a, b = cluster["a"], cluster["b"]
+        a.since, b.since = 2, 5
+        a.names_since = b.names_since = False
+        async with consuming(cluster, Handled()):
+            assert [start.since for start in b.bodies(LOCK)[0].starts] == [None]
+            b.steal(G, "orders", 0)
+            b.free(G, "orders", 0)
+            await advance(0.1)
+            assert [start.since for start in b.bodies(LOCK)[-1].starts] == [2]
+
+
 async def test_a_trigger_during_a_lock_sends_one_more_after_the_answer() -> None:
     async with scripted_cluster() as cluster:
         a = cluster["a"]
@@ -307,6 +345,28 @@ async def test_a_stale_commit_drops_the_queue_and_what_was_fetched_and_acquires_
             assert handled.bodies[-1] == b"1"
             assert handled.calls[-1][2].fence.epoch == 3
             assert a.committed(G, "orders", 0) >= 1
+
+
+async def test_a_stale_pull_of_an_idle_queue_asks_for_it_again_at_once() -> None:
+    async with scripted_cluster() as cluster, consuming(cluster, Handled()):
+        a = cluster["a"]
+        await advance(1.5)
+        a.steal(G, "orders", 0)
+        a.free(G, "orders", 0, push=False)
+        await advance(0.1)
+        assert a.locks[G, "orders", 0] == Lock(a.me(), 3)
+
+
+async def test_a_stale_renewal_of_an_idle_queue_asks_for_it_again_at_once() -> None:
+    async with scripted_cluster() as cluster:
+        a = cluster["a"]
+        a.mute.add(RequestCode.PULL_MESSAGE)
+        async with consuming(cluster, Handled()):
+            a.steal(G, "orders", 0)
+            a.free(G, "orders", 0, push=False)
+            a.cut()
+            await advance(0.5)
+            assert a.locks[G, "orders", 0] == Lock(a.me(), 3)
 
 
 async def test_a_stale_pull_drops_the_queue_and_cancels_the_running_call() -> None:
@@ -468,6 +528,20 @@ async def test_a_queue_taken_away_drains_and_is_released_with_its_final_offset()
             assert SyncItem(G, "orders", 0, 1, None, 1, 0, True) in a.sync_items()
             assert handled.bodies == [b"0"]
             assert a.locks[G, "orders", 1].holder == a.me()
+
+
+async def test_a_call_has_30_s_when_a_rebalance_takes_its_queue_and_8_s_when_the_consumer_stops() -> None:
+    for limit_s, drains in ((30, lambda a, _: a.set_members(G, a.me(), "!first")), (8, lambda _, consumer: consumer._stop_soon())):
+        async with scripted_cluster() as cluster:
+            a, handled = cluster["a"], Handled()
+            handled.gate = asyncio.Event()
+            a.store("orders", 0, [b"0"])
+            async with consuming(cluster, handled) as consumer:
+                drains(a, consumer)
+                await advance(limit_s - 0.1)
+                assert a.locks[G, "orders", 0].holder == a.me()
+                await advance(0.2)
+                assert SyncItem(G, "orders", 0, 1, None, None, 0, True) in a.sync_items()
 
 
 async def test_a_draining_queue_that_comes_back_goes_on_with_its_epoch() -> None:
