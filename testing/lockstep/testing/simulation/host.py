@@ -65,7 +65,8 @@ class SimThreads:
         self._process = process
 
     async def run(self, function: Callable[..., T], *args: object) -> T:
-        return await self._process.loop.run_in_executor(None, function, *args)  # world: the universe's own
+        result: T = await self._process.loop.run_in_executor(None, function, *args)  # world: the universe's own
+        return result
 
     def start_daemon(self, function: Callable[[], None], name: str) -> None:
         process = self._process

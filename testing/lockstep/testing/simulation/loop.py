@@ -1,51 +1,44 @@
-"""An event loop whose time is virtual and on which whole machines run: what happens, and in which order, follows from one seed.
+"""An event loop on which whole machines run: what happens, and in which order, follows from one seed.
 
-- Time stands still while anything is left to run, then jumps to the next timer, arrival or job.
-- Each process has a ready queue of its own. Within a process callbacks run first in, first out, as in asyncio; which process has the next
-  turn is drawn.
-- A callback belongs to the process in whose context it was scheduled. Code outside any process is the world's, a process that is never
-  killed, on a machine of its own whose clock is true.
+Code outside any process is the world's: a process that is never killed, on a machine of its own whose clock is true. What depends on memory
+addresses would differ from run to run, so tasks hash by their number: sets of tasks (asyncio.TaskGroup has one) keep one order.
 """
 
 import asyncio
-import contextvars
+import errno
+import socket
 import traceback
-from asyncio import base_events
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator, Iterable
+from contextlib import suppress
+from contextvars import Context
 from dataclasses import dataclass
-from hashlib import blake2b
 from random import Random
 from typing import Any
 
 from lockstep.runtime.host import Host
 from lockstep.testing.simulation.disk import SimFiles
-from lockstep.testing.simulation.network import Network
-from lockstep.testing.simulation.process import Machine, Process
+from lockstep.testing.simulation.network import LOOPBACK, Network
+from lockstep.testing.simulation.process import CURRENT, Machine, Process
+from lockstep.testing.simulation.scheduler import Scheduler, SimulationStuck
+from lockstep.testing.simulation.transport import SimServer, SimTransport
+
+__all__ = ["LoopError", "SimLoop", "SimulationStuck"]
 
 WORLD_NAME = "10.255.255.254"
 """The address of the world's own machine."""
-TURNS_MAX = 1_000_000
-"""Turns at one instant after which time is taken to stand still for ever."""
-CLOCK_STEP_S = 1e-9
-"""A timer fires so much late: never before its time for the rounding of a clock that drifts."""
-CANCELLED_SLACK = 500
-"""Cancelled timers that may wait for their time before the heap is swept."""
+WILDCARDS = ("0.0.0.0", "::", "", None)
 CLOSE_ROUNDS = 20
 """How often a coroutine that awaits again when it is closed is closed again."""
+SIGKILL, SIGTERM = 9, 15
+EPHEMERAL_FIRST = 20_000
 
-_process: contextvars.ContextVar[Process] = contextvars.ContextVar("lockstep_process")
-
-_Entry = tuple[float, int, Process, asyncio.Handle, Callable[[], object] | None]
-"""Global time, order, process, what to run there, what to run in the world's name where that process is gone."""
-
-
-class SimulationStuck(RuntimeError):
-    """Nothing will ever happen again, or time does not go on."""
+ExceptionHandler = Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object]
+Factory = Callable[[], asyncio.BaseProtocol]
 
 
 @dataclass(frozen=True, slots=True)
 class LoopError:
-    """An exception that nobody handled: in a callback, or in a task that nobody looked at."""
+    """An exception that nobody handled: in a callback, in the main function of a process, or in a task that nobody looked at."""
 
     t: float
     machine: str
@@ -58,93 +51,308 @@ class LoopError:
         return f"{self.t:.6f} {self.machine} process {self.process}: {self.message}\n{told}".rstrip()
 
 
-class SimLoop(base_events.BaseEventLoop):
+class SimTask(asyncio.Task[Any]):
+    """A task that hashes by its number."""
+
+    def __init__(self, number: int, coroutine: Generator[Any, None, Any] | Coroutine[Any, Any, Any], **keywords: Any) -> None:
+        self.number = number
+        super().__init__(coroutine, **keywords)
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class SimLoop(Scheduler):
     """One universe. Usable as a loop factory: `asyncio.Runner(loop_factory=lambda: SimLoop(seed))`.
 
-    Kill every machine before the loop ends (`kill_all`): asyncio.Runner waits for whatever is still alive in it.
+    Kill every machine before the loop ends (`kill_all`): asyncio.Runner cancels whatever is still alive in it, and waits.
     """
 
     def __init__(self, seed: int = 0, *, trace: bool = True) -> None:
-        super().__init__()
-        self._clock_resolution = CLOCK_STEP_S
-        self.seed = seed
-        self.now = 0.0
-        """True seconds since the universe began."""
-        self.random = Random(f"{seed}/universe")
-        """The only die for scheduling and network."""
+        super().__init__(seed, trace=trace)
         self.errors: list[LoopError] = []
         """Every exception that nobody handled, in whatever process."""
-        self.time_limit_s = float("inf")
-        """SimulationStuck beyond it: a wait that never ends while others go on."""
-        self.machines: dict[str, Machine] = {}
-        self.steps = 0
-        """Callbacks run so far."""
-        self._digest = blake2b(digest_size=16)
-        self._tracing = trace
-        self._heap: list[_Entry] = []
-        self._order = 0
-        self._runnable: list[Process] = []
-        self._turns = 0
-        self._until: float | None = None
-        self._cancelled = 0
         self._numbers = 0
+        self._tasks = 0
         self._dead: list[object] = []
+        """What killed processes leave: kept, so that no coroutine of theirs is collected, which would run its `finally`."""
         self.network = Network(self)
-        self.world = self._new_process(self.machine(WORLD_NAME))
+        self.world = Process(self, self.machine(WORLD_NAME), 0)
         self.set_task_factory(self._make_task)
-
-    # -------------------------------------------------------------------------------------------------- machines, processes
-
-    @property
-    def current(self) -> Process:
-        """The process whose code is running; the world outside any."""
-        return _process.get(self.world)
 
     @property
     def lockstep_host(self) -> Host:
         """`Host.current()` of the code that is running."""
         return self.current.host
 
+    # -------------------------------------------------------------------------------------------------- machines, processes
+
     def machine(self, name: str, *, disk: SimFiles | None = None) -> Machine:
         """The machine at address `name`, made where there is none yet: up, with an empty disk unless `disk` is given."""
         machine = self.machines.get(name)
         if machine is None:
-            base_s = 0.0 if name == WORLD_NAME else Random(f"{self.seed}/{name}/boot/1").uniform(10, 100_000)
-            machine = self.machines[name] = Machine(self, name, disk or SimFiles(f"{self.seed}/{name}/disk"), base_s)
+            disk = SimFiles(f"{self.seed}/{name}/disk") if disk is None else disk
+            machine = self.machines[name] = Machine(self, name, disk, 0.0 if name == WORLD_NAME else self._boot_s(name, 1))
         elif disk is not None and disk is not machine.disk:
             raise ValueError(f"{name} has a disk already: hand it over when the machine is made")
         return machine
 
+    def _boot_s(self, name: str, boots: int) -> float:
+        """What its monotonic clock shows first."""
+        return Random(f"{self.seed}/{name}/boot/{boots}").uniform(10, 100_000)
+
     def start(self, machine: Machine, main: Callable[[], Coroutine[Any, Any, Any]]) -> Process:
         """Runs `main()` as a process of `machine`, which comes up if it was off. When main ends, the process ends as by asyncio.run."""
-        raise NotImplementedError
+        if not machine.up:
+            machine.boot(self._boot_s(machine.name, machine.boots + 1))
+            self.network.booted(machine.name)
+        self._numbers += 1
+        process = Process(self, machine, self._numbers)
+        name = f"{machine.name} main {process.number}"
+        process.main = self._make_task(self, _program(self, process, main), name=name, context=process.context.copy())
+        process.main.add_done_callback(lambda main: self._main_ended(process, main))
+        return process
 
     def kill(self, machine: Machine, *, power: bool = False) -> None:
         """kill −9 of every process on it: nothing of them runs again, not even a `finally`. `power`: the machine goes with them."""
-        raise NotImplementedError
+        if machine is self.world.machine:
+            raise ValueError("the world's machine is never killed")
+        if not machine.up:
+            return
+        for process in list(machine.processes.values()):
+            self._end(process, "power" if power else "kill")
+        machine.disk.crash(power=power)
+        machine.up = not power
 
     def kill_all(self) -> None:
         """`kill` of every machine but the world's."""
-        raise NotImplementedError
+        for machine in self.machines.values():
+            if machine is not self.world.machine:
+                self.kill(machine)
+
+    def signal(self, machine: Machine, number: int = SIGTERM) -> None:
+        """A signal to every process on it: its handler's, where it has one, else its end."""
+        for process in list(machine.processes.values()):
+            handle = process.signals.get(number)
+            if handle is not None and number != SIGKILL:
+                self.push(process, handle)
+            else:
+                self._end(process, "kill")
 
     def pause(self, machine: Machine) -> None:
         """SIGSTOP to every process on it."""
-        raise NotImplementedError
+        if machine is self.world.machine:
+            raise ValueError("the world is never paused")
+        for process in machine.processes.values():
+            process.paused = True
+            if process.queued:
+                process.queued = False
+                self._runnable.remove(process)
 
     def resume(self, machine: Machine) -> None:
         """SIGCONT. Timers that were due meanwhile run before or behind what came in, as the dice fall."""
-        raise NotImplementedError
+        for process in machine.processes.values():
+            if process.paused:
+                process.paused = False
+                self.release(process)
 
-    # ------------------------------------------------------------------------------------------------------------------ time
+    def _main_ended(self, process: Process, main: "asyncio.Task[Any]") -> None:
+        if not process.alive:
+            return
+        error = None if main.cancelled() else main.exception()
+        if error is not None:
+            self._record(process, "the main function failed", error)
+        self._end(process, "exit" if error is None else "failed")
+        if not process.machine.processes:
+            process.machine.disk.crash(power=False)
 
-    def at(self, when: float, callback: Callable[..., object], *args: Any, process: Process | None = None) -> None:
-        """Calls back at global time `when`, in `process`, if that is alive then. None: in the world."""
-        raise NotImplementedError
+    def _end(self, process: Process, how: str) -> None:
+        """It is gone, and what it held with it. Its sockets are closed by the kernel, unless the machine is gone too."""
+        process.alive, process.ended = False, how
+        del process.machine.processes[process.number]
+        tasks = list(process.tasks.values())
+        for task in tasks:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            asyncio.tasks._unregister_task(task)
+        self._dead.append((process, tasks, self.drop(process)))
+        for server in list(process.machine.listeners.values()):
+            if server.process is process:
+                server.close()
+        for end in list(process.transports):
+            if how == "power":
+                self.network.vanished(end)
+            else:
+                self.network.hang_up(end)
 
-    def run_until(self, when: float) -> None:
-        """Runs everything up to global time `when` and leaves the clock there. Not to be called while the loop runs."""
-        raise NotImplementedError
+    def _make_task(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **keywords: Any) -> "asyncio.Task[Any]":
+        self._tasks += 1
+        task = SimTask(self._tasks, coroutine, loop=self, **keywords)
+        context: Context | None = keywords.get("context")
+        process = self.current if context is None else context.get(CURRENT) or self.current
+        process.tasks[self._tasks] = task
+        return task
 
-    def digest(self) -> str:
-        """Hex over every delivered segment and its time: equal for equal seeds and programs."""
-        return self._digest.hexdigest()
+    def close(self) -> None:
+        """The universe ends: every coroutine in it is closed, whatever it tries."""
+        if self.is_running():
+            raise RuntimeError("the loop is running")
+        if self.is_closed():
+            return
+        pending = [task for entry in self._dead for task in entry[1]]  # type: ignore[index]
+        for machine in self.machines.values():
+            for process in machine.processes.values():
+                process.alive = False
+                pending += process.tasks.values()
+        super().close()
+        for task in pending:
+            if not task.done():
+                task._log_destroy_pending = False
+                _discard(task.get_coro())
+        self._dead.clear()
+        self._heap.clear()
+
+    # ---------------------------------------------------------------------------------------------------------------- errors
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        process = self.current
+        if self.is_closed() or not process.alive:
+            return
+        self._record(process, str(context.get("message")), context.get("exception"))
+        self._exception_handler = process.exception_handler or self.world.exception_handler
+        super().call_exception_handler(context)
+
+    def _record(self, process: Process, message: str, error: BaseException | None) -> None:
+        self.errors.append(LoopError(self.now, process.machine.name, process.number, message, error))
+
+    def set_exception_handler(self, handler: ExceptionHandler | None) -> None:
+        """That of the running process; the world's stands in for processes without."""
+        self.current.exception_handler = handler
+
+    def get_exception_handler(self) -> ExceptionHandler | None:
+        return self.current.exception_handler
+
+    def add_signal_handler(self, sig: int, callback: Callable[..., object], *args: Any) -> None:  # type: ignore[override]
+        self.current.signals[sig] = asyncio.Handle(callback, args, self, None)
+
+    def remove_signal_handler(self, sig: int) -> bool:
+        return self.current.signals.pop(sig, None) is not None
+
+    # --------------------------------------------------------------------------------------------------------------- network
+
+    def resolve(self, name: str | None) -> Machine:
+        """The machine of that address or name. OSError EHOSTUNREACH, or gaierror, where there is none."""
+        if name is None or name in LOOPBACK:
+            return self.current.machine
+        machine = self.machines.get(name)
+        if machine is None:
+            if name.replace(".", "").isdigit():
+                raise OSError(errno.EHOSTUNREACH, f"no machine {name} in the simulation")
+            raise socket.gaierror(socket.EAI_NONAME, f"no machine {name!r} in the simulation")
+        return machine
+
+    async def getaddrinfo(  # type: ignore[override]
+        self, host: str | None, port: int | None, *, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0
+    ) -> list[tuple[Any, Any, int, str, tuple[str, int]]]:
+        name = "127.0.0.1" if host in LOOPBACK else self.resolve(host).name
+        return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (name, port or 0))]
+
+    async def create_server(  # type: ignore[override]
+        self, protocol_factory: Factory, host: str | Iterable[str] | None = None, port: int | None = None, **options: Any
+    ) -> SimServer:
+        """A port of this machine. OSError EADDRINUSE where it is taken, EADDRNOTAVAIL for an address of another machine."""
+        _refuse_options(options, "ssl", "sock")
+        process = self.current
+        machine = process.machine
+        names = [host] if host is None or isinstance(host, str) else list(host)
+        for name in names:
+            if name not in WILDCARDS and self.resolve(name) is not machine:
+                raise OSError(errno.EADDRNOTAVAIL, f"{name} is no address of {machine.name}")
+        if not port:
+            port = next(free for free in range(EPHEMERAL_FIRST, 65_536) if free not in machine.listeners)
+        if port in machine.listeners:
+            raise OSError(errno.EADDRINUSE, f"port {port} of {machine.name} is in use")
+        server = SimServer(process, protocol_factory, (names[0] or "0.0.0.0", port))
+        if options.get("start_serving", True):
+            await server.start_serving()
+        return server
+
+    async def create_connection(  # type: ignore[override]
+        self, protocol_factory: Factory, host: str | None = None, port: int | None = None, **options: Any
+    ) -> tuple[SimTransport, asyncio.BaseProtocol]:
+        _refuse_options(options, "ssl", "sock")
+        return await self.network.connect(protocol_factory, host, port or 0)
+
+    async def create_datagram_endpoint(self, *args: Any, **options: Any) -> Any:
+        raise NotImplementedError("the simulation has streams between its machines, no datagrams")
+
+    # --------------------------------------------------------------------------------------------------------------- threads
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> "asyncio.Future[Any]":  # type: ignore[override]
+        """`func(*args)` at one instant within the machine's `thread_delay_s`; the answer at its end, later by what its disk took."""
+        process = self.current
+        delay_s = self.random.uniform(*process.machine.thread_delay_s)
+        effect_s = delay_s * self.random.random()
+        future: asyncio.Future[Any] = self.create_future()
+
+        def job() -> None:
+            try:
+                settle, outcome = future.set_result, func(*args)
+            except BaseException as error:  # re-raised where the future is awaited
+                settle, outcome = future.set_exception, error
+            answers.append(lambda: None if future.done() else settle(outcome))
+
+        def run() -> None:
+            cost_s = self._run_job(process, job)
+            self.at(self.now + (delay_s - effect_s) + cost_s, answers[0], process=process)
+
+        answers: list[Callable[[], None]] = []
+        self.at(self.now + effect_s, run, process=process)
+        return future
+
+    def start_job(self, process: Process, function: Callable[[], object], delay_s: tuple[float, float]) -> None:
+        """Runs it as in a thread of `process` when a time within `delay_s` is over."""
+        self.at(self.now + self.random.uniform(*delay_s), self._run_job, process, function, process=process)
+
+    def _run_job(self, process: Process, function: Callable[[], object]) -> float:
+        """Here and now, with no running loop, as in a thread; the seconds that its disk operations take."""
+        asyncio._set_running_loop(None)
+        try:
+            return process.machine.run_job(function)
+        finally:
+            asyncio._set_running_loop(self)
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        pass
+
+
+async def _program(loop: SimLoop, process: Process, main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """What asyncio.run does: main, then the end of all other tasks."""
+    try:
+        return await main()
+    except SystemExit as ended:
+        return ended.code
+    finally:
+        own = asyncio.current_task()
+        others = [task for task in process.tasks.values() if task is not own and not task.done()]
+        for task in others:
+            task.cancel()
+        if others:
+            await asyncio.wait(others)
+        for task in others:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                loop.call_exception_handler({"message": f"{task.get_name()} failed while its process ended", "exception": error})
+
+
+def _discard(coroutine: Any) -> None:
+    """Closes a coroutine that will never go on. What it raises or awaits on its way out is of no interest any more."""
+    for _ in range(CLOSE_ROUNDS):
+        if coroutine.cr_frame is None:
+            return
+        with suppress(BaseException):
+            coroutine.close()
+
+
+def _refuse_options(options: dict[str, Any], *names: str) -> None:
+    for name in names:
+        if options.get(name) is not None:
+            raise NotImplementedError(f"{name}= is not simulated: plain connections between machines only")

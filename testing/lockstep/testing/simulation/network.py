@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from lockstep.testing.simulation.loop import SimLoop
     from lockstep.testing.simulation.process import Machine, Process
 
+Factory = Callable[[], asyncio.BaseProtocol]
+
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 RETRANSMIT_MIN_S = 0.2
 """Linux' shortest wait before a lost segment is sent again; doubled each time."""
@@ -188,6 +190,15 @@ class Network:
         since = self.loop.now
         self.loop.at(since + self.trip_s(near.here, near.there), tell, process=far.process)
 
+    def hang_up(self, end: SimTransport) -> None:
+        """The process of `end` is gone, its machine is not: the kernel sends what it holds and closes, or breaks off mid-flight."""
+        if not end.get_write_buffer_size() and self.loop.random.random() < 0.5:
+            end.write_eof()
+            end.forget(keep_flight=True)
+        else:
+            self.break_off(end, told=False)
+            end.forget(keep_flight=False)
+
     def vanished(self, end: SimTransport) -> None:
         """The machine of `end` lost its power: the far end is told nothing, what it has sent meets silence."""
         end.cut = True
@@ -235,7 +246,9 @@ class Network:
 
     # --------------------------------------------------------------------------------------------------------------- dialling
 
-    async def connect(self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> tuple[SimTransport, asyncio.BaseProtocol]:
+    async def connect(
+        self, factory: Callable[[], asyncio.BaseProtocol], host: str | None, port: int
+    ) -> tuple[SimTransport, asyncio.BaseProtocol]:
         """As `create_connection`. OSError: EMFILE, ECONNREFUSED, or ETIMEDOUT where nothing answers for `connect_timeout_s`."""
         loop, process = self.loop, self.loop.current
         machine = process.machine
@@ -265,7 +278,7 @@ class Network:
         connection.client.begin(protocol)
         return connection.client, protocol
 
-    def _accept(self, machine: "Machine", connection: Connection, accepts: Callable[[], asyncio.BaseProtocol]) -> None:
+    def _accept(self, machine: "Machine", connection: Connection, accepts: Factory) -> None:
         """In the server's process: it takes the connection from the kernel's queue, when it has a descriptor for it."""
         if machine.sockets_max is not None and machine.open_sockets() > machine.sockets_max:
             self.loop.at(self.loop.now + SYN_AGAIN_S, self._accept, machine, connection, accepts, process=connection.server.process)

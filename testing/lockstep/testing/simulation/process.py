@@ -9,12 +9,15 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from lockstep.runtime.host import Host
+from lockstep.testing.simulation.host import host_of
 
 if TYPE_CHECKING:
     from lockstep.testing.simulation.disk import SimFiles
     from lockstep.testing.simulation.loop import SimLoop
     from lockstep.testing.simulation.transport import SimServer, SimTransport
 
+CURRENT: contextvars.ContextVar["Process"] = contextvars.ContextVar("lockstep_process")
+"""The process whose code is running; unset in the world."""
 EPOCH_S = 1_767_225_600
 """What wall clocks show when a universe begins: 2026-01-01 00:00 UTC."""
 
@@ -119,8 +122,6 @@ class Process:
     """One incarnation of a process: from `SimLoop.start` to its end."""
 
     def __init__(self, loop: "SimLoop", machine: Machine, number: int) -> None:
-        from lockstep.testing.simulation.host import host_of
-
         self.loop = loop
         self.machine = machine
         self.number = number
@@ -140,7 +141,8 @@ class Process:
         """What it gave to `loop.add_signal_handler`."""
         self.context = contextvars.Context()
         """Whatever runs in it runs in a copy of this context."""
-        self.tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
+        self.tasks: weakref.WeakValueDictionary[int, asyncio.Task[Any]] = weakref.WeakValueDictionary()
+        """By number, oldest first."""
         self.transports: dict[SimTransport, None] = {}
         """Its ends of open connections, oldest first."""
         self.ready: deque[asyncio.Handle] = deque()
@@ -148,6 +150,7 @@ class Process:
         """Timers that were due while it was held."""
         self.queued = False
         """It is in the loop's list of processes that have something to run."""
+        self.context.run(CURRENT.set, self)
         machine.processes[number] = self
         machine.starts += 1
         self.host: Host = host_of(self, Random(f"{loop.seed}/{machine.name}/{machine.starts}"))

@@ -1,0 +1,269 @@
+"""Who runs next, and when: one heap of what is to come, one ready queue for each process, and a clock that jumps.
+
+- Time stands still while anything is left to run, then jumps to the next timer, arrival or job.
+- Within a process callbacks run first in, first out, as in asyncio; which process has the next turn is drawn.
+- A callback belongs to the process in whose context it was scheduled.
+"""
+
+import asyncio
+import heapq
+from asyncio import base_events
+from collections.abc import Callable, Iterator
+from contextvars import Context
+from hashlib import blake2b
+from random import Random
+from typing import Any
+
+from lockstep.testing.simulation.process import CURRENT, Machine, Process
+
+TURNS_MAX = 1_000_000
+"""Turns at one instant after which time is taken to stand still for ever."""
+CLOCK_STEP_S = 1e-9
+"""A timer fires so much late: never before its time for the rounding of a clock that drifts."""
+CANCELLED_SLACK = 500
+"""Cancelled timers that may wait for their time before the heap is swept."""
+TOLD_TASKS_MAX = 30
+
+Entry = tuple[float, int, Process, asyncio.Handle, Callable[[], object] | None]
+"""Global time, order, process, what to run there, what to run in the world's name where that process is gone."""
+
+
+class SimulationStuck(RuntimeError):
+    """Nothing will ever happen again, time does not go on, or it has reached its limit."""
+
+
+class Scheduler(base_events.BaseEventLoop):
+    """The part of SimLoop that keeps time and turns."""
+
+    world: Process
+
+    def __init__(self, seed: int, *, trace: bool) -> None:
+        super().__init__()
+        self._clock_resolution = CLOCK_STEP_S
+        self.seed = seed
+        self.now = 0.0
+        """True seconds since the universe began."""
+        self.random = Random(f"{seed}/universe")
+        """The only die for scheduling and network."""
+        self.time_limit_s = float("inf")
+        """SimulationStuck beyond it: somebody waits for ever while others go on."""
+        self.steps = 0
+        """Callbacks run so far."""
+        self.machines: dict[str, Machine] = {}
+        self._digest = blake2b(digest_size=16)
+        self._tracing = trace
+        self._heap: list[Entry] = []
+        self._order = 0
+        self._runnable: list[Process] = []
+        self._turns = 0
+        self._until: float | None = None
+        self._cancelled_count = 0
+
+    @property
+    def current(self) -> Process:
+        """The process whose code is running; the world outside any."""
+        return CURRENT.get(self.world)
+
+    def time(self) -> float:
+        """The monotonic clock of the machine whose code asks."""
+        return CURRENT.get(self.world).machine.local_s()
+
+    # ------------------------------------------------------------------------------------------------------------ scheduling
+
+    def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> asyncio.Handle:  # type: ignore[override]
+        handle = asyncio.Handle(callback, args, self, context)
+        process = CURRENT.get(self.world) if context is None else context.get(CURRENT) or self.current
+        self.push(process, handle)
+        return handle
+
+    def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> asyncio.Handle:  # type: ignore[override]
+        self._check_thread()  # type: ignore[attr-defined]  # a real thread would make runs differ
+        return self.call_soon(callback, *args, context=context)
+
+    def call_at(self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None) -> asyncio.TimerHandle:  # type: ignore[override]
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        process = CURRENT.get(self.world) if context is None else context.get(CURRENT) or self.current
+        self._order += 1
+        heapq.heappush(self._heap, (process.machine.global_s(when) + CLOCK_STEP_S, self._order, process, handle, None))
+        handle._scheduled = True  # type: ignore[attr-defined]  # asyncio tells us then when it is cancelled
+        return handle
+
+    def at(self, when: float, callback: Callable[..., object], *args: Any, process: Process | None = None) -> None:
+        """Calls back at global time `when`, in `process`, if that is alive then. None: in the world."""
+        self.deliver_at(when, process or self.world, callback, None, *args)
+
+    def deliver_at(
+        self, when: float, process: Process, callback: Callable[..., object], orphaned: Callable[[], object] | None, *args: Any
+    ) -> None:
+        """As `at`; `orphaned` is called instead where the process is gone."""
+        self._order += 1
+        heapq.heappush(self._heap, (when, self._order, process, asyncio.Handle(callback, args, self, process.context), orphaned))
+
+    def push(self, process: Process, handle: asyncio.Handle) -> None:
+        """Ready to run in `process`. A dead process drops it."""
+        if process.alive:
+            process.ready.append(handle)
+            if not process.queued and not process.paused and not process.stalled:
+                process.queued = True
+                self._runnable.append(process)
+
+    def release(self, process: Process) -> None:
+        """It is no longer held: what has come meanwhile may run. Late timers come before or behind it, as the dice fall."""
+        if process.held or not process.alive:
+            return
+        if process.late:
+            if self.random.random() < 0.5:
+                process.ready.extendleft(reversed(process.late))
+            else:
+                process.ready.extend(process.late)
+            process.late.clear()
+        if process.ready and not process.queued:
+            process.queued = True
+            self._runnable.append(process)
+
+    def drop(self, process: Process) -> list[asyncio.Handle]:
+        """It is dead: whatever it had to run, which never will."""
+        left = [*process.ready, *process.late]
+        process.ready.clear()
+        process.late.clear()
+        if process.queued:
+            process.queued = False
+            self._runnable.remove(process)
+        return left
+
+    def stall(self, process: Process, seconds: float) -> None:
+        """It waits for its disk: nothing of it runs for so long. The world has no disk that it waits for."""
+        if process is not self.world and seconds > 0:
+            process.stalled += 1
+            self.at(self.now + seconds, self._unstall, process)
+
+    def _unstall(self, process: Process) -> None:
+        process.stalled -= 1
+        self.release(process)
+
+    def retime(self, machine: Machine) -> None:
+        """The machine's clock goes at another rate: its timers are due at other times."""
+
+        def due(entry: Entry) -> float:
+            when, _, process, handle, _ = entry
+            if process.machine is machine and isinstance(handle, asyncio.TimerHandle):
+                return max(self.now, machine.global_s(handle.when()) + CLOCK_STEP_S)
+            return when
+
+        self._heap = [(due(entry), *entry[1:]) for entry in self._heap]
+        heapq.heapify(self._heap)
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        self._cancelled_count += 1
+        if self._cancelled_count > CANCELLED_SLACK and 2 * self._cancelled_count > len(self._heap):
+            self._cancelled_count = 0
+            self._heap = [entry for entry in self._heap if not entry[3].cancelled()]
+            heapq.heapify(self._heap)
+
+    # --------------------------------------------------------------------------------------------------------------- running
+
+    def run_until(self, when: float) -> None:
+        """Runs everything up to global time `when` and leaves the clock there. Not to be called while the loop runs."""
+        if when < self.now:
+            raise ValueError(f"{when} s is in the past: it is {self.now} s")
+        self._until = when
+        try:
+            self.run_forever()
+        finally:
+            self._until = None
+
+    def _run_once(self) -> None:
+        """asyncio calls this until the loop is told to stop: one turn of one process, or a step of time."""
+        heap, now = self._heap, self.now
+        while heap and heap[0][0] <= now:
+            _, _, process, handle, orphaned = heapq.heappop(heap)
+            if not process.alive:
+                if orphaned is not None:
+                    orphaned()
+            elif process.held and type(handle) is asyncio.TimerHandle:
+                process.late.append(handle)
+            else:
+                self.push(process, handle)
+        runnable = self._runnable
+        if not runnable:
+            self._step_time()
+            return
+        self._turns += 1
+        if self._turns > TURNS_MAX:
+            raise SimulationStuck(self._told(f"{TURNS_MAX} turns and time stands still: something runs without ever waiting"))
+        at = self.random.randrange(len(runnable)) if len(runnable) > 1 else 0
+        runnable[at], runnable[-1] = runnable[-1], runnable[at]
+        process = runnable.pop()
+        process.queued = False
+        self._turn(process)
+
+    def _turn(self, process: Process) -> None:
+        """All that is ready now; what it makes ready has another turn."""
+        ready = process.ready
+        for _ in range(len(ready)):
+            if not ready or process.paused or process.stalled:
+                break
+            handle = ready.popleft()
+            if not handle.cancelled():
+                self.steps += 1
+                handle._run()
+        if ready and not process.queued and not process.held:
+            process.queued = True
+            self._runnable.append(process)
+
+    def _step_time(self) -> None:
+        heap, until = self._heap, self._until
+        while heap and heap[0][3].cancelled():
+            heapq.heappop(heap)
+        if until is not None and (not heap or heap[0][0] > until):
+            self.now = until
+            self.stop()
+        elif not heap:
+            raise SimulationStuck(self._told("nothing will ever happen again"))
+        elif heap[0][0] > self.time_limit_s:
+            raise SimulationStuck(self._told(f"the limit of {self.time_limit_s} s is reached"))
+        else:
+            self.now = heap[0][0]
+        self._turns = 0
+
+    def _told(self, what: str) -> str:
+        lines = [line for machine in self.machines.values() for line in _pending(machine)]
+        more = [f"… and {len(lines) - TOLD_TASKS_MAX} more"] if len(lines) > TOLD_TASKS_MAX else []
+        return "\n  ".join([f"{what} (seed {self.seed}, {self.now:.6f} s). Pending:", *lines[:TOLD_TASKS_MAX], *more])
+
+    # ---------------------------------------------------------------------------------------------------------------- digest
+
+    def trace(self, connection: int, upstream: bool, segment: bytes | None) -> None:
+        """A segment arrived."""
+        if self._tracing:
+            self._digest.update(b"%r %d %d %d " % (self.now, connection, upstream, -1 if segment is None else len(segment)))
+            if segment is not None:
+                self._digest.update(segment)
+
+    def digest(self) -> str:
+        """Hex over every delivered segment and its time: equal for equal seeds and programs."""
+        return self._digest.hexdigest()
+
+    # ------------------------------------------------------------------------------------------------ what asyncio asks for
+
+    def _process_events(self, event_list: Any) -> None:
+        pass
+
+    def _write_to_self(self) -> None:
+        pass
+
+
+def _pending(machine: Machine) -> Iterator[str]:
+    for process in machine.processes.values():
+        for task in process.tasks.values():
+            if not task.done():
+                yield f"{process}: {task.get_name()} at {_place(task)}"
+
+
+def _place(task: "asyncio.Task[Any]") -> str:
+    """Where its innermost coroutine waits: "file:line in function"."""
+    inner: Any = task.get_coro()
+    while getattr(inner, "cr_await", None) is not None and hasattr(inner.cr_await, "cr_frame"):
+        inner = inner.cr_await
+    frame = getattr(inner, "cr_frame", None)
+    return "unknown" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
