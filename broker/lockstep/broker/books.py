@@ -211,10 +211,13 @@ class Books:
 
     def drop_topic(self, topic: str) -> None:
         """Its progress and locks go with it."""
-        for key in self.locks.of_topic(topic):
+        keys = self.locks.of_topic(topic)
+        for key in keys:
             self._stale(key, 0)
         self.locks.drop_topic(topic)
         self.progress.drop_topic(topic)
+        for group in dict.fromkeys(key[0] for key in keys):
+            self.settle(group)
 
     def drain(self) -> list[Effect]:
         """What is to be done in the world, in this order: close, answer stale pulls, notify, tell of free queues."""

@@ -49,6 +49,7 @@ from lockstep.protocol.headers.send import SendMessageHeader, SendRecordsHeader,
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.protocol.record import RecordView, encode_record, split_records
 from lockstep.protocol.sequence import FrameSequence, seal
+from lockstep.runtime.clock import Clock
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import THREADS_MAX, Host
 from lockstep.runtime.pool import connect
@@ -273,6 +274,36 @@ async def join(client: Client, client_id: str, session: str) -> int:
     answer = await reconcile(client, LockItem("g", TOPIC, 0))
     assert answer.verdict is Verdict.OK
     return int(answer.epoch)
+
+
+class Slept(Clock):
+    """Of a machine that was suspended for a day."""
+
+    def boot_ms(self) -> int:
+        return super().boot_ms() + 86_400_000
+
+
+async def test_every_lease_is_counted_on_the_clock_that_counts_suspension(tmp_path: Path) -> None:
+    clock = Slept()
+    broker = Broker(settings(tmp_path), replace(Host.real(), clock=clock))
+    try:
+        await broker.start()
+        async with dialled(broker) as client:
+            await client.create()
+            epoch = await join(client, "a@1#0", "0" * 32)
+            for request in ("heartbeat", "lock", "sync", "anything"):
+                if request == "heartbeat":
+                    await heartbeat(client, "a@1#0", "0" * 32)
+                elif request == "lock":
+                    assert (await reconcile(client, LockItem("g", TOPIC, 0, epoch))).verdict is Verdict.OK
+                elif request == "sync":
+                    await client.done(RequestCode.SYNC, body=encode_body(SyncBody()))
+                else:
+                    await client.done(RequestCode.GET_MAX_OFFSET, QueueHeader(TOPIC, 0))
+                broker.state.coordination.tick(clock.boot_ms())
+                assert broker.state.coordination.online("g"), f"{request} was heard"
+    finally:
+        await broker.stop()
 
 
 async def test_a_deleted_topic_stays_deleted_and_its_messages_hidden_after_a_restart(tmp_path: Path) -> None:

@@ -329,6 +329,28 @@ def test_deleting_a_topic_deletes_progress_and_locks_and_answers_held_pulls() ->
     assert bench.c.query_offset(GROUP, TOPIC, 0, young=False) is None
 
 
+def test_queues_that_a_layout_adds_are_offered_to_whom_the_list_names() -> None:
+    bench = Bench(layout(queues=1))
+    a, b = Client(bench, "a"), Client(bench, "b")
+    a.connect()
+    b.connect()
+    bench.c.drain()
+    bench.layouts.adopt(layout(queues=2, counter=2))
+    bench.c.layout_changed(TOPIC)
+    assert bench.pushed() == {a.connection: [0], b.connection: [1]}
+
+
+def test_the_contract_of_one_that_left_and_drains_goes_with_its_last_topic() -> None:
+    bench = Bench()
+    a = Client(bench, "a")
+    a.connect()
+    a.lock(0)
+    a.leave()
+    bench.layouts.adopt(deleted())
+    bench.c.layout_changed(TOPIC)
+    assert bench.c.groups() == ()
+
+
 def test_a_topic_created_again_begins_anew_under_a_higher_epoch_and_generation() -> None:
     bench = Bench()
     a = Client(bench, "a")

@@ -409,7 +409,9 @@ def test_the_only_member_may_change_the_contract_and_its_grants_end() -> None:
     a.connect()
     a.lock(0)
     a.groups = (ordered(expression="x"),)
+    bench.c.drain()
     assert a.beat() is not None
+    assert bench.pushed() == {a.connection: [0]}, "its queues are free under the new contract"
     assert a.commit(0, 1) is Verdict.STALE
     subscription = bench.c.subscription(GROUP, TOPIC)
     assert subscription is not None

@@ -328,6 +328,15 @@ def test_beyond_the_end_is_refused_and_changes_nothing(offset: int, verdict: Ver
     assert bench.progress(0)[0] == (offset if verdict is OK else 0)
 
 
+def test_fewer_than_no_attempts_are_refused() -> None:
+    bench = Bench()
+    a = Client(bench, "a")
+    a.connect()
+    a.lock(0)
+    assert a.commit(0, 1, attempts=-1) is REFUSED
+    assert bench.progress(0) == (0, 0)
+
+
 def test_a_release_without_an_offset_only_frees() -> None:
     bench = Bench()
     a = Client(bench, "a")
@@ -416,6 +425,21 @@ def test_an_ordered_groups_queue_is_never_committed_without_the_epoch() -> None:
         assert [answer.verdict for answer in answers] == [REFUSED, REFUSED]
         assert bench.progress(0) == (0, 0)
         a.commit(0, None, release=True)
+
+
+def test_a_queue_that_somebody_has_locked_is_not_committed_under_its_generation() -> None:
+    bench = Bench()
+    a, classic = Client(bench, "a", ordered(ordered=False)), ClassicClient(bench, "c")
+    a.connect()
+    classic.connect()
+    classic.update(0, 3)
+    assert classic.lock(0) == [0]
+    status = bench.c.status(GROUP, bench.now_ms, str)
+    assert status is not None
+    answers = a.send_sync(SyncItem(GROUP, TOPIC, 0, generation=status.queues[0].generation, offset=7))
+    assert answers is not None
+    assert [answer.verdict for answer in answers] == [REFUSED]
+    assert bench.progress(0) == (3, 0)
 
 
 # ------------------------------------------------------------------------------------------------------------------------ start

@@ -86,13 +86,19 @@ async def test_more_free_queues_than_a_frame_takes_are_told_in_several() -> None
     assert sum(told, ()) == free
 
 
+SLEPT_MS = 86_400_000
+
+
 class LoopClock(FakeClock):
-    """Goes with the loop."""
+    """Goes with the loop; the machine was suspended for a day."""
 
     def monotonic_ms(self) -> int:
         return round(asyncio.get_running_loop().time() * 1_000)
 
-    boot_ms = wall_ms = monotonic_ms
+    wall_ms = monotonic_ms
+
+    def boot_ms(self) -> int:
+        return self.monotonic_ms() + SLEPT_MS
 
 
 @pytest.mark.frozen_clock
@@ -101,6 +107,7 @@ async def test_leases_are_called_when_they_are_due(frozen: FrozenLoop) -> None:
     leases = Leases(FakeHost(LoopClock()), coordination)  # type: ignore[arg-type]
     leases.start()
     began = coordination.ticks[0]
+    assert began == LoopClock().boot_ms(), "the machine's sleep counts"
     for due_in_ms in (1_000, 250, 1_000):
         coordination.due_in_ms = due_in_ms
         await frozen.advance(1)

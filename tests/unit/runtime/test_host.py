@@ -4,6 +4,7 @@ import asyncio
 import queue
 import re
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,12 @@ def test_monotonic_and_boot_time_never_fall_and_agree_in_unit() -> None:
     low, us, high = clock.monotonic_ms(), clock.monotonic_us(), clock.monotonic_ms()
     assert low <= us // 1000 <= high
     assert clock.boot_ms() >= clock.monotonic_ms() - 1, "boot time counts suspension on top"
+
+
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="this system has no clock that counts suspension")
+def test_boot_time_is_read_from_the_clock_that_counts_suspension(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "clock_gettime_ns", lambda clock: 7_000_000 if clock == time.CLOCK_BOOTTIME else 0)
+    assert Clock().boot_ms() == 7
 
 
 def test_wall_time_counts_from_1970() -> None:

@@ -19,7 +19,7 @@ from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import BrokerError, RemoteProtocolError, RequestCodeNotSupported, TransportError
-from lockstep.protocol.headers.clients import GroupHeader, NotifyHeader, UnregisterClientHeader
+from lockstep.protocol.headers.clients import GroupHeader, NotifyHeader
 from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.log import get_logger
 
@@ -155,8 +155,6 @@ class Membership:
                 check_features(reply)
             except RequestCodeNotSupported as error:
                 self._use.failed(error)
-        if self._leaving:
-            self._leave_again(link)
         self.view(link, reply)
 
     def link_down(self, link: BrokerLink) -> None:
@@ -253,15 +251,6 @@ class Membership:
             await asyncio.sleep(ASK_AGAIN_MS / 1000)
         finally:
             self._beating = False
-
-    def _leave_again(self, link: BrokerLink) -> None:
-        """UNREGISTER_CLIENT may have been lost with the connection."""
-        header = UnregisterClientHeader(self._instance.client_id, consumer_group=self._use.group)
-        try:
-            answer = link.request(RequestCode.UNREGISTER_CLIENT, header)
-        except TransportError:
-            return
-        answer.add_done_callback(lambda future: None if future.cancelled() else future.exception() and None)
 
     # --------------------------------------------------------------------------------------------------------------- health
 
