@@ -6,7 +6,6 @@ group once.
 """
 
 import asyncio
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -41,7 +40,7 @@ from lockstep.protocol.headers.clients import NotifyHeader, UnregisterClientHead
 from lockstep.protocol.queue import TopicLayout
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.endpoint import Endpoint
-from lockstep.runtime.host import Host
+from lockstep.runtime.host import Host, running_host
 from lockstep.runtime.log import get_logger
 
 log = get_logger("lockstep.client")
@@ -119,6 +118,7 @@ class Instance:
         """The running loop's instance for this nameserver list, one reference taken. `group` reserves a consumer group in it."""
         loop = asyncio.get_running_loop()
         addresses = nameserver_addresses(nameserver)
+        host = host or running_host()
         _instances[:] = [instance for instance in _instances if not instance.loop.is_closed()]
         for instance in _instances:
             fits = instance.loop is loop and instance.nameservers.addresses == addresses and (host is None or instance.host is host)
@@ -158,7 +158,7 @@ class Instance:
     @property
     def client_id(self) -> str:
         """`ip@pid#16 hex digits`; the address is the local end of the nameserver connection, so it is known after `start`."""
-        return f"{self.nameservers.local_ip or '127.0.0.1'}@{os.getpid()}#{self._identity}"
+        return f"{self.nameservers.local_ip or '127.0.0.1'}@{self.host.pid}#{self._identity}"
 
     async def start(self) -> None:
         """Reach one nameserver and begin to heartbeat; once for all who share the instance. TransportError where none answers."""

@@ -13,6 +13,8 @@ from typing import Any, TextIO, cast
 import structlog
 from structlog.typing import FilteringBoundLogger
 
+from lockstep.runtime.host import running_host
+
 ROOT = "lockstep"
 LEVELS = ("debug", "info", "warning", "error")
 _ANNOUNCER = f"{ROOT}.announce"
@@ -53,7 +55,9 @@ class _Lines(logging.Formatter):
         self._json = json
 
     def format(self, record: logging.LogRecord) -> str:
-        stamp = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        host = running_host()  # a simulated loop has a time of its own
+        created = record.created if host is None else host.clock.wall_ms() / 1000
+        stamp = datetime.fromtimestamp(created, UTC).isoformat(timespec="milliseconds")
         facts: Mapping[str, Any] = getattr(record, "facts", {})
         line = {
             "event": getattr(record, "event", None) or record.getMessage(),

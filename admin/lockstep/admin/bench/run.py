@@ -50,7 +50,7 @@ class Bench:
         self.folder = folder
         self.tasks = tasks
         self.told = told
-        self.topic = f"bench-{Host.real().random.token(4).hex()}"
+        self.topic = f"bench-{Host.current().random.token(4).hex()}"
         self._sent = 0
 
     async def run(self) -> AsyncIterator[Figure]:

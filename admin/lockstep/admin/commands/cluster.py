@@ -12,7 +12,7 @@ def cluster_command(nameserver: NameserverOption = DEFAULT_NAMESERVER, as_json: 
 
 
 async def _cluster(nameserver: str, as_json: bool) -> None:
-    admin = AdminClient(Host.real(), nameserver)
+    admin = AdminClient(Host.current(), nameserver)
     brokers = await admin.brokers()
     answers = await gather({broker.name: admin.group_status(broker, None) for broker in brokers})
     if as_json:

@@ -37,7 +37,7 @@ def show_command(
 
 async def _show(message_id: str, broker: str | None, nameserver: str, as_json: bool) -> None:
     host, offset = parse_id(message_id)
-    admin = AdminClient(Host.real(), nameserver)
+    admin = AdminClient(Host.current(), nameserver)
     asked = candidates(await admin.brokers(), host, broker)
     message = await _find(admin, asked, message_id.upper(), offset)
     if as_json:

@@ -40,7 +40,7 @@ async def _send(
 ) -> None:
     message = Message(topic, body, tags=tag, keys=keys, properties=dict(map(_property, props)))
     # A producer waits for a nameserver that is not there yet; who types wants to know at once.
-    await AdminClient(Host.real(), nameserver).brokers()
+    await AdminClient(Host.current(), nameserver).brokers()
     async with Producer(PRODUCER_GROUP, nameserver=nameserver) as producer:
         result = await producer.send(message, sharding_key=sharding_key)
     if as_json:

@@ -51,7 +51,7 @@ def show_command(topic: TopicArgument, nameserver: NameserverOption = DEFAULT_NA
 
 async def _create(topic: str, queues: int, nameserver: str, as_json: bool) -> None:
     check_topic(topic)
-    admin = AdminClient(Host.real(), nameserver)
+    admin = AdminClient(Host.current(), nameserver)
     try:
         before: TopicLayout | None = (await admin.route(topic)).layout
     except TopicNotExist:
@@ -79,7 +79,7 @@ async def create_and_wait(nameserver: str, topic: str, queues: int) -> TopicLayo
 
 async def _routed(layout: TopicLayout, nameserver: str) -> None:
     """Wait until the nameserver knows the layout, so that whoever comes next finds it; brokers tell it at once."""
-    admin = AdminClient(Host.real(), nameserver)
+    admin = AdminClient(Host.current(), nameserver)
     try:
         async with asyncio.timeout(ROUTED_S):
             while True:
@@ -98,7 +98,7 @@ def _describe(entries: tuple[LayoutEntry, ...]) -> str:
 
 
 async def _list(nameserver: str, as_json: bool) -> None:
-    admin = AdminClient(Host.real(), nameserver)
+    admin = AdminClient(Host.current(), nameserver)
     topics = await admin.topics()
     routes = await gather({topic: admin.route(topic) for topic in topics})
     layouts = {topic: routes.given[topic].layout for topic in topics if topic in routes.given}
@@ -115,7 +115,7 @@ async def _list(nameserver: str, as_json: bool) -> None:
 
 
 async def _show(topic: str, nameserver: str, as_json: bool) -> None:
-    admin = AdminClient(Host.real(), nameserver)
+    admin = AdminClient(Host.current(), nameserver)
     route = await admin.route(topic)
     brokers = by_name(route.brokers)
     answers = await gather({name: admin.offsets(broker, topic) for name, broker in brokers.items()})

@@ -15,7 +15,7 @@ from lockstep.runtime.host import Host
 
 async def main() -> None:
     arguments = parser().parse_args()
-    clock = Host.real().clock
+    clock = Host.current().clock
     file = os.open(arguments.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     consumer = PushConsumer(GROUP, nameserver=arguments.nameserver)
     consumer.subscribe(TOPIC)

@@ -287,7 +287,9 @@ class SimLoop(Scheduler):
 
     # --------------------------------------------------------------------------------------------------------------- threads
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> "asyncio.Future[Any]":  # type: ignore[override]
+    def run_in_executor(  # type: ignore[override]  # world: this is it
+        self, executor: Any, func: Callable[..., Any], *args: Any
+    ) -> "asyncio.Future[Any]":
         """`func(*args)` at one instant within the machine's `thread_delay_s`; the answer at its end, later by what its disk took."""
         process = self.current
         delay_s = self.random.uniform(*process.machine.thread_delay_s)
