@@ -1,6 +1,7 @@
 """Every command under its name."""
 
 import typer
+from typer.core import TyperCommand
 
 from lockstep.admin import cli
 from lockstep.admin.commands import group, message, topic
@@ -11,6 +12,14 @@ from lockstep.admin.commands.tail import tail_command
 from lockstep.admin.commands.up import up_command
 
 PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+
+
+class Command(TyperCommand):
+    """Its usage line names what it needs as the pages do: TOPIC. Typer writes {topic}."""
+
+    def collect_usage_pieces(self, context: typer.Context) -> list[str]:  # type: ignore[override]
+        return [piece[1:-1].upper() if piece.startswith("{") else piece for piece in super().collect_usage_pieces(context)]
+
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -37,3 +46,8 @@ def nameserver_command(context: typer.Context) -> None:
 def broker_command(context: typer.Context) -> None:
     """Run a broker; `lockstep broker --help` lists its options."""
     raise typer.Exit(cli.serve("broker", context.args))
+
+
+for below in (app, topic.app, group.app, message.app):
+    for command in below.registered_commands:
+        command.cls = Command

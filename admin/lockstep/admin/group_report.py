@@ -1,9 +1,10 @@
 """One group as all its brokers see it. Pure: what each broker answered → queues, members, and what does not fit together."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from lockstep.protocol.bodies import ConsumerGroup, GroupStatus, MemberStatus, QueueStatus
+from lockstep.protocol.queue import MessageQueue
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,17 +12,19 @@ class QueueLine:
     topic: str
     broker: str
     queue_id: int
+    reached: bool
+    """False: the broker did not answer, and nothing below is known."""
     owner: str | None
-    epoch: str
+    epoch: str | None
     """A string: JSON readers that hold numbers as doubles would round it."""
     classic_lease_left_ms: int | None
     committed_offset: int | None
     """None: the group has no progress here."""
-    max_offset: int
-    lag: int
+    max_offset: int | None
+    lag: int | None
     committed_ago_ms: int | None
-    attempts: int
-    generation: str
+    attempts: int | None
+    generation: str | None
     """A string, as the epoch."""
 
 
@@ -53,14 +56,24 @@ class GroupReport:
 
     @property
     def lag(self) -> int:
-        return sum(queue.lag for queue in self.queues)
+        """Of the queues that are known."""
+        return sum(queue.lag or 0 for queue in self.queues)
+
+    @property
+    def unreached(self) -> tuple[str, ...]:
+        """Brokers with queues of the group's topics that did not answer."""
+        return tuple(dict.fromkeys(queue.broker for queue in self.queues if not queue.reached))
 
 
-def report(group: str, statuses: Mapping[str, GroupStatus], layout_brokers: Iterable[str]) -> GroupReport:
-    """`statuses`: broker name → its answer. `layout_brokers`: every broker with queues of the group's topics."""
+def report(
+    group: str, statuses: Mapping[str, GroupStatus], layout_queues: Collection[MessageQueue], unreached: Collection[str] = ()
+) -> GroupReport:
+    """`statuses`: broker name → its answer. `layout_queues`: every queue of the group's topics. `unreached`: brokers without an answer."""
     contracts = {broker: status.contract for broker, status in statuses.items() if status.contract is not None}
     first = next(iter(contracts.values()), None)
-    wanted = [broker for broker in dict.fromkeys(layout_brokers) if broker in statuses]
+    wanted = [broker for broker in dict.fromkeys(queue.broker_name for queue in layout_queues) if broker in statuses]
+    known = [_queue(broker, queue) for broker, status in statuses.items() for queue in status.queues]
+    unknown = [_unknown(queue) for queue in layout_queues if queue.broker_name in unreached]
     listed: dict[str, dict[str, MemberStatus]] = {}
     for broker, status in statuses.items():
         for member in status.members:
@@ -68,7 +81,7 @@ def report(group: str, statuses: Mapping[str, GroupStatus], layout_brokers: Iter
     return GroupReport(
         group,
         None if first is None else first.ordered,
-        tuple(sorted((_queue(broker, queue) for broker, status in statuses.items() for queue in status.queues), key=_place)),
+        tuple(sorted(known + unknown, key=_place)),
         tuple(_member(listed[client_id], wanted, contracts) for client_id in sorted(listed)),
         _conflicts(contracts),
     )
@@ -94,6 +107,7 @@ def _queue(broker: str, queue: QueueStatus) -> QueueLine:
         queue.topic,
         broker,
         queue.queue_id,
+        True,
         queue.owner,
         str(queue.epoch),
         queue.classic_lease_left_ms,
@@ -104,6 +118,10 @@ def _queue(broker: str, queue: QueueStatus) -> QueueLine:
         queue.attempts,
         str(queue.generation),
     )
+
+
+def _unknown(queue: MessageQueue) -> QueueLine:
+    return QueueLine(queue.topic, queue.broker_name, queue.queue_id, False, None, None, None, None, None, None, None, None, None)
 
 
 def _member(at: Mapping[str, MemberStatus], wanted: Iterable[str], contracts: Mapping[str, ConsumerGroup]) -> MemberLine:

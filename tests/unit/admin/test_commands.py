@@ -213,6 +213,27 @@ def test_group_show_answers_is_it_working(lockstep: Any) -> None:
         assert word in table
 
 
+def test_group_show_shows_the_queues_of_a_broker_that_does_not_answer_as_such(lockstep: Any, cluster: FakeCluster) -> None:
+    cluster.run(cluster.brokers["broker-b"].stop())
+    table = lockstep("group", "show", "billing")
+    assert_failed(table, "incomplete", "broker-b")
+    assert table.out.splitlines()[0] == "group billing: ordered, members: 1, lag: 13 and what broker-b has"
+    rows = [line.split() for line in table.out.splitlines() if "orders  broker-b" in line]
+    assert [" ".join(row) for row in rows] == [f"orders broker-b {n} broker not reached - - - - - - -" for n in (0, 1)]
+    shown = lockstep("group", "show", "billing", "--json").json
+    assert [(q["broker"], q["reached"]) for q in shown["queues"]] == [("broker-a", True)] * 2 + [("broker-b", False)] * 2
+    assert list(shown["failed"]) == ["broker-b"]
+
+
+def test_a_group_without_members_is_said_so_once(lockstep: Any, cluster: FakeCluster) -> None:
+    for broker in cluster.brokers.values():
+        broker.groups["billing"] = GroupStatus("billing", ListVersion(1, 1), None, (), (queue(0, owner=None),))
+    table = lockstep("group", "show", "billing")
+    assert (table.code, table.err) == (0, "")
+    assert table.out.startswith("group billing: no members, lag: 8\n")
+    assert table.out.count("members") == 1
+
+
 def test_a_group_that_nobody_knows_is_said_so(lockstep: Any) -> None:
     assert_failed(lockstep("group", "show", "nothing"), "nothing", "lockstep group list")
 
@@ -228,6 +249,29 @@ def test_message_show_finds_the_broker_by_asking_and_never_dials_the_ids_address
     assert "created \\x1b[31m" in lockstep("message", "show", message_id).out
     assert_failed(lockstep("message", "show", message_id, "--broker", "broker-a"), "another message")
     assert_failed(lockstep("message", "show", message_id, "--broker", "broker-x"), "broker-x", "broker-a, broker-b")
+
+
+@pytest.mark.parametrize(
+    ("command", "usage"),
+    [
+        (("message", "show"), "lockstep message show [OPTIONS] MSGID"),
+        (("topic", "show"), "lockstep topic show [OPTIONS] TOPIC"),
+        (("group", "show"), "lockstep group show [OPTIONS] GROUP"),
+        (("send",), "lockstep send [OPTIONS] TOPIC BODY"),
+        (("tail",), "lockstep tail [OPTIONS] TOPIC"),
+    ],
+)
+def test_the_usage_names_arguments_as_the_pages_do(lockstep: Any, command: tuple[str, ...], usage: str) -> None:
+    for arguments in (command, (*command, "--help")):
+        run = lockstep(*arguments)
+        assert [line.strip() for line in (run.out + run.err).splitlines() if "[OPTIONS]" in line] == [f"Usage: {usage}"], arguments
+
+
+def test_tail_says_how_several_tags_are_written(lockstep: Any, cluster: FakeCluster) -> None:
+    cluster.brokers["broker-a"].queues["orders", 0] = [stored(Message("orders", b"x", tags="a, b"), 0, 0, 4_096)]
+    run = lockstep("tail", "orders", "--from-start", "--tag", "a, b", "--count", "1")
+    assert (run.code, run.out.count("\n")) == (0, 1), "one tag, as it says"
+    assert "lockstep: 'a, b' is taken as one tag; several are written: 'a || b'\n" in run.err
 
 
 def test_a_message_that_is_nowhere_is_said_so(lockstep: Any) -> None:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from lockstep.admin.group_report import report, topics_of
 from lockstep.protocol.bodies import ConsumerGroup, GroupStatus, ListVersion, MemberStatus, QueueStatus, Subscription
+from lockstep.protocol.queue import MessageQueue
 
 CONTRACT = ConsumerGroup("g", (Subscription("orders", "a || b", sub_version=1), Subscription("bills")), ordered=True)
 
@@ -23,29 +24,43 @@ def status(*members: MemberStatus, queues: tuple[QueueStatus, ...] = (), contrac
     return GroupStatus("g", ListVersion(1, 1), contract, members, queues)
 
 
+def at(*brokers: str) -> list[MessageQueue]:
+    return [MessageQueue("orders", broker, 0) for broker in brokers]
+
+
+def test_queues_of_a_broker_that_did_not_answer_have_their_line_and_nothing_is_known_of_them() -> None:
+    made = report("g", {"a": status(queues=(queue(),))}, [*at("a", "b", "c"), MessageQueue("orders", "b", 1)], {"b": "refused"})
+    assert [(line.broker, line.queue_id, line.reached, line.max_offset, line.lag) for line in made.queues] == [
+        ("a", 0, True, 10, 7),
+        ("b", 0, False, None, None),
+        ("b", 1, False, None, None),
+    ]
+    assert (made.lag, made.unreached) == (7, ("b",))
+
+
 def test_a_member_is_missing_where_the_topics_have_queues_and_the_list_lacks_it() -> None:
-    made = report("g", {"a": status(member("x"), member("y")), "b": status(member("x")), "c": status()}, ["a", "b"])
+    made = report("g", {"a": status(member("x"), member("y")), "b": status(member("x")), "c": status()}, at("a", "b"))
     assert [(line.client_id, line.missing_at) for line in made.members] == [("x", ()), ("y", ("b",))]
 
 
 def test_a_broker_that_did_not_answer_is_not_called_missing() -> None:
-    assert report("g", {"a": status(member("x"))}, ["a", "silent"]).members[0].missing_at == ()
+    assert report("g", {"a": status(member("x"))}, at("a", "silent")).members[0].missing_at == ()
 
 
 def test_a_member_in_its_grace_anywhere_is_not_connected_and_heard_is_the_latest() -> None:
-    made = report("g", {"a": status(member("x", heard=900)), "b": status(member("x", connected=False, heard=50))}, ["a", "b"])
+    made = report("g", {"a": status(member("x", heard=900)), "b": status(member("x", connected=False, heard=50))}, at("a", "b"))
     assert (made.members[0].connected, made.members[0].heard_ago_ms) == (False, 50)
 
 
 def test_a_queue_without_progress_lags_by_all_it_has() -> None:
-    made = report("g", {"a": status(queues=(queue(committed=-1, end=10), queue(queue_id=1, committed=12, end=10)))}, ["a"])
+    made = report("g", {"a": status(queues=(queue(committed=-1, end=10), queue(queue_id=1, committed=12, end=10)))}, at("a"))
     assert [(line.committed_offset, line.lag) for line in made.queues] == [(None, 10), (12, 0)]
     assert made.lag == 10
 
 
 def test_queues_are_in_order_of_topic_broker_and_id_and_keep_what_the_broker_said() -> None:
     at_b, at_a = (queue(queue_id=1, lease=40), queue()), (queue("zebra"), queue())
-    made = report("g", {"b": status(queues=at_b), "a": status(queues=at_a)}, ["a", "b"])
+    made = report("g", {"b": status(queues=at_b), "a": status(queues=at_a)}, at("a", "b"))
     places = [(line.topic, line.broker, line.queue_id) for line in made.queues]
     assert places == [("orders", "a", 0), ("orders", "b", 0), ("orders", "b", 1), ("zebra", "a", 0)]
     line = made.queues[2]
@@ -62,7 +77,7 @@ def test_brokers_with_different_contracts_are_named_with_the_fields() -> None:
 
 
 def test_a_group_without_members_has_progress_and_no_contract() -> None:
-    made = report("g", {"a": status(queues=(queue(),), contract=None)}, ["a"])
+    made = report("g", {"a": status(queues=(queue(),), contract=None)}, at("a"))
     assert (made.ordered, made.members, len(made.queues)) == (None, (), 1)
 
 
@@ -72,7 +87,7 @@ def test_topics_are_those_subscribed_and_those_with_progress() -> None:
 
 @given(st.dictionaries(st.sampled_from("abc"), st.sets(st.sampled_from("xyz"))), st.sets(st.sampled_from("abcd")))
 def test_listed_and_missing_are_all_there_is(lists: dict[str, set[str]], layout: set[str]) -> None:
-    made = report("g", {broker: status(*map(member, sorted(names))) for broker, names in lists.items()}, sorted(layout))
+    made = report("g", {broker: status(*map(member, sorted(names))) for broker, names in lists.items()}, at(*sorted(layout)))
     assert [line.client_id for line in made.members] == sorted({name for names in lists.values() for name in names})
     for line in made.members:
         assert set(line.missing_at) == {broker for broker in layout & set(lists) if line.client_id not in lists[broker]}

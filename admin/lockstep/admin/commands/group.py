@@ -1,16 +1,18 @@
 """lockstep group list | show: who consumes, how far, and what keeps it from going on."""
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from lockstep.admin.client import AdminClient, Answers, gather
+from lockstep.admin.client import AdminClient, Answers, absent, by_name, gather
 from lockstep.admin.group_report import GroupReport, report, topics_of
 from lockstep.admin.options import DEFAULT_NAMESERVER, CommandFailed, JsonOption, NameserverOption, run
 from lockstep.admin.render import ago, print_json, print_table
 from lockstep.protocol.bodies import BrokerAddress, GroupStatus
 from lockstep.protocol.errors import SubscriptionGroupNotExist, TopicNotExist
+from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.host import Host
 
 app = typer.Typer(no_args_is_help=True, help="Consumer groups.")
@@ -48,16 +50,18 @@ async def _list(nameserver: str, as_json: bool) -> None:
 
 async def _show(group: str, nameserver: str, as_json: bool) -> None:
     admin = AdminClient(Host.real(), nameserver)
-    answers = await _statuses(admin, group)
+    brokers = by_name(await admin.brokers())
+    answers = await _statuses(admin, brokers.values(), group)
     if not answers.given:
         raise CommandFailed(answers.complaint() or f"no broker knows group {group!r}; `lockstep group list` names those that are known")
-    layout_brokers: dict[str, None] = {}
+    queues: dict[MessageQueue, None] = {}
     for topic in topics_of(answers.given.values()):
         try:
-            layout_brokers.update(dict.fromkeys(entry.broker_name for entry in (await admin.route(topic)).layout.entries))
+            queues.update(dict.fromkeys((await admin.route(topic)).layout.read_queues))
         except TopicNotExist:
             continue
-    made = report(group, answers.given, layout_brokers)
+    answers = Answers(answers.given, {**answers.failed, **absent([queue.broker_name for queue in queues], brokers)})
+    made = report(group, answers.given, queues, answers.failed)
     if as_json:
         print_json({**asdict(made), "lag": made.lag, "failed": dict(answers.failed)})
     else:
@@ -65,8 +69,8 @@ async def _show(group: str, nameserver: str, as_json: bool) -> None:
     _raise_incomplete(answers.complaint())
 
 
-async def _statuses(admin: AdminClient, group: str) -> Answers[GroupStatus]:
-    answers = await gather({broker.name: _status(admin, broker, group) for broker in await admin.brokers()})
+async def _statuses(admin: AdminClient, brokers: Iterable[BrokerAddress], group: str) -> Answers[GroupStatus]:
+    answers = await gather({broker.name: _status(admin, broker, group) for broker in brokers})
     return Answers({name: status for name, status in answers.given.items() if status is not None}, answers.failed)
 
 
@@ -79,8 +83,9 @@ async def _status(admin: AdminClient, broker: BrokerAddress, group: str) -> Grou
 
 
 def _print(made: GroupReport) -> None:
-    order = {None: "no contract", True: "ordered", False: "concurrent"}[made.ordered]
-    print(f"group {made.group}: {order}, members: {len(made.members)}, lag: {made.lag}")
+    who = f"{'ordered' if made.ordered else 'concurrent'}, members: {len(made.members)}" if made.members else "no members"
+    unknown = f" and what {', '.join(made.unreached)} has" if made.unreached else ""
+    print(f"group {made.group}: {who}, lag: {made.lag}{unknown}")
     print_table(
         ["topic", "broker", ">queue", "owner", ">epoch", ">lease left", ">committed", ">max", ">lag", ">last commit", ">attempts"],
         [
@@ -88,7 +93,7 @@ def _print(made: GroupReport) -> None:
                 line.topic,
                 line.broker,
                 line.queue_id,
-                line.owner,
+                line.owner if line.reached else "broker not reached",
                 line.epoch,
                 ago(line.classic_lease_left_ms),
                 line.committed_offset,
@@ -101,6 +106,13 @@ def _print(made: GroupReport) -> None:
         ],
         empty="no queues",
     )
+    if made.members:
+        _print_members(made)
+    for conflict in made.conflicts:
+        print(conflict)
+
+
+def _print_members(made: GroupReport) -> None:
     print_table(
         ["member", "session", "address", "connected", ">heard", "subscription", "missing at"],
         [
@@ -115,10 +127,7 @@ def _print(made: GroupReport) -> None:
             )
             for line in made.members
         ],
-        empty="no members",
     )
-    for conflict in made.conflicts:
-        print(conflict)
 
 
 def _raise_incomplete(complaint: str | None) -> None:
