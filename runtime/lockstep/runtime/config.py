@@ -23,8 +23,14 @@ from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.pool import parse_address
 
 ENVIRONMENT_PREFIX = "LOCKSTEP_"
-SHARED_OPTIONS = frozenset({"nameserver", "config"})
-"""Options that a shell may set for all programs: one that does not know them passes over them."""
+PROGRAM_OPTIONS = frozenset(
+    {
+        *("config", "name", "cluster", "listen", "advertise", "nameserver", "store", "flush", "auto_create_topics", "insecure"),
+        *("disconnect_grace_ms", "session_timeout_ms", "segment_mib", "retention_hours", "disk_used_percent_max", "log_mib_max"),
+        *("disk_reserve_mib", "cut_corrupt", "log_level"),
+    }
+)
+"""Every option of any lockstep program: a shell may set them for all, and one that does not know them passes over them."""
 TEST_PREFIX = ENVIRONMENT_PREFIX + "TEST_"
 """Variables of the test suite: no program's."""
 INTERNAL = "internal"
@@ -121,7 +127,7 @@ def load(
     try:
         config = model.model_validate({key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
     except ValidationError as error:
-        raise ConfigError(_explain(error, origins)) from None
+        raise ConfigError(_explain(model, error, origins)) from None
     if show:
         print(render(config, origins))
         raise SystemExit(0)
@@ -217,7 +223,7 @@ def _from_file(model: type[Settings], path: str) -> dict[str, Any]:
 def _from_environment(model: type[Settings], environment: Mapping[str, str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     known = {_variable(key): key for key in model.model_fields}
-    shared = {_variable(key) for key in SHARED_OPTIONS}
+    foreign = {_variable(key) for key in PROGRAM_OPTIONS}
     for name in sorted(environment):
         text = environment[name]
         if not name.startswith(ENVIRONMENT_PREFIX) or name.startswith(TEST_PREFIX):
@@ -227,8 +233,8 @@ def _from_environment(model: type[Settings], environment: Mapping[str, str]) -> 
         elif name in known:
             listed = _is_list(model.model_fields[known[name]])
             values[known[name]] = tuple(part.strip() for part in text.split(",") if part.strip()) if listed else text
-        elif name not in shared:
-            raise ConfigError(f"environment: unknown variable {name}{_suggestion(name, known)}")
+        elif name not in foreign:
+            raise ConfigError(f"environment: unknown variable {name}{_suggestion(name, sorted({*known, *foreign}))}")
     return values
 
 
@@ -237,16 +243,33 @@ def _suggestion(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(sorted(known))}"
 
 
-def _explain(error: ValidationError, origins: Mapping[str, str]) -> str:
-    """One line: which setting, from where, what is wrong, what it was."""
-    parts = []
+def _explain(model: type[Settings], error: ValidationError, origins: Mapping[str, str]) -> str:
+    """One line: which setting, what it was and from where, what is expected."""
+    parts: dict[str, str] = {}
     for problem in error.errors(include_url=False):
         key = str(problem["loc"][0]) if problem["loc"] else ""
-        message = problem["msg"].removeprefix("Value error, ")
         if not key:
-            parts.append(message)
+            part = problem["msg"].removeprefix("Value error, ")
         elif problem["type"] == "missing":
-            parts.append(f"{key} is needed: {_flag(key)}, {_variable(key)} or TOML key {key}")
+            part = f"{key} is needed: {_flag(key)}, {_variable(key)} or TOML key {key}"
         else:
-            parts.append(f"{key} = {problem['input']!r} ({origins.get(key, 'default')}): {message}")
-    return "; ".join(parts)
+            part = f"{key} = {problem['input']!r} ({origins.get(key, 'default')}): expected {_expected(model.model_fields[key])}"
+        parts.setdefault(key, part)
+    return "; ".join(parts.values())
+
+
+def _expected(field: FieldInfo) -> str:
+    """What a setting may be, in words."""
+    if choices := _choices(field):
+        return " or ".join(choices)
+    if _is_bool(field):
+        return "true or false"
+    if _is_list(field):
+        return "a list of texts, at least one" if field.is_required() or field.default else "a list of texts"
+    kinds = (field.annotation, *typing.get_args(field.annotation))
+    what = "an integer" if int in kinds else "a number" if float in kinds else "a text"
+    limits = {name: getattr(each, name) for each in field.metadata for name in ("gt", "ge", "le") if hasattr(each, name)}
+    if "ge" in limits and "le" in limits:
+        return f"{what} in {limits['ge']:,} … {limits['le']:,}"
+    words = {"gt": "above", "ge": "of at least", "le": "of at most"}
+    return " ".join([what, *(f"{words[name]} {limit:,}" for name, limit in limits.items())])

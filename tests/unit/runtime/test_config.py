@@ -8,8 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field, model_validator
 
+from lockstep.broker.config import BrokerConfig
+from lockstep.nameserver.config import NameserverConfig
 from lockstep.protocol.errors import ConfigError
-from lockstep.runtime.config import Listen, Loaded, Settings, load, parse_listen, parse_listeners, require_loopback_or_insecure
+from lockstep.runtime.config import (
+    PROGRAM_OPTIONS,
+    Listen,
+    Loaded,
+    Settings,
+    load,
+    parse_listen,
+    parse_listeners,
+    require_loopback_or_insecure,
+)
 
 
 class Config(Settings):
@@ -21,6 +32,8 @@ class Config(Settings):
     store: str | None = None
     port_count: int = Field(default=3, ge=1, le=9)
     auto_create_topics: bool = False
+    log_mib_max: int | None = Field(default=None, ge=1)
+    hours: float = Field(default=72, gt=0)
 
     @model_validator(mode="after")
     def _check(self) -> "Config":
@@ -92,9 +105,16 @@ def test_a_switch_is_a_flag_or_a_word(argv: list[str], env: dict[str, str], valu
         (["stray"], {}, "unknown argument 'stray'"),
         (["--flush", "later"], {}, "argument --flush: invalid choice: 'later'"),
         ([], {"LOCKSTEP_STOER": "x"}, "environment: unknown variable LOCKSTEP_STOER; did you mean 'LOCKSTEP_STORE'?"),
-        ([], {"LOCKSTEP_FLUSH": "later"}, "flush = 'later' (environment LOCKSTEP_FLUSH): Input should be 'async' or 'sync'"),
-        (["--port-count", "10"], {}, "port_count = '10' (flag --port-count): Input should be less than or equal to 9"),
-        (["--port-count", "x"], {}, "port_count = 'x' (flag --port-count): Input should be a valid integer"),
+        ([], {"LOCKSTEP_FLUSH": "later"}, "flush = 'later' (environment LOCKSTEP_FLUSH): expected async or sync"),
+        (["--port-count", "10"], {}, "port_count = '10' (flag --port-count): expected an integer in 1 … 9"),
+        (["--port-count", "x"], {}, "port_count = 'x' (flag --port-count): expected an integer in 1 … 9"),
+        (["--log-mib-max", "0"], {}, "log_mib_max = '0' (flag --log-mib-max): expected an integer of at least 1"),
+        (["--hours", "0"], {}, "hours = '0' (flag --hours): expected a number above 0"),
+        (
+            [],
+            {"LOCKSTEP_AUTO_CREATE_TOPICS": "maybe"},
+            "auto_create_topics = 'maybe' (environment LOCKSTEP_AUTO_CREATE_TOPICS): expected true",
+        ),
         (["--name", "forbidden"], {}, "the name 'forbidden' is taken"),
         (["--config", "/nowhere/x.toml"], {}, "settings file /nowhere/x.toml: No such file or directory"),
     ],
@@ -113,6 +133,9 @@ def test_what_can_not_be_is_refused_in_one_line(argv: list[str], env: dict[str, 
         ("nmae = 'x'", "unknown key 'nmae'; did you mean 'name'?"),
         ("name = ", "Invalid value"),
         ("port_count = 'x'", "port_count = 'x' (file "),
+        ("listen = 5", ": expected a list of texts"),
+        ("listen = [1]", "listen = 1 (file "),
+        ("name = 3", ": expected a text"),
     ],
 )
 def test_what_a_file_can_not_say_is_refused_with_its_name(tmp_path: Path, text: str, message: str) -> None:
@@ -130,7 +153,12 @@ def test_a_missing_setting_is_asked_for_in_every_spelling() -> None:
 
 
 def test_variables_meant_for_other_programs_and_for_the_tests_are_passed_over() -> None:
-    assert loaded(env={"LOCKSTEP_NAMESERVER": "h:1", "LOCKSTEP_TEST_SLOW": "1", "PATH": "x"}).config == Config()
+    for others in ("LOCKSTEP_NAMESERVER", "LOCKSTEP_RETENTION_HOURS", "LOCKSTEP_INSECURE"):
+        assert loaded(env={others: "h:1", "LOCKSTEP_TEST_SLOW": "1", "PATH": "x"}).config == Config()
+
+
+def test_the_options_of_all_programs_are_known_to_each() -> None:
+    assert {"config", *BrokerConfig.model_fields, *NameserverConfig.model_fields} == PROGRAM_OPTIONS
 
 
 def test_show_config_prints_a_file_that_gives_the_same_settings_with_origins(
