@@ -13,7 +13,7 @@ from lockstep.broker.app import LANES, Broker
 from lockstep.broker.config import BrokerConfig
 from lockstep.broker.processors.pull import COLD_COUNT_MAX, UNSENT_BYTES_MAX
 from lockstep.broker.registrar import RegistrationRefused
-from lockstep.broker.store import IdentityError, StoreInUse
+from lockstep.broker.store import IdentityError, Store, StoreInUse
 from lockstep.nameserver.app import Nameserver
 from lockstep.nameserver.config import NameserverConfig
 from lockstep.protocol.bodies import (
@@ -300,7 +300,7 @@ async def test_every_lease_is_counted_on_the_clock_that_counts_suspension(tmp_pa
                     await client.done(RequestCode.SYNC, body=encode_body(SyncBody()))
                 else:
                     await client.done(RequestCode.GET_MAX_OFFSET, QueueHeader(TOPIC, 0))
-                broker.state.coordination.tick(clock.boot_ms())
+                broker.state.coordination.tick(clock.boot_ms() + 4_000)  # the grace of the start is over
                 assert broker.state.coordination.online("g"), f"{request} was heard"
     finally:
         await broker.stop()
@@ -360,6 +360,31 @@ async def test_a_start_that_is_given_up_before_its_term_stands_does_not_count_as
         assert again.state.coordination.holding
     finally:
         await again.stop()
+
+
+async def test_the_boot_id_is_stored_when_the_new_term_is_durable_and_before_the_port_is_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that is killed in between must not forget the machine's crash; no fence may be told that a crash could take back."""
+    broker = Broker(settings(tmp_path), Host.real())
+    seen: list[int] = []
+    mark_boot = Store.mark_boot
+
+    async def watched(store: Store, boot_id: str) -> None:
+        assert broker._server is not None
+        assert broker.term > 0
+        assert len(broker.state.journal) == 0
+        assert store._log.synced == store._log.end > 0
+        assert not broker._server._open
+        seen.append(broker.term)
+        await mark_boot(store, boot_id)
+
+    monkeypatch.setattr(Store, "mark_boot", watched)
+    try:
+        await broker.start()
+        assert seen == [broker.term]
+    finally:
+        await broker.stop()
 
 
 async def refuse_term(*_: object) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from lockstep.protocol.bodies import LockBatchBody, QueueRef, Verdict
 from lockstep.protocol.errors import LocalProtocolError, NoPermission, TopicNotExist
-from support.coordination_kit import GRACE, GROUP, TOPIC, Bench, ClassicClient, Client, ordered
+from support.coordination_kit import GRACE, GROUP, TOPIC, Bench, ClassicClient, Client, layout, ordered
 
 LEASE = 60_000
 
@@ -306,6 +306,16 @@ def test_a_query_answers_the_offset_else_0_for_a_young_queue_else_not_found() ->
     me.update(0, 7)
     assert bench.c.query_offset(GROUP, TOPIC, 0, young=True) == 7
     assert bench.c.query_offset(GROUP, TOPIC, 0, young=False) == 7
+
+
+def test_a_queue_that_was_added_after_the_groups_start_is_answered_0() -> None:
+    bench = Bench(layout(queues=1))
+    native = Client(bench, "n")
+    native.connect()
+    native.lock(0)
+    bench.layouts.adopt(layout(queues=2, counter=2))
+    bench.c.layout_changed(TOPIC)
+    assert bench.c.query_offset(GROUP, TOPIC, 1, young=False) == 0
 
 
 @pytest.mark.parametrize(
