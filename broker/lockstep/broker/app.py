@@ -55,6 +55,7 @@ class Broker:
         self._failed = False
         self._marked = False
         """This start's term is durable and its boot id stored: whatever comes now may be called a clean stop."""
+        self._opened = False
         self._store: Store | None = None
         self._state: BrokerState | None = None
         self._server: Server | None = None
@@ -100,6 +101,7 @@ class Broker:
         await self._register(store, state)
         await server.start()
         self._open(state)
+        self._opened = True
         announce(
             "broker.started",
             name=config.name,
@@ -223,7 +225,8 @@ class Broker:
             await self._keeper.snapshot()
         await store.close(clean=clean)
         self._store = None
-        log.info("broker.stopped", name=self.config.name, clean=clean)
+        if self._opened:
+            log.info("broker.stopped", name=self.config.name, clean=clean)
 
     async def _say_goodbye(self, store: Store) -> None:
         """Held pulls are answered, everything answered is on the disk, the nameservers know."""

@@ -93,12 +93,14 @@ class Daemon:
 
     | event                              | then                                                  | exit               |
     |------------------------------------|-------------------------------------------------------|--------------------|
-    | start() raises                     | one line on stderr, stop()                            | error's exit_code  |
+    | start() raises                     | told, stop()                                          | error's exit_code  |
     | signal during start()              | start() is cancelled, stop()                          | 0                  |
     | signal while serving               | stop()                                                | 0                  |
-    | on_fatal(error)                    | one line on stderr, stop()                            | error's exit_code  |
+    | on_fatal(error)                    | told, stop()                                          | error's exit_code  |
     | stop() raises or exceeds stop_ms   | logged                                                | 1 (or the above)   |
     | second signal                      | stop() is cancelled                                   | 1 (or the above)   |
+
+    What ends it is told as the event `daemon.failed` on stdout and as one line on stderr; on a terminal that shows both, by the line alone.
     """
 
     def __init__(self, name: str, *, stop_ms: int = STOP_MS) -> None:
@@ -130,7 +132,6 @@ class Daemon:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
         if self._error is not None:
-            print(f"{self._name}: {describe(self._error)}", file=sys.stderr, flush=True)
             return exit_code_of(self._error) or 1
         return 0 if clean else 1
 
@@ -146,7 +147,9 @@ class Daemon:
     def _fatal(self, error: BaseException) -> None:
         if self._error is None:
             self._error = error
-            log.error("daemon.failed", error=describe(error))
+            if not (sys.stdout.isatty() and sys.stderr.isatty()):
+                log.error("daemon.failed", error=describe(error))
+            print(f"{self._name}: {describe(error)}", file=sys.stderr, flush=True)
         assert self._wake is not None
         self._wake.set()
 

@@ -38,7 +38,7 @@ from lockstep.protocol.bodies import (
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
-from lockstep.protocol.errors import ConfigError
+from lockstep.protocol.errors import ConfigError, LockstepError
 from lockstep.protocol.fields import from_plain, to_plain
 from lockstep.protocol.frame import FrameBuffer, encode_frame
 from lockstep.protocol.headers.clients import UnregisterClientHeader
@@ -360,6 +360,17 @@ async def test_a_start_that_is_given_up_before_its_term_stands_does_not_count_as
         assert again.state.coordination.holding
     finally:
         await again.stop()
+
+
+async def test_a_broker_that_never_started_does_not_say_that_it_stopped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    async with running(settings(tmp_path / "one")) as one:
+        two = Broker(settings(tmp_path / "two", listen=(one.address,)), Host.real())
+        with pytest.raises(LockstepError, match="address already in use"):
+            await two.start()
+        await two.stop()
+        assert "broker.stopped" not in caplog.text
+    assert caplog.text.count("broker.stopped") == 1
 
 
 async def test_the_boot_id_is_stored_when_the_new_term_is_durable_and_before_the_port_is_open(

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -92,6 +93,22 @@ async def test_what_keeps_it_from_starting_is_one_line_and_its_exit_code(capsys:
     assert await run(service) == 3
     assert service.events == ["start", "stop", "stopped"]
     assert capsys.readouterr().err == "prog: write to /store/x failed: no space left on device\n"
+
+
+@pytest.mark.parametrize(("out", "err", "told"), [(True, True, 0), (True, False, 1), (False, True, 1), (False, False, 1)])
+async def test_on_a_terminal_that_shows_both_it_is_told_by_the_line_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, out: bool, err: bool, told: int
+) -> None:
+    def refuse() -> None:
+        raise ConfigError("no")
+
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: out)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: err)
+    service = Scripted()
+    service.in_start = refuse
+    await run(service)
+    assert capsys.readouterr().err == "prog: no\n"
+    assert caplog.text.count("daemon.failed") == told
 
 
 async def test_what_makes_going_on_impossible_stops_in_order_with_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
