@@ -103,6 +103,11 @@ class ProcessEnded(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class PowerCut(Event):
+    """The machine lost its power and what was not synced, whether or not a process ran on it. ProcessEnded of each one beside it."""
+
+
+@dataclass(frozen=True, slots=True)
 class PauseBegan(Event):
     """The process stands still: SIGSTOP. Its clocks go on."""
 
@@ -135,7 +140,11 @@ class BrokerOpened(Event):
 
 @dataclass(frozen=True, slots=True)
 class Fault(Event):
-    """Something was done to the cluster, or undone (`kind` "heal"). `machine` is the one it was done to, empty where it is a link."""
+    """Something was done to the cluster, or undone. `machine` is the one it was done to, empty where it is a link.
+
+    `kind` begins with "disk" where a disk became slow or began to fail: what a broker may lose has no limit in time then. "wipe": the
+    store was emptied. "heal": something was undone.
+    """
 
     kind: str = ""
     target: str = ""

@@ -1,0 +1,98 @@
+"""O4: the order of a key, from the producer's acknowledgement to the listener.
+
+If A was acknowledged before B of the same key was sent, both over one version of the layout, then A lies before B in the same queue, and
+every group's first good call of A comes before its first good call of B.
+"""
+
+from lockstep.testing.checkers.messages import Messages
+from lockstep.testing.checkers.violation import Violation
+from lockstep.testing.history import CallBegan, CallEnded, CallResult, FrameAnswered, FrameWritten, History, SendAcked, SendBegan, Stored
+
+Layout = tuple[int, int]
+Chain = tuple[str, str, Layout]
+"""(topic, key, layout)."""
+
+
+def check(history: History) -> list[Violation]:
+    messages = Messages(history)
+    layouts = _layouts(history, messages)
+    firsts = _first_good_calls(history)
+    found = []
+    tops: dict[Chain, tuple[SendAcked, Stored]] = {}
+    """Of each chain the acknowledged message with the highest offset so far."""
+    for event in history:
+        if isinstance(event, SendBegan):
+            chain, stored = _chain(event, layouts), _place(messages, event.body)
+            top = None if chain is None else tops.get(chain)
+            if chain is not None and stored is not None and top is not None:
+                found += _compare(chain, top[0], top[1], event, stored, firsts)
+        elif isinstance(event, SendAcked):
+            began = messages.began.get(event.body)
+            chain = None if began is None else _chain(began, layouts)
+            stored = _place(messages, event.body)
+            if chain is not None and stored is not None and (chain not in tops or tops[chain][1].offset < stored.offset):
+                tops[chain] = (event, stored)
+    return found
+
+
+def _compare(
+    chain: Chain, acked: SendAcked, one: Stored, began: SendBegan, other: Stored, firsts: dict[str, dict[bytes, tuple[int, float]]]
+) -> list[Violation]:
+    what = (
+        f'key "{chain[1]}" layout {chain[2][0]}: {one.body!r:.40} ({one.queue} offset {one.offset}, acknowledged at {acked.t:.3f}), then '
+        f"{other.body!r:.40} ({other.queue} offset {other.offset}, sent at {began.t:.3f})"
+    )
+    if one.queue != other.queue:
+        return [Violation("O4", began.t, f"{what}: the key moved to another queue")]
+    if other.offset <= one.offset:
+        return [Violation("O4", began.t, f"{what}: stored in the wrong order")]
+    found = []
+    for group, calls in firsts.items():
+        before, after = calls.get(one.body), calls.get(other.body)
+        if before is not None and after is not None and before[0] > after[0]:
+            found.append(Violation("O4", after[1], f"{what}: group {group} did the second first, the first at {before[1]:.3f}"))
+    return found
+
+
+def _chain(began: SendBegan, layouts: dict[bytes, Layout]) -> Chain | None:
+    layout = layouts.get(began.body)
+    return None if began.key is None or layout is None else (began.topic, began.key, layout)
+
+
+def _place(messages: Messages, body: bytes) -> Stored | None:
+    """Where it is in the final logs; None: nowhere, or in several places (R9 tells)."""
+    places = messages.places.get(body, [])
+    return places[0] if len(places) == 1 else None
+
+
+def _layouts(history: History, messages: Messages) -> dict[bytes, Layout]:
+    """The layout over which each stored message was hashed: of the frame that was answered OK, else the last one written to its queue."""
+    answered = {event.request for event in history.of(FrameAnswered) if event.offset >= 0}
+    found: dict[bytes, Layout] = {}
+    sure: set[bytes] = set()
+    for frame in history.of(FrameWritten):
+        if frame.layout is None:
+            continue
+        for body in frame.bodies:
+            stored = _place(messages, body)
+            if stored is None or stored.queue != frame.queue or body in sure:
+                continue
+            found[body] = frame.layout
+            if frame.request in answered:
+                sure.add(body)
+    return found
+
+
+def _first_good_calls(history: History) -> dict[str, dict[bytes, tuple[int, float]]]:
+    """Group → body → (rank, time) of the first call that did it; messages of one call keep their order."""
+    calls = {call.call: call for call in history.of(CallBegan)}
+    found: dict[str, dict[bytes, tuple[int, float]]] = {}
+    rank = 0
+    for end in history.of(CallEnded):
+        call = calls.get(end.call)
+        if call is None or end.result not in (CallResult.SUCCESS, CallResult.COUNTED):
+            continue
+        for _, body in call.messages:
+            rank += 1
+            found.setdefault(call.queue.group, {}).setdefault(body, (rank, end.t))
+    return found

@@ -1,0 +1,201 @@
+"""O8, R1, R2, R7: the log. What was acknowledged is there, at its place, in its order; what was delivered stays.
+
+Under async flush a power cut may take back a suffix: only what was answered within the last flush interval and one sync of the process'
+running time, nothing that a later start had made durable, and nothing in front of what it left. The offsets return under a higher
+generation.
+"""
+
+from bisect import bisect_left
+
+from lockstep.protocol.codes import ResponseCode
+from lockstep.testing.checkers.facts import Brokers
+from lockstep.testing.checkers.messages import Messages
+from lockstep.testing.checkers.violation import Violation, who
+from lockstep.testing.history import (
+    CallBegan,
+    FrameAnswered,
+    FrameWritten,
+    GrantAnswered,
+    History,
+    QueueKey,
+    SendAcked,
+    SendBegan,
+    Stored,
+)
+
+_STORED = (ResponseCode.SUCCESS, ResponseCode.DUPLICATE)
+
+
+def check(history: History) -> list[Violation]:
+    if not history.of(Stored) and not history.of(SendAcked):
+        return []
+    messages, brokers = Messages(history), Brokers(history)
+    return [
+        *_dense(messages),
+        *_one_message_a_place(history, brokers),
+        *_acknowledged(history, messages, brokers),
+        *_suffixes(history, messages, brokers),
+        *_in_real_time_order(history, messages),
+        *_delivered(history, messages, brokers),
+    ]
+
+
+def _dense(messages: Messages) -> list[Violation]:
+    """O8: the final log of each queue has every offset from its first to its end."""
+    found = []
+    by_queue: dict[QueueKey, list[Stored]] = {}
+    for (queue, _), stored in sorted(messages.stored.items()):
+        by_queue.setdefault(queue, []).append(stored)
+    for queue, read in messages.read.items():
+        offsets = [stored.offset for stored in by_queue.get(queue, [])]
+        if offsets != list(range(read.first, read.end)):
+            missing = sorted(set(range(read.first, read.end)) - set(offsets))[:5]
+            beyond = sorted(set(offsets) - set(range(read.first, read.end)))[:5]
+            text = f"{queue}: the final log should have {read.first} … {read.end - 1}; missing {missing}, beyond {beyond}"
+            found.append(Violation("O8", read.t, text))
+    return found
+
+
+def _one_message_a_place(history: History, brokers: Brokers) -> list[Violation]:
+    """O8: (queue, offset) → message never changes, but over a power cut under async flush, and then under a higher generation."""
+    found = []
+    generations = {(grant.queue, grant.epoch): grant.generation for grant in history.of(GrantAnswered)}
+    seen: dict[tuple[QueueKey, int], tuple[bytes, int, float]] = {}
+    called: dict[tuple[QueueKey, int], tuple[bytes, int]] = {}
+    """(group's queue, offset) → body, generation of the last call."""
+    for place, event in enumerate(history):
+        if isinstance(event, CallBegan):
+            rows = event.messages
+            generation = generations.get((event.queue, event.epoch))
+            for offset, body in rows if generation is not None else ():
+                before = called.get((event.queue, offset))
+                if before is not None and before[0] != body and generation is not None and generation <= before[1]:
+                    text = f"{event.queue} offset {offset}: {before[0]!r:.40}, then {body!r:.40}, both in generation {generation}"
+                    found.append(Violation("O8", event.t, f"{text} (epoch {event.epoch}, {who(event.machine, event.process)})"))
+                called[event.queue, offset] = (body, generation or 0)
+        elif isinstance(event, SendAcked | Stored) and event.offset >= 0:
+            rows = ((event.offset, event.body),)
+        else:
+            continue
+        queue = event.queue.stored
+        cuts = brokers.lossy_cuts(queue.broker)
+        for offset, body in rows:
+            known = seen.get((queue, offset))
+            if known is not None and known[0] != body and not any(known[1] < cut < place for cut in cuts):
+                text = f"{queue} offset {offset}: {known[0]!r:.60} at {known[2]:.3f}, {body!r:.60} now, and no power was cut in between"
+                found.append(Violation("O8", event.t, text))
+            seen[queue, offset] = (body, place, event.t)
+    return found
+
+
+def _acknowledged(history: History, messages: Messages, brokers: Brokers) -> list[Violation]:
+    """R1: every acknowledged message is in the final log where the answer said, unless a power cut may have taken it."""
+    found = []
+    answers = _answers(history)
+    for acked in messages.acked.values():
+        read = messages.read.get(acked.queue)
+        if read is None or 0 <= acked.offset < read.first:
+            continue
+        if acked.offset >= 0:
+            stored = messages.stored.get((acked.queue, acked.offset))
+            there = stored is not None and stored.body == acked.body
+        else:
+            there = any(stored.queue == acked.queue for stored in messages.places.get(acked.body, ()))
+        if there:
+            continue
+        answered = answers.get(acked.body, ())
+        if answered and all(brokers.taken_by(acked.queue.broker, one.process, place, one.t) is not None for place, one in answered):
+            continue
+        now = messages.stored.get((acked.queue, acked.offset))
+        instead = "nothing is there" if now is None else f"{now.body!r:.60} is there"
+        text = f"{acked.queue} offset {acked.offset}: {acked.body!r:.60} was acknowledged at {acked.t:.3f} and is lost; {instead}"
+        found.append(Violation("R1", acked.t, text))
+    return found
+
+
+def _answers(history: History) -> dict[bytes, list[tuple[int, FrameAnswered]]]:
+    """Body → (place, answer) of every frame that was answered as stored, now or before."""
+    written = {frame.request: frame for frame in history.of(FrameWritten)}
+    found: dict[bytes, list[tuple[int, FrameAnswered]]] = {}
+    for place, event in enumerate(history):
+        if isinstance(event, FrameAnswered) and event.code in _STORED and event.request in written:
+            for body in written[event.request].bodies:
+                found.setdefault(body, []).append((place, event))
+    return found
+
+
+def _suffixes(history: History, messages: Messages, brokers: Brokers) -> list[Violation]:
+    """R1: of what one power cut may have taken, nothing that is gone stood in front of something that is left."""
+    found = []
+    periods: dict[tuple[str, int], list[tuple[int, bool, bytes, float]]] = {}
+    for body, ((place, answer), *_) in _answers(history).items():
+        broker = answer.queue.broker
+        if answer.position < 0:
+            continue
+        cut = next((cut for cut in brokers.lossy_cuts(broker) if cut > place), None)
+        if cut is None or body not in messages.acked:
+            continue
+        left = any(one.queue == answer.queue for one in messages.places.get(body, ()))
+        acked = messages.acked[body]
+        read = messages.read.get(answer.queue)
+        if read is None or (not left and acked.offset < read.first):
+            continue
+        periods.setdefault((broker, cut), []).append((answer.position, left, body, answer.t))
+    for (broker, _), rows in periods.items():
+        gone = min((row for row in rows if not row[1]), default=None)
+        last = max((row for row in rows if row[1]), default=None)
+        if gone is not None and last is not None and last[0] > gone[0]:
+            text = (
+                f"{broker}: {gone[2]!r:.60} at log offset {gone[0]} (answered {gone[3]:.3f}) is gone, and {last[2]!r:.60} at {last[0]} "
+                f"(answered {last[3]:.3f}) behind it is left: a power cut takes a suffix"
+            )
+            found.append(Violation("R1", gone[3], text))
+    return found
+
+
+def _in_real_time_order(history: History, messages: Messages) -> list[Violation]:
+    """R2: acknowledged before sent means a lower offset. Only what survived is compared."""
+    found = []
+    places: dict[QueueKey, list[int]] = {}
+    tops: dict[QueueKey, list[tuple[int, SendAcked]]] = {}
+    began: dict[bytes, int] = {}
+    for place, event in enumerate(history):
+        if isinstance(event, SendBegan):
+            began.setdefault(event.body, place)
+        elif isinstance(event, SendAcked) and event.offset >= 0:
+            stored = messages.stored.get((event.queue, event.offset))
+            if stored is None or stored.body != event.body:
+                continue
+            mine, top = places.setdefault(event.queue, []), tops.setdefault(event.queue, [])
+            at = bisect_left(mine, began.get(event.body, place))
+            if at and top[at - 1][0] >= event.offset:
+                other = top[at - 1][1]
+                text = (
+                    f"{event.queue}: {other.body!r:.40} offset {other.offset} was acknowledged at {other.t:.3f}, before {event.body!r:.40}"
+                )
+                found.append(Violation("R2", event.t, f"{text} offset {event.offset} was sent"))
+            if not top or event.offset > top[-1][0]:
+                mine.append(place)
+                top.append((event.offset, event))
+    return found
+
+
+def _delivered(history: History, messages: Messages, brokers: Brokers) -> list[Violation]:
+    """R7: what a listener was given is in the final log, unless a power cut under async flush came later."""
+    found = []
+    told: set[tuple[QueueKey, int, bytes]] = set()
+    for place, call in enumerate(history):
+        if not isinstance(call, CallBegan):
+            continue
+        queue = call.queue.stored
+        read = messages.read.get(queue)
+        if read is None or any(cut > place for cut in brokers.lossy_cuts(queue.broker)):
+            continue
+        for offset, body in call.messages:
+            stored = messages.stored.get((queue, offset))
+            if offset >= read.first and (stored is None or stored.body != body) and (queue, offset, body) not in told:
+                told.add((queue, offset, body))
+                instead = "nothing" if stored is None else f"{stored.body!r:.60}"
+                where = f"{call.queue} offset {offset}: {body!r:.60} was given to {who(call.machine, call.process)}"
+                found.append(Violation("R7", call.t, f"{where}; the final log has {instead}"))
+    return found

@@ -1,0 +1,83 @@
+"""R9: what a send's end said is true. "Not stored" is nowhere, "unknown" is there once at most, and nothing appears that was not sent."""
+
+from lockstep.testing.checkers.facts import Brokers
+from lockstep.testing.checkers.messages import Messages
+from lockstep.testing.checkers.violation import Violation
+from lockstep.testing.history import CallBegan, FrameWritten, History, Outcome, QueueKey, SendBegan, SendFailed, Stored
+
+
+def check(history: History) -> list[Violation]:
+    messages = Messages(history)
+    if not history.of(SendBegan):
+        return []
+    return [*_never_sent(history, messages), *_definite(history, messages), *_stored_once(history, messages)]
+
+
+def _seen(history: History) -> dict[bytes, tuple[float, str]]:
+    """Body → (time, where) of its first appearance, to a listener or in the final log."""
+    found: dict[bytes, tuple[float, str]] = {}
+    for event in history:
+        if isinstance(event, CallBegan):
+            for offset, body in event.messages:
+                found.setdefault(body, (event.t, f"{event.queue} offset {offset}, given to {event.machine}#{event.process}"))
+        elif isinstance(event, Stored):
+            found.setdefault(event.body, (event.t, f"{event.queue} offset {event.offset} of the final log"))
+    return found
+
+
+def _never_sent(history: History, messages: Messages) -> list[Violation]:
+    return [
+        Violation("R9", t, f"{where}: {body!r:.60} was never sent")
+        for body, (t, where) in _seen(history).items()
+        if body not in messages.began
+    ]
+
+
+def _definite(history: History, messages: Messages) -> list[Violation]:
+    found = []
+    seen = _seen(history)
+    for failed in history.of(SendFailed):
+        if failed.outcome is Outcome.NOT_STORED and failed.body in seen and failed.body not in messages.acked:
+            text = f"{failed.body!r:.60} failed at {failed.t:.3f} as not stored ({failed.error}); it is at {seen[failed.body][1]}"
+            found.append(Violation("R9", seen[failed.body][0], text))
+    return found
+
+
+def _stored_once(history: History, messages: Messages) -> list[Violation]:
+    """A keyed send has one queue, so it is stored once. An unkeyed one may be there once in each queue that it was written to."""
+    found = []
+    written: dict[bytes, set[QueueKey]] = {}
+    for frame in history.of(FrameWritten):
+        for body in frame.bodies:
+            written.setdefault(body, set()).add(frame.queue)
+    for body, places in messages.places.items():
+        began = messages.began.get(body)
+        if began is None or len(places) == 1:
+            continue
+        queues = [stored.queue for stored in places]
+        if began.key is not None or len(set(queues)) < len(queues) or not set(queues) <= written.get(body, set()):
+            where = ", ".join(f"{stored.queue} offset {stored.offset}" for stored in places)
+            key = "unkeyed" if began.key is None else f'key "{began.key}"'
+            found.append(
+                Violation("R9", places[-1].t, f"{body!r:.60} ({key}, sent at {began.t:.3f}) is stored {len(places)} times: {where}")
+            )
+    return found + _called_twice(history, messages)
+
+
+def _called_twice(history: History, messages: Messages) -> list[Violation]:
+    """The same of what listeners were given, where no power cut can have moved a message."""
+    brokers = Brokers(history)
+    found = []
+    first: dict[bytes, tuple[QueueKey, int]] = {}
+    for call in history.of(CallBegan):
+        for offset, body in call.messages:
+            place = (call.queue.stored, offset)
+            before = first.setdefault(body, place)
+            began = messages.began.get(body)
+            if before == place or began is None or began.key is None:
+                continue
+            if not any(brokers.lossy_cuts(queue.broker) for queue in (before[0], place[0])):
+                where = f"{before[0]} offset {before[1]} and {place[0]} offset {offset}"
+                found.append(Violation("R9", call.t, f'{body!r:.60} (key "{began.key}") was given to listeners from {where}'))
+                first[body] = place
+    return found

@@ -1,0 +1,20 @@
+"""What a checker finds."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A law was broken at `t` (global seconds). The text names queue, epochs, times and processes, to find the interleaving by."""
+
+    law: str
+    t: float
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.law} at {self.t:.3f}: {self.text}"
+
+
+def who(machine: str, process: int) -> str:
+    """A process in a violation's text."""
+    return f"{machine}#{process}"
