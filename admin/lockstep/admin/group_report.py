@@ -161,4 +161,5 @@ def _fields(contract: ConsumerGroup) -> dict[str, object]:
         "ordered": contract.ordered,
         "allocate": contract.allocate,
         "order by": contract.order_by,
+        "retry": contract.retry,
     }

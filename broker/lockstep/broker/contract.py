@@ -12,7 +12,7 @@ TOPICS_PER_GROUP_MAX = 1_024
 SUBSCRIPTION_BYTES_MAX = 512 << 10
 """Topics and expressions of one group together: a contract is one change of the state, which must fit the smallest log file, 1 MiB."""
 WORD_LENGTH_MAX = 255
-"""Characters of an expression's type, of a strategy, of an order: as in a group's name."""
+"""Characters of an expression's type, of a strategy, of an order, of a retry policy: as in a group's name."""
 
 
 def check_contract(offered: ConsumerGroup) -> None:
@@ -24,7 +24,7 @@ def check_contract(offered: ConsumerGroup) -> None:
         raise LocalProtocolError(
             f"group {offered.group}: {count} subscriptions, expected each topic once and at most {TOPICS_PER_GROUP_MAX}"
         )
-    for word in (offered.allocate, offered.order_by, *(each.expression_type for each in offered.subscriptions)):
+    for word in (offered.allocate, offered.order_by, offered.retry, *(each.expression_type for each in offered.subscriptions)):
         if len(word) > WORD_LENGTH_MAX:
             raise LocalProtocolError(f"group {offered.group}: {word[:40]!r}… has {len(word)} characters: at most {WORD_LENGTH_MAX}")
     for each in offered.subscriptions:

@@ -50,6 +50,8 @@ class ConsumerGroup:
     allocate: str = "by_broker"
     """"by_broker": ordering.md 5. Other names follow RocketMQ's rule over all queues: "average", "average_by_circle"."""
     order_by: str = "queue"
+    retry: str = field(default="", metadata={"wire": "retryPolicy"})
+    """What becomes of a failed call, in words: brokers compare it and tell it, nobody reads it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,12 +35,13 @@ def test_an_expression_of_another_type_is_compared_as_it_is() -> None:
         ({"consume_timestamp_ms": 5}, "consume_timestamp_ms: None here, 5 asked for"),
         ({"allocate": "average"}, "allocate: by_broker here, average asked for"),
         ({"order_by": "key"}, "order_by: queue here, key asked for"),
+        ({"retry": "3 attempts"}, "retry: unlimited here, 3 attempts asked for"),
         ({"subscriptions": ()}, "subscription of orders: '*' here, none asked for"),
     ],
 )
 def test_every_field_of_a_contract_is_named_with_both_sides(change: dict[str, object], line: str) -> None:
-    here = contract_of(ordered())
-    assert differences(here, contract_of(replace(ordered(), **change))) == [line]  # type: ignore[arg-type]
+    here = ordered(retry="unlimited")
+    assert differences(contract_of(here), contract_of(replace(here, **change))) == [line]  # type: ignore[arg-type]
 
 
 def test_equal_contracts_differ_in_nothing() -> None:
@@ -64,6 +65,7 @@ FULL = SUBSCRIPTION_BYTES_MAX // EXPRESSION_LENGTH_MAX
         (ordered(group="g" * GROUP_BYTES_MAX), ordered(group="g" * (GROUP_BYTES_MAX + 1))),
         (ordered(allocate="a" * WORD_LENGTH_MAX), ordered(allocate="a" * (WORD_LENGTH_MAX + 1))),
         (ordered(order_by="a" * WORD_LENGTH_MAX), ordered(order_by="a" * (WORD_LENGTH_MAX + 1))),
+        (ordered(retry="a" * WORD_LENGTH_MAX), ordered(retry="a" * (WORD_LENGTH_MAX + 1))),
         (ConsumerGroup("g", (Subscription("t", "x", "S" * 255),)), ConsumerGroup("g", (Subscription("t", "x", "S" * 256),))),
         (
             ConsumerGroup("g", (Subscription("t", "x" * EXPRESSION_LENGTH_MAX, "SQL92"),)),

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from lockstep.client.consumer import OrderlyContext, PushConsumer, QueueGap, QueueRevoked
+from lockstep.client.consumer import Backoff, ConsumeFromWhere, OrderedRetry, OrderlyContext, PushConsumer, QueueGap, QueueRevoked
 from lockstep.client.instance import Instance
-from lockstep.protocol.bodies import LockAnswer, LockItem, SyncAnswer, SyncItem, Verdict
+from lockstep.protocol.bodies import ConsumerGroup, LockAnswer, LockItem, StartPoint, Subscription, SyncAnswer, SyncItem, Verdict
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.queue import MessageQueue
@@ -276,6 +276,22 @@ async def test_lock_leaves_after_a_second_and_every_20_s() -> None:
         assert len(a.lock_items()) == 2
         await advance(0.3)
         assert len(a.lock_items()) == 3
+
+
+async def test_heart_beat_says_what_members_must_agree_on() -> None:
+    retry = OrderedRetry(3, Backoff(100, 1.5, 2_000))
+    start = {"consume_from_where": ConsumeFromWhere.TIMESTAMP, "consume_timestamp_ms": 7}
+    async with scripted_cluster() as cluster, consuming(cluster, Handled(), expression="x || y", allocate="average", retry=retry, **start):
+        (group,) = cluster["a"].bodies(RequestCode.HEART_BEAT)[-1].consumers
+        assert group == ConsumerGroup(
+            G,
+            (Subscription("orders", "x || y"),),
+            consume_from_where=StartPoint.TIMESTAMP,
+            consume_timestamp_ms=7,
+            ordered=True,
+            allocate="average",
+            retry="3 attempts, pause 100 ms x1.5 up to 2000 ms, then block",
+        )
 
 
 async def test_lock_carries_the_lowest_since_that_any_broker_has_named() -> None:

@@ -47,6 +47,8 @@ class OrderedRetry:
     `max_attempts` None: tried for ever with back-off, as RocketMQ does. A number with `on_exhausted="block"`: after that many failed calls
     the queue stands still and QueueBlocked is told; the next grant (restart, move) or `consumer.resume()` gives it one call more. Attempts
     are stored with the progress: neither a move nor a restart resets them. Nothing is skipped, ever.
+
+    Part of the group's contract: its members must agree on it.
     """
 
     max_attempts: int | None = None
@@ -58,6 +60,11 @@ class OrderedRetry:
             raise ConfigError(f"max_attempts {self.max_attempts}: expected None (unlimited) or ≥ 1")
         if self.on_exhausted != "block":
             raise ConfigError(f'on_exhausted {self.on_exhausted!r}: expected "block" (dead-lettering is not built yet)')
+
+    def __str__(self) -> str:
+        """The group's retry policy, on which its members must agree."""
+        pause = f"pause {self.backoff.first_ms} ms x{self.backoff.factor:g} up to {self.backoff.max_ms} ms"
+        return f"unlimited, {pause}" if self.max_attempts is None else f"{self.max_attempts} attempts, {pause}, then {self.on_exhausted}"
 
     def exhausted(self, attempts: int) -> bool:
         return self.max_attempts is not None and attempts >= self.max_attempts

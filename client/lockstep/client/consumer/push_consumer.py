@@ -218,6 +218,7 @@ class PushConsumer:
             consume_timestamp_ms=self.config.consume_timestamp_ms,
             ordered=True,
             allocate=self.config.allocate,
+            retry=str(self.config.retry),
         )
 
     def _start_policy(self, topic: str) -> StartPolicy:
