@@ -41,6 +41,7 @@ from lockstep.protocol.errors import (
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.send import SendRecordsReply
 from lockstep.protocol.properties import SHARDING_KEY
+from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from support.fake_broker import (
     FakeBroker,
     FakeCluster,
@@ -923,3 +924,19 @@ async def test_a_cancelled_wait_for_the_in_flight_limit_leaves_nothing_behind() 
         await waiting[1]
         assert broker.stored == [b"first", b"1", b"2"]
         assert producer.in_flight_count == 0
+
+
+async def test_what_is_sent_to_a_topic_that_was_away_is_no_repeat_of_what_was_sent_before() -> None:
+    """Its queues' sequences begin at 0 again: a broker that remembers those of before must not take them for repeats."""
+    async with fake_cluster("a", topics={"t": 1}) as cluster, Producer("g", nameserver=cluster.address) as producer:
+        await producer.send(Message("t", b"before"))
+        closed = TopicLayout("t", LayoutVersion(2, 7), (LayoutEntry("a", 0, 1, 1),))
+        for layout in (closed, make_layout("t", "a", queues=1, counter=3)):
+            cluster.put(layout)
+            assert producer._shared is not None
+            await producer._shared.instance.route("t", refresh=True)
+            if layout is closed:
+                with pytest.raises(TopicNotExist, match="no writable queue"):
+                    await producer.send(Message("t", b"meanwhile"))
+        await producer.send(Message("t", b"after"))
+        assert cluster.brokers["a"].stored == [b"before", b"after"]

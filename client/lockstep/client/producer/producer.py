@@ -79,7 +79,7 @@ class Producer:
         self._loop = asyncio.get_running_loop()
         self._clock = instance.host.clock
         self._ids = UniqueKeys(random.token(UNIQUE_PREFIX_BYTES))
-        self._shared = Shared(instance, self.config, self._gate, random.token(16).hex())
+        self._shared = Shared(instance, self.config, self._gate)
         instance.register_producer(self, self.group, ProducerHooks(on_links=self._links_changed, on_layout=self._layout_changed))
 
     async def close(self) -> None:

@@ -23,7 +23,6 @@ class Shared:
     instance: Instance
     config: ProducerConfig
     gate: Gate
-    producer_id: str
     possible_duplicates: int = 0
 
 
@@ -43,12 +42,14 @@ def _deleted(layout: TopicLayout) -> TopicNotExist:
 class TopicSender:
     """Senders in layout order (`senders[g]` serves writable queue number g), and the round robin over those that are live."""
 
-    __slots__ = ("_by_queue", "_robin", "_shared", "layout", "senders")
+    __slots__ = ("_by_queue", "_producer_id", "_robin", "_shared", "layout", "senders")
 
     def __init__(self, shared: Shared, layout: TopicLayout) -> None:
         self.layout = layout
         self.senders: list[QueueSender] = []
         self._shared = shared
+        self._producer_id = shared.instance.host.random.token(16).hex()
+        """Its own: after a topic was away, sequences begin at 0 again, and brokers remember those of before."""
         self._by_queue: dict[MessageQueue, QueueSender] = {}
         self._place()
 
@@ -133,7 +134,7 @@ class TopicSender:
         shared, queues = self._shared, self.layout.write_queues
         for queue in queues:
             if queue not in self._by_queue:
-                sender = QueueSender(self, queue, producer_id=shared.producer_id, config=shared.config, clock=shared.instance.host.clock)
+                sender = QueueSender(self, queue, producer_id=self._producer_id, config=shared.config, clock=shared.instance.host.clock)
                 sender.link = shared.instance.link(queue.broker_name)
                 sender.stalled = not sender.up
                 self._by_queue[queue] = sender
