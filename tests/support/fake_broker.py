@@ -103,6 +103,7 @@ class FakeBroker:
     name: str
     term: int = 1
     auto_create: bool = False
+    features: tuple[str, ...] = ("records", "sequences", "layouts")
     heartbeat_error: BrokerError | None = None
     heartbeats: list[HeartbeatBody] = field(default_factory=list)
     layouts: dict[str, TopicLayout] = field(default_factory=dict)
@@ -173,7 +174,7 @@ class FakeBroker:
         if self.heartbeat_error is not None and body.consumers:
             endpoint.send(command.reply(self.heartbeat_error.code, self.heartbeat_error.remark))
             return
-        reply = HeartbeatReply(self.name, self.term, (), Limits(1 << 24, 1 << 18, 1 << 22), 3_000, 20_000, {})
+        reply = HeartbeatReply(self.name, self.term, self.features, Limits(1 << 24, 1 << 18, 1 << 22), 3_000, 20_000, {})
         endpoint.send(command.reply(body=encode_body(reply)))
 
     def _create(self, command: Command, endpoint: Endpoint) -> None:

@@ -34,6 +34,7 @@ from lockstep.protocol.errors import (
     MessageIllegal,
     NoPermission,
     OutOfSequence,
+    RequestCodeNotSupported,
     RouteNotReady,
     ServiceNotAvailable,
     SystemBusy,
@@ -940,3 +941,38 @@ async def test_what_is_sent_to_a_topic_that_was_away_is_no_repeat_of_what_was_se
                     await producer.send(Message("t", b"meanwhile"))
         await producer.send(Message("t", b"after"))
         assert cluster.brokers["a"].stored == [b"before", b"after"]
+
+
+# --------------------------------------------------------------------------------------------------------- an older broker
+
+
+async def test_a_broker_that_lacks_what_sends_need_is_named_and_nothing_is_written() -> None:
+    async with fake_cluster("a", "b", topics={"t": 1}) as cluster:
+        cluster.brokers["b"].features = ("records", "layouts")
+        async with Producer("g", nameserver=cluster.address) as producer:
+            with pytest.raises(RequestCodeNotSupported, match=r"broker b lacks sequences \(it has: records, layouts\); use a newer broker"):
+                await producer.send(Message("t", b"waits for the connections"), sharding_key="k")
+            with pytest.raises(RequestCodeNotSupported, match="broker b lacks sequences"):
+                await producer.send(Message("t", b"they are there"))
+            assert producer.in_flight_count == 0
+        assert cluster.brokers["b"].seen == []
+
+
+async def test_a_broker_that_comes_back_older_or_newer_is_judged_anew() -> None:
+    async with fake_cluster("a", topics={"t": 1}) as cluster:
+        broker = cluster.brokers["a"]
+        async with Producer("g", nameserver=cluster.address) as producer:
+            await producer.send(Message("t", b"1"))
+            for features in (("records",), ("records", "sequences", "layouts", "more")):
+                port = int(broker.address.rpartition(":")[2])
+                await broker.stop()
+                broker.features = features
+                waiting = asyncio.ensure_future(producer.send(Message("t", b"2"), sharding_key="k"))
+                await asyncio.sleep(0)
+                await broker.start(port)
+                if features == ("records",):
+                    with pytest.raises(RequestCodeNotSupported, match="lacks sequences, layouts"):
+                        await waiting
+                else:
+                    await waiting
+        assert broker.stored == [b"1", b"2"]

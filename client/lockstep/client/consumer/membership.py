@@ -13,6 +13,7 @@ from lockstep.client.consumer.rebalance import MemberLists, Wanted, plan
 from lockstep.client.consumer.session import BrokerSession
 from lockstep.client.consumer.sessions import Sessions
 from lockstep.client.consumer.worker import Consumption, QueueWorker
+from lockstep.client.features import CONSUMING_IN_ORDER, check_features
 from lockstep.client.instance import Instance
 from lockstep.protocol.bodies import HeartbeatReply, ListVersion, MemberList, QueueFreeBody
 from lockstep.protocol.codec.msgpack_body import decode_body
@@ -25,7 +26,6 @@ from lockstep.runtime.log import get_logger
 
 log = get_logger("client.consumer")
 
-FEATURES_NEEDED = ("ordered", "sync")
 """Of what HEART_BEAT's answer may name."""
 ROUND_MS = 20_000
 """RocketMQ: RebalanceService's wait interval."""
@@ -152,7 +152,7 @@ class Membership:
         if self._joined:
             self._session(link)
             try:
-                check_features(reply)
+                check_features(reply, CONSUMING_IN_ORDER)
             except RequestCodeNotSupported as error:
                 self._use.failed(error)
         self.view(link, reply)
@@ -267,14 +267,6 @@ class Membership:
 
     def queue_health(self, now_ms: int) -> tuple[QueueHealth, ...]:
         return tuple(self._workers[queue].health(now_ms) for queue in sorted(self._workers))
-
-
-def check_features(reply: HeartbeatReply) -> None:
-    """RequestCodeNotSupported for a broker that can't serve ordered consumption."""
-    absent = [feature for feature in FEATURES_NEEDED if feature not in reply.features]
-    if absent:
-        has = ", ".join(reply.features) or "none"
-        raise RequestCodeNotSupported(f"broker {reply.broker_name} lacks {', '.join(absent)} (it has: {has}); use a newer broker")
 
 
 def _names(queues: Iterable[MessageQueue]) -> list[str]:

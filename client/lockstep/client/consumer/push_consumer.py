@@ -16,9 +16,10 @@ from lockstep.client.consumer.events import ConsumerEvent
 from lockstep.client.consumer.health import BrokerHealth, ConsumerHealth, ConsumerState, QueueHealth
 from lockstep.client.consumer.listener import Listener, check_listener, is_async, listener_name
 from lockstep.client.consumer.loop_watch import LoopWatch
-from lockstep.client.consumer.membership import Membership, check_features
+from lockstep.client.consumer.membership import Membership
 from lockstep.client.consumer.sessions import Sessions
 from lockstep.client.consumer.worker import Consumption
+from lockstep.client.features import CONSUMING_IN_ORDER, check_features
 from lockstep.client.instance import ConsumerHooks, Instance
 from lockstep.protocol.bodies import ConsumerGroup, StartPolicy, Subscription
 from lockstep.protocol.errors import ConfigError, RouteNotReady, StateError, SubscriptionConflict
@@ -153,7 +154,7 @@ class PushConsumer:
                 raise self.failure
             for link in instance.links():
                 if link.up and link.view is not None:
-                    check_features(link.view)
+                    check_features(link.view, CONSUMING_IN_ORDER)
         except BaseException as error:  # re-raised
             await self._undo_start(instance, refused=isinstance(error, SubscriptionConflict))
             raise

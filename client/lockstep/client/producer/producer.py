@@ -6,6 +6,7 @@ from typing import Any, Unpack
 
 from lockstep.client.config import nameserver_addresses, takes_settings_of
 from lockstep.client.errors import NotDurable, PrecedingSendFailed
+from lockstep.client.features import SENDING, check_brokers
 from lockstep.client.instance import Instance, ProducerHooks
 from lockstep.client.producer.batch import Batch, Division, Placed, Share, held_bytes_of
 from lockstep.client.producer.config import ProducerConfig, ProducerOptions, Require, check_terms
@@ -344,6 +345,7 @@ class Producer:
                     raise StateError(f"producer {self.group} is closed")
                 if not layout.write_queues:
                     raise TopicNotExist(f"topic {name} has no writable queue: see `lockstep topic show {name}`")
+                check_brokers(shared.instance, layout, SENDING)
                 self._topics[name] = TopicSender(shared, layout)
             except LockstepError as error:
                 opening.set_exception(error)
@@ -375,8 +377,9 @@ class Producer:
         return await create_topic(instance, name, self.config.topic_queue_count, auto=True)
 
     def _links_changed(self) -> None:
-        for topic in list(self._topics.values()):
-            topic.links_changed()
+        for name, topic in list(self._topics.items()):
+            if not topic.links_changed():
+                del self._topics[name]
 
     def _layout_changed(self, layout: TopicLayout) -> None:
         topic = self._topics.get(layout.topic)

@@ -1,17 +1,19 @@
 """One topic of one producer: its layout, a QueueSender per writable queue, and who takes the next unkeyed message."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from lockstep.client.errors import PrecedingSendFailed
+from lockstep.client.features import SENDING, check_brokers
 from lockstep.client.instance import Instance
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.client.producer.gate import Gate
 from lockstep.client.producer.parcel import Parcel
 from lockstep.client.producer.queue_sender import QueueSender
 from lockstep.client.producer.selector import RoundRobin, number_of_key
-from lockstep.protocol.errors import TopicNotExist
+from lockstep.protocol.errors import LockstepError, RequestCodeNotSupported, TopicNotExist
 from lockstep.protocol.queue import MessageQueue, TopicLayout
 from lockstep.protocol.record import INT32, QUEUE_ID_AT
 
@@ -95,21 +97,27 @@ class TopicSender:
         """A higher layout: what waits and was hashed over a lower one is picked again, in order."""
         self.layout = layout
         if not layout.write_queues:
-            self._fail_all()
+            self.fail_all(partial(_deleted, layout))
             return
         self._place()
         for sender in list(self._by_queue.values()):
             for parcel in sender.take_older(layout.version):
                 self._pick_again(parcel)
 
-    def links_changed(self) -> None:
-        """A broker came up or went down, or an address became known."""
+    def links_changed(self) -> bool:
+        """A broker came up or went down, or an address became known. False: one lacks what `send` needs; what waited has failed."""
+        try:
+            check_brokers(self._shared.instance, self.layout, SENDING)
+        except RequestCodeNotSupported as error:
+            self.fail_all(partial(RequestCodeNotSupported, error.remark))
+            return False
         for sender in self._by_queue.values():
             if sender.link is None:
                 sender.link = self._shared.instance.link(sender.queue.broker_name)
         self.recount()
         for sender in list(self._by_queue.values()):
             sender.link_changed()
+        return True
 
     def recount(self) -> None:
         """Which queues take part in the round robin."""
@@ -204,10 +212,11 @@ class TopicSender:
             readdress(part, queue.queue_id)
             self._by_queue[queue].add(part)
 
-    def _fail_all(self) -> None:
+    def fail_all(self, error: Callable[[], LockstepError]) -> None:
+        """What waits can't be sent any more; `error` makes what each send raises."""
         for sender in self._by_queue.values():
             parcels = sender.take_all()
             for parcel in parcels:
                 if not parcel.future.done():
-                    parcel.future.set_exception(_deleted(self.layout))
+                    parcel.future.set_exception(error())
             self.end(parcels)

@@ -1,0 +1,27 @@
+"""What a broker says it can do, in its answer to HEART_BEAT. A client that needs what is not there says so and does not start (wire.md)."""
+
+from collections.abc import Sequence
+
+from lockstep.client.instance import Instance
+from lockstep.protocol.bodies import HeartbeatReply
+from lockstep.protocol.errors import RequestCodeNotSupported
+from lockstep.protocol.queue import TopicLayout
+
+CONSUMING_IN_ORDER = ("ordered", "sync")
+SENDING = ("records", "sequences", "layouts")
+
+
+def check_features(reply: HeartbeatReply, needed: Sequence[str]) -> None:
+    """RequestCodeNotSupported for a broker that lacks any of `needed`."""
+    absent = [feature for feature in needed if feature not in reply.features]
+    if absent:
+        has = ", ".join(reply.features) or "none"
+        raise RequestCodeNotSupported(f"broker {reply.broker_name} lacks {', '.join(absent)} (it has: {has}); use a newer broker")
+
+
+def check_brokers(instance: Instance, layout: TopicLayout, needed: Sequence[str]) -> None:
+    """RequestCodeNotSupported where a connected broker of the topic lacks any of `needed`."""
+    for entry in layout.entries:
+        link = instance.link(entry.broker_name)
+        if link is not None and link.up and link.view is not None:
+            check_features(link.view, needed)
