@@ -1,0 +1,438 @@
+"""Everything that can go wrong: the kinds of faults, when they come, and how they end.
+
+A fault does something now and undoes it some time later, unless the storm is over by then: its end undoes everything.
+"""
+
+from collections.abc import Callable, Iterable
+from random import Random
+from typing import TYPE_CHECKING
+
+from lockstep.testing.consumers import consumer_main
+from lockstep.testing.history import Fault, SessionBound
+from lockstep.testing.services import alter_main
+from lockstep.testing.simulation import Fault as DiskFault
+from lockstep.testing.simulation import Process
+from lockstep.testing.worlds import AUDIT, GROUP
+
+if TYPE_CHECKING:
+    from lockstep.testing.universe import Universe
+
+RESTART_S = (0.5, 1.0, 3.0)
+"""How long a service manager waits before it starts what has failed."""
+STOPPED_CHECK_S = 1.0
+ADMIN = "10.0.3.1"
+
+
+class Storm:
+    """Makes the faults of one universe, one after the other, and ends them all."""
+
+    def __init__(self, universe: "Universe") -> None:
+        self.universe = universe
+        self.random: Random = universe.random
+        self.over = False
+        self._impostors: list[Process] = []
+
+    def run(self) -> None:
+        universe, setting = self.universe, self.universe.setting
+        kinds, weights = list(setting.faults), list(setting.faults.values())
+        end_s = universe.loop.now + setting.storm_s
+        while True:
+            universe.loop.run_until(min(end_s, universe.loop.now + self.random.expovariate(1 / setting.fault_every_s)))
+            if universe.loop.now >= end_s or universe.wrongs:
+                return
+            FAULTS[self.random.choices(kinds, weights)[0]](self)
+
+    def end(self) -> None:
+        """Undoes everything but what runs the wrong contract: that is asked to stop."""
+        universe, network = self.universe, self.universe.loop.network
+        self.over = True
+        network.slow.clear()
+        network.heal()
+        for address in universe.brokers.values():
+            disk = universe.machine(address).disk
+            disk.delays_s.clear()
+            disk.faults.clear()
+            disk.countdown = None
+            disk.capacity_bytes = 1 << 40
+        for process in self._impostors:
+            self.ask_to_stop(process)
+        for address in universe.consumers:
+            main = universe.running(address)
+            if main is not None and universe.expressions.get(main.number, universe.expression) != universe.expression:
+                self.ask_to_stop(main)
+
+    # ------------------------------------------------------------------------------------------------------ for the kinds
+
+    def note(self, kind: str, target: str, facts: object = "", machine: str = "") -> None:
+        self.universe.history.append(Fault(self.universe.loop.now, machine, 0, kind, target, str(facts)))
+
+    def later(self, seconds: float, action: Callable[..., object], *args: object) -> None:
+        """Unless the storm is over by then."""
+
+        def act() -> None:
+            if not self.over:
+                action(*args)
+
+        self.universe.loop.at(self.universe.loop.now + seconds, act)
+
+    def exited(self, address: str, code: int) -> None:
+        """A process ended by itself with this exit code: a service manager starts it again."""
+        self.note("exited", address, f"code {code}")
+        self.later(self.random.choice(RESTART_S), self.universe.start, address)
+
+    def start_when_ended(self, address: str) -> None:
+        if self.universe.alive(address):
+            self.later(STOPPED_CHECK_S, self.start_when_ended, address)
+        else:
+            self.universe.start(address)
+
+    def consumer(self) -> str:
+        return self.random.choice(self.universe.consumers)
+
+    def broker(self) -> tuple[str, str]:
+        """(name, address)."""
+        return self.random.choice(list(self.universe.brokers.items()))
+
+    def client(self) -> str:
+        return self.random.choice([*self.universe.consumers, *self.universe.producers])
+
+    def cut_off(self, one: str, other: str) -> None:
+        """Until the calm."""
+        self.note("exile", one, other)
+        self.universe.loop.network.partition([one], [other])
+
+    def block(self, kind: str, pairs: Iterable[tuple[str, str]], seconds: float) -> None:
+        pairs = list(pairs)
+        self.note(kind, " ".join(f"{source}→{target}" for source, target in pairs), f"{seconds} s")
+        for source, target in pairs:
+            self.universe.loop.network.block(source, target)
+        self.later(seconds, self.heal, pairs)
+
+    def heal(self, pairs: list[tuple[str, str]]) -> None:
+        self.note("heal", " ".join(f"{source}→{target}" for source, target in pairs))
+        self.universe.loop.network.heal(pairs)
+
+    def pause(self, address: str, seconds: float) -> None:
+        self.note("pause", address, f"{seconds} s")
+        self.universe.pause(address)
+        self.later(seconds, self.universe.resume, address)
+
+    def ask_to_stop(self, process: Process) -> None:
+        ask = self.universe.stops.get(process.number)
+        if process.alive and ask is not None:
+            ask()
+
+    def impostor(self, process: Process) -> None:
+        self._impostors.append(process)
+
+
+Kind = Callable[[Storm], None]
+
+# ----------------------------------------------------------------------------------------------------------------- processes
+
+
+def kill_consumer(storm: Storm) -> None:
+    address = storm.consumer()
+    storm.note("kill", address)
+    storm.universe.kill(address)
+    storm.later(storm.random.choice([0.05, 1, 5, 15]), storm.universe.start, address)
+
+
+def kill_producer(storm: Storm) -> None:
+    address = storm.random.choice(storm.universe.producers)
+    storm.note("kill", address)
+    storm.universe.kill(address)
+    storm.later(storm.random.choice([0.05, 1, 5]), storm.universe.start, address)
+
+
+def kill_in_call(storm: Storm) -> None:
+    address, universe = storm.consumer(), storm.universe
+    after_s, back_s = storm.random.uniform(0, 1), storm.random.choice([0.05, 1, 5])
+
+    def kill() -> None:
+        storm.note("kill in a call", address)
+        universe.kill(address)
+        storm.later(back_s, universe.start, address)
+
+    def aim(_: Process) -> float:
+        storm.later(after_s, kill)
+        return 1.5
+
+    universe.aims[address] = aim
+
+
+def stop_consumer(storm: Storm) -> None:
+    address = storm.consumer()
+    if storm.universe.alive(address):
+        storm.note("stop", address)
+        storm.universe.stop(address)
+        storm.later(storm.random.choice([1, 3, 8]), storm.start_when_ended, address)
+
+
+def toggle(storm: Storm) -> None:
+    """One group of a process stops and starts anew, the other goes on."""
+    address, group = storm.consumer(), storm.random.choice([GROUP, AUDIT])
+    process = storm.universe.running(address)
+    controls = None if process is None else storm.universe.controls.get(process.number)
+    if controls is not None and group in controls.toggles:
+        storm.note("toggle", address, group)
+        storm.universe.loop.at(storm.universe.loop.now, controls.toggles[group].set, process=process)
+
+
+def duplicate(storm: Storm) -> None:
+    """A second process of the same client id on the same machine."""
+    universe, address = storm.universe, storm.consumer()
+    process = universe.running(address)
+    known = [event.client_id for event in universe.history.of(SessionBound) if process is not None and event.process == process.number]
+    if not known:
+        return
+    storm.note("duplicate", address, known[-1])
+    twin = universe.launch(address, "consumer", consumer_main(universe, impersonates=known[-1]))
+    storm.impostor(twin)
+    storm.later(storm.random.choice([2, 8]), storm.ask_to_stop, twin)
+
+
+def recontract(storm: Storm) -> None:
+    """Some or all members come back with another subscription."""
+    universe, random = storm.universe, storm.random
+    universe.expression = "A" if universe.expression == "*" else "*"
+    count = random.choice([1, len(universe.consumers), len(universe.consumers)])
+    some = random.sample(universe.consumers, count)
+    storm.note("recontract", " ".join(some), universe.expression)
+    for address in some:
+        if random.random() < 0.6:
+            universe.stop(address)
+        else:
+            universe.kill(address)
+        storm.later(random.choice([0.2, 1, 4]), storm.start_when_ended, address)
+
+
+def pause_consumer(storm: Storm) -> None:
+    storm.pause(storm.consumer(), storm.random.choice([0.3, 2, 2.6, 3.2, 8, 19.5, 21, 40]))
+
+
+def pause_in_call(storm: Storm) -> None:
+    address, seconds = storm.consumer(), storm.random.choice([1, 2.6, 3.2, 8, 21])
+
+    def aim(_: Process) -> float:
+        storm.later(storm.random.uniform(0, 0.3), storm.pause, address, seconds)
+        return storm.random.choice([0.0, 0.5])
+
+    storm.universe.aims[address] = aim
+
+
+def power_consumer(storm: Storm) -> None:
+    """The machine is gone, its connections stay half open at the other end."""
+    address = storm.consumer()
+    storm.note("power", address)
+    storm.universe.kill(address, power=True)
+    storm.later(storm.random.choice([1, 5, 25]), storm.universe.start, address)
+
+
+# ------------------------------------------------------------------------------------------------------------------- brokers
+
+
+def kill_broker(storm: Storm) -> None:
+    _, address = storm.broker()
+    storm.note("kill", address)
+    storm.universe.kill(address)
+    storm.later(storm.random.choice([0.0, 0.05, 0.5, 3, 8]), storm.universe.start, address)
+
+
+def stop_broker(storm: Storm) -> None:
+    _, address = storm.broker()
+    if storm.universe.alive(address):
+        storm.note("stop", address)
+        storm.universe.stop(address)
+        storm.later(storm.random.choice([1, 3]), storm.start_when_ended, address)
+
+
+def regrace(storm: Storm) -> None:
+    """A broker comes back with another grace."""
+    storm.universe.grace_ms = storm.random.choice([1_000, 3_000, 8_000])
+    _, address = storm.broker()
+    storm.note("regrace", address, storm.universe.grace_ms)
+    storm.universe.kill(address)
+    storm.later(storm.random.choice([0.0, 0.05, 0.5]), storm.universe.start, address)
+
+
+def pause_broker(storm: Storm) -> None:
+    storm.pause(storm.broker()[1], storm.random.choice([0.3, 2.8, 4, 21, 35]))
+
+
+def power_broker(storm: Storm) -> None:
+    _, address = storm.broker()
+    storm.note("power", address)
+    storm.universe.kill(address, power=True)
+    storm.later(storm.random.choice([0.5, 2, 6]), storm.universe.start, address)
+
+
+def power_twice(storm: Storm) -> None:
+    """The second cut, or kill, comes while the broker recovers from the first."""
+    _, address = storm.broker()
+    storm.note("power", address, "twice")
+    storm.universe.kill(address, power=True)
+    storm.later(storm.random.choice([0.5, 2]), _start_and_cut, storm, address)
+
+
+def _start_and_cut(storm: Storm, address: str) -> None:
+    random = storm.random
+    power = random.random() < 0.6
+    storm.universe.start(address)
+    if random.random() < 0.6:
+        _cut_at_operation(storm, address, random.randrange(0, 25), power=power)
+    else:
+        storm.later(random.choice([0.001, 0.005, 0.01, 0.02, 0.05, 0.5, 2.5]), _cut_now, storm, address, power)
+
+
+def _cut_now(storm: Storm, address: str, power: bool) -> None:
+    storm.note("power" if power else "kill", address)
+    storm.universe.kill(address, power=power)
+    storm.later(storm.random.choice([0.1, 1]), storm.universe.start, address)
+
+
+def _cut_at_operation(storm: Storm, address: str, countdown: int, *, power: bool) -> None:
+    disk, universe = storm.universe.machine(address).disk, storm.universe
+
+    def die() -> None:
+        if not storm.over:
+            universe.loop.at(universe.loop.now, _cut_now, storm, address, power)
+
+    disk.countdown, disk.on_death = countdown, die
+    storm.note("cut at operation", address, f"{'power' if power else 'kill'} at {countdown}")
+
+
+def kill_at_write(storm: Storm) -> None:
+    _cut_at_operation(storm, storm.broker()[1], storm.random.randrange(0, 60), power=False)
+
+
+def power_at_write(storm: Storm) -> None:
+    _cut_at_operation(storm, storm.broker()[1], storm.random.randrange(0, 60), power=True)
+
+
+def everything(storm: Storm) -> None:
+    """Kill −9 or power cut of every machine, and all of them come back."""
+    universe, power = storm.universe, storm.random.random() < 0.5
+    storm.note("everything", "", "power" if power else "kill")
+    addresses = [*universe.nameservers, *universe.brokers.values(), *universe.consumers, *universe.producers]
+    for address in addresses:
+        universe.kill(address, power=power)
+    for address in addresses:
+        storm.later(storm.random.choice([0.1, 0.5, 1]), universe.start, address)
+
+
+def nameserver(storm: Storm) -> None:
+    """It comes back knowing nothing."""
+    address = storm.random.choice(storm.universe.nameservers)
+    storm.note("kill", address)
+    storm.universe.kill(address)
+    storm.later(storm.random.choice([0.1, 3, 20]), storm.universe.start, address)
+
+
+def alter(storm: Storm) -> None:
+    storm.note("alter", "")
+    storm.universe.launch(ADMIN, "admin", alter_main(storm.universe))
+
+
+# --------------------------------------------------------------------------------------------------------------------- disks
+
+
+def eio(storm: Storm) -> None:
+    _, address = storm.broker()
+    operation = storm.random.choice(["write", "sync", "sync", "read"])
+    skip = storm.random.randrange(0, 20)
+    storm.note("disk eio", address, f"{operation} {skip}", machine=address)
+    storm.universe.machine(address).disk.faults.append(DiskFault(operation, skip=skip))
+
+
+def enospc(storm: Storm) -> None:
+    _, address = storm.broker()
+    disk = storm.universe.machine(address).disk
+    disk.capacity_bytes = disk.used_bytes() + storm.random.choice([0, 1_000, 10_000, 40_000])
+    storm.note("disk full", address, disk.capacity_bytes, machine=address)
+
+    def room() -> None:
+        disk.capacity_bytes = 1 << 40
+
+    storm.later(storm.random.choice([1, 5, 12]), room)
+
+
+def slow_disk(storm: Storm) -> None:
+    _, address = storm.broker()
+    disk, longest_s = storm.universe.machine(address).disk, storm.random.choice([0.3, 2, 6])
+    storm.note("disk slow", address, f"{longest_s} s", machine=address)
+    disk.delays_s["sync"] = (0.001, longest_s)
+    storm.later(8, disk.delays_s.clear)
+
+
+# ------------------------------------------------------------------------------------------------------- network and clocks
+
+
+def partition(storm: Storm) -> None:
+    one, other = storm.client(), storm.broker()[1]
+    storm.block("partition", [(one, other), (other, one)], storm.random.choice([0.5, 2, 3.5, 5, 12, 25]))
+
+
+def one_way(storm: Storm) -> None:
+    pair = [storm.client(), storm.broker()[1]]
+    storm.random.shuffle(pair)
+    storm.block("one way", [(pair[0], pair[1])], storm.random.choice([0.5, 2, 3.5, 5, 12, 25]))
+
+
+def isolate(storm: Storm) -> None:
+    one, universe = storm.client(), storm.universe
+    pairs = [pair for other in universe.brokers.values() for pair in ((one, other), (other, one))]
+    storm.block("isolate", pairs, storm.random.choice([2, 5, 22]))
+
+
+def reset(storm: Storm) -> None:
+    one, network = storm.client(), storm.universe.loop.network
+    open_ = network.between(one, storm.broker()[1])
+    if open_:
+        storm.note("reset", one, open_[0])
+        network.reset(open_[0])
+
+
+def silence(storm: Storm) -> None:
+    """A middle box forgets a connection: what is sent on it vanishes."""
+    one, network = storm.client(), storm.universe.loop.network
+    open_ = network.between(one, storm.broker()[1])
+    if open_:
+        storm.note("silence", one, open_[0])
+        network.silence(open_[0])
+
+
+def slow_link(storm: Storm) -> None:
+    one, other, slow = storm.client(), storm.broker()[1], storm.universe.loop.network.slow
+    more_s = storm.random.choice([0.2, 1.5, 4])
+    storm.note("slow link", f"{one} {other}", f"{more_s} s")
+    for pair in ((one, other), (other, one)):
+        slow[pair] = more_s
+        storm.later(storm.random.choice([3, 10]), slow.pop, pair, None)
+
+
+def wall_jump(storm: Storm) -> None:
+    universe = storm.universe
+    address = storm.random.choice([*universe.brokers.values(), *universe.consumers, *universe.producers])
+    jump_s = storm.random.choice([-3600, -5, 5, 3600])
+    storm.note("wall jump", address, f"{jump_s} s")
+    universe.machine(address).wall_offset_s += jump_s
+
+
+def drift(storm: Storm) -> None:
+    universe, most = storm.universe, storm.universe.setting.drift
+    address = storm.random.choice([*universe.brokers.values(), *universe.consumers])
+    storm.note("drift", address)
+    universe.set_rate(universe.machine(address), storm.random.uniform(1 - most, 1 + most))
+
+
+FAULTS: dict[str, Kind] = {
+    kind.__name__: kind
+    for kind in (
+        *(kill_consumer, kill_producer, kill_in_call, stop_consumer, toggle, duplicate, recontract, pause_consumer, pause_in_call),
+        *(power_consumer, kill_broker, stop_broker, regrace, pause_broker, power_broker, power_twice, kill_at_write, power_at_write),
+        *(everything, nameserver, alter, eio, enospc, slow_disk),
+        *(partition, one_way, isolate, reset, silence, slow_link, wall_jump, drift),
+    )
+}
+"""By name."""

@@ -1,0 +1,212 @@
+"""What one universe is made of: every setting, drawn from its seed and the world that it is in.
+
+A world is a bias: which faults there are and which settings are likely. "swarm" draws its own mix of all faults for each seed; the others
+aim at one family. The same seed in the same world is the same universe.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from random import Random
+from types import MappingProxyType
+
+TOPIC = "orders"
+GROUP = "billing"
+AUDIT = "audit"
+"""The second group, in the same processes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One universe. Seconds are true ones."""
+
+    seed: int
+    world: str
+    faults: Mapping[str, int]
+    """Kind → weight."""
+    fault_every_s: float = 2.0
+    storm_s: float = 60.0
+    brokers: int = 2
+    nameservers: int = 1
+    consumers: int = 3
+    producers: int = 2
+    queues: int = 4
+    """Of the topic, on each broker."""
+    creators: int = 1
+    """Who creates the topic, all at once, each with another number of queues."""
+    groups: tuple[str, ...] = (GROUP,)
+    exile: bool = False
+    """The first consumer can't reach the first broker, from the start to the calm."""
+    drift: float = 0.02
+    """Clocks run up to so much fast or slow."""
+
+    flush: str = "async"
+    flush_interval_ms: int = 500
+    grace_ms: int = 3_000
+    session_timeout_ms: int = 20_000
+    segment_bytes: int = 1 << 20
+    snapshot_interval_ms: int = 60_000
+    log_bytes_max: int | None = None
+    reserve_bytes: int = 0
+    short_writes: bool = False
+    cached_reads: bool = True
+
+    send_every_s: float = 0.15
+    """Mean distance of one producer's sends."""
+    keys: int = 20
+    batch_share: float = 0.1
+    """How many of the sends are batches."""
+    unkeyed_share: float = 0.05
+    tag_b_share: float = 0.0
+    """How many messages have the tag B, which the subscription "A" leaves out."""
+
+    batch_count: int = 3
+    commit: str = "interval"
+    allocate: str = "by_broker"
+    drain_ms: int = 2_000
+    stop_ms: int = 2_000
+    threaded: bool = False
+    """Plain `def` listeners."""
+    manual: bool = False
+    """Listeners commit by hand."""
+    long_share: float = 0.02
+    """Calls that take 3 to 12 s."""
+    slow_share: float = 0.04
+    """Calls that take 0.3 to 2 s."""
+    fail_share: float = 0.03
+
+    latency_s: float = 0.0005
+    jitter_s: float = 0.002
+    late_chance: float = 0.001
+    chop: float = 0.2
+
+    def facts(self) -> str:
+        """One line for people: what is not as usual."""
+        usual = Setting(seed=0, world="", faults={})
+        shown = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("seed", "world", "faults")}
+        changed = [f"{name}={value}" for name, value in shown.items() if value != getattr(usual, name)]
+        return " ".join([*changed, "faults=" + ",".join(self.faults)])
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """`faults` kind → weight; `settings` name → what may be drawn for it, beside and before the usual choices."""
+
+    faults: Mapping[str, int]
+    settings: Mapping[str, tuple[object, ...]] = field(default_factory=lambda: MappingProxyType({}))
+
+
+COMMON: Mapping[str, tuple[object, ...]] = {
+    "flush": ("async", "async", "sync"),
+    "grace_ms": (1_000, 3_000, 3_000, 3_000, 8_000),
+    "session_timeout_ms": (20_000, 20_000, 10_000),
+    "queues": (1, 3, 4, 6),
+    "consumers": (2, 3, 3, 5),
+    "nameservers": (1, 1, 2),
+    "creators": (1, 1, 2),
+    "batch_count": (1, 3, 16),
+    "commit": ("interval", "interval", "each"),
+    "allocate": ("by_broker", "by_broker", "by_broker", "average", "average_by_circle"),
+    "drain_ms": (500, 2_000, 8_000),
+    "stop_ms": (500, 2_000, 8_000),
+    "threaded": (False, False, False, True),
+    "manual": (False, False, False, True),
+    "long_share": (0.0, 0.01, 0.03),
+    "fail_share": (0.0, 0.03, 0.1),
+    "send_every_s": (0.08, 0.15, 0.3),
+    "batch_share": (0.0, 0.1, 0.3),
+    "unkeyed_share": (0.0, 0.05, 0.2),
+    "keys": (5, 20, 60),
+    "segment_bytes": (32 << 10, 256 << 10, 1 << 20),
+    "snapshot_interval_ms": (5_000, 60_000),
+    "short_writes": (False, False, True),
+    "cached_reads": (True, True, False),
+    "exile": (False, False, False, False, False, False, False, True),
+    "late_chance": (0.0, 0.001, 0.01),
+    "chop": (0.0, 0.2, 0.6),
+}
+"""What every world draws from, unless it says otherwise."""
+
+WORLDS: Mapping[str, World] = {
+    "swarm": World({}),
+    "net": World(
+        {"partition": 4, "one_way": 4, "reset": 4, "slow_link": 2, "isolate": 2, "silence": 2, "pause_consumer": 1},
+        {"grace_ms": (1_000, 3_000), "late_chance": (0.001, 0.02)},
+    ),
+    "churn": World({"stop_consumer": 4, "kill_consumer": 3, "reset": 2, "duplicate": 1, "kill_in_call": 1}, {"consumers": (3, 5)}),
+    "pause": World({"pause_consumer": 4, "pause_in_call": 4, "pause_broker": 3, "reset": 1, "wall_jump": 1}),
+    "broker": World({"kill_broker": 4, "stop_broker": 1, "reset": 2, "stop_consumer": 2, "slow_disk": 1, "kill_at_write": 2}),
+    "power": World(
+        {"power_broker": 3, "power_at_write": 3, "power_twice": 3, "kill_broker": 1, "stop_consumer": 1, "slow_disk": 1, "everything": 1}
+    ),
+    "disk": World(
+        {"eio": 3, "enospc": 2, "slow_disk": 3, "kill_at_write": 2, "power_at_write": 2, "kill_broker": 1, "stop_consumer": 1},
+        {"reserve_bytes": (0, 20_000), "segment_bytes": (32 << 10, 64 << 10)},
+    ),
+    "machines": World({"power_consumer": 3, "power_broker": 2, "everything": 1, "nameserver": 2, "reset": 1, "stop_consumer": 1}),
+    "alter": World(
+        {"alter": 3, "kill_broker": 2, "stop_consumer": 2, "nameserver": 2, "partition": 1, "reset": 1, "kill_consumer": 1},
+        {"creators": (2,), "queues": (1, 3), "nameservers": (1, 2)},
+    ),
+    "regrace": World({"regrace": 4, "kill_consumer": 2, "pause_consumer": 2, "isolate": 2, "partition": 1, "stop_consumer": 1}),
+    "recontract": World(
+        {"recontract": 4, "kill_broker": 1, "partition": 1, "kill_consumer": 2, "pause_consumer": 1},
+        {"tag_b_share": (0.3,), "exile": (False,)},
+    ),
+    "dual": World(
+        {"toggle": 5, "kill_consumer": 2, "partition": 1, "reset": 2, "stop_consumer": 1, "kill_broker": 1, "pause_consumer": 1},
+        {"groups": ((GROUP, AUDIT),), "threaded": (False,)},
+    ),
+    "retention": World(
+        {"kill_broker": 2, "stop_consumer": 2, "pause_consumer": 2, "wall_jump": 1, "power_broker": 1, "slow_disk": 1},
+        {
+            "segment_bytes": (8 << 10, 16 << 10),
+            "log_bytes_max": (32 << 10, 64 << 10),
+            "snapshot_interval_ms": (2_000,),
+            "long_share": (0.03, 0.1),
+            "send_every_s": (0.03, 0.06),
+            "queues": (1, 2),
+        },
+    ),
+    "send": World(
+        {
+            "kill_broker": 3,
+            "reset": 4,
+            "partition": 2,
+            "pause_broker": 2,
+            "slow_link": 1,
+            "nameserver": 1,
+            "kill_producer": 2,
+            "slow_disk": 1,
+        },
+        {"producers": (3, 4), "consumers": (2,), "batch_share": (0.1, 0.4), "unkeyed_share": (0.1, 0.4), "keys": (3, 10)},
+    ),
+}
+
+SWARM_SHARE = 0.5
+"""How many seeds of a sweep over all worlds are in "swarm"."""
+
+
+def world_of(seed: int) -> str:
+    """The world of a seed in a sweep over all of them."""
+    random = Random(f"{seed}/world")
+    others = [name for name in WORLDS if name != "swarm"]
+    return "swarm" if random.random() < SWARM_SHARE else random.choice(others)
+
+
+def draw(seed: int, world: str | None, kinds: tuple[str, ...], *, storm_s: float | None = None) -> Setting:
+    """The universe of a seed. `kinds`: every fault there is. KeyError: no such world."""
+    name = world_of(seed) if world is None else world
+    own = WORLDS[name]
+    random = Random(f"{seed}/{name}/setting")
+    drawn = {key: random.choice(own.settings.get(key, choices)) for key, choices in COMMON.items()}
+    drawn |= {key: random.choice(choices) for key, choices in own.settings.items() if key not in COMMON}
+    faults = dict(own.faults)
+    if not faults:
+        faults = {kind: random.randint(1, 4) for kind in kinds if random.random() < 0.4} or {random.choice(kinds): 1}
+        drawn["groups"] = (GROUP, AUDIT) if "toggle" in faults else (GROUP,)
+        drawn["tag_b_share"] = 0.3 if "recontract" in faults else random.choice((0.0, 0.0, 0.2))
+    drawn["fault_every_s"] = random.choice((0.7, 2.0, 2.0, 5.0))
+    drawn["storm_s"] = random.choice((40.0, 90.0)) if storm_s is None else storm_s
+    if len(drawn.get("groups", ())) > 1 or "recontract" in faults:  # type: ignore[arg-type]
+        drawn["threaded"] = False
+    return Setting(seed=seed, world=name, faults=MappingProxyType(faults), **drawn)  # type: ignore[arg-type]
