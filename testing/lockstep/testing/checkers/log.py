@@ -58,33 +58,47 @@ def _dense(messages: Messages) -> list[Violation]:
 
 def _one_message_a_place(history: History, brokers: Brokers) -> list[Violation]:
     """O8: (queue, offset) → message never changes, but over a power cut under async flush, and then under a higher generation."""
-    found = []
-    generations = {(grant.queue, grant.epoch): grant.generation for grant in history.of(GrantAnswered)}
-    seen: dict[tuple[QueueKey, int], tuple[bytes, int, float]] = {}
-    called: dict[tuple[QueueKey, int], tuple[bytes, int]] = {}
-    """(group's queue, offset) → body, generation of the last call."""
+    found = _in_one_generation(history)
+    grants = {(grant.queue, grant.epoch): place for place, grant in enumerate(history) if isinstance(grant, GrantAnswered)}
+    answers = _answers(history)
+    seen: dict[tuple[QueueKey, int], tuple[bytes, int, int, float]] = {}
+    """→ body, between which places its broker had it there, when it was seen."""
     for place, event in enumerate(history):
+        low = high = place
         if isinstance(event, CallBegan):
             rows = event.messages
-            generation = generations.get((event.queue, event.epoch))
-            for offset, body in rows if generation is not None else ():
-                before = called.get((event.queue, offset))
-                if before is not None and before[0] != body and generation is not None and generation <= before[1]:
-                    text = f"{event.queue} offset {offset}: {before[0]!r:.40}, then {body!r:.40}, both in generation {generation}"
-                    found.append(Violation("O8", event.t, f"{text} (epoch {event.epoch}, {who(event.machine, event.process)})"))
-                called[event.queue, offset] = (body, generation or 0)
+            low = grants.get((event.queue, event.epoch), place)
         elif isinstance(event, SendAcked | Stored) and event.offset >= 0:
             rows = ((event.offset, event.body),)
+            if isinstance(event, SendAcked) and (answered := answers.get(event.body)):
+                low, high = answered[0][0], answered[-1][0]
         else:
             continue
         queue = event.queue.stored
         cuts = brokers.lossy_cuts(queue.broker)
         for offset, body in rows:
             known = seen.get((queue, offset))
-            if known is not None and known[0] != body and not any(known[1] < cut < place for cut in cuts):
-                text = f"{queue} offset {offset}: {known[0]!r:.60} at {known[2]:.3f}, {body!r:.60} now, and no power was cut in between"
+            if known is not None and known[0] != body and not any(min(known[1], low) < cut < max(known[2], high) for cut in cuts):
+                text = f"{queue} offset {offset}: {known[0]!r:.60} at {known[3]:.3f}, {body!r:.60} now, and no power was cut in between"
                 found.append(Violation("O8", event.t, text))
-            seen[queue, offset] = (body, place, event.t)
+            seen[queue, offset] = (body, low, high, event.t)
+    return found
+
+
+def _in_one_generation(history: History) -> list[Violation]:
+    """Of what listeners were given."""
+    found = []
+    generations = {(grant.queue, grant.epoch): grant.generation for grant in history.of(GrantAnswered)}
+    called: dict[tuple[QueueKey, int], tuple[bytes, int]] = {}
+    """(group's queue, offset) → body, generation of the last call."""
+    for call in history.of(CallBegan):
+        generation = generations.get((call.queue, call.epoch))
+        for offset, body in call.messages if generation is not None else ():
+            before = called.get((call.queue, offset))
+            if before is not None and before[0] != body and generation is not None and generation <= before[1]:
+                text = f"{call.queue} offset {offset}: {before[0]!r:.40}, then {body!r:.40}, both in generation {generation}"
+                found.append(Violation("O8", call.t, f"{text} (epoch {call.epoch}, {who(call.machine, call.process)})"))
+            called[call.queue, offset] = (body, generation or 0)
     return found
 
 

@@ -42,6 +42,10 @@ class _Owners:
         self.sessions: dict[Held, str | None] = {}
         self.held: dict[QueueKey, GrantReceived] = {}
         """The grant that its client has received and does not know to be over."""
+        self.over: set[Held] = set()
+        """Released or told, and not named in a LOCK since: what a LOCK from before is answered revives nothing."""
+        self.given_up: set[Held] = set()
+        """Released, and not named in a LOCK since: a renewal that was asked for before the release changes nothing."""
         self.found: list[Violation] = []
 
     def run(self) -> list[Violation]:
@@ -52,11 +56,12 @@ class _Owners:
                 self._granted(event)
             elif isinstance(event, GrantReceived):
                 newest = self.newest.get(event.queue)
-                if newest is None or newest.epoch <= event.epoch:
+                if (newest is None or newest.epoch <= event.epoch) and (event.queue, event.epoch) not in self.over:
                     self.held[event.queue] = event
             elif isinstance(event, CommitSent):
-                if event.released:
+                if event.released and event.epoch is not None:
                     self._over(event.queue, event.epoch)
+                    self.given_up.add((event.queue, event.epoch))
             elif isinstance(event, StaleReceived):
                 self._over(event.queue, event.epoch)
             elif isinstance(event, LockRefused):
@@ -82,13 +87,16 @@ class _Owners:
         self.found.append(Violation("R3", t, text))
 
     def _over(self, queue: QueueKey, epoch: int | None) -> None:
+        if epoch is not None:
+            self.over.add((queue, epoch))
         grant = self.held.get(queue)
         if grant is not None and grant.epoch == epoch:
             del self.held[queue]
 
     def _locked(self, event: LockSent) -> None:
         """What a session holds and its LOCK does not name with its epoch, it has given up."""
-        named = {(queue, epoch) for queue, epoch in event.items}
+        named = {(queue, epoch) for queue, epoch in event.items if epoch is not None}
+        self.over -= named
         for queue, grant in list(self.held.items()):
             if queue.broker == event.broker and grant.session == event.session and (queue, grant.epoch) not in named:
                 del self.held[queue]
