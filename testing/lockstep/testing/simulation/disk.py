@@ -91,6 +91,8 @@ class SimFiles:
     """Operation → how long it takes, at least and at most."""
     stall: Callable[[float], object] | None = None
     """Told each delay: the machine that the disk is in waits as long."""
+    denied: Callable[[], bool] | None = None
+    """True while the code that runs belongs to a process that is dead."""
     operation_count: int = 0
 
     def __post_init__(self) -> None:
@@ -162,7 +164,7 @@ class SimFiles:
 
     def tick(self, operation: str, path: str, process: int) -> None:
         """One operation: it may be the last one, or a faulty one."""
-        if process != self.process or self.dead:
+        if process != self.process or self.dead or (self.denied is not None and self.denied()):
             raise OSError(errno.EBADF, "file of a dead process", path)
         self.operation_count += 1
         if self.delays_s and self.stall is not None and (delay_s := self.delays_s.get(operation)) is not None:

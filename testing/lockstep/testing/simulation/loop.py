@@ -214,7 +214,7 @@ class SimLoop(Scheduler):
     # ---------------------------------------------------------------------------------------------------------------- errors
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        process = self.current
+        process = self.running or self.current
         if self.is_closed() or not process.alive:
             return
         self._record(process, str(context.get("message")), context.get("exception"))
@@ -334,8 +334,7 @@ async def _program(loop: SimLoop, process: Process, main: Callable[[], Coroutine
     except SystemExit as ended:
         return ended.code
     finally:
-        own = asyncio.current_task()
-        others = [task for task in process.tasks.values() if task is not own and not task.done()]
+        others = [task for task in process.tasks.values() if task is not process.main and not task.done()]
         for task in others:
             task.cancel()
         if others:

@@ -31,6 +31,7 @@ class Machine:
         """Its address: "10.0.0.11"."""
         self.disk = disk
         disk.stall = self._disk_waits
+        disk.denied = lambda: not loop.current.alive
         self.up = True
         self.boots = 1
         """Raised each time that it comes up after a power cut."""

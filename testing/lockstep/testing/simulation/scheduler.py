@@ -55,6 +55,8 @@ class Scheduler(base_events.BaseEventLoop):
         self._heap: list[Entry] = []
         self._order = 0
         self._runnable: list[Process] = []
+        self.running: Process | None = None
+        """Whose turn it is. A callback's failure is reported outside its context."""
         self._turns = 0
         self._until: float | None = None
         self._cancelled_count = 0
@@ -199,7 +201,7 @@ class Scheduler(base_events.BaseEventLoop):
 
     def _turn(self, process: Process) -> None:
         """All that is ready now; what it makes ready has another turn."""
-        ready = process.ready
+        ready, self.running = process.ready, process
         for _ in range(len(ready)):
             if not ready or process.paused or process.stalled:
                 break
@@ -207,6 +209,7 @@ class Scheduler(base_events.BaseEventLoop):
             if not handle.cancelled():
                 self.steps += 1
                 handle._run()
+        self.running = None
         if ready and not process.queued and not process.held:
             process.queued = True
             self._runnable.append(process)

@@ -1,0 +1,384 @@
+"""Processes come and go, and what asyncio promises to the code in them."""
+
+import asyncio
+import signal
+import threading
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from lockstep.runtime.host import Host
+from lockstep.testing.simulation import Process, SimLoop
+
+
+async def forever() -> None:
+    await asyncio.get_running_loop().create_future()
+
+
+def alone(loop: SimLoop, main: Any, name: str = "10.0.0.11") -> Process:
+    return loop.start(loop.machine(name), main)
+
+
+# ---------------------------------------------------------------------------------------------------------------- processes
+
+
+def test_code_belongs_to_the_process_that_started_it(sim: SimLoop) -> None:
+    seen: dict[str, Process] = {}
+
+    async def main() -> None:
+        seen["main"] = sim.current
+        sim.call_soon(lambda: seen.setdefault("soon", sim.current))
+        sim.call_later(1, lambda: seen.setdefault("later", sim.current))
+        await asyncio.create_task(inner())
+        await asyncio.to_thread(lambda: seen.setdefault("thread", sim.current))
+        await asyncio.sleep(2)
+
+    async def inner() -> None:
+        seen["task"] = sim.current
+
+    process = alone(sim, main)
+    assert sim.current is sim.world
+    sim.run_until(5)
+    assert seen == dict.fromkeys(["main", "soon", "task", "thread", "later"], process)
+
+
+def test_a_process_ends_with_its_main_and_takes_its_tasks_with_it(sim: SimLoop) -> None:
+    seen: list[str] = []
+
+    async def other(name: str) -> None:
+        try:
+            await forever()
+        finally:
+            seen.append(name)
+
+    async def main() -> int:
+        rest = [asyncio.create_task(other(name)) for name in "abc"]
+        await asyncio.sleep(1)
+        return len(rest)
+
+    process = alone(sim, main)
+    sim.run_until(0.5)
+    assert process.alive
+    sim.run_until(2)
+    assert not process.alive
+    assert process.ended == "exit"
+    assert process.main.result() == 3
+    assert seen == ["a", "b", "c"]
+    assert process.machine.process is None
+
+
+def test_sys_exit_ends_its_own_process_only(sim: SimLoop) -> None:
+    async def main() -> None:
+        raise SystemExit(3)
+
+    process = alone(sim, main)
+    sim.run_until(1)
+    assert process.ended == "exit"
+    assert process.main.result() == 3
+
+
+@pytest.mark.parametrize("power", [False, True])
+def test_nothing_of_a_killed_process_runs_again_not_even_a_finally(sim: SimLoop, power: bool) -> None:
+    seen: list[str] = []
+
+    async def main() -> None:
+        sim.call_later(2, seen.append, "timer")
+        try:
+            await asyncio.sleep(3)
+        finally:
+            seen.append("finally")
+
+    process = alone(sim, main)
+    sim.run_until(1)
+    sim.kill(process.machine, power=power)
+    sim.run_until(10)
+    assert (process.alive, process.ended, process.machine.up) == (False, "power" if power else "kill", not power)
+    assert not seen
+    assert process.main not in asyncio.all_tasks(sim)
+
+
+def test_a_process_can_end_its_own_machine(sim: SimLoop) -> None:
+    seen: list[str] = []
+
+    async def main() -> None:
+        sim.call_soon(seen.append, "ready")
+        sim.kill(sim.current.machine)
+        seen.append("to the next await")
+        await asyncio.sleep(0)
+        seen.append("beyond")
+
+    alone(sim, main)
+    sim.run_until(10)
+    assert seen == ["to the next await"]
+
+
+def test_a_machine_that_lost_its_power_comes_up_with_another_boot_id_and_clock(sim: SimLoop) -> None:
+    machine = sim.machine("10.0.0.11")
+    sim.start(machine, forever)
+    before = machine.boot_id()
+    sim.kill(machine)
+    sim.start(machine, forever)
+    assert machine.boot_id() == before
+    shown = machine.local_s()
+    sim.kill(machine, power=True)
+    sim.run_until(5)
+    sim.start(machine, forever)
+    assert machine.up
+    assert machine.boot_id() != before
+    assert abs(machine.local_s() - shown - 5) > 1
+
+
+def test_two_processes_may_run_side_by_side_on_one_machine(sim: SimLoop) -> None:
+    machine = sim.machine("10.0.0.11")
+    first, second = sim.start(machine, forever), sim.start(machine, forever)
+    assert list(machine.processes.values()) == [first, second]
+    sim.kill(machine)
+    assert not first.alive
+    assert not second.alive
+
+
+def test_a_signal_reaches_its_handler_and_ends_who_has_none(sim: SimLoop) -> None:
+    async def stops() -> str:
+        wake = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, wake.set)
+        await wake.wait()
+        return "stopped"
+
+    polite, rude = alone(sim, stops), alone(sim, forever, "10.0.0.12")
+    sim.run_until(1)
+    sim.signal(polite.machine)
+    sim.signal(rude.machine)
+    sim.run_until(2)
+    assert polite.main.result() == "stopped"
+    assert (polite.ended, rude.ended) == ("exit", "kill")
+
+
+def test_the_world_is_never_killed_or_paused(sim: SimLoop) -> None:
+    with pytest.raises(ValueError, match="never killed"):
+        sim.kill(sim.world.machine)
+    with pytest.raises(ValueError, match="never paused"):
+        sim.pause(sim.world.machine)
+
+
+# ------------------------------------------------------------------------------------------------------------------- errors
+
+
+def test_an_exception_in_a_callback_is_recorded_with_its_process() -> None:
+    sim = SimLoop(1)
+
+    async def main() -> None:
+        sim.call_soon(lambda: 1 // 0)
+        await asyncio.sleep(1)
+
+    sim.set_exception_handler(lambda loop, context: None)
+    process = alone(sim, main)
+    sim.run_until(5)
+    [error] = sim.errors
+    assert isinstance(error.error, ZeroDivisionError)
+    assert (error.machine, error.process) == ("10.0.0.11", process.number)
+    assert "ZeroDivisionError" in str(error)
+    sim.close()
+
+
+def test_a_main_that_fails_is_recorded() -> None:
+    sim = SimLoop(1)
+
+    async def main() -> None:
+        raise RuntimeError("no")
+
+    process = alone(sim, main)
+    sim.run_until(5)
+    assert process.ended == "failed"
+    assert [repr(error.error) for error in sim.errors] == ["RuntimeError('no')"]
+    sim.close()
+
+
+def test_each_process_has_an_exception_handler_of_its_own() -> None:
+    sim = SimLoop(1)
+    seen: list[str] = []
+
+    def program(name: str) -> Any:
+        async def main() -> None:
+            asyncio.get_running_loop().set_exception_handler(lambda loop, context: seen.append(name))
+            await asyncio.sleep(1)
+            sim.call_soon(lambda: 1 // 0)
+            await asyncio.sleep(1)
+
+        return main
+
+    alone(sim, program("a"))
+    alone(sim, program("b"), "10.0.0.12")
+    sim.run_until(5)
+    assert sorted(seen) == ["a", "b"]
+    assert len(sim.errors) == 2
+    sim.close()
+
+
+# --------------------------------------------------------------------------------------------------------- what asyncio has
+
+
+async def use_wait_for() -> object:
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(forever(), 30)
+    return asyncio.get_running_loop().time()
+
+
+async def use_timeout() -> object:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(30):
+            await forever()
+    return asyncio.get_running_loop().time()
+
+
+async def use_gather() -> object:
+    async def one(delay: float) -> float:
+        await asyncio.sleep(delay)
+        return delay
+
+    assert await asyncio.gather(one(30), one(10)) == [30, 10]
+    return asyncio.get_running_loop().time()
+
+
+async def use_queue() -> object:
+    queue: asyncio.Queue[int] = asyncio.Queue(1)
+
+    async def put() -> None:
+        for number in range(3):
+            await queue.put(number)
+            await asyncio.sleep(10)
+
+    task = asyncio.create_task(put())
+    assert [await queue.get() for _ in range(3)] == [0, 1, 2]
+    await task
+    return asyncio.get_running_loop().time()
+
+
+async def use_task_group() -> object:
+    event = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(event.wait())
+        await asyncio.sleep(30)
+        event.set()
+    return asyncio.get_running_loop().time()
+
+
+async def use_thread() -> object:
+    def work() -> str:
+        with pytest.raises(RuntimeError):
+            asyncio.get_running_loop()
+        return "done"
+
+    assert await asyncio.to_thread(work) == "done"
+    assert await asyncio.get_running_loop().run_in_executor(None, work) == "done"
+    with pytest.raises(ZeroDivisionError):
+        await asyncio.to_thread(lambda: 1 // 0)
+    await asyncio.sleep(30)
+    return asyncio.get_running_loop().time()
+
+
+USES = [use_wait_for, use_timeout, use_gather, use_queue, use_task_group, use_thread]
+
+
+@pytest.mark.parametrize("use", USES)
+def test_what_handlers_use_of_asyncio_works_in_virtual_time(use: Any) -> None:
+    with asyncio.Runner(loop_factory=lambda: SimLoop(3)) as runner:
+        assert runner.run(use()) == pytest.approx(30, abs=0.1)
+
+
+def test_names_resolve_to_machines(sim: SimLoop) -> None:
+    async def main() -> list[str]:
+        sim.machine("10.0.0.11")
+        loop = asyncio.get_running_loop()
+        found = [await loop.getaddrinfo(name, 80) for name in ("localhost", "10.0.0.11")]
+        with pytest.raises(OSError, match=r"no machine 'example\.com'"):
+            await loop.getaddrinfo("example.com", 80)
+        with pytest.raises(OSError, match=r"no machine 10\.1\.1\.1"):
+            await loop.getaddrinfo("10.1.1.1", 80)
+        return [infos[0][4][0] for infos in found]
+
+    assert sim.run_until_complete(main()) == ["127.0.0.1", "10.0.0.11"]
+
+
+def test_a_task_group_cancels_its_tasks_in_one_order_whatever_their_addresses() -> None:
+    def run() -> list[int]:
+        seen: list[int] = []
+        ballast = [object() for _ in range(len(everything) * 37)]
+
+        async def child(number: int) -> None:
+            try:
+                await forever()
+            finally:
+                seen.append(number)
+
+        async def main() -> None:
+            async with asyncio.TaskGroup() as group:
+                for number in range(50):
+                    group.create_task(child(number))
+                await asyncio.sleep(1)
+                raise RuntimeError("no")
+
+        with asyncio.Runner(loop_factory=lambda: SimLoop(3)) as runner, pytest.raises(ExceptionGroup):
+            runner.run(main())
+        everything.append(ballast)
+        return seen
+
+    everything: list[object] = []
+    assert run() == run() == run()
+
+
+def test_a_real_thread_can_not_call_into_the_universe(sim: SimLoop) -> None:
+    refused: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            sim.call_soon_threadsafe(print)
+        except RuntimeError as error:
+            refused.append(error)
+
+    async def main() -> None:
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join()
+
+    sim.run_until_complete(main())
+    assert len(refused) == 1
+
+
+def test_a_closed_universe_lets_no_coroutine_go_on(sim: SimLoop) -> None:
+    """Closing runs what is left of each coroutine while nothing can be awaited: no warning, no error, whatever it tries."""
+
+    async def stubborn() -> None:
+        try:
+            await forever()
+        finally:
+            await asyncio.sleep(1)
+
+    def start() -> Coroutine[Any, Any, None]:
+        return stubborn()
+
+    alone(sim, start)
+    killed = alone(sim, start, "10.0.0.12")
+    sim.run_until(1)
+    sim.kill(killed.machine)
+    sim.close()
+    sim.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        sim.run_until(2)
+
+
+def test_the_current_host_is_that_of_the_process_whose_code_asks(sim: SimLoop) -> None:
+    hosts: list[Host] = []
+
+    async def main() -> None:
+        hosts.append(Host.current())
+
+    process = alone(sim, main)
+    sim.run_until(1)
+    assert hosts == [process.host]
+    assert process.host.pid == process.number
+
+    async def body() -> Host:
+        return Host.current()
+
+    assert sim.run_until_complete(body()) is sim.world.host

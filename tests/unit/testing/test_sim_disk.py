@@ -1,0 +1,120 @@
+"""The disk of a simulated machine: what takes time, who waits for it, what ends at the n-th operation, what is in use."""
+
+import errno
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.runtime.host import Host
+from lockstep.testing.simulation import SimFiles, SimLoop
+
+SLOW_S = 2.0
+
+
+def slow_machine(sim: SimLoop) -> SimFiles:
+    machine = sim.machine("10.0.0.11")
+    machine.disk.delays_s["sync"] = (SLOW_S, SLOW_S)
+    machine.thread_delay_s = (0.0, 0.0)
+    return machine.disk
+
+
+def test_a_slow_operation_in_the_loop_holds_up_its_process_and_no_other(sim: SimLoop) -> None:
+    slow_machine(sim)
+    seen: list[tuple[str, float]] = []
+
+    async def main() -> None:
+        sim.call_later(0.5, lambda: seen.append(("timer", sim.now)))
+        sim.call_soon(lambda: seen.append(("next", sim.now)))
+        Host.current().files.open("/file", create=True).sync()
+        seen.append(("same callback", sim.now))
+
+    async def other() -> None:
+        seen.append(("other", sim.now))
+
+    sim.start(sim.machine("10.0.0.11"), main)
+    sim.run_until(1)
+    sim.start(sim.machine("10.0.0.12"), other)
+    sim.run_until(10)
+    at = dict(seen)
+    assert at["same callback"] == 0.0
+    assert at["other"] == pytest.approx(1.0)
+    assert at["next"] == at["timer"] == pytest.approx(SLOW_S)
+
+
+def test_a_slow_operation_in_a_thread_delays_only_the_answer(sim: SimLoop) -> None:
+    slow_machine(sim)
+    ticks: list[float] = []
+
+    async def main() -> float:
+        sim.call_later(1.0, lambda: ticks.append(sim.now))
+        file = Host.current().files.open("/file", create=True)
+        await Host.current().threads.run(file.sync)
+        return sim.now
+
+    process = sim.start(sim.machine("10.0.0.11"), main)
+    sim.run_until(10)
+    assert process.main.result() == pytest.approx(SLOW_S)
+    assert ticks == [pytest.approx(1.0)]
+
+
+def test_the_machine_can_be_killed_at_the_nth_operation(sim: SimLoop) -> None:
+    machine = sim.machine("10.0.0.11")
+
+    async def main() -> None:
+        file = Host.current().files.open("/file", create=True)
+        for number in range(10):
+            file.pwritev([b"%d" % number], number)
+
+    process = sim.start(machine, main)
+    machine.disk.countdown = 4
+    machine.disk.on_death = lambda: sim.kill(machine)
+    sim.run_until(1)
+    assert process.ended == "kill"
+    assert bytes(machine.disk.names["/file"].cache) == b"012"
+    assert machine.disk.countdown is None
+    assert machine.disk.open("/file").pread(3, 0) == b"012"
+
+
+def test_what_a_process_still_does_in_the_callback_in_which_it_is_killed_reaches_no_disk(sim: SimLoop) -> None:
+    machine = sim.machine("10.0.0.11")
+    refused: list[int | None] = []
+
+    async def main() -> None:
+        sim.kill(machine)
+        try:
+            Host.current().files.open("/file", create=True)
+        except OSError as error:
+            refused.append(error.errno)
+
+    sim.start(machine, main)
+    sim.run_until(1)
+    assert refused == [errno.EBADF]
+    assert not machine.disk.exists("/file")
+
+
+def test_files_of_a_dead_process_can_not_be_used(sim: SimLoop) -> None:
+    machine = sim.machine("10.0.0.11")
+    file = machine.disk.open("/file", create=True)
+    machine.disk.crash(power=False)
+    with pytest.raises(OSError, match="dead process") as caught:
+        file.sync()
+    assert caught.value.errno == errno.EBADF
+
+
+WRITES = st.lists(st.tuples(st.integers(0, 60), st.one_of(st.none(), st.binary(max_size=20), st.integers(0, 20).map(bytes))), max_size=30)
+
+
+@given(WRITES, st.booleans())
+def test_what_is_in_use_is_what_the_files_hold_without_the_zeros_at_their_ends(writes: list[tuple[int, bytes | None]], power: bool) -> None:
+    files = SimFiles(1)
+    file = files.open("/file", create=True)
+    files.sync_directory("/")
+    for at, data in writes:
+        if data is None:
+            file.truncate(at)
+        else:
+            file.pwritev([data], at)
+        assert files.used_bytes() == len(bytes(files.names["/file"].cache).rstrip(b"\0"))
+    files.crash(power=power)
+    assert files.used_bytes() == len(bytes(files.names["/file"].cache).rstrip(b"\0"))
