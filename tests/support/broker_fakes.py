@@ -68,6 +68,9 @@ class FakeEndpoint:
         assert command is not None
         self.sent.append(command)
 
+    def flush_soon(self) -> None:
+        """What is sent here is there at once."""
+
     def send_parts(self, command: Command, parts: list[bytes]) -> None:
         command.body = b"".join(parts)
         self.sent.append(command)

@@ -206,6 +206,8 @@ class Dispatcher:
         elif type(outcome) is Pending:
             # Encoded now, so that what can't be encoded is answered as an error here, not raised in the log's callback.
             self._when_confirmed(partial(request.endpoint.send_frame, encode_frame(outcome.command)))
+            # The log is mostly confirmed at the end of this loop turn.
+            request.endpoint.flush_soon()
         elif outcome is not HELD:
             raise TypeError(f"a handler returned {type(outcome).__name__}, not an Outcome")
 

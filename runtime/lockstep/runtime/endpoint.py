@@ -5,7 +5,7 @@
 
 - Everything runs in the protocol's callbacks: a burst of frames is decoded and handled without a task or a timer per request. The
   time-outs of all requests share one heap and one timer.
-- Frames that are sent within one loop turn leave in one write.
+- Frames that are sent within one loop turn leave in one write. Who knows when the last one is sent says so: `hold` and `flush`.
 - The end that was dialled stops reading (and stops handling what it has read) while the peer does not take its answers. The end that
   dialled always reads: so the two can never wait for each other.
 - At most `turn_bytes_max` are handled before other connections have their turn.
@@ -24,7 +24,7 @@ from lockstep.protocol.frame import FRAME_BYTES_MAX, HEADER_BYTES_MAX, FrameBuff
 from lockstep.runtime.alarm import Alarm
 from lockstep.runtime.host import Host
 from lockstep.runtime.log import get_logger
-from lockstep.runtime.outstanding import CLOCK_STEP_S, Outstanding
+from lockstep.runtime.outstanding import CLOCK_STEP_S, Answer, Outstanding
 
 log = get_logger("runtime.endpoint")
 
@@ -88,6 +88,7 @@ class Endpoint(asyncio.Protocol):
         "_frames",
         "_handler",
         "_heard_at",
+        "_held",
         "_idle",
         "_inbox",
         "_limits",
@@ -154,6 +155,9 @@ class Endpoint(asyncio.Protocol):
         self._out: list[bytes | memoryview] = []
         self._out_bytes = 0
         self._flush_due = False
+        """`_flush_turn` runs in the next loop turn."""
+        self._held = False
+        """`flush` is called in this loop turn."""
         self._write_paused = False
         self._blocked = False
         """The peer does not take our answers: nothing of its is read or handled."""
@@ -184,17 +188,25 @@ class Endpoint(asyncio.Protocol):
         The future fails with TransportError when the connection is closed or lost, RequestTimeout after `timeout_ms`. What is too large
         for a frame raises LocalProtocolError here, before anything is sent. Cancelling the future drops the answer, not the request.
         """
+        future: asyncio.Future[Command] = self._loop.create_future()
+        self.ask(code, fields, body, timeout_ms=timeout_ms, answer=future)
+        return future
+
+    def ask(
+        self, code: int, fields: dict[str, Any] | None, body: bytes | bytearray | memoryview, *, timeout_ms: int, answer: Answer
+    ) -> None:
+        """As `request`, settling `answer`."""
         if self.closed:
-            return self._failed(self._gone())
+            answer.set_exception(self._gone())
+            return
         if len(self._outstanding) >= self._limits.requests_max:
-            return self._failed(
-                TransportError(f"{self.peer}: {len(self._outstanding)} requests are outstanding, the limit of one connection")
-            )
+            reason = f"{len(self._outstanding)} requests are outstanding, the limit of one connection"
+            answer.set_exception(TransportError(f"{self.peer}: {reason}"))
+            return
         self._opaque = opaque = (self._opaque + 1) % OPAQUE_LIMIT
         frame = encode_frame(Command(code, opaque, fields={} if fields is None else fields, body=body, codec=self.codec))
-        future = self._outstanding.add(opaque, code, timeout_ms)
+        self._outstanding.add(opaque, code, timeout_ms, answer)
         self._write(frame)
-        return future
 
     def oneway(self, code: int, fields: dict[str, Any] | None = None, body: bytes | bytearray | memoryview = b"") -> None:
         """Sends a request that nobody answers. Does nothing on a closed connection."""
@@ -224,6 +236,21 @@ class Endpoint(asyncio.Protocol):
         self._out_bytes += sum(map(len, buffers))
         self._write(last)
 
+    def hold(self) -> None:
+        """What is sent from here on waits for `flush`, which must follow in this loop turn."""
+        self._held = True
+
+    def flush(self) -> None:
+        """Writes what has been sent and not written."""
+        self._held = False
+        self._flush()
+
+    def flush_soon(self) -> None:
+        """`flush`, behind the callbacks that the loop has been given already: what those send leaves without another loop turn."""
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush_turn)
+
     @property
     def unsent_bytes(self) -> int:
         """Bytes accepted for sending that the operating system has not taken yet; 0 once closed."""
@@ -249,14 +276,12 @@ class Endpoint(asyncio.Protocol):
         self._out_bytes += len(frame)
         if self._out_bytes >= self._limits.join_bytes:
             self._flush()
-        elif not self._flush_due:
-            self._flush_due = True
-            self._loop.call_soon(self._flush_turn)
+        elif not self._held:
+            self.flush_soon()
 
     def _flush_turn(self) -> None:
         self._flush_due = False
-        if self._out:
-            self._flush()
+        self._flush()
 
     def _flush(self) -> None:
         out = self._out
@@ -317,11 +342,6 @@ class Endpoint(asyncio.Protocol):
             self._ended = True
             for callback in list(self.on_close):
                 callback(self, self.reason)
-
-    def _failed(self, error: TransportError) -> "asyncio.Future[Command]":
-        future: asyncio.Future[Command] = self._loop.create_future()
-        future.set_exception(error)
-        return future
 
     def _gone(self) -> TransportError:
         return TransportError(f"{self.peer}: connection closed: {self.reason}")
@@ -419,15 +439,15 @@ class Endpoint(asyncio.Protocol):
 
     def _handle_frames(self) -> None:
         """Every whole frame in the buffer, in order, and one write for what they are answered."""
-        frames, futures, handler = self._frames, self._outstanding.futures, self._handler
-        owed, self._flush_due = self._flush_due, True
+        frames, answers, handler = self._frames, self._outstanding.answers, self._handler
+        self.hold()
         try:
             while (command := frames.next()) is not None:
                 self._partial_at = 0.0
                 if command.flag & RESPONSE_FLAG:
-                    future = futures.pop(command.opaque, None)
-                    if future is not None and not future.done():
-                        future.set_result(command)
+                    answer = answers.pop(command.opaque, None)
+                    if answer is not None and not answer.done():
+                        answer.set_result(command)
                 elif handler is not None:
                     handler(command, self)
                 if self.closed or self._blocked:
@@ -435,9 +455,7 @@ class Endpoint(asyncio.Protocol):
         except RemoteProtocolError as error:
             self.refuse(str(error))
         finally:
-            self._flush_due = owed
-            if self._out:
-                self._flush()
+            self.flush()
         if not self.closed:
             self._watch_partial()
 

@@ -151,6 +151,16 @@ async def test_pending_is_released_on_confirmation_only_and_in_order() -> None:
     assert (last.opaque, last.body) == (asked[2], b"2")
 
 
+async def test_what_the_end_of_the_turn_confirms_leaves_in_that_turn_in_one_write() -> None:
+    bench = Bench()
+    asyncio.get_running_loop().call_soon(bench.log.confirm)
+    for n in range(3):
+        bench.ask(RequestCode.SEND_MESSAGE, body=b"%d" % n)
+    await turns(1)
+    assert len(bench.transport.writes) == 1
+    assert [answer.body for answer in await bench.answers()] == [b"0", b"1", b"2"]
+
+
 async def test_without_a_log_pending_is_sent_at_once() -> None:
     dispatcher = Dispatcher([Processor()], lanes=LANES)
     endpoint, transport = record(dispatcher)

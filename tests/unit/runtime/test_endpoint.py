@@ -96,6 +96,32 @@ async def test_requests_of_one_loop_turn_leave_in_one_write() -> None:
     endpoint.abort("")
 
 
+async def test_what_is_held_leaves_with_the_flush_and_no_turn_later() -> None:
+    endpoint, transport = recorded()
+    endpoint.hold()
+    endpoint.oneway(ECHO)
+    endpoint.send(Command(0, 1, RESPONSE_FLAG))
+    await turns(2)
+    assert transport.writes == []
+    endpoint.flush()
+    assert len(transport.writes) == 1
+    endpoint.oneway(ECHO)
+    await turns(1)
+    assert len(transport.writes) == 2
+    endpoint.abort("")
+
+
+async def test_a_flush_asked_for_in_advance_takes_what_callbacks_given_before_it_send() -> None:
+    endpoint, transport = recorded()
+    loop = asyncio.get_running_loop()
+    for _ in range(2):
+        loop.call_soon(endpoint.send, Command(0, 1, RESPONSE_FLAG))
+    endpoint.flush_soon()
+    await turns(1)
+    assert len(transport.writes) == 1
+    endpoint.abort("")
+
+
 async def test_more_than_the_joined_bytes_do_not_wait_for_the_end_of_the_turn() -> None:
     endpoint, transport = recorded(join_bytes=1000)
     endpoint.send(Command(0, 1, RESPONSE_FLAG, body=b"x" * 400))

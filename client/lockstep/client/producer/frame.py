@@ -1,7 +1,8 @@
 """A frame in flight, and the error of a send that it could not carry."""
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from lockstep.client.errors import Outcome, QueueUnavailable, SendTimeout
 from lockstep.client.producer.parcel import Parcel
@@ -11,11 +12,15 @@ from lockstep.protocol.errors import BrokerError, broker_error
 from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.endpoint import Endpoint
 
+if TYPE_CHECKING:
+    from lockstep.client.producer.queue_sender import QueueSender
+
 
 @dataclass(slots=True)
 class Frame:
-    """A sealed frame and what has become of it so far."""
+    """A sealed frame and what has become of it so far. Stands where a request has its future."""
 
+    sender: "QueueSender"
     parcels: list[Parcel]
     sealed: SealedFrame
     fields: dict[str, object]
@@ -29,8 +34,8 @@ class Frame:
     """A write of it went unanswered for too long: it may be stored."""
     endpoint: Endpoint | None = None
     """Where it was written last."""
-    answers: list["asyncio.Future[Command]"] = field(default_factory=list)
-    """Of its writes, in order: a late answer to an early one is as good as any."""
+    unanswered: int = 0
+    """Writes of it that may still be answered."""
     due_ms: int = 0
     """When it is written again unless it is answered."""
     retry: bool = True
@@ -38,6 +43,17 @@ class Frame:
     error: Exception | None = None
     """Why the last write of it did not do."""
     refusals: int = 0
+
+    def done(self) -> bool:
+        """An answer always matters, if only to tell that the frame is not the one in flight any more."""
+        return False
+
+    def set_result(self, response: Command) -> None:
+        self.sender.answered(self, response)
+
+    def set_exception(self, error: Exception) -> None:
+        """In a loop turn of its own: the connection may be in the midst of closing."""
+        asyncio.get_running_loop().call_soon(self.sender.unanswered, self, error)
 
     @property
     def outcome(self) -> Outcome:
@@ -60,8 +76,9 @@ class Frame:
         return sizes
 
 
-def seal_frame(queue: MessageQueue, sequencer: Sequencer, parcels: list[Parcel]) -> Frame:
-    """The next frame of this queue: parcels of one lane and one layout version."""
+def seal_frame(sender: "QueueSender", sequencer: Sequencer, parcels: list[Parcel]) -> Frame:
+    """The next frame of a queue: parcels of one lane and one layout version."""
+    queue = sender.queue
     head = parcels[0]
     if len(parcels) == 1:
         deadline_ms, move_ms = head.deadline_ms, head.move_ms
@@ -84,7 +101,7 @@ def seal_frame(queue: MessageQueue, sequencer: Sequencer, parcels: list[Parcel])
     if head.version is not None:
         fields["layoutCounter"] = head.version.counter
         fields["layoutWriter"] = head.version.writer
-    return Frame(parcels, sealed, fields, bool(head.keys), deadline_ms, move_ms)
+    return Frame(sender, parcels, sealed, fields, bool(head.keys), deadline_ms, move_ms)
 
 
 def error_of(parcel: Parcel, queue: MessageQueue, outcome: Outcome, cause: Exception | None, *, connected: bool) -> Exception:

@@ -10,6 +10,7 @@ from lockstep.client.features import SENDING, check_brokers
 from lockstep.client.instance import Instance, ProducerHooks
 from lockstep.client.producer.batch import Batch, Division, Placed, Share, held_bytes_of
 from lockstep.client.producer.config import ProducerConfig, ProducerOptions, Require, check_terms
+from lockstep.client.producer.departures import Departures
 from lockstep.client.producer.gate import Gate
 from lockstep.client.producer.parcel import Parcel
 from lockstep.client.producer.queue_sender import QueueSender
@@ -80,7 +81,7 @@ class Producer:
         self._loop = asyncio.get_running_loop()
         self._clock = instance.host.clock
         self._ids = UniqueKeys(random.token(UNIQUE_PREFIX_BYTES))
-        self._shared = Shared(instance, self.config, self._gate)
+        self._shared = Shared(instance, self.config, self._gate, Departures())
         instance.register_producer(self, self.group, ProducerHooks(on_links=self._links_changed, on_layout=self._layout_changed))
 
     async def close(self) -> None:

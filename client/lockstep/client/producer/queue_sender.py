@@ -27,6 +27,7 @@ from lockstep.client.broker_link import BrokerLink
 from lockstep.client.errors import Outcome, PrecedingSendFailed
 from lockstep.client.producer.batcher import Batcher
 from lockstep.client.producer.config import ProducerConfig
+from lockstep.client.producer.departures import Departures
 from lockstep.client.producer.frame import Frame, error_of, seal_frame
 from lockstep.client.producer.oneway import OnewayRecords
 from lockstep.client.producer.parcel import Parcel
@@ -76,8 +77,8 @@ class QueueSender:
         "_batcher",
         "_clock",
         "_config",
+        "_departures",
         "_due_ms",
-        "_flush_due",
         "_frame",
         "_keyed_blocked",
         "_loop",
@@ -92,7 +93,16 @@ class QueueSender:
         "stalled",
     )
 
-    def __init__(self, topic: "TopicSender", queue: MessageQueue, *, producer_id: str, config: ProducerConfig, clock: Clock) -> None:
+    def __init__(
+        self,
+        topic: "TopicSender",
+        queue: MessageQueue,
+        *,
+        producer_id: str,
+        config: ProducerConfig,
+        clock: Clock,
+        departures: Departures,
+    ) -> None:
         self.queue = queue
         self.link: BrokerLink | None = None
         self.stalled = False
@@ -104,7 +114,7 @@ class QueueSender:
         self._batcher = Batcher(config.batch_bytes_max, config.batch_count_max)
         self._sequencer = Sequencer(producer_id)
         self._frame: Frame | None = None
-        self._flush_due = False
+        self._departures = departures
         self._not_before_ms = 0
         self._strikes = 0
         """Frames in a row that ended here without being stored."""
@@ -137,14 +147,13 @@ class QueueSender:
         """Let it wait here; its frame leaves at the end of this loop turn unless one is in flight."""
         parcel.sender = self
         self._batcher.add(parcel)
-        if self._frame is None and not self._flush_due:
-            self._flush_due = True
-            self._loop.call_soon(self._flush)
+        if self._frame is None:
+            self._departures.add(self)
 
     def add_oneway(self, record: bytes, version: LayoutVersion | None) -> None:
         """Send without an answer, at the end of this loop turn: no sequence, no retry."""
         self._oneway.add(record, version)
-        self._flush_soon()
+        self._departures.add(self)
 
     def withdraw(self, parcel: Parcel) -> bool:
         """Take back what is not written yet."""
@@ -172,13 +181,8 @@ class QueueSender:
 
     # --------------------------------------------------------------------------------------------------------------- writing
 
-    def _flush_soon(self) -> None:
-        if not self._flush_due:
-            self._flush_due = True
-            self._loop.call_soon(self._flush)
-
-    def _flush(self) -> None:
-        self._flush_due = False
+    def depart(self) -> None:
+        """The end of the loop turn: what waits leaves, if it may."""
         if self._oneway:
             self._oneway.write(self.queue, None if self.link is None else self.link.endpoint)
         if self._frame is None and self._batcher and (self.up or not self._alarm.armed or self._batcher.earliest_ms < self._due_ms):
@@ -214,7 +218,7 @@ class QueueSender:
                 parcels = [parcel for parcel in parcels if not parcel.future.done()]
                 if not parcels:
                     continue
-            self._frame = seal_frame(self.queue, self._sequencer, parcels)
+            self._frame = seal_frame(self, self._sequencer, parcels)
             return self._frame
         return None
 
@@ -222,30 +226,30 @@ class QueueSender:
         limit_ms = frame.deadline_ms if now_ms >= frame.move_ms else frame.move_ms
         frame.due_ms = min(now_ms + self._config.attempt_timeout_ms, limit_ms)
         frame.retry = False
-        if endpoint is frame.endpoint and frame.answers and endpoint.unsent_bytes:
+        if endpoint is frame.endpoint and frame.unanswered and endpoint.unsent_bytes:
             # The peer does not read. What was written is still on its way; more of the same would only pile up here.
             return
         frame.endpoint = endpoint
         timeout_ms = max(1, frame.deadline_ms - now_ms)
-        answer = endpoint.request(RequestCode.SEND_RECORDS, frame.fields, frame.sealed.body, timeout_ms=timeout_ms)
-        frame.answers.append(answer)
-        answer.add_done_callback(self._answered)
+        frame.unanswered += 1
+        endpoint.ask(RequestCode.SEND_RECORDS, frame.fields, frame.sealed.body, timeout_ms=timeout_ms, answer=frame)
 
     # -------------------------------------------------------------------------------------------------------------- answered
 
-    def _answered(self, answer: "asyncio.Future[Command]") -> None:
-        error = answer.exception()
-        frame = self._frame
-        if frame is None or answer not in frame.answers:
-            return
-        frame.answers.remove(answer)
-        if error is not None:
+    def unanswered(self, frame: Frame, error: Exception) -> None:
+        """A write of the frame will not be answered."""
+        frame.unanswered -= 1
+        if frame is self._frame:
             frame.unknown = True
-            frame.error = error if isinstance(error, Exception) else None
-            if not frame.answers:
+            frame.error = error
+            if not frame.unanswered:
                 self._retry(frame)
+
+    def answered(self, frame: Frame, response: Command) -> None:
+        """A write of the frame was answered: a late answer to an early one is as good as any."""
+        frame.unanswered -= 1
+        if frame is not self._frame:
             return
-        response = answer.result()
         if response.code in STATUS_OF_CODE:
             self._stored(frame, response)
         else:
@@ -275,8 +279,7 @@ class QueueSender:
                     future.set_result([SendResult(answer, place, id_) for place, id_ in enumerate(ids, index)])
             index += parcel.count
         self._topic.end(frame.parcels)
-        # At the end of the next turn, in which those who were just answered may send more.
-        self._flush_soon()
+        self._departures.add_behind(self)
 
     def _refused(self, frame: Frame, error: BrokerError, response: Command) -> None:
         frame.error = error
@@ -285,7 +288,7 @@ class QueueSender:
             # Nothing that this client did: the broker lost a suffix of the log, this frame's predecessors in it or the scope itself.
             log.warning("sequence.restarted", queue=str(self.queue), epoch=self._sequencer.epoch + 1, error=str(error))
             self._sequencer.give_up()
-            self._frame = seal_frame(self.queue, self._sequencer, frame.parcels)
+            self._frame = seal_frame(self, self._sequencer, frame.parcels)
             self._frame.refusals = frame.refusals
             if frame.refusals > 1:
                 self._frame.error = error

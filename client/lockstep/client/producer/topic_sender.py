@@ -9,6 +9,7 @@ from lockstep.client.errors import PrecedingSendFailed
 from lockstep.client.features import SENDING, check_brokers
 from lockstep.client.instance import Instance
 from lockstep.client.producer.config import ProducerConfig
+from lockstep.client.producer.departures import Departures
 from lockstep.client.producer.gate import Gate
 from lockstep.client.producer.parcel import Parcel
 from lockstep.client.producer.queue_sender import QueueSender
@@ -25,6 +26,7 @@ class Shared:
     instance: Instance
     config: ProducerConfig
     gate: Gate
+    departures: Departures
     possible_duplicates: int = 0
 
 
@@ -142,7 +144,14 @@ class TopicSender:
         shared, queues = self._shared, self.layout.write_queues
         for queue in queues:
             if queue not in self._by_queue:
-                sender = QueueSender(self, queue, producer_id=self._producer_id, config=shared.config, clock=shared.instance.host.clock)
+                sender = QueueSender(
+                    self,
+                    queue,
+                    producer_id=self._producer_id,
+                    config=shared.config,
+                    clock=shared.instance.host.clock,
+                    departures=shared.departures,
+                )
                 sender.link = shared.instance.link(queue.broker_name)
                 sender.stalled = not sender.up
                 self._by_queue[queue] = sender
