@@ -207,7 +207,7 @@ class Universe:
 
         self.stops[process.number] = ask
         code = await main(stop)
-        if not self.over:
+        if process.alive and not self.over:
             self.history.append(ProcessEnded(*self.place(), "exit"))
             if code:
                 self.storm.exited(process.machine.name, code)

@@ -142,19 +142,19 @@ def _suffixes(history: History, messages: Messages, brokers: Brokers) -> list[Vi
     """R1: of what one power cut may have taken, nothing that is gone stood in front of something that is left."""
     found = []
     periods: dict[tuple[str, int], list[tuple[int, bool, bytes, float]]] = {}
-    for body, ((place, answer), *_) in _answers(history).items():
-        broker = answer.queue.broker
-        if answer.position < 0:
-            continue
-        cut = next((cut for cut in brokers.lossy_cuts(broker) if cut > place), None)
-        if cut is None or body not in messages.acked:
-            continue
-        left = any(one.queue == answer.queue for one in messages.places.get(body, ()))
-        acked = messages.acked[body]
-        read = messages.read.get(answer.queue)
-        if read is None or (not left and acked.offset < read.first):
-            continue
-        periods.setdefault((broker, cut), []).append((answer.position, left, body, answer.t))
+    for body, answered in _answers(history).items():
+        placed = [(place, answer) for place, answer in answered if answer.position >= 0]
+        for place, answer in placed if body in messages.acked else ():
+            broker = answer.queue.broker
+            cut = next((cut for cut in brokers.lossy_cuts(broker) if cut > place), None)
+            read = messages.read.get(answer.queue)
+            if cut is None or read is None:
+                continue
+            # Sent again after a cut that took it, it stands at its last place.
+            there = answer.position == placed[-1][1].position and answer.queue == placed[-1][1].queue
+            left = there and any(one.queue == answer.queue for one in messages.places.get(body, ()))
+            if left or messages.acked[body].offset >= read.first:
+                periods.setdefault((broker, cut), []).append((answer.position, left, body, answer.t))
     for (broker, _), rows in periods.items():
         gone = min((row for row in rows if not row[1]), default=None)
         last = max((row for row in rows if row[1]), default=None)
