@@ -312,7 +312,7 @@ class ConnectionCut(Event):
 
 @dataclass(frozen=True, slots=True)
 class LeaveSent(Event):
-    """UNREGISTER_CLIENT of a consumer group was written."""
+    """UNREGISTER_CLIENT of a consumer group was written, or a HEART_BEAT that does not name it any more."""
 
     group: str
     broker: str

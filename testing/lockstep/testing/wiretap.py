@@ -146,6 +146,8 @@ class Wiretap:
         self._now = now
         self._brokers = brokers
         self._lines: dict[int, _Line] = {}
+        self._groups: dict[tuple[str, str], list[str]] = {}
+        """(session, broker) → the groups that its last HEART_BEAT named."""
         self._requests = 0
         self._requested: dict[int, Callable[[_Line, Command, float], None]] = {
             RequestCode.HEART_BEAT: self._heartbeat,
@@ -238,6 +240,11 @@ class Wiretap:
         if session is not None:
             line.session = session
             line.pending_bind[command.opaque] = (session, body["clientID"], body.get("connection", 0))
+            groups = [consumer["groupName"] for consumer in body.get("consumerDataSet", ())]
+            for group in self._groups.get((session, line.broker), ()):
+                if group not in groups:
+                    self._history.append(LeaveSent(now, *_place(line.client), group, line.broker, session))
+            self._groups[session, line.broker] = groups
 
     def _lock(self, line: _Line, command: Command, now: float) -> None:
         body = unpack_plain(command.body)

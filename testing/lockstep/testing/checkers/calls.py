@@ -22,6 +22,7 @@ from lockstep.testing.history import (
     ConsumerStopBegan,
     GrantAnswered,
     History,
+    LeaveSent,
     LockSent,
     ProcessEnded,
     ProofReceived,
@@ -93,7 +94,8 @@ class _Calls:
             elif isinstance(event, ConsumerStarted):
                 self.consumers[event.process, event.group] = event
                 self.stopping.pop((event.process, event.group), None)
-            elif isinstance(event, ConsumerStopBegan):
+            elif isinstance(event, ConsumerStopBegan | LeaveSent):
+                # A consumer that dies leaves by itself.
                 self.stopping.setdefault((event.process, event.group), event.t)
         return self.found, self.excused
 
@@ -199,6 +201,8 @@ class _Calls:
                 for call in self.running.get(queue, {}).values():
                     if call.process == event.process:
                         self._bad(event.t, f"{queue} was locked again by {who(event.machine, event.process)} while {_name(call)} ran")
+            else:
+                self.given_up.pop((queue, epoch), None)  # its release was lost: the call may yet count
 
 
 def _name(call: CallBegan) -> str:

@@ -33,6 +33,7 @@ def check(history: History) -> list[Violation]:
     return [
         *_dense(messages),
         *_one_message_a_place(history, brokers),
+        *_generations_tell(history),
         *_acknowledged(history, messages, brokers),
         *_suffixes(history, messages, brokers),
         *_in_real_time_order(history, messages),
@@ -56,49 +57,65 @@ def _dense(messages: Messages) -> list[Violation]:
     return found
 
 
+class _Known:
+    """Since when, at the latest, the log had each message: where it was answered, else where it was sent."""
+
+    def __init__(self, history: History) -> None:
+        self._answered = {body: rows[0][0] for body, rows in _answers(history).items()}
+        self._began: dict[bytes, int] = {}
+        self._granted: dict[tuple[QueueKey, int], int] = {}
+        """(queue, epoch) → place: what a call was given was fetched later, whenever the call began."""
+        for place, event in enumerate(history):
+            if isinstance(event, SendBegan):
+                self._began.setdefault(event.body, place)
+            elif isinstance(event, GrantAnswered):
+                self._granted.setdefault((event.queue, event.epoch), place)
+
+    def sent(self, body: bytes, place: int) -> int:
+        return min(place, self._answered.get(body, self._began.get(body, place)))
+
+    def fetched(self, call: CallBegan) -> int:
+        return self._granted.get((call.queue, call.epoch), 0)
+
+
 def _one_message_a_place(history: History, brokers: Brokers) -> list[Violation]:
-    """O8: (queue, offset) → message never changes, but over a power cut under async flush, and then under a higher generation."""
-    found = _in_one_generation(history)
-    grants = {(grant.queue, grant.epoch): place for place, grant in enumerate(history) if isinstance(grant, GrantAnswered)}
-    answers = _answers(history)
-    seen: dict[tuple[QueueKey, int], tuple[bytes, int, int, float]] = {}
-    """→ body, between which places its broker had it there, when it was seen."""
+    """O8: (queue, offset) → message never changes, but over a power cut under async flush."""
+    found = []
+    known = _Known(history)
+    seen: dict[tuple[QueueKey, int], tuple[bytes, int, float]] = {}
+    """(queue, offset) → body, place from which on it was there, time."""
     for place, event in enumerate(history):
-        low = high = place
         if isinstance(event, CallBegan):
-            rows = event.messages
-            low = grants.get((event.queue, event.epoch), place)
+            rows, since = event.messages, known.fetched(event)
         elif isinstance(event, SendAcked | Stored) and event.offset >= 0:
-            rows = ((event.offset, event.body),)
-            if isinstance(event, SendAcked) and (answered := answers.get(event.body)):
-                low, high = answered[0][0], answered[-1][0]
+            rows, since = ((event.offset, event.body),), place if isinstance(event, Stored) else known.sent(event.body, place)
         else:
             continue
         queue = event.queue.stored
-        cuts = brokers.lossy_cuts(queue.broker)
         for offset, body in rows:
-            known = seen.get((queue, offset))
-            if known is not None and known[0] != body and not any(min(known[1], low) < cut < max(known[2], high) for cut in cuts):
-                text = f"{queue} offset {offset}: {known[0]!r:.60} at {known[3]:.3f}, {body!r:.60} now, and no power was cut in between"
-                found.append(Violation("O8", event.t, text))
-            seen[queue, offset] = (body, low, high, event.t)
+            before = seen.get((queue, offset))
+            if before is not None and before[0] != body:
+                first = min(before[1], since)
+                if not any(first < cut < place for cut in brokers.lossy_cuts(queue.broker)):
+                    text = f"{queue} offset {offset}: {before[0]!r:.60} at {before[2]:.3f}, {body!r:.60} now, and no power was cut between"
+                    found.append(Violation("O8", event.t, text))
+            seen[queue, offset] = (body, since, event.t)
     return found
 
 
-def _in_one_generation(history: History) -> list[Violation]:
-    """Of what listeners were given."""
+def _generations_tell(history: History) -> list[Violation]:
+    """O8: inside one generation of a group an offset is one message."""
     found = []
     generations = {(grant.queue, grant.epoch): grant.generation for grant in history.of(GrantAnswered)}
-    called: dict[tuple[QueueKey, int], tuple[bytes, int]] = {}
-    """(group's queue, offset) → body, generation of the last call."""
+    called: dict[tuple[QueueKey, int, int], bytes] = {}
     for call in history.of(CallBegan):
         generation = generations.get((call.queue, call.epoch))
         for offset, body in call.messages if generation is not None else ():
-            before = called.get((call.queue, offset))
-            if before is not None and before[0] != body and generation is not None and generation <= before[1]:
-                text = f"{call.queue} offset {offset}: {before[0]!r:.40}, then {body!r:.40}, both in generation {generation}"
+            assert generation is not None
+            before = called.setdefault((call.queue, generation, offset), body)
+            if before != body:
+                text = f"{call.queue} offset {offset}: {before!r:.40}, then {body!r:.40}, both in generation {generation}"
                 found.append(Violation("O8", call.t, f"{text} (epoch {call.epoch}, {who(call.machine, call.process)})"))
-            called[call.queue, offset] = (body, generation or 0)
     return found
 
 
@@ -195,15 +212,14 @@ def _in_real_time_order(history: History, messages: Messages) -> list[Violation]
 
 
 def _delivered(history: History, messages: Messages, brokers: Brokers) -> list[Violation]:
-    """R7: what a listener was given is in the final log, unless a power cut under async flush came later."""
+    """R7: what a listener was given is in the final log, unless the power was cut under async flush after its grant."""
     found = []
+    known = _Known(history)
     told: set[tuple[QueueKey, int, bytes]] = set()
-    for place, call in enumerate(history):
-        if not isinstance(call, CallBegan):
-            continue
+    for call in history.of(CallBegan):
         queue = call.queue.stored
         read = messages.read.get(queue)
-        if read is None or any(cut > place for cut in brokers.lossy_cuts(queue.broker)):
+        if read is None or any(cut > known.fetched(call) for cut in brokers.lossy_cuts(queue.broker)):
             continue
         for offset, body in call.messages:
             stored = messages.stored.get((queue, offset))
