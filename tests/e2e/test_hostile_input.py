@@ -193,7 +193,7 @@ async def test_claimed_lengths_take_no_memory(target: tuple[Background, str]) ->
 
 
 async def test_a_byte_now_and_then_keeps_nobody_waiting(world: World, target: tuple[Background, str]) -> None:
-    """The rule that ends such a connection (30 s for a whole frame) is tested with time passed in; here it lives."""
+    """As long as a frame is complete within its 30 s."""
     _, address = target
     frame = encode_frame(Command(RequestCode.GET_MAX_OFFSET, opaque=5, fields=to_plain(QueueHeader("fuzz", 0))))
     peers = [await dialled(address) for _ in range(20)]
@@ -206,6 +206,27 @@ async def test_a_byte_now_and_then_keeps_nobody_waiting(world: World, target: tu
     assert (await peers[0].next()).opaque == 5
     for peer in peers:
         await peer.close()
+
+
+@pytest.mark.slow
+async def test_a_byte_a_second_is_cut_off_with_a_logged_reason(target: tuple[Background, str]) -> None:
+    """Its second is part of what it does, nobody waits for anything in it. The boundary (30 s) is tested with time passed in."""
+    server, address = target
+    frame = encode_frame(Command(RequestCode.GET_MAX_OFFSET, opaque=5, fields=to_plain(QueueHeader("fuzz", 0)), body=bytes(100)))
+    before = len(server.events)
+    peer = await dialled(address)
+    own = "{}:{}".format(*peer.writer.get_extra_info("sockname")[:2])
+    ended = asyncio.ensure_future(peer.ended())
+    sent = 0
+    while not ended.done():
+        peer.writer.write(frame[sent : sent + 1])
+        sent += 1
+        await asyncio.wait([ended], timeout=1)
+    assert await ended == b""
+    assert sent < len(frame), "it was not waited for until it was whole"
+    await peer.close()
+    await server.until("the reason is logged", lambda: bool(server.find("connection.refused", after=before, peer=own)))
+    assert "the rest did not within 30000 ms" in server.find("connection.refused", after=before, peer=own)[0]["reason"]
 
 
 # --------------------------------------------------------------------------------------------------------- connections
