@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -35,7 +36,7 @@ class Background:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
-                env=clean_environment(PYTHONPATH=str(TESTS)),
+                env=clean_environment(PYTHONPATH=os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])),
             )
 
     @property
