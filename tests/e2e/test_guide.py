@@ -1,0 +1,177 @@
+"""docs/guide.md: every block is run as a reader runs it and prints what the page says; its tables are compared with the code."""
+
+import inspect
+import json
+import re
+import sqlite3
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from enum import Enum
+from pathlib import Path
+
+import pytest
+
+import lockstep.client
+from lockstep.broker.config import BrokerConfig
+from lockstep.client import OrderedRetry, Producer, PushConsumer
+from support.newcomer import LIMIT_S, Newcomer, blocks, is_free
+
+ROOT = Path(__file__).resolve().parents[2]
+GUIDE = (ROOT / "docs" / "guide.md").read_text()
+HEALTH_PORT = 8080
+
+Process = subprocess.Popen[str]
+
+
+def lines(process: Process, count: int) -> list[str]:
+    assert process.stdout is not None
+    return [process.stdout.readline().rstrip("\n") for _ in range(count)]
+
+
+def rest(process: Process) -> list[str]:
+    """Of one that ends by itself."""
+    assert process.stdout is not None
+    found = process.stdout.read().splitlines()
+    assert process.wait(LIMIT_S) == 0
+    return found
+
+
+def sent(_: Newcomer, process: Process) -> None:
+    told = [line.split() for line in rest(process)]
+    assert [status for status, _, _ in told] == ["SEND_OK"] * 6
+    assert len({queue for _, queue, _ in told[:3]}) == len({queue for _, queue, _ in told[3:]}) == 1, "each key has one queue"
+
+
+def shipped(_: Newcomer, process: Process) -> None:
+    told = lines(process, 4)
+    for order in ("1001", "1002"):
+        assert [line for line in told if line.startswith(order)] == [f"{order} {step} {order} {step}" for step in ("paid", "shipped")]
+
+
+def charged(_: Newcomer, process: Process) -> None:
+    told = Counter(lines(process, 6))
+    assert told == Counter(f"{order} attempt {attempt}" for order in ("1001", "1002") for attempt in range(3))
+
+
+def archived(_: Newcomer, process: Process) -> None:
+    assert sorted(lines(process, 2)) == [f"written: {order} created, {order} paid, {order} shipped" for order in ("1001", "1002")]
+
+
+def booked(reader: Newcomer, process: Process) -> None:
+    told = lines(process, 6)
+    assert sorted(told) == [f"booked {order} {step}" for order in ("1001", "1002") for step in ("created", "paid", "shipped")]
+    with closing(sqlite3.connect(reader.folder / "orders.db", timeout=LIMIT_S)) as db:
+        db.execute("BEGIN IMMEDIATE")  # waits for the transaction that has just told
+        orders = db.execute("SELECT * FROM orders ORDER BY id").fetchall()
+        db.execute("UPDATE progress SET epoch = epoch + 1")
+        db.commit()
+        assert orders == [("1001", "shipped"), ("1002", "shipped")]
+        reader.types("lockstep send orders late --tag created --sharding-key 1001")
+        assert lines(process, 1) == ["refused: a later owner has written"]
+        assert db.execute("SELECT * FROM orders ORDER BY id").fetchall() == orders
+        db.execute("UPDATE progress SET epoch = epoch - 1, next_offset = next_offset + 1")
+        db.commit()
+    while json.loads(reader.types("lockstep group show booking --json"))["lag"]:
+        pass
+    with closing(sqlite3.connect(reader.folder / "orders.db")) as db:
+        assert db.execute("SELECT * FROM orders ORDER BY id").fetchall() == orders, "what is booked already is passed over"
+
+
+def watched(reader: Newcomer, process: Process) -> None:
+    told = [line.split() for line in lines(process, 4)]
+    assert sorted((queue, offset) for _, queue, _, offset in told) == [(f"orders@broker-a:{number}", "0") for number in range(4)]
+    port = int(re.findall(r'"127.0.0.1", (\d+)\)', (reader.folder / "watched.py").read_text())[0])
+    while status_of(port) != 200:  # its start is not quite over when the queues are assigned
+        assert process.poll() is None
+
+
+def status_of(port: int) -> int:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=LIMIT_S) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def counted(_: Newcomer, process: Process) -> None:
+    assert rest(process) == ["shipped: 1001, 1002"]
+
+
+PROGRAMS: dict[str, Callable[[Newcomer, Process], None]] = {
+    "send.py": sent,
+    "shipping.py": shipped,
+    "charge.py": charged,
+    "manual.py": archived,
+    "book.py": booked,
+    "watched.py": watched,
+    "job.py": counted,
+}
+
+
+@pytest.mark.e2e
+def test_every_block_runs_and_does_what_the_page_says(tmp_path: Path) -> None:
+    reader = Newcomer(tmp_path)
+    reader.use_this_environment()
+    reader.environment["PATH"] = f"{Path(sys.prefix) / 'bin'}:{reader.environment['PATH']}"
+    health_port = next(port for port in range(HEALTH_PORT, 60_000, 7) if is_free(port))
+    ran = []
+    with ExitStack() as stack:
+        for block in blocks(GUIDE):
+            if block.language == "python":
+                name = re.findall(r"[Aa]s `(\w+\.py)`", block.before)[-1]
+                (tmp_path / name).write_text(reader.here(block.text).replace(str(HEALTH_PORT), str(health_port)))
+                continue
+            assert block.language == "console"
+            for command in block.commands:
+                program, what, *_ = command.split()
+                if program == "python":
+                    with reader.terminal(command) as process:
+                        PROGRAMS[what](reader, process)
+                    assert process.returncode == 0, "Ctrl-C is an ordered end"
+                    ran.append(what)
+                elif what == "up":
+                    laptop = stack.enter_context(reader.terminal(command))
+                    assert laptop.stdout is not None
+                    assert next(line for line in laptop.stdout if '"up.started"' in line)
+                else:
+                    reader.types(command)
+        for command in re.findall(r"`(lockstep (?:group|cluster)[\w ]*)`", GUIDE):
+            reader.types(command)
+    assert ran == list(PROGRAMS)
+
+
+def rows(after: str) -> list[list[str]]:
+    """The cells of the first table behind these words."""
+    table = re.search(r"\|[-|]+\|\n((?:\|.*\n)+)", GUIDE.split(after, 1)[1])
+    assert table is not None
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table[1].splitlines()]
+
+
+@pytest.mark.parametrize("user", [PushConsumer, Producer])
+def test_the_settings_have_the_defaults_that_the_page_says(user: type) -> None:
+    known = inspect.signature(user).parameters
+    for name, default, _ in rows(f"Keywords of `{user.__name__}`"):
+        value = known[name.strip("` ")].default
+        told = value.name if isinstance(value, Enum) else "OrderedRetry()" if value == OrderedRetry() else str(value)
+        assert default == f"`{told}`", name
+
+
+def test_the_brokers_options_have_the_defaults_that_the_page_says() -> None:
+    for name, default, _ in rows("Options of `lockstep broker`"):
+        assert default == f"`{BrokerConfig.model_fields[name.strip('`-').replace('-', '_')].default}`", name
+
+
+def test_the_errors_and_events_that_the_page_names_exist() -> None:
+    for errors, *_ in rows("## Errors"):
+        for name in re.findall(r"`(\w+)`", errors):
+            assert name in lockstep.client.__all__
+    source = "".join(path.read_text() for path in (ROOT / "client").rglob("*.py"))
+    events = re.findall(r"`([a-z]+\.[a-z_]+)`", GUIDE.split("What the log says", 1)[1])
+    assert len(events) > 5
+    for event in events:
+        assert f'("{event}"' in source, event

@@ -1,0 +1,98 @@
+"""Somebody who reads a page and types what it says."""
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from support.processes import clean_environment
+
+PORT = 9876
+BROKER_PORT_AFTER = 1_035
+LIMIT_S = 60
+
+
+@dataclass(frozen=True)
+class Block:
+    language: str
+    text: str
+    before: str
+    """The prose since the block before."""
+
+    @property
+    def commands(self) -> list[str]:
+        return [line.removeprefix("$ ") for line in self.text.splitlines() if line.startswith("$ ")]
+
+
+def blocks(page: str) -> list[Block]:
+    """Its fenced blocks, in order."""
+    found, end = [], 0
+    for match in re.finditer(r"^```(\w+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
+        found.append(Block(match[1], match[2], page[end : match.start()]))
+        end = match.end()
+    return found
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+class Newcomer:
+    """A terminal in an empty folder, with the environment of this run. Ports and the store's place are rewritten where they are taken."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = next(port for port in range(PORT, 60_000, 100) if is_free(port) and is_free(port + BROKER_PORT_AFTER))
+        self.environment = clean_environment(COLUMNS="140", NO_COLOR="1")
+        if self.port != PORT:
+            self.environment["LOCKSTEP_NAMESERVER"] = f"127.0.0.1:{self.port}"
+
+    def use_this_environment(self) -> None:
+        """Instead of making .venv and installing into it: this run's own environment has lockstep already."""
+        if not (Path(sys.prefix) / "bin" / "lockstep").exists():
+            pytest.skip("lockstep is not installed in this environment: run ./scripts/test")
+        (self.folder / ".venv").symlink_to(sys.prefix)
+
+    def here(self, text: str) -> str:
+        text = text.replace("/tmp/lockstep-store", str(self.folder / "store")).replace(f"127.0.0.1:{PORT}", f"127.0.0.1:{self.port}")
+        return f"{text} --port {self.port}" if " up " in text and self.port != PORT else text
+
+    def types(self, command: str) -> str:
+        done = subprocess.run(
+            ["bash", "-c", self.here(command)],
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        assert done.returncode == 0, (command, done.stdout, done.stderr)
+        return done.stdout
+
+    @contextmanager
+    def terminal(self, command: str) -> Iterator["subprocess.Popen[str]"]:
+        """The command in a terminal of its own, ended by Ctrl-C."""
+        process = subprocess.Popen(
+            ["bash", "-c", "exec " + self.here(command)], cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, text=True
+        )
+        try:
+            yield process
+            process.send_signal(signal.SIGINT)
+            process.wait(LIMIT_S)
+        finally:
+            process.kill()
+            process.communicate()
