@@ -54,3 +54,9 @@ async def test_nobody_is_told_to_dial_a_wildcard(nameservers: tuple[str, ...]) -
 async def test_a_wildcard_without_a_way_to_a_nameserver_is_refused_with_the_next_step() -> None:
     with pytest.raises(ConfigError, match="--advertise"):
         await advertise({"internal": "0.0.0.0:40001"}, {}, ("host.invalid:9876",))
+
+
+def test_times_are_rocketmqs_for_classic_clients_and_the_designs_for_sessions() -> None:
+    times = BrokerConfig().coordination()
+    assert (times.disconnect_grace_ms, times.session_timeout_ms) == (3_000, 20_000)
+    assert (times.classic_lock_ms, times.classic_member_ms, times.classic_restart_ms) == (60_000, 120_000, 30_000)

@@ -560,6 +560,21 @@ async def test_a_call_has_30_s_when_a_rebalance_takes_its_queue_and_8_s_when_the
                 assert SyncItem(G, "orders", 0, 1, None, None, 0, True) in a.sync_items()
 
 
+async def test_successes_that_were_not_committed_come_again_after_a_drain() -> None:
+    def kept(context: OrderlyContext) -> S:
+        context.auto_commit = False
+        return S.SUCCESS
+
+    async with scripted_cluster() as cluster:
+        a, handled = cluster["a"], Handled()
+        handled.answers = [S.SUCCESS, kept, kept]
+        a.store("orders", 0, [b"0", b"1", b"2"])
+        async with consuming(cluster, handled):
+            assert handled.bodies == [b"0", b"1", b"2"]
+        assert SyncItem(G, "orders", 0, 1, None, 1, 0, True) in a.sync_items()
+        assert a.committed(G, "orders", 0) == 1
+
+
 async def test_a_draining_queue_that_comes_back_goes_on_with_its_epoch() -> None:
     async with scripted_cluster() as cluster:
         a, handled = cluster["a"], Handled()

@@ -35,6 +35,7 @@ def test_limits_must_be_positive_and_fit_a_frame() -> None:
     with pytest.raises(ConfigError, match="batch_count_max"):
         ProducerConfig(batch_count_max=0x1000000)
     assert ProducerConfig().keyed_send_timeout_ms == 30_000
+    assert ProducerConfig().send_timeout_ms == 3_000
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, 0.5, True, "3"])
