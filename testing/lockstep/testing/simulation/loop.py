@@ -28,7 +28,7 @@ WORLD_NAME = "10.255.255.254"
 """The address of the world's own machine."""
 WILDCARDS = ("0.0.0.0", "::", "", None)
 CLOSE_ROUNDS = 20
-"""How often a coroutine that awaits again when it is closed is closed again."""
+"""How often a coroutine that awaits again when it is ended is ended again."""
 SIGKILL, SIGTERM = 9, 15
 EPHEMERAL_FIRST = 20_000
 
@@ -74,8 +74,9 @@ class SimLoop(Scheduler):
         """Every exception that nobody handled, in whatever process."""
         self._numbers = 0
         self._tasks = 0
-        self._dead: list[object] = []
-        """What killed processes leave: kept, so that no coroutine of theirs is collected, which would run its `finally`."""
+        self._dead: list[tuple[Process, list[asyncio.Handle]]] = []
+        self._left: list[asyncio.Task[Any]] = []
+        """Tasks of dead processes: kept, so that no coroutine is collected, which would run its `finally`."""
         self.network = Network(self)
         self.world = Process(self, self.machine(WORLD_NAME), 0)
         self.set_task_factory(self._make_task)
@@ -170,11 +171,9 @@ class SimLoop(Scheduler):
         """It is gone, and what it held with it. Its sockets are closed by the kernel, unless the machine is gone too."""
         process.alive, process.ended = False, how
         del process.machine.processes[process.number]
-        tasks = list(process.tasks.values())
-        for task in tasks:
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-            asyncio.tasks._unregister_task(task)
-        self._dead.append((process, tasks, self.drop(process)))
+        for task in process.tasks.values():
+            self._leave(task)
+        self._dead.append((process, self.drop(process)))
         for server in list(process.machine.listeners.values()):
             if server.process is process:
                 server.close()
@@ -190,24 +189,37 @@ class SimLoop(Scheduler):
         context: Context | None = keywords.get("context")
         process = self.current if context is None else context.get(CURRENT) or self.current
         process.tasks[self._tasks] = task
+        if not process.alive:
+            self._leave(task)
         return task
 
+    def _leave(self, task: "asyncio.Task[Any]") -> None:
+        """Its process is dead: it never goes on, and is nobody's any more."""
+        asyncio.tasks._unregister_task(task)
+        self._left.append(task)
+
     def close(self) -> None:
-        """The universe ends: every coroutine in it is closed, whatever it tries."""
+        """The universe ends: every coroutine in it is ended, whatever it tries."""
         if self.is_running():
             raise RuntimeError("the loop is running")
         if self.is_closed():
             return
-        pending = [task for entry in self._dead for task in entry[1]]  # type: ignore[index]
+        left = [*self._left]
         for machine in self.machines.values():
             for process in machine.processes.values():
                 process.alive = False
-                pending += process.tasks.values()
+                left += process.tasks.values()
+        outside = asyncio._get_running_loop()
+        asyncio._set_running_loop(self)
+        try:
+            while left:
+                self._left = []
+                for task in left:
+                    _discard(task)
+                left = self._left
+        finally:
+            asyncio._set_running_loop(outside)
         super().close()
-        for task in pending:
-            if not task.done():
-                task._log_destroy_pending = False
-                _discard(task.get_coro())
         self._dead.clear()
         self._heap.clear()
 
@@ -344,13 +356,19 @@ async def _program(loop: SimLoop, process: Process, main: Callable[[], Coroutine
                 loop.call_exception_handler({"message": f"{task.get_name()} failed while its process ended", "exception": error})
 
 
-def _discard(coroutine: Any) -> None:
-    """Closes a coroutine that will never go on. What it raises or awaits on its way out is of no interest any more."""
+class _Over(BaseException):
+    """The universe has ended."""
+
+
+def _discard(task: "asyncio.Task[Any]") -> None:
+    """Ends a coroutine that will never go on. What it raises or awaits on its way out is of no interest any more."""
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    coroutine: Any = task.get_coro()
     for _ in range(CLOSE_ROUNDS):
         if coroutine.cr_frame is None:
             return
         with suppress(BaseException):
-            coroutine.close()
+            coroutine.throw(_Over())
 
 
 def _refuse_options(options: dict[str, Any], *names: str) -> None:

@@ -1,0 +1,35 @@
+"""One seed is one universe, equal to the byte on every run and in every interpreter."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from support.sim_story import Story
+
+STORY = Path(__file__).resolve().parents[1] / "support" / "sim_story.py"
+
+
+def tell(seed: int, hash_seed: int) -> "subprocess.Popen[str]":
+    environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return subprocess.Popen([sys.executable, str(STORY), str(seed)], env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def test_the_same_seed_tells_the_same_story_under_every_hash_seed() -> None:
+    told = [process.communicate()[0].strip() for process in [tell(7, hash_seed) for hash_seed in (0, 1, 2)]]
+    assert len(told[0]) == 32
+    assert len(set(told)) == 1, told
+
+
+def test_a_story_is_worth_telling_and_repeats_itself_in_one_interpreter() -> None:
+    first, again, other = Story(7), Story(7), Story(8)
+    ballast = [object() for _ in range(100_003)]
+    told = first.run()
+    assert told == again.run()
+    assert told != other.run()
+    del ballast
+    assert first.heard == again.heard
+    assert first.heard != other.heard
+    assert len(first.sent) > 500
+    assert {body for _, _, body in first.heard} >= {body for t, body in first.sent if 23 < t < 100}
+    assert {name for _, name, _ in first.heard} == {"10.0.1.1", "10.0.1.2"}
