@@ -35,7 +35,7 @@ def show_command(
 
 
 async def _list(nameserver: str, as_json: bool) -> None:
-    admin = AdminClient(Host.real(), nameserver)
+    admin = AdminClient(Host.current(), nameserver)
     answers = await gather({broker.name: admin.group_status(broker, None) for broker in await admin.brokers()})
     at: dict[str, list[str]] = {}
     for broker, answer in answers.given.items():
@@ -49,7 +49,7 @@ async def _list(nameserver: str, as_json: bool) -> None:
 
 
 async def _show(group: str, nameserver: str, as_json: bool) -> None:
-    admin = AdminClient(Host.real(), nameserver)
+    admin = AdminClient(Host.current(), nameserver)
     brokers = by_name(await admin.brokers())
     answers = await _statuses(admin, brokers.values(), group)
     if not answers.given:
