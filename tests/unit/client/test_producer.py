@@ -339,6 +339,23 @@ async def test_an_unkeyed_send_stays_on_its_queue_until_half_the_deadline_then_m
         assert {(await producer.send(message("later"))).queue.broker_name for _ in range(4)} == {"a", "b"}, "it answers again"
 
 
+async def test_an_unkeyed_send_that_left_a_queue_which_may_have_stored_it_never_ends_as_not_stored() -> None:
+    config = ProducerConfig(send_timeout_ms=300, attempt_timeout_ms=40)
+    async with fake_cluster("a", "b", topics={"t": 1}) as cluster, producing(cluster, config=config) as producer:
+        silent, other = cluster.brokers["a"], cluster.brokers["b"]
+        await producer.send_batch([message("warm")])
+        await until(lambda: len(silent.heartbeats) + len(other.heartbeats) == 2)
+        while not silent.seen:
+            await producer.send(message("warm"))
+        silent.script.extend([ignore] * 50)
+        other.script.extend([FakeBroker.take, *[refuse(ServiceNotAvailable("full"))] * 50])
+        ends = await sends(producer, ["1", "2"])
+        assert producer.possible_duplicates == 1, "one of them was written at a, and moved to b"
+        (failed,) = [end for end in ends if not isinstance(end, SendResult)]
+        assert isinstance(failed, SendTimeout)
+        assert failed.outcome is Outcome.UNKNOWN
+
+
 async def test_a_queue_that_lost_a_frame_gets_unkeyed_sends_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_sender, "STALL_MS", 20)
     async with fake_cluster("a", "b", topics={"t": 1}) as cluster, producing(cluster) as producer:

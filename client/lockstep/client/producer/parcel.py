@@ -34,6 +34,7 @@ class Parcel:
         "future",
         "held_bytes",
         "keys",
+        "left_behind",
         "message_ids",
         "move_ms",
         "pick",
@@ -76,6 +77,8 @@ class Parcel:
         """Picks again from a higher layout; None where `version` is."""
         self.alone = False
         """Goes into a frame of its own: one of its last frame's records was refused."""
+        self.left_behind = False
+        """A queue that it has left may have stored it."""
         self.sender: QueueSender | None = None
         """The queue where it waits."""
 

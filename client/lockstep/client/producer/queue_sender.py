@@ -350,6 +350,8 @@ class QueueSender:
         if frame.unknown:
             count = sum([parcel.count for parcel in living])
             self._topic.count_possible_duplicates(count)
+            for parcel in living:
+                parcel.left_behind = True
             log.warning("frame.moved", queue=str(self.queue), possible_duplicates=count, error=str(frame.error))
         self._topic.end([parcel for parcel in frame.parcels if parcel.future.done()])
         self._topic.move(living, self)
@@ -371,7 +373,8 @@ class QueueSender:
     def _fail_parcels(self, parcels: list[Parcel], outcome: Outcome, cause: Exception | None) -> None:
         for parcel in parcels:
             if not parcel.future.done():
-                parcel.future.set_exception(error_of(parcel, self.queue, outcome, cause, connected=self.up))
+                own = Outcome.UNKNOWN if parcel.left_behind else outcome
+                parcel.future.set_exception(error_of(parcel, self.queue, own, cause, connected=self.up))
         # Before `end` lets in who waits for the in-flight limit: that may be somebody behind.
         self._fail_behind(parcels)
         self._topic.end(parcels)
