@@ -167,18 +167,18 @@ def _suffixes(history: History, messages: Messages, brokers: Brokers) -> list[Vi
             read = messages.read.get(answer.queue)
             if cut is None or read is None:
                 continue
-            # Sent again after a cut that took it, it stands at its last place.
-            there = answer.position == placed[-1][1].position and answer.queue == placed[-1][1].queue
-            left = there and any(one.queue == answer.queue for one in messages.places.get(body, ()))
+            # Sent again after a cut that took it, it stands at the queue's last place.
+            last = next(one for _, one in reversed(placed) if one.queue == answer.queue)
+            left = answer.position == last.position and any(one.queue == answer.queue for one in messages.places.get(body, ()))
             if left or messages.acked[body].offset >= read.first:
                 periods.setdefault((broker, cut), []).append((answer.position, left, body, answer.t))
     for (broker, _), rows in periods.items():
         gone = min((row for row in rows if not row[1]), default=None)
-        last = max((row for row in rows if row[1]), default=None)
-        if gone is not None and last is not None and last[0] > gone[0]:
+        behind = max((row for row in rows if row[1]), default=None)
+        if gone is not None and behind is not None and behind[0] > gone[0]:
             text = (
-                f"{broker}: {gone[2]!r:.60} at log offset {gone[0]} (answered {gone[3]:.3f}) is gone, and {last[2]!r:.60} at {last[0]} "
-                f"(answered {last[3]:.3f}) behind it is left: a power cut takes a suffix"
+                f"{broker}: {gone[2]!r:.60} at log offset {gone[0]} (answered {gone[3]:.3f}) is gone, and {behind[2]!r:.60} at {behind[0]} "
+                f"(answered {behind[3]:.3f}) behind it is left: a power cut takes a suffix"
             )
             found.append(Violation("R1", gone[3], text))
     return found

@@ -1,5 +1,7 @@
 """R9: what a send's end said is true. "Not stored" is nowhere, "unknown" is there once at most, and nothing appears that was not sent."""
 
+from collections import Counter
+
 from lockstep.testing.checkers.facts import Brokers
 from lockstep.testing.checkers.messages import Messages
 from lockstep.testing.checkers.violation import Violation
@@ -44,18 +46,19 @@ def _definite(history: History, messages: Messages) -> list[Violation]:
 
 
 def _stored_once(history: History, messages: Messages) -> list[Violation]:
-    """A keyed send has one queue, so it is stored once. An unkeyed one may be there once in each queue that it was written to."""
+    """A keyed send has one queue, so it is stored once. An unkeyed one may be there once for each time that a queue was given up."""
     found = []
-    written: dict[bytes, set[QueueKey]] = {}
+    written: dict[bytes, set[tuple[QueueKey, str | None, int]]] = {}
+    """Body → (queue, producer, its epoch there): a queue that is given up and chosen again has a higher epoch."""
     for frame in history.of(FrameWritten):
         for body in frame.bodies:
-            written.setdefault(body, set()).add(frame.queue)
+            written.setdefault(body, set()).add((frame.queue, frame.producer, frame.sequence[1]))
     for body, places in messages.places.items():
         began = messages.began.get(body)
         if began is None or len(places) == 1:
             continue
-        queues = [stored.queue for stored in places]
-        if began.key is not None or len(set(queues)) < len(queues) or not set(queues) <= written.get(body, set()):
+        allowed = Counter(queue for queue, _, _ in written.get(body, ()))
+        if began.key is not None or not Counter(stored.queue for stored in places) <= allowed:
             where = ", ".join(f"{stored.queue} offset {stored.offset}" for stored in places)
             key = "unkeyed" if began.key is None else f'key "{began.key}"'
             found.append(
