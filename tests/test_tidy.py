@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = {"protocol": 0, "runtime": 1, "broker": 2, "nameserver": 2, "client": 2, "admin": 3, "testing": 3, "dashboard": 3, "spark": 3}
-PEERS = {("dashboard", "admin")}
+PEERS = {("dashboard", "admin"), ("testing", "admin")}
 """Imports within one floor that the plan allows."""
 PURE_FORBIDDEN = {"asyncio", "socket", "time", "random", "os", "logging", "threading", "structlog", "uvloop", "secrets", "uuid"}
 WORLD = {"runtime/lockstep/runtime/clock.py", "runtime/lockstep/runtime/host.py", "runtime/lockstep/runtime/files.py"}

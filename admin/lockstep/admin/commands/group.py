@@ -1,18 +1,15 @@
 """lockstep group list | show: who consumes, how far, and what keeps it from going on."""
 
-from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from lockstep.admin.client import AdminClient, Answers, absent, by_name, gather
-from lockstep.admin.group_report import GroupReport, report, topics_of
+from lockstep.admin.client import AdminClient, gather
+from lockstep.admin.group_reading import read_group
+from lockstep.admin.group_report import GroupReport
 from lockstep.admin.options import DEFAULT_NAMESERVER, CommandFailed, JsonOption, NameserverOption, run
 from lockstep.admin.render import ago, print_json, print_table
-from lockstep.protocol.bodies import BrokerAddress, GroupStatus
-from lockstep.protocol.errors import SubscriptionGroupNotExist, TopicNotExist
-from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.host import Host
 
 app = typer.Typer(no_args_is_help=True, help="Consumer groups.")
@@ -50,36 +47,14 @@ async def _list(nameserver: str, as_json: bool) -> None:
 
 async def _show(group: str, nameserver: str, as_json: bool) -> None:
     admin = AdminClient(Host.current(), nameserver)
-    brokers = by_name(await admin.brokers())
-    answers = await _statuses(admin, brokers.values(), group)
-    if not answers.given:
+    made, answers = await read_group(admin, group)
+    if made is None:
         raise CommandFailed(answers.complaint() or f"no broker knows group {group!r}; `lockstep group list` names those that are known")
-    queues: dict[MessageQueue, None] = {}
-    for topic in topics_of(answers.given.values()):
-        try:
-            queues.update(dict.fromkeys((await admin.route(topic)).layout.read_queues))
-        except TopicNotExist:
-            continue
-    answers = Answers(answers.given, {**answers.failed, **absent([queue.broker_name for queue in queues], brokers)})
-    made = report(group, answers.given, queues, answers.failed)
     if as_json:
         print_json({**asdict(made), "lag": made.lag, "failed": dict(answers.failed)})
     else:
         _print(made)
     _raise_incomplete(answers.complaint())
-
-
-async def _statuses(admin: AdminClient, brokers: Iterable[BrokerAddress], group: str) -> Answers[GroupStatus]:
-    answers = await gather({broker.name: _status(admin, broker, group) for broker in brokers})
-    return Answers({name: status for name, status in answers.given.items() if status is not None}, answers.failed)
-
-
-async def _status(admin: AdminClient, broker: BrokerAddress, group: str) -> GroupStatus | None:
-    """The group at one broker; None where it is not known there."""
-    try:
-        return (await admin.group_status(broker, group)).status
-    except SubscriptionGroupNotExist:
-        return None
 
 
 def _print(made: GroupReport) -> None:
