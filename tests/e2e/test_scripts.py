@@ -1,11 +1,14 @@
-"""scripts/ on a machine where something is missing: the package is named, the exit code is 1, and the next run starts afresh."""
+"""scripts/ in a new checkout; and where something is missing: the package is named, the exit code is 1, the next run starts afresh."""
 
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from support.processes import clean_environment
 
 pytestmark = pytest.mark.e2e
 
@@ -77,3 +80,24 @@ def test_what_is_missing_is_named_with_exit_code_1(checkout: Path, script: str, 
         done = run(checkout, script)
         assert (done.returncode, done.stdout) == (1, "")
         assert named in done.stderr
+
+
+@pytest.mark.slow
+def test_the_readmes_first_command_works_in_a_new_checkout(tmp_path: Path) -> None:
+    """Its own virtual environment, then the demo (a small one) with its proof; the second run installs nothing."""
+    checkout = tmp_path / "checkout"
+    shutil.copytree(ROOT, checkout, ignore=shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "dist"))
+    (command,) = re.findall(r"## In one minute\n.*?\n\$ (.*?)\n", (ROOT / "README.md").read_text(), re.DOTALL)
+    for again in (False, True):
+        done = subprocess.run(
+            ["bash", "-c", f"{command} --orders 100 --seconds 4"],
+            cwd=checkout,
+            env=clean_environment(COLUMNS="140"),
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "proved: 1,000 events, every order's in order, none lost" in done.stdout
+        assert ("installing" not in done.stderr) == again
