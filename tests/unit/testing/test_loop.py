@@ -4,6 +4,7 @@ import asyncio
 import signal
 import threading
 from collections.abc import Coroutine
+from contextvars import Context
 from typing import Any
 
 import pytest
@@ -30,7 +31,7 @@ def test_code_belongs_to_the_process_that_started_it(sim: SimLoop) -> None:
         seen["main"] = sim.current
         sim.call_soon(lambda: seen.setdefault("soon", sim.current))
         sim.call_later(1, lambda: seen.setdefault("later", sim.current))
-        await asyncio.create_task(inner())
+        await asyncio.create_task(inner(), context=Context())
         await asyncio.to_thread(lambda: seen.setdefault("thread", sim.current))
         await asyncio.sleep(2)
 
@@ -95,7 +96,41 @@ def test_nothing_of_a_killed_process_runs_again_not_even_a_finally(sim: SimLoop,
     sim.run_until(10)
     assert (process.alive, process.ended, process.machine.up) == (False, "power" if power else "kill", not power)
     assert not seen
-    assert process.main not in asyncio.all_tasks(sim)
+
+
+def test_a_runner_ends_without_waiting_for_the_machines() -> None:
+    seen: list[SimLoop] = []
+
+    async def stubborn() -> None:
+        try:
+            await forever()
+        finally:
+            await forever()
+
+    async def body() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimLoop)
+        seen.append(loop)
+        alone(loop, stubborn)
+        loop.pause(alone(loop, forever, "10.0.0.12").machine)
+        await asyncio.sleep(1)
+
+    with asyncio.Runner(loop_factory=lambda: SimLoop(3)) as runner:
+        runner.run(body())
+    assert seen[0].is_closed()
+    assert seen[0].now < 2
+
+
+def test_the_world_can_await_what_a_process_does(sim: SimLoop) -> None:
+    async def main() -> str:
+        await asyncio.sleep(5)
+        return "done"
+
+    async def body() -> str:
+        result: str = await alone(sim, main).main
+        return result
+
+    assert sim.run_until_complete(body()) == "done"
 
 
 def test_a_process_can_end_its_own_machine(sim: SimLoop) -> None:

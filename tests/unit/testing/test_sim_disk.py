@@ -1,5 +1,6 @@
 """The disk of a simulated machine: what takes time, who waits for it, what ends at the n-th operation, what is in use."""
 
+import asyncio
 import errno
 
 import pytest
@@ -28,6 +29,7 @@ def test_a_slow_operation_in_the_loop_holds_up_its_process_and_no_other(sim: Sim
         sim.call_soon(lambda: seen.append(("next", sim.now)))
         Host.current().files.open("/file", create=True).sync()
         seen.append(("same callback", sim.now))
+        await asyncio.sleep(1)
 
     async def other() -> None:
         seen.append(("other", sim.now))

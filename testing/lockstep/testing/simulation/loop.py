@@ -10,7 +10,6 @@ import socket
 import traceback
 from collections.abc import Callable, Coroutine, Generator, Iterable
 from contextlib import suppress
-from contextvars import Context
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -65,7 +64,7 @@ class SimTask(asyncio.Task[Any]):
 class SimLoop(Scheduler):
     """One universe. Usable as a loop factory: `asyncio.Runner(loop_factory=lambda: SimLoop(seed))`.
 
-    Kill every machine before the loop ends (`kill_all`): asyncio.Runner cancels whatever is still alive in it, and waits.
+    `asyncio.all_tasks` tells the world's tasks only: what a Runner cancels and awaits at the end is the test's, not the machines'.
     """
 
     def __init__(self, seed: int = 0, *, trace: bool = True) -> None:
@@ -111,7 +110,7 @@ class SimLoop(Scheduler):
         process = Process(self, machine, self._numbers)
         name = f"{machine.name} main {process.number}"
         process.main = self._make_task(self, _program(self, process, main), name=name, context=process.context.copy())
-        process.main.add_done_callback(lambda main: self._main_ended(process, main))
+        process.main.add_done_callback(lambda main: self._main_ended(process, main), context=process.context)
         return process
 
     def kill(self, machine: Machine, *, power: bool = False) -> None:
@@ -171,8 +170,7 @@ class SimLoop(Scheduler):
         """It is gone, and what it held with it. Its sockets are closed by the kernel, unless the machine is gone too."""
         process.alive, process.ended = False, how
         del process.machine.processes[process.number]
-        for task in process.tasks.values():
-            self._leave(task)
+        self._left += process.tasks.values()
         self._dead.append((process, self.drop(process)))
         for server in list(process.machine.listeners.values()):
             if server.process is process:
@@ -185,18 +183,18 @@ class SimLoop(Scheduler):
 
     def _make_task(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **keywords: Any) -> "asyncio.Task[Any]":
         self._tasks += 1
+        process, context = self.current, keywords.get("context")
+        if context is not None:
+            process = context.get(CURRENT, process)
+            if process is not self.world:
+                context.run(CURRENT.set, process)  # one that a program has made itself
         task = SimTask(self._tasks, coroutine, loop=self, **keywords)
-        context: Context | None = keywords.get("context")
-        process = self.current if context is None else context.get(CURRENT) or self.current
         process.tasks[self._tasks] = task
+        if process is not self.world:
+            asyncio.tasks._unregister_task(task)
         if not process.alive:
-            self._leave(task)
+            self._left.append(task)
         return task
-
-    def _leave(self, task: "asyncio.Task[Any]") -> None:
-        """Its process is dead: it never goes on, and is nobody's any more."""
-        asyncio.tasks._unregister_task(task)
-        self._left.append(task)
 
     def close(self) -> None:
         """The universe ends: every coroutine in it is ended, whatever it tries."""

@@ -74,7 +74,7 @@ class Scheduler(base_events.BaseEventLoop):
 
     def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> asyncio.Handle:  # type: ignore[override]
         handle = asyncio.Handle(callback, args, self, context)
-        process = CURRENT.get(self.world) if context is None else context.get(CURRENT) or self.current
+        process = CURRENT.get(self.world) if context is None else context.get(CURRENT, self.world)
         self.push(process, handle)
         return handle
 
@@ -84,7 +84,7 @@ class Scheduler(base_events.BaseEventLoop):
 
     def call_at(self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None) -> asyncio.TimerHandle:  # type: ignore[override]
         handle = asyncio.TimerHandle(when, callback, args, self, context)
-        process = CURRENT.get(self.world) if context is None else context.get(CURRENT) or self.current
+        process = CURRENT.get(self.world) if context is None else context.get(CURRENT, self.world)
         self._order += 1
         heapq.heappush(self._heap, (process.machine.global_s(when) + CLOCK_STEP_S, self._order, process, handle, None))
         handle._scheduled = True  # type: ignore[attr-defined]  # asyncio tells us then when it is cancelled
