@@ -105,6 +105,8 @@ class FakeBroker:
     auto_create: bool = False
     features: tuple[str, ...] = ("records", "sequences", "layouts")
     heartbeat_error: BrokerError | None = None
+    """For heartbeats that name a group, or this one."""
+    refused_group: str | None = None
     heartbeats: list[HeartbeatBody] = field(default_factory=list)
     layouts: dict[str, TopicLayout] = field(default_factory=dict)
     seen: list[Seen] = field(default_factory=list)
@@ -171,7 +173,8 @@ class FakeBroker:
     def _heartbeat(self, command: Command, endpoint: Endpoint) -> None:
         body = decode_body(HeartbeatBody, command.body)
         self.heartbeats.append(body)
-        if self.heartbeat_error is not None and body.consumers:
+        refused = [group for group in body.consumers if self.refused_group in (None, group.group)]
+        if self.heartbeat_error is not None and refused:
             endpoint.send(command.reply(self.heartbeat_error.code, self.heartbeat_error.remark))
             return
         reply = HeartbeatReply(self.name, self.term, self.features, Limits(1 << 24, 1 << 18, 1 << 22), 3_000, 20_000, {})

@@ -46,6 +46,10 @@ from lockstep.runtime.log import get_logger
 log = get_logger("lockstep.client")
 
 
+CONFLICT_PAUSE_MS = 400
+"""Below the 500 ms after which a consumer asks a broker again for the list that lacks it."""
+
+
 def _ignore(*_: object) -> None:
     return None
 
@@ -87,7 +91,18 @@ class _Consumer:
     """Named in the heartbeats to every broker."""
     joined: dict[str, None] = field(default_factory=dict)
     """While joining: the brokers whose heartbeats name it."""
+    waits: dict[str, int] = field(default_factory=dict)
+    """Brokers whose heartbeats do not name it until then (monotonic ms): nobody who stands by the other contract is there any more."""
     refusal: BrokerError | None = None
+
+    def is_named(self, broker_name: str, now_ms: int) -> bool:
+        """In the next heartbeat to this broker."""
+        return (self.everywhere or broker_name in self.joined) and now_ms >= self.waits.get(broker_name, now_ms)
+
+
+def _is_about(error: SubscriptionConflict, consumer: _Consumer) -> bool:
+    """The remark begins with whose contract it is about."""
+    return error.remark.startswith(f"group {consumer.group} ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -382,11 +397,19 @@ class Instance:
         except (TransportError, RemoteProtocolError) as error:
             log.info("group.join_deferred", group=consumer.group, broker=link.name, error=str(error))
         except BrokerError as error:
+            if self._is_of_another(error, consumer, link) and await self._heartbeat_refused(link, error):
+                await self._join_one(consumer, link)
+                return
             consumer.refusal = error
         if consumer.refusal is not None:
             refusal = consumer.refusal
             await self.leave(consumer.group)
             raise refusal
+
+    def _is_of_another(self, error: BrokerError, consumer: _Consumer, link: BrokerLink) -> bool:
+        """The beat that was to join this group was refused because of another one that it names too."""
+        others = [other for other in self._named(link) if other is not consumer]
+        return isinstance(error, SubscriptionConflict) and any(_is_about(error, other) for other in others)
 
     async def leave(self, group: str) -> None:
         """UNREGISTER_CLIENT at every broker at once: off the member lists now; session and locks stay, hooks go on until unregistered."""
@@ -413,8 +436,12 @@ class Instance:
             except (TransportError, RemoteProtocolError) as error:
                 log.warning("heartbeat.unanswered", broker=link.name, error=str(error))
 
+    def _named(self, link: BrokerLink) -> list[_Consumer]:
+        now_ms = self.host.clock.monotonic_ms()
+        return [consumer for consumer in self._consumers.values() if consumer.is_named(link.name, now_ms)]
+
     def _describe(self, link: BrokerLink) -> HeartbeatBody:
-        named = [consumer for consumer in self._consumers.values() if consumer.everywhere or link.name in consumer.joined]
+        named = self._named(link)
         groups = dict.fromkeys(group for group, _ in self._producers.values())
         return HeartbeatBody(
             self.client_id,
@@ -425,12 +452,19 @@ class Instance:
         )
 
     async def _heartbeat_refused(self, link: BrokerLink, error: BrokerError) -> bool:
-        """A beat that is no part of a join was refused: the consumers that caused it are told and named no more."""
+        """A beat that is no part of a join was refused: the consumers that caused it are told and named no more.
+
+        Where the conflict passes by itself they are named again after a while: a broker that was down keeps the contract of those who
+        were there before, until the session timeout.
+        """
         log.error("heartbeat.refused", broker=link.name, error=str(error))
-        named = [consumer for consumer in self._consumers.values() if consumer.everywhere or link.name in consumer.joined]
+        named = self._named(link)
         if isinstance(error, SubscriptionConflict):
-            # The remark begins with whose contract it is about.
-            guilty = [consumer for consumer in named if error.remark.startswith(f"group {consumer.group} ")] or named
+            guilty = [consumer for consumer in named if _is_about(error, consumer)] or named
+            if error.passing:
+                for consumer in guilty:
+                    consumer.waits[link.name] = self.host.clock.monotonic_ms() + CONFLICT_PAUSE_MS
+                return bool(guilty)
         elif isinstance(error, DuplicateClientId):
             guilty = named
         else:

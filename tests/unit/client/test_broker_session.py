@@ -10,6 +10,7 @@ from lockstep.client.consumer import Backoff, ConsumeFromWhere, OrderedRetry, Or
 from lockstep.client.instance import Instance
 from lockstep.protocol.bodies import ConsumerGroup, LockAnswer, LockItem, StartPoint, Subscription, SyncAnswer, SyncItem, Verdict
 from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.errors import SubscriptionConflict
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.queue import MessageQueue
 from support.consumers import G, Handled, S, consuming, events, stopped
@@ -640,6 +641,27 @@ async def test_a_grant_that_arrives_for_a_queue_no_longer_wanted_is_released_at_
             assert handled.bodies == []
             assert SyncItem(G, "orders", 0, 1, None, 0, 0, True) in a.sync_items()
             assert a.locks[G, "orders", 0].holder is None
+
+
+async def test_a_running_member_waits_for_an_old_contract_that_passes_by_itself() -> None:
+    """A broker that was down comes back with the contract of members who are gone: that kills nobody."""
+    async with scripted_cluster() as cluster:
+        a, handled = cluster["a"], Handled()
+        async with consuming(cluster, handled) as consumer:
+            a.refuse[G] = (ResponseCode.SUBSCRIPTION_CONFLICT, f"group {G} has another contract at a{SubscriptionConflict.PASSING}")
+            a.members[G] = ["gone"]
+            a.term += 1
+            a.cut()
+            await advance(5)
+            assert consumer.health().state.value == "running"
+            assert a.members[G] == ["gone"]
+            assert len(a.bodies(RequestCode.HEART_BEAT)) < 40
+            del a.refuse[G]
+            a.set_members(G)
+            a.store("orders", 0, [b"0"])
+            await advance(1.5)
+            assert a.members[G] == [a.me()]
+            assert handled.bodies == [b"0"]
 
 
 async def test_a_list_without_me_is_no_list() -> None:

@@ -370,6 +370,22 @@ async def test_a_running_member_that_is_refused_is_told_and_named_no_more(error:
         assert broker.heartbeats[-1].consumers == ()
 
 
+@pytest.mark.parametrize("passing", ["", SubscriptionConflict.PASSING])
+async def test_a_join_is_not_refused_for_another_group_of_the_same_client(passing: str) -> None:
+    async with fake_cluster("a", topics={"t": 1}) as cluster, instance_of(cluster) as instance:
+        ears, others = Ears(), Ears()
+        instance.register_consumer("billing", billing, ears.hooks())
+        instance.register_consumer("audit", lambda: billing("audit"), others.hooks())
+        await linked(instance)
+        await instance.join("audit")
+        broker = cluster.brokers["a"]
+        broker.heartbeat_error, broker.refused_group = SubscriptionConflict(f"group audit has another contract at a{passing}"), "audit"
+        await instance.join("billing")
+        assert [group.group for group in broker.heartbeats[-1].consumers] == ["billing"]
+        assert ears.refusals == []
+        assert len(others.refusals) == (0 if passing else 1)
+
+
 async def test_of_several_groups_the_one_that_the_refusal_names_is_refused() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster, instance_of(cluster) as instance:
         ears, others = Ears(), Ears()

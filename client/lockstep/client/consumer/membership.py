@@ -163,6 +163,7 @@ class Membership:
     def view(self, link: BrokerLink, reply: HeartbeatReply) -> None:
         group = reply.groups.get(self._use.group)
         if group is None:
+            self._ask(link)  # not named there for now: its old contract passes
             return
         for topic, since in group.since.items():
             self.hear_since(topic, since)
