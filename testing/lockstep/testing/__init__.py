@@ -1,1 +1,31 @@
-"""The whole cluster under a virtual clock: simulator, checkers, sweep, and `TestCluster` for users."""
+"""Test what you build on lockstep: a cluster in memory under a virtual clock, chaos from a seed, an order checker. docs/testing.md.
+
+The names below are loaded when they are first used: pytest imports this package for its plugin at every start.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lockstep.testing.clock import TestClock
+    from lockstep.testing.cluster import TestCluster
+    from lockstep.testing.errors import NotReached, OnlySimulated, OrderViolated, WorkerFailed
+    from lockstep.testing.run import simulate
+
+_HOMES = {
+    "NotReached": "errors",
+    "OnlySimulated": "errors",
+    "OrderViolated": "errors",
+    "TestClock": "clock",
+    "TestCluster": "cluster",
+    "WorkerFailed": "errors",
+    "simulate": "run",
+}
+
+__all__ = ["NotReached", "OnlySimulated", "OrderViolated", "TestClock", "TestCluster", "WorkerFailed", "simulate"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -6,6 +6,7 @@ addresses would differ from run to run, so tasks hash by their number: sets of t
 
 import asyncio
 import errno
+import logging
 import socket
 import traceback
 from collections.abc import Callable, Coroutine, Generator, Iterable
@@ -207,8 +208,9 @@ class SimLoop(Scheduler):
             for process in machine.processes.values():
                 process.alive = False
                 left += process.tasks.values()
-        outside = asyncio._get_running_loop()
+        outside, logged_above = asyncio._get_running_loop(), logging.root.manager.disable
         asyncio._set_running_loop(self)
+        logging.disable()  # of what they say on their way out nothing has happened
         try:
             while left:
                 self._left = []
@@ -216,6 +218,7 @@ class SimLoop(Scheduler):
                     _discard(task)
                 left = self._left
         finally:
+            logging.disable(logged_above)
             asyncio._set_running_loop(outside)
         super().close()
         self._dead.clear()

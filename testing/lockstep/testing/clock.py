@@ -1,0 +1,38 @@
+"""The time of a test: in the simulator it costs nothing."""
+
+import asyncio
+
+from lockstep.testing.errors import OnlySimulated
+from lockstep.testing.simulation import SimLoop
+
+REAL_WAIT_MAX_S = 30.0
+"""As long as a test with real processes may wait for nothing but time."""
+
+
+class TestClock:
+    """`now`, and `advance`. Virtual where the running loop is a SimLoop, else real."""
+
+    __test__ = False
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._began_s = loop.time()
+
+    @property
+    def now(self) -> float:
+        """Seconds since the clock was made."""
+        return self._loop.time() - self._began_s
+
+    async def advance(self, *, seconds: float = 0, minutes: float = 0, hours: float = 0) -> None:
+        """So much time passes for everybody, and everything that is due in it happens.
+
+        OnlySimulated in real time beyond 30 s; ValueError for less than nothing.
+        """
+        total_s = seconds + 60 * minutes + 3600 * hours
+        if total_s < 0:
+            raise ValueError(f"advance by {total_s} s: time does not go back")
+        if not isinstance(self._loop, SimLoop) and total_s > REAL_WAIT_MAX_S:
+            raise OnlySimulated(f"advance by {total_s:.0f} s: this test runs in real time, which waits at most {REAL_WAIT_MAX_S:.0f} s")
+        if isinstance(self._loop, SimLoop):
+            self._loop.time_limit_s += total_s
+        await asyncio.sleep(total_s)

@@ -1,0 +1,383 @@
+"""A whole cluster for a test: nameservers, brokers and the test's own programs, on simulated machines or as real processes."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Literal
+
+from lockstep.admin.client import AdminClient
+from lockstep.admin.group_reading import read_group
+from lockstep.admin.group_report import GroupReport, QueueLine
+from lockstep.client.instance import Instance
+from lockstep.client.topics import create_topic
+from lockstep.protocol.errors import ConfigError, LockstepError, StateError
+from lockstep.runtime.host import Host
+from lockstep.testing.clock import TestClock
+from lockstep.testing.errors import NotReached, OnlySimulated, WorkerFailed
+from lockstep.testing.realtime import RealStage
+from lockstep.testing.simulated import SimMember, SimStage
+from lockstep.testing.simulation import SimLoop
+from lockstep.testing.stage import BrokerSettings, Main, Member, Server, Stage
+
+LOOK_S = 0.05
+"""Between two looks at what a test waits for."""
+TEST = "test"
+"""The name of the test's own process."""
+TOLD_MAX = 40
+
+NO_LOOP = """TestCluster needs a simulated event loop, and this one is {loop}.
+ - with pytest: take the fixture `lockstep_cluster` (needs pytest-asyncio 1.5 or newer)
+ - elsewhere:   lockstep.testing.simulate(main)
+ - or TestCluster(real=True, folder=…): real processes, real time"""
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """What the test or its chaos did."""
+
+    t: float
+    """Seconds since the cluster began to start."""
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.t:9.3f} s  {self.text}"
+
+
+class TestCluster:
+    """`async with TestCluster() as cluster:` a started cluster; the end of the block ends everything in it.
+
+    In the simulator every member is a process on a machine of its own, the test is one too, and time is virtual. `real=True` plays the same
+    test with real processes in `folder`, in real time; what only the simulator can do raises OnlySimulated there.
+
+    Leaving raises WorkerFailed if one of its programs failed and the test has not taken notice of it: `failures()` does.
+    """
+
+    __test__ = False
+
+    def __init__(
+        self,
+        *,
+        brokers: int = 2,
+        nameservers: int = 1,
+        flush: Literal["async", "sync"] = "async",
+        disconnect_grace_ms: int = 3_000,
+        session_timeout_ms: int = 20_000,
+        auto_create_topics: bool = False,
+        real: bool = False,
+        folder: Path | None = None,
+    ) -> None:
+        if not 1 <= brokers <= 26 or not 1 <= nameservers <= 9:
+            raise ConfigError(f"{nameservers} nameservers and {brokers} brokers: 1 to 9 and 1 to 26 are possible")
+        if real and folder is None:
+            raise ConfigError("real=True needs folder=…, an empty directory for stores and logs (pytest's tmp_path)")
+        self.happenings: list[Happening] = []
+        """What was done to the cluster so far."""
+        self._settings = BrokerSettings(flush, disconnect_grace_ms, session_timeout_ms, auto_create_topics)
+        self._counts = nameservers, brokers
+        self._folder = folder if real else None
+        self._stage: Stage | None = None
+        self._clock: TestClock | None = None
+        self._nameservers: dict[str, Server] = {}
+        self._brokers: dict[str, Server] = {}
+        self._workers: dict[str, Member] = {}
+
+    # ----------------------------------------------------------------------------------------------------------- begin, end
+
+    async def __aenter__(self) -> "TestCluster":
+        loop = asyncio.get_running_loop()
+        if self._stage is not None:
+            raise StateError("this TestCluster was started before: make a new one")
+        if self._folder is not None:
+            if isinstance(loop, SimLoop):
+                raise StateError("real=True on a simulated loop: real processes need a real event loop")
+            self._stage = RealStage(self._folder)
+        elif isinstance(loop, SimLoop):
+            self._stage = SimStage(loop)
+        else:
+            raise StateError(NO_LOOP.format(loop=type(loop).__qualname__))
+        self._clock = TestClock(loop)
+        try:
+            await self._start_servers(self._on)
+        except BaseException:  # re-raised
+            await self._on.close()
+            raise
+        return self
+
+    async def _start_servers(self, stage: Stage) -> None:
+        nameservers, brokers = self._counts
+        for number in range(1, nameservers + 1):
+            name = f"nameserver-{number}"
+            server = self._nameservers[name] = stage.nameserver(name)
+            await server.start()
+        for number in range(brokers):
+            name = f"broker-{chr(ord('a') + number)}"
+            self._brokers[name] = stage.broker(name, self.nameserver, self._settings)
+        await asyncio.gather(*(broker.start() for broker in self._brokers.values()))
+        if failures := self.failures():
+            raise WorkerFailed("the cluster did not start:\n" + "\n".join(failures))
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        failures = self.failures()
+        await self._on.close()
+        if failures and error is None:
+            raise WorkerFailed("\n".join(failures))
+        if failures and error is not None:
+            error.add_note("in the cluster, too:\n" + "\n".join(failures))
+
+    # --------------------------------------------------------------------------------------------------------------- facts
+
+    @property
+    def real(self) -> bool:
+        """Played with real processes in real time."""
+        return self._folder is not None
+
+    @property
+    def seed(self) -> int | None:
+        """Which universe this is; None in real time."""
+        loop = asyncio.get_running_loop()
+        return loop.seed if isinstance(loop, SimLoop) else None
+
+    @property
+    def nameserver(self) -> str:
+        """What to give to producers and consumers as `nameserver`."""
+        return ";".join(server.address for server in self._nameservers.values())
+
+    @property
+    def brokers(self) -> tuple[str, ...]:
+        """Names."""
+        return tuple(self._brokers)
+
+    @property
+    def nameservers(self) -> tuple[str, ...]:
+        """Names."""
+        return tuple(self._nameservers)
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        """Names of the programs that were started here."""
+        return tuple(self._workers)
+
+    @property
+    def clock(self) -> TestClock:
+        if self._clock is None:
+            raise StateError("the cluster is not started: async with TestCluster() as cluster")
+        return self._clock
+
+    @property
+    def now(self) -> float:
+        """Seconds since the cluster began to start."""
+        return self.clock.now
+
+    def state(self, name: str) -> str:
+        """Of a member: "new", "running", "paused", "killed", "power cut", "stopped" or "failed"."""
+        return self._member(name).state
+
+    def failures(self) -> list[str]:
+        """What went wrong in brokers, nameservers and programs and was handled by nobody; each is told once."""
+        return self._on.errors()
+
+    # ---------------------------------------------------------------------------------------------------------------- time
+
+    async def advance(self, *, seconds: float = 0, minutes: float = 0, hours: float = 0) -> None:
+        """So much time passes for everybody. In real time at most 30 s (OnlySimulated)."""
+        await self.clock.advance(seconds=seconds, minutes=minutes, hours=hours)
+
+    async def until(self, condition: Callable[[], object], what: str = "the condition", *, timeout: float = 120) -> None:
+        """Waits until `condition()` is true; NotReached after `timeout` seconds."""
+        end = self.now + timeout
+        while not condition():
+            if self.now >= end:
+                raise NotReached(f"{what} is not true after {timeout:g} s\n{self._situation()}")
+            await asyncio.sleep(LOOK_S)
+
+    # -------------------------------------------------------------------------------------------------------- topics, groups
+
+    async def create_topic(self, name: str, queues: int = 4) -> None:
+        """`queues` on each broker. A topic that exists is left as it is."""
+        instance = Instance.current(self.nameserver)
+        try:
+            await instance.start()
+            await create_topic(instance, name, queues)
+        finally:
+            await instance.close()
+
+    async def group_status(self, group: str) -> GroupReport | None:
+        """What `lockstep group show` tells: owner, epoch, progress and lag per queue. None: no broker knows the group.
+
+        TransportError where no nameserver answers.
+        """
+        report, _ = await read_group(AdminClient(Host.current(), self.nameserver), group)
+        return report
+
+    async def settled(self, group: str, *, timeout: float = 120) -> None:
+        """Waits until the group has consumed and committed every message there is; NotReached after `timeout` seconds."""
+        end = self.now + timeout
+        while True:
+            try:
+                report = await self.group_status(group)
+                told = "no broker knows the group: has a consumer of it ever started?" if report is None else self._unsettled(report)
+            except LockstepError as error:
+                told = str(error)
+            if not told:
+                return
+            if self.now >= end:
+                raise NotReached(f"group {group} has not settled after {timeout:g} s: {told}\n{self._situation()}")
+            await asyncio.sleep(LOOK_S)
+
+    def _unsettled(self, report: GroupReport) -> str:
+        """What is left to do; empty: nothing."""
+        waiting = [line for line in report.queues if not line.reached or line.lag]
+        if report.queues and not waiting:
+            return ""
+        head = f"lag {report.lag}" if report.queues else "it has no queues: is its topic created?"
+        return "\n  ".join([head, *(self._told(line) for line in waiting)])
+
+    def _told(self, line: QueueLine) -> str:
+        queue = f"{line.topic}@{line.broker}:{line.queue_id}"
+        if not line.reached:
+            return f"{queue}  the broker does not answer"
+        owner = "no owner" if line.owner is None else f"owner {self._on.owner(line.owner)}"
+        failed = f", failed {line.attempts} times" if line.attempts else ""
+        return f"{queue}  {owner}, {line.committed_offset or 0} of {line.max_offset} done{failed}"
+
+    # ------------------------------------------------------------------------------------------------------------ processes
+
+    async def start(self, name: str, main: Main) -> None:
+        """Runs `async def main()` as a program of its own: on its own machine, in real time in its own thread and event loop.
+
+        Build the consumer inside `main`, as the real program does, with `nameserver=cluster.nameserver`.
+        """
+        if name in self._members() or name == TEST:
+            raise StateError(f"{name!r} is taken: restart({name!r}) starts it again")
+        worker = self._workers[name] = self._on.worker(name, main)
+        self._note(f"start {name}")
+        await worker.start()
+
+    async def restart(self, name: str) -> None:
+        """Starts it again as it was started; where it still runs, it is stopped in order first."""
+        member = self._member(name)
+        self._note(f"restart {name}")
+        if member.state == "paused":
+            await member.resume()
+        if member.state == "running":
+            await member.stop()
+        await member.start()
+
+    async def stop(self, name: str) -> None:
+        """Asks it to end in order and waits for that: SIGTERM where it handles that, else its main function is cancelled."""
+        self._note(f"stop {name}")
+        await self._member(name).stop()
+
+    async def kill(self, name: str) -> None:
+        """kill −9: nothing of it runs again, not even a `finally`. `restart` starts it again."""
+        self._note(f"kill {name}")
+        await self._member(name).kill()
+
+    async def pause(self, name: str, *, seconds: float | None = None) -> None:
+        """SIGSTOP: nothing of it runs, its connections stay open. With `seconds` it goes on after that time, and the call returns then."""
+        self._note(f"pause {name}" + ("" if seconds is None else f" for {seconds:g} s"))
+        await self._member(name).pause()
+        if seconds is not None:
+            await self.advance(seconds=seconds)
+            await self.resume(name)
+
+    async def resume(self, name: str) -> None:
+        """SIGCONT."""
+        self._note(f"resume {name}")
+        await self._member(name).resume()
+
+    # ------------------------------------------------------------------------------------------------- only in the simulator
+
+    async def cut_power(self, name: str) -> None:
+        """Its machine goes off: peers hear nothing, files lose what was not synced. `restart` boots it."""
+        self._simulated("cut_power")
+        member = self._member(name)
+        assert isinstance(member, SimMember)
+        self._note(f"cut the power of {name}")
+        await member.cut_power()
+
+    def partition(self, one: str, other: str | Iterable[str] | None = None, *, one_way: bool = False) -> None:
+        """Nothing gets through between `one` and `other` (several; None: everybody) until `heal`. `one_way`: only from one to other."""
+        stage = self._simulated("partition")
+        others = self._others(one, other)
+        self._note(f"partition {one} {'→' if one_way else '|'} {', '.join(others)}")
+        for each in others:
+            stage.network.block(self._address(one), self._address(each))
+            if not one_way:
+                stage.network.block(self._address(each), self._address(one))
+
+    def slow_link(self, one: str, other: str | Iterable[str] | None = None, *, seconds: float) -> None:
+        """Each segment between them takes up to so many seconds more, until `heal`."""
+        stage = self._simulated("slow_link")
+        others = self._others(one, other)
+        self._note(f"slow link {one} – {', '.join(others)}: {seconds:g} s")
+        for each in others:
+            here, there = self._address(one), self._address(each)
+            stage.network.slow[here, there] = stage.network.slow[there, here] = seconds
+
+    def heal(self) -> None:
+        """Ends every partition and slow link."""
+        stage = self._simulated("heal")
+        self._note("heal the network")
+        stage.network.heal()
+        stage.network.slow.clear()
+
+    def reset_connections(self, one: str, other: str | Iterable[str] | None = None) -> None:
+        """Cuts every connection between them, mid-frame; both ends may dial again at once."""
+        stage = self._simulated("reset_connections")
+        others = self._others(one, other)
+        self._note(f"reset connections {one} – {', '.join(others)}")
+        for each in others:
+            for connection in stage.network.between(self._address(one), self._address(each)):
+                stage.network.reset(connection)
+
+    def set_wall_clock(self, name: str, *, ahead_seconds: float) -> None:
+        """The date of that machine jumps: from now on it is so much ahead of the true time (negative: behind)."""
+        stage = self._simulated("set_wall_clock")
+        self._note(f"wall clock of {name}: {ahead_seconds:+g} s")
+        stage.loop.machine(self._address(name)).wall_offset_s = ahead_seconds
+
+    def _simulated(self, what: str) -> SimStage:
+        if not isinstance(self._on, SimStage):
+            raise OnlySimulated(f"{what}() needs the simulator: real processes share this machine's network, power and clocks")
+        return self._on
+
+    def _others(self, one: str, other: str | Iterable[str] | None) -> Sequence[str]:
+        if other is None:
+            return [name for name in (*self._members(), TEST) if name != one]
+        return [other] if isinstance(other, str) else list(other)
+
+    def _address(self, name: str) -> str:
+        """Of its machine."""
+        if name == TEST:
+            return self._simulated("this").here
+        member = self._member(name)
+        assert isinstance(member, SimMember)
+        return member.machine.name
+
+    # --------------------------------------------------------------------------------------------------------------- parts
+
+    @property
+    def _on(self) -> Stage:
+        if self._stage is None:
+            raise StateError("the cluster is not started: async with TestCluster() as cluster")
+        return self._stage
+
+    def _members(self) -> dict[str, Member]:
+        return {**self._nameservers, **self._brokers, **self._workers}
+
+    def _member(self, name: str) -> Member:
+        members = self._members()
+        if name not in members:
+            raise StateError(f"there is no {name!r} in the cluster: known are {', '.join(members)}")
+        return members[name]
+
+    def _note(self, text: str) -> None:
+        self.happenings.append(Happening(self.now, text))
+
+    def _situation(self) -> str:
+        """For messages: who is in which state, what was done last."""
+        states = ", ".join(f"{name} {member.state}" for name, member in self._members().items())
+        return "\n".join([states, *map(str, self.happenings[-TOLD_MAX:])])

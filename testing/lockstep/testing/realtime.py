@@ -1,0 +1,122 @@
+"""The real stage: servers are processes, users' programs are threads of the test's own process."""
+
+import asyncio
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+from lockstep.admin.processes import Process
+from lockstep.protocol.errors import StateError
+from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.host import Host
+from lockstep.testing.stage import STOP_S, BrokerSettings, Main
+from lockstep.testing.workers import ThreadWorker
+
+
+class ProcessServer:
+    """A nameserver or broker as a child process. Started again it takes the port and the store that it had."""
+
+    def __init__(self, name: str, module: str, options: Sequence[str], folder: Path, tasks: Tasks) -> None:
+        self.name = name
+        self.address = ""
+        """host:port, once it has started."""
+        self._module = module
+        self._options = options
+        self._folder = folder
+        self._tasks = tasks
+        self._process: Process | None = None
+        self._state = "new"
+
+    @property
+    def state(self) -> str:
+        if self._state == "running" and self._process is not None and self._process.exit_code is not None:
+            return "failed"
+        return self._state
+
+    async def start(self) -> None:
+        if self.state in ("running", "paused"):
+            raise StateError(f"{self.name} is {self.state}")
+        arguments = ["-m", self._module, "--listen", self.address or "127.0.0.1:0", *self._options]
+        log = self._folder / f"{self.name}.log"
+        self._process = await Process.start(self.name, arguments, log=log, tasks=self._tasks)
+        started = await self._process.event(f"{self._module.rpartition('.')[2]}.started")
+        self.address = str(started["address"])
+        self._state = "running"
+
+    async def stop(self) -> None:
+        process = self._running()
+        code = await process.stop(STOP_S)
+        self._state = "stopped" if code == 0 else "failed"
+
+    async def kill(self) -> None:
+        if self._process is not None and self.state in ("running", "paused"):
+            await self._process.kill()
+            self._state = "killed"
+
+    async def pause(self) -> None:
+        self._running().signal(signal.SIGSTOP)
+        self._state = "paused"
+
+    async def resume(self) -> None:
+        if self.state == "paused" and self._process is not None:
+            self._process.signal(signal.SIGCONT)
+            self._state = "running"
+
+    def failure(self) -> str | None:
+        """What to say of it, when it ended by itself."""
+        if self.state != "failed" or self._process is None:
+            return None
+        return f"{self.name} ended with exit code {self._process.exit_code}.\n{self._process.last_words()}"
+
+    def _running(self) -> Process:
+        if self._process is None or self.state != "running":
+            raise StateError(f"{self.name} is {self.state}, not running")
+        return self._process
+
+
+class RealStage:
+    """Processes and threads; their stores and logs are in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._tasks = Tasks()
+        self._threads = Host.real().threads
+        self._servers: list[ProcessServer] = []
+        self._workers: list[ThreadWorker] = []
+        self._told: set[str] = set()
+
+    def nameserver(self, name: str) -> ProcessServer:
+        return self._server(name, "lockstep.nameserver", [])
+
+    def broker(self, name: str, nameserver: str, settings: BrokerSettings) -> ProcessServer:
+        options = ["--name", name, "--nameserver", nameserver, "--store", str(self._folder / name), "--flush", settings.flush]
+        options += ["--disconnect-grace-ms", str(settings.disconnect_grace_ms)]
+        options += ["--session-timeout-ms", str(settings.session_timeout_ms)]
+        options += ["--auto-create-topics"] if settings.auto_create_topics else []
+        return self._server(name, "lockstep.broker", options)
+
+    def _server(self, name: str, module: str, options: Sequence[str]) -> ProcessServer:
+        server = ProcessServer(name, module, options, self._folder, self._tasks)
+        self._servers.append(server)
+        return server
+
+    def worker(self, name: str, main: Main) -> ThreadWorker:
+        worker = ThreadWorker(self._threads, name, main)
+        self._workers.append(worker)
+        return worker
+
+    def owner(self, client_id: str) -> str:
+        return client_id
+
+    def errors(self) -> list[str]:
+        found = [f"{worker.name}: {worker.failure!r}" for worker in self._workers if worker.failure is not None]
+        found += [failure for server in self._servers if (failure := server.failure()) is not None]
+        new = [each for each in found if each not in self._told]
+        self._told.update(new)
+        return new
+
+    async def close(self) -> None:
+        for worker in self._workers:
+            await worker.kill()
+        await asyncio.gather(*(server.kill() for server in reversed(self._servers)))
+        await self._tasks.cancel_all()
