@@ -138,6 +138,18 @@ def test_a_segment_takes_the_latency_and_a_part_of_the_jitter(sim: SimLoop) -> N
     assert 0.1 <= pair.server.at[0] - began <= 0.3
 
 
+def test_a_late_segment_holds_up_those_behind_it(sim: SimLoop) -> None:
+    pair = Pair(sim)
+    sim.network.late_chance = 1
+    began = sim.now
+    pair.client_writes(b"late")
+    sim.network.late_chance = 0
+    pair.client_writes(b" next")
+    pair.run(10)
+    assert pair.server.received == b"late next"
+    assert pair.server.at[0] - began >= 0.2
+
+
 def test_a_slow_link_is_slow_one_way(sim: SimLoop) -> None:
     pair = Pair(sim)
     sim.network.slow[CLIENT, SERVER] = 100.0
@@ -228,6 +240,21 @@ def test_bytes_that_never_get_through_are_given_up(sim: SimLoop, lasts_s: float,
         assert pair.client.ends == 0
 
 
+def test_patience_begins_anew_with_each_block(sim: SimLoop) -> None:
+    pair = Pair(sim)
+    sim.network.block(CLIENT, SERVER)
+    pair.client_writes(b"x")
+    pair.run(100)
+    sim.network.heal()
+    pair.run(100)
+    sim.network.block(CLIENT, SERVER)
+    pair.client_writes(b"y")
+    pair.run(890)
+    assert (pair.server.received, pair.client.ends) == (b"x", 0)
+    pair.run(20)
+    assert pair.client.ends == 1
+
+
 def test_a_reset_lets_some_bytes_through_and_tells_both() -> None:
     lengths = set()
     for seed in range(30):
@@ -306,6 +333,19 @@ def test_what_was_in_flight_at_a_power_cut_is_given_up_in_the_end(sim: SimLoop) 
     pair.run(899)
     assert pair.client.ends == 0
     pair.run(5)
+    assert pair.client.ends == 1
+
+
+def test_of_what_a_kernel_had_taken_at_a_power_cut_nobody_is_told_anything(sim: SimLoop) -> None:
+    pair = Pair(sim)
+    sim.pause(sim.machine(SERVER))
+    pair.client_writes(b"in the queue")
+    pair.run(10)
+    sim.kill(sim.machine(SERVER), power=True)
+    pair.run(10_000)
+    assert pair.client.ends == 0
+    pair.client_writes(b"more")
+    pair.run(910)
     assert pair.client.ends == 1
 
 

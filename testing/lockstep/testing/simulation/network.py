@@ -204,8 +204,6 @@ class Network:
         end.cut = True
         end.flight.clear()
         end.forget(keep_flight=False)
-        if end.peer.flight:
-            self._stall(end.peer)
 
     def ended(self, connection: Connection) -> None:
         """Both ends are gone."""
