@@ -4,16 +4,16 @@ import argparse
 import asyncio
 import json
 import os
-import signal
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 from lockstep.admin.demo.proof import Deed
 from lockstep.admin.demo.story import GROUP, TOPIC
-from lockstep.client import ConsumeOrderlyStatus, MessageExt, OrderlyContext, PushConsumer
+from lockstep.client import ConsumeOrderlyStatus, MessageExt, OrderlyContext, PushConsumer, run
 from lockstep.runtime.host import Host
 
 
-async def main() -> None:
+def main() -> None:
     arguments = parser().parse_args()
     clock = Host.current().clock
     file = os.open(arguments.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -40,11 +40,12 @@ async def main() -> None:
             os.write(file, (deed.line() + "\n").encode())
         return ConsumeOrderlyStatus.SUCCESS
 
-    told_to_stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told_to_stop.set)
-    async with consumer:
+    @asynccontextmanager
+    async def announced() -> AsyncIterator[None]:
         print(json.dumps({"event": "consumer.started", "name": arguments.name}), flush=True)
-        await told_to_stop.wait()
+        yield
+
+    run(consumer, announced())
 
 
 def parser() -> argparse.ArgumentParser:
@@ -57,4 +58,4 @@ def parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()
