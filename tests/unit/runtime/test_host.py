@@ -1,6 +1,7 @@
 """The machine as product code sees it."""
 
 import asyncio
+import os
 import queue
 import re
 import threading
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.runtime.clock import Clock
-from lockstep.runtime.host import THREADS_MAX, Host, PoolThreads, SystemRandom, read_boot_id
+from lockstep.runtime.host import THREADS_MAX, Host, PoolThreads, SystemRandom, read_boot_id, running_host
 
 
 def test_monotonic_and_boot_time_never_fall_and_agree_in_unit() -> None:
@@ -104,3 +105,20 @@ def test_a_daemon_thread_is_used_again_when_idle_and_never_while_it_works() -> N
     hold.set()
     assert busy not in used
     assert len(set(used)) < len(used)
+
+
+def test_the_current_host_is_the_running_loops_where_it_brings_one() -> None:
+    brought = Host.real()
+
+    class Loop(asyncio.SelectorEventLoop):
+        lockstep_host = brought
+
+    async def current() -> Host:
+        return Host.current()
+
+    with asyncio.Runner(loop_factory=Loop) as runner:
+        assert runner.run(current()) is brought
+    with asyncio.Runner() as runner:
+        assert isinstance(runner.run(current()).random, SystemRandom)
+    assert Host.current().pid == os.getpid()
+    assert running_host() is None

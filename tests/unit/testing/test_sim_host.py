@@ -1,11 +1,15 @@
 """Clocks, dice and threads of a simulated machine."""
 
 import asyncio
+import io
+import json
 import time
 
 import pytest
 
+from lockstep.client.instance import Instance
 from lockstep.runtime.host import Host
+from lockstep.runtime.log import configure, get_logger
 from lockstep.testing.simulation import SimLoop
 
 
@@ -109,3 +113,30 @@ def test_the_effect_of_a_job_comes_before_its_answer(sim: SimLoop) -> None:
     process = sim.start(machine, main)
     sim.run_until(5)
     assert 0 < effects[0] < process.main.result() == pytest.approx(1.5, abs=0.5)
+
+
+def test_log_lines_bear_the_wall_time_of_the_machine_that_writes_them(sim: SimLoop, logging_as_it_was: None) -> None:
+    stream = io.StringIO()
+    configure("info", stream=stream)
+
+    async def main() -> None:
+        await asyncio.sleep(1.25)
+        get_logger("test").info("something.happened")
+
+    machine = sim.machine("10.0.0.11")
+    machine.wall_offset_s = 3600
+    sim.start(machine, main)
+    sim.run_until(5)
+    assert json.loads(stream.getvalue())["timestamp"] == "2026-01-01T01:00:01.250+00:00"
+
+
+def test_each_process_has_a_client_of_its_own_though_they_share_a_loop(sim: SimLoop) -> None:
+    async def main() -> Instance:
+        return Instance.current("10.0.0.1:9876")
+
+    processes = [sim.start(sim.machine(f"10.0.1.{number}"), main) for number in (1, 2)]
+    sim.run_until(1)
+    first, second = (process.main.result() for process in processes)
+    assert first is not second
+    assert first.host is processes[0].host
+    assert f"@{processes[0].number}#" in first.client_id
