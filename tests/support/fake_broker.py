@@ -275,6 +275,10 @@ class FakeCluster:
             if topic not in self.topics:
                 endpoint.send(command.reply(ResponseCode.TOPIC_NOT_EXIST, f"no topic {topic}"))
                 return
+            if self.topics[topic].deleted:
+                body = encode_body(TopicRoute(self.topics[topic], ()))
+                endpoint.send(command.reply(ResponseCode.TOPIC_NOT_EXIST, f"no topic {topic}", body=body))
+                return
             endpoint.send(command.reply(body=encode_body(TopicRoute(self.topics[topic], known))))
 
 

@@ -21,6 +21,11 @@ def not_a_nameserver(address: str, code: int) -> BrokerError:
     return broker_error(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, what)
 
 
+def _check(response: Command) -> None:
+    if response.code != ResponseCode.SUCCESS:
+        raise broker_error(response.code, response.remark)
+
+
 class Nameservers:
     """A sticky connection to one of `addresses`, made when it is asked and lost."""
 
@@ -46,8 +51,14 @@ class Nameservers:
         raise TransportError(f"no nameserver can be reached: {', '.join(tried)}. Is one running there?")
 
     async def route(self, topic: str) -> TopicRoute:
-        """The topic's layout and the addresses known now; TopicNotExist, or TransportError where no nameserver answers."""
-        return decode_body(TopicRoute, (await self.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicHeader(topic))).body)
+        """The topic's layout and the addresses known now; of a deleted topic its last layout, which has no queues.
+
+        TopicNotExist where the nameserver has never heard of it, TransportError where none answers.
+        """
+        response = await self._ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicHeader(topic))
+        if response.code != ResponseCode.TOPIC_NOT_EXIST or not response.body:
+            _check(response)
+        return decode_body(TopicRoute, response.body)
 
     async def cluster(self) -> ClusterInfo:
         """Every broker that the nameserver knows."""
@@ -58,6 +69,11 @@ class Nameservers:
 
         Raises the BrokerError of an answer that refuses, and what the last one said where none answers.
         """
+        response = await self._ask(code, header, body)
+        _check(response)
+        return response
+
+    async def _ask(self, code: int, header: object | None = None, body: bytes = b"") -> Command:
         fields = None if header is None else to_plain(header)
         last: TransportError | RouteNotReady | None = None
         for _ in range(max(2, len(self.addresses))):
@@ -67,12 +83,10 @@ class Nameservers:
             except TransportError as error:
                 last = TransportError(f"nameserver {error}")
             else:
-                if response.code == ResponseCode.SUCCESS:
-                    return response
                 if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                     raise not_a_nameserver(self._address(), code)
                 if response.code != ResponseCode.ROUTE_NOT_READY:
-                    raise broker_error(response.code, response.remark)
+                    return response
                 last = RouteNotReady(f"nameserver {self._address()} knows no broker yet: none has registered since it started")
             self._next()
         assert last is not None

@@ -1,8 +1,8 @@
 """Answers of the nameserver. RocketMQ: DefaultRequestProcessor, ClientRequestProcessor. The rules are RouteTable's."""
 
 from lockstep.nameserver.route_table import Registration, RouteChange, RouteTable
-from lockstep.protocol.bodies import ClusterInfo, RegisterBody, RegisterReply, TopicList
-from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.bodies import ClusterInfo, RegisterBody, RegisterReply, TopicList, TopicRoute
+from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import MSGPACK, Command
 from lockstep.protocol.errors import BrokerNameTaken, ConfigError, RemoteProtocolError, RouteNotReady, TopicNotExist
 from lockstep.protocol.headers.offsets import TopicHeader
@@ -60,7 +60,12 @@ class RouteProcessor:
         if route is not None:
             return request.reply(body=route)
         self._check_ready(request)
-        raise TopicNotExist(f"no topic {header.topic!r}: create it with `lockstep topic create {header.topic}`")
+        remark = f"no topic {header.topic!r}: create it with `lockstep topic create {header.topic}`"
+        deleted = self._table.layouts.get(header.topic)
+        if deleted is not None and request.command.codec == MSGPACK:
+            # Who knows a lower layout learns that it is over, not that this nameserver has not heard of it yet.
+            return request.reply(body=TopicRoute(deleted, ()), code=ResponseCode.TOPIC_NOT_EXIST, remark=remark)
+        raise TopicNotExist(remark)
 
     @handles(RequestCode.GET_BROKER_CLUSTER_INFO)
     def cluster(self, request: Request) -> Command:

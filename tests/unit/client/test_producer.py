@@ -944,6 +944,26 @@ async def test_a_cancelled_wait_for_the_in_flight_limit_leaves_nothing_behind() 
         assert producer.in_flight_count == 0
 
 
+async def test_a_topic_that_was_deleted_is_told_of_long_before_the_deadline() -> None:
+    """The broker refuses, the nameserver says that the layout is over: neither the refused send nor those behind it wait any longer."""
+    options = ProducerConfig(keyed_send_timeout_ms=20_000)
+    async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, options) as producer:
+        await producer.send(message("1"), sharding_key="k")
+        broker = cluster.brokers["a"]
+        cluster.put(make_layout("t", counter=2))
+        broker.script.extend([refuse(TopicNotExist("there is no topic t"))] * 1_000)
+        refused = await sends(producer, ["2", "3"], sharding_key="k")
+        assert [type(error) for error in refused] == [TopicNotExist, TopicNotExist]
+        assert all("was deleted" in str(error) for error in refused)
+        assert producer.in_flight_count == 0
+        with pytest.raises(TopicNotExist):
+            await producer.send(message("4"), sharding_key="k")
+        broker.script.clear()
+        cluster.put(make_layout("t", "a", queues=1, counter=3))
+        await producer.send(message("5"), sharding_key="k")
+        assert broker.stored == [b"1", b"5"]
+
+
 async def test_what_is_sent_to_a_topic_that_was_away_is_no_repeat_of_what_was_sent_before() -> None:
     """Its queues' sequences begin at 0 again: a broker that remembers those of before must not take them for repeats."""
     async with fake_cluster("a", topics={"t": 1}) as cluster, Producer("g", nameserver=cluster.address) as producer:

@@ -114,6 +114,20 @@ async def test_system_and_deleted_topics_are_not_listed() -> None:
         broker.close("done")
 
 
+async def test_of_a_deleted_topic_the_refusal_carries_the_layout_that_is_in_force() -> None:
+    gone = TopicLayout("gone", LayoutVersion(2, 1), ())
+    async with nameserver() as served:
+        broker = await connect(HOST, served.address)
+        await register(broker, layouts=(gone,))
+        told = await ask(served.address, RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicHeader("gone"))
+        assert told.code == ResponseCode.TOPIC_NOT_EXIST
+        assert "lockstep topic create gone" in str(told.remark)
+        assert decode_body(TopicRoute, told.body) == TopicRoute(gone, ())
+        unknown = await ask(served.address, RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicHeader("unknown"))
+        assert (unknown.code, unknown.body) == (ResponseCode.TOPIC_NOT_EXIST, b"")
+        broker.close("done")
+
+
 async def test_each_listener_answers_with_its_own_addresses() -> None:
     async with nameserver("internal=127.0.0.1:0", "external=127.0.0.1:0", "other=127.0.0.1:0") as served:
         broker = await connect(HOST, served.address)

@@ -169,8 +169,13 @@ class QueueSender:
         return self._batcher.take_older(version)
 
     def take_all(self) -> list[Parcel]:
-        """Everything that waits: the topic is gone."""
-        return self._batcher.take_all()
+        """Everything that waits, a refused frame included: the topic is gone."""
+        frame = self._frame
+        refused = []
+        if frame is not None and frame.retry and not frame.unknown and not frame.unanswered:
+            self._unseal(frame)
+            refused = frame.parcels
+        return refused + self._batcher.take_all()
 
     def link_changed(self) -> None:
         """The link came up or went down."""
