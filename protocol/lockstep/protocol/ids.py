@@ -45,40 +45,47 @@ def parse_offset_message_id(message_id: str) -> tuple[str, int]:
 class UniqueKeys:
     """Gives UNIQ_KEYs that never repeat within one prefix: (ms, counter) only rises, and each month changes the prefix's last 4 bytes."""
 
-    __slots__ = ("_counter", "_head", "_month_end_ms", "_month_start_ms", "_ms", "_prefix")
+    __slots__ = ("_counter", "_head", "_month", "_month_end_ms", "_month_start_ms", "_ms", "_prefix")
 
     def __init__(self, prefix: bytes) -> None:
         if len(prefix) != UNIQUE_PREFIX_BYTES:
             raise LocalProtocolError(f"a unique-key prefix has {UNIQUE_PREFIX_BYTES} bytes, not {len(prefix)}")
         self._prefix = prefix
+        self._month = ""
+        """The prefix's digits of this month."""
         self._head = ""
-        self._ms = 0
+        """Those and the digits of this ms."""
         self._counter = -1
         self._month_start_ms = 0
         self._month_end_ms = 0
+        self._enter(0)
 
     def next(self, now_ms: int) -> str:
         """A new key; `now_ms` is wall time, and may stand still or fall."""
         if now_ms > self._ms:
-            self._ms = now_ms
+            self._enter(now_ms)
         self._counter += 1
         if self._counter > 0xFFFF:
             self._counter = 0
-            self._ms += 1
-        if self._ms >= self._month_end_ms:
-            self._enter_month()
-        return f"{self._head}{self._ms - self._month_start_ms:08X}{self._counter:04X}"
+            self._enter(self._ms + 1)
+        return f"{self._head}{self._counter:04X}"
 
     def many(self, now_ms: int, count: int) -> list[str]:
         """`count` new keys, as `next` would give them."""
         if now_ms > self._ms:
-            self._ms = now_ms
+            self._enter(now_ms)
         first = self._counter + 1
-        if first + count > 0x10000 or self._ms >= self._month_end_ms:
+        if first + count > 0x10000:
             return [self.next(now_ms) for _ in range(count)]
         self._counter += count
-        head = f"{self._head}{self._ms - self._month_start_ms:08X}"
+        head = self._head
         return [f"{head}{counter:04X}" for counter in range(first, first + count)]
+
+    def _enter(self, ms: int) -> None:
+        self._ms = ms
+        if ms >= self._month_end_ms:
+            self._enter_month()
+        self._head = f"{self._month}{ms - self._month_start_ms:08X}"
 
     def _enter_month(self) -> None:
         start = (_EPOCH + timedelta(milliseconds=self._ms)).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
@@ -87,4 +94,4 @@ class UniqueKeys:
         self._month_end_ms = (end - _EPOCH) // timedelta(milliseconds=1)
         months = start.year * 12 + start.month
         salt = (int.from_bytes(self._prefix[6:], "big") + months) & 0xFFFFFFFF
-        self._head = f"{self._prefix[:6].hex().upper()}{salt:08X}"
+        self._month = f"{self._prefix[:6].hex().upper()}{salt:08X}"

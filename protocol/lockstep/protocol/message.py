@@ -177,17 +177,23 @@ def encode_message(
 
     Room is kept for `sequence.stamp`. Raises LocalProtocolError for a bad sharding key, or properties that are too long together.
     """
-    parts = [encode_properties(extra)] if extra else []
-    if message.stored_properties:
-        parts.append(message.stored_properties)
+    properties = _UNIQ_KEY_HEAD + unique_key.encode()
     if sharding_key is not None:
-        check_text("sharding_key", sharding_key)
-        parts.append(_SHARDING_KEY_HEAD + sharding_key.encode())
-    parts.append(_UNIQ_KEY_HEAD + unique_key.encode())
-    properties = b"\x02".join(parts)
+        properties = _stored_sharding_key(sharding_key) + properties
+    if message.stored_properties:
+        properties = message.stored_properties + b"\x02" + properties
+    if extra:
+        properties = encode_properties(extra) + b"\x02" + properties
     if not extra or LS_SEQ not in extra:
         _check_properties_fit(len(properties))
     return encode_record(message.stored_topic, queue_id, message.body, properties, flag=message.flag, born_ms=born_ms)
+
+
+@lru_cache(maxsize=4096)
+def _stored_sharding_key(sharding_key: str) -> bytes:
+    """As it stands before another property. Raises LocalProtocolError."""
+    check_text("sharding_key", sharding_key)
+    return b"%b%b\x02" % (_SHARDING_KEY_HEAD, sharding_key.encode())
 
 
 def _check_properties_fit(properties_bytes: int) -> None:

@@ -21,6 +21,8 @@ from lockstep.protocol.properties import LS_SEQ
 from lockstep.protocol.record import PROPERTIES_BYTES_MAX, UINT16, UINT32, record_bounds
 
 SEQUENCE_DIGITS = 87
+COUNT_AT = 72
+COUNT_DIGITS = 6
 CRC_AT = 79
 """Where the CRC's digits begin within the property's value."""
 COUNT_MAX = 0xFFFFFF

@@ -28,7 +28,7 @@ from struct import error as StructError
 
 from lockstep.protocol.errors import MessageIllegal, RemoteProtocolError
 from lockstep.protocol.frame import BODY_BYTES_MAX
-from lockstep.protocol.sequence import find_sequence
+from lockstep.protocol.sequence import COUNT_AT, COUNT_DIGITS, SEQUENCE_DIGITS, STAMP_HEAD, find_sequence
 from lockstep.protocol.tags import tags_code
 
 MAGIC = 0xDAA320A7
@@ -51,7 +51,9 @@ SYS_FLAGS_REFUSED = 0xFC
 TAGS = b"TAGS\x01"
 SEPARATOR = b"\x02"
 SEQUENCE_NAME = b"\x02__LS_"
-SEQUENCE_FIRST = b"\x02__LS_SEQ\x01"
+SEQUENCE_FIRST = b"\x02" + STAMP_HEAD
+SEQUENCE_COUNT_AT = len(STAMP_HEAD) + COUNT_AT
+SEQUENCE_END = len(STAMP_HEAD) + SEQUENCE_DIGITS
 REFUSED_NAMES = (b"\x02DELAY\x01", b"\x02TIMER_", b"\x02TRAN_MSG\x01", b"\x02RETRY_TOPIC\x01")
 
 _ZERO_12 = bytes(12)
@@ -226,12 +228,15 @@ def check_properties(properties: list[bytes], *, trusted: bool = False, sequence
     if marks > 1 or not joined.startswith(SEQUENCE_FIRST):
         raise MessageIllegal("property __LS_SEQ belongs first into the first record of an idempotent frame, other names with __LS_ nowhere")
     # Recovery tells a whole frame from a torn one by this count: a wrong one must not get into the log.
+    first = properties[0]
+    counted = first[SEQUENCE_COUNT_AT : SEQUENCE_COUNT_AT + COUNT_DIGITS] == b"%06x" % len(properties)
+    if counted and (len(first) == SEQUENCE_END or first[SEQUENCE_END : SEQUENCE_END + 1] == SEPARATOR):
+        return  # the other digits are those that the caller has checked
     try:
-        sequence = find_sequence(properties[0])
+        sequence = find_sequence(first)
     except RemoteProtocolError as error:
         raise MessageIllegal(f"record 0: {error}") from error
-    if sequence is None or sequence.count != len(properties):
-        raise MessageIllegal(f"record 0: __LS_SEQ counts {sequence.count if sequence else 0} records, the frame has {len(properties)}")
+    raise MessageIllegal(f"record 0: __LS_SEQ counts {sequence.count if sequence else 0} records, the frame has {len(properties)}")
 
 
 def _name(token: bytes) -> str:

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from lockstep.broker.store.frame import ENTRY, STAMP, TopicField, tag_code, take_frame
 from lockstep.protocol.errors import MessageIllegal
-from lockstep.protocol.record import RecordView, split_records
+from lockstep.protocol.record import RecordView, record_bounds, split_records
+from lockstep.protocol.sequence import SEQUENCE_DIGITS, STAMP_HEAD
 from lockstep.protocol.tags import tags_code
 from support.store_kit import record, sequenced
 
@@ -191,3 +192,15 @@ def test_a_flipped_bit_is_refused_or_changes_only_what_is_the_users(at: int, bit
         assert [view.body for view in views] == [b"first", b"second"]
         assert [view.body_crc for view in views] == [zlib.crc32(b"first") & 0x7FFFFFFF, zlib.crc32(b"second") & 0x7FFFFFFF]
         assert [view.queue_offset for view in views] == [40, 41]
+
+
+def test_a_sequence_that_is_cut_short_or_goes_on_behind_its_digits_is_refused() -> None:
+    frame, _ = sequenced([b"a"], first=0, previous_crc=0, queue_id=3)
+    _, properties_at, end = record_bounds(frame)
+    stamp = frame[properties_at:end]
+    width = len(STAMP_HEAD) + SEQUENCE_DIGITS
+    take(good(properties=stamp[:width]), 1)
+    take(good(properties=stamp[:width] + b"\x02A\x01b"), 1)
+    for wrong in (stamp[: width - 1], stamp[:width] + b"0", stamp[:width] + b"\x01"):
+        with pytest.raises(MessageIllegal, match="record 0: __LS_SEQ"):
+            take(good(properties=wrong), 1)
