@@ -303,8 +303,12 @@ def test_the_shell_is_woken_once_until_it_drains() -> None:
     assert woken == [1]
     assert bench.c.drain() != []
     assert bench.c.drain() == []
-    Client(bench, "c").connect()
+    c = Client(bench, "c")
+    c.connect()
     assert woken == [1, 1]
+    bench.c.drain()
+    c.leave()
+    assert woken == [1, 1, 1], "others must hear of it"
 
 
 # ----------------------------------------------------------------------------------------------------------------------- topics

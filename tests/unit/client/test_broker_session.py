@@ -36,6 +36,17 @@ async def test_an_empty_sync_leaves_every_third_of_the_grace_while_a_queue_is_he
         assert len(a.server.endpoints) == 1
 
 
+async def test_the_grace_is_the_one_that_the_last_grant_carried() -> None:
+    async with scripted_cluster() as cluster, consuming(cluster, Handled()) as consumer:
+        a = cluster["a"]
+        a.grace_ms = 9_000
+        await advance(1.5)  # the LOCK after the first second carries it
+        before = len(a.bodies(SYNC))
+        await advance(6)
+        assert len(a.bodies(SYNC)) - before == 2
+        assert consumer.health().brokers[0].grace_ms == 9_000
+
+
 async def test_an_empty_sync_leaves_every_5_s_while_nothing_is_held() -> None:
     async with scripted_cluster() as cluster:
         a = cluster["a"]
