@@ -365,6 +365,21 @@ def slow_disk(storm: Storm) -> None:
     storm.later(8, disk.delays_s.clear)
 
 
+def snapshot_rot(storm: Storm) -> None:
+    """The newest of two snapshots has a wrong bit when its broker comes back: the older one has to do."""
+    _, address = storm.broker()
+    disk = storm.universe.machine(address).disk
+    snapshots = sorted(path for path in disk.names if "/snapshot-" in path and not path.endswith(".tmp"))
+    if len(snapshots) < 2:
+        return
+    storm.universe.kill(address)
+    size = len(disk.names[snapshots[-1]].cache)
+    if size:
+        storm.note("disk rot", address, snapshots[-1], machine=address)
+        disk.flip(snapshots[-1], storm.random.randrange(size), storm.random.randrange(8))
+    storm.later(0.5, storm.universe.start, address)
+
+
 # ------------------------------------------------------------------------------------------------------- network and clocks
 
 
@@ -431,7 +446,7 @@ FAULTS: dict[str, Kind] = {
     for kind in (
         *(kill_consumer, kill_producer, kill_in_call, stop_consumer, toggle, duplicate, recontract, pause_consumer, pause_in_call),
         *(power_consumer, kill_broker, stop_broker, regrace, pause_broker, power_broker, power_twice, kill_at_write, power_at_write),
-        *(everything, nameserver, alter, eio, enospc, slow_disk),
+        *(everything, nameserver, alter, eio, enospc, slow_disk, snapshot_rot),
         *(partition, one_way, isolate, reset, silence, slow_link, wall_jump, drift),
     )
 }

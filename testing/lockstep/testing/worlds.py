@@ -139,7 +139,16 @@ WORLDS: Mapping[str, World] = {
         {"power_broker": 3, "power_at_write": 3, "power_twice": 3, "kill_broker": 1, "stop_consumer": 1, "slow_disk": 1, "everything": 1}
     ),
     "disk": World(
-        {"eio": 3, "enospc": 2, "slow_disk": 3, "kill_at_write": 2, "power_at_write": 2, "kill_broker": 1, "stop_consumer": 1},
+        {
+            "eio": 3,
+            "enospc": 2,
+            "slow_disk": 3,
+            "snapshot_rot": 1,
+            "kill_at_write": 2,
+            "power_at_write": 2,
+            "kill_broker": 1,
+            "stop_consumer": 1,
+        },
         {"reserve_bytes": (0, 20_000), "segment_bytes": (32 << 10, 64 << 10)},
     ),
     "machines": World({"power_consumer": 3, "power_broker": 2, "everything": 1, "nameserver": 2, "reset": 1, "stop_consumer": 1}),
@@ -157,7 +166,7 @@ WORLDS: Mapping[str, World] = {
         {"groups": ((GROUP, AUDIT),), "threaded": (False,)},
     ),
     "retention": World(
-        {"kill_broker": 2, "stop_consumer": 2, "pause_consumer": 2, "wall_jump": 1, "power_broker": 1, "slow_disk": 1},
+        {"kill_broker": 2, "stop_consumer": 2, "pause_consumer": 2, "wall_jump": 1, "power_broker": 1, "slow_disk": 1, "snapshot_rot": 1},
         {
             "segment_bytes": (8 << 10, 16 << 10),
             "log_bytes_max": (32 << 10, 64 << 10),

@@ -1,0 +1,143 @@
+"""Many universes, one after the other, on several cores: `python -m lockstep.testing.sweep`, or scripts/sweep.
+
+    --seeds 1-1000            these seeds, over all worlds
+    --hours 8                 so many hours of this machine's time, from --first on
+    --world power             one world only
+    --seed 17 --world net -v  one universe again, with its story: every event and log line in order
+    --mutants                 every rule of ours switched off, one after the other: how many seeds until it is caught
+    --json FILE               the figures as JSON
+Exit code 1: a violation, a mutant that lives, or over ≥ 200 seeds a place that was never reached.
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from itertools import count
+from multiprocessing import get_context
+from pathlib import Path
+
+from lockstep.runtime.clock import Clock
+from lockstep.testing.report import Summary, Total, summary, told
+from lockstep.testing.universe import Outcome, Universe, every_fault
+from lockstep.testing.worlds import WORLDS, draw
+
+WORKERS = 2
+CLOCK = Clock()
+"""This machine's: how long a sweep may take, and what it took."""
+PROGRESS_S = 10.0
+
+
+def _now_s() -> float:
+    return CLOCK.monotonic_ms() / 1000
+
+
+def _cpu_s() -> float:
+    used = os.times()
+    return used.user + used.system
+
+
+def run_one(seed: int, world: str | None, *, story: bool = False, storm_s: float | None = None) -> Outcome:
+    """One universe."""
+    return Universe(draw(seed, world, every_fault(), storm_s=storm_s), story=story, trace=story).run()
+
+
+def run_summary(seed: int, world: str | None) -> Summary:
+    """In a worker process."""
+    began = _cpu_s()
+    outcome = run_one(seed, world)
+    return summary(outcome, _cpu_s() - began)
+
+
+def sweep(seeds: Iterator[int], world: str | None, *, workers: int, until: float | None, tell: Callable[[str], None]) -> Total:
+    """Runs all seeds, or as many as begin before `until` (seconds of the monotonic clock)."""
+    total, told_at = Total(), _now_s()
+    running: set[Future[Summary]] = set()
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        left = True
+        while left or running:
+            while left and len(running) < 2 * workers:
+                seed = next(seeds, None) if until is None or _now_s() < until else None
+                if seed is None:
+                    left = False
+                else:
+                    running.add(pool.submit(run_summary, seed, world))
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            for one in sorted((future.result() for future in done), key=lambda one: one.seed):
+                total.add(one)
+                for line in told(one.seed, one.world, one.violations) if one.violations else []:
+                    tell(line)
+            if _now_s() - told_at > PROGRESS_S:
+                told_at = _now_s()
+                tell(f"… {total.seeds} seeds, {total.simulated_s / 3600:.2f} h simulated, {len(total.violations)} with violations")
+    return total
+
+
+def replay(seed: int, world: str | None, *, verbose: bool, tell: Callable[[str], None]) -> bool:
+    """One universe again; with `verbose` its story. True: nothing was violated."""
+    began = _cpu_s()
+    outcome = run_one(seed, world, story=verbose)
+    if verbose:
+        tell(f"seed {seed}, world {outcome.setting.world}: {outcome.setting.facts()}")
+        for line in story(outcome):
+            tell(line)
+    one = summary(outcome, _cpu_s() - began)
+    total = Total()
+    total.add(one)
+    for line in total.lines():
+        tell(line)
+    tell(f"digest       {one.digest}")
+    return not one.violations
+
+
+def story(outcome: Outcome) -> Iterator[str]:
+    """Every event and every log line, in order of time."""
+    told_lines = [(event.t, 0, number, str(event)) for number, event in enumerate(outcome.history)]
+    told_lines += [(line.t, 1, number, str(line)) for number, line in enumerate(outcome.log.lines)]
+    told_lines += [(violation.t, 2, number, f"!!! {violation}") for number, violation in enumerate(outcome.violations)]
+    return (text for *_, text in sorted(told_lines))
+
+
+def _seeds(text: str) -> tuple[int, int]:
+    first, _, last = text.partition("-")
+    return int(first), int(last or first)
+
+
+def _arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="scripts/sweep", description="Simulated clusters under seeded faults, checked.")
+    parser.add_argument("--seeds", type=_seeds, metavar="A-B", help="seeds to run, default 1-100")
+    parser.add_argument("--hours", type=float, metavar="N", help="run as many seeds as begin within N hours")
+    parser.add_argument("--first", type=int, default=1, metavar="SEED", help="with --hours: where to begin")
+    parser.add_argument("--world", choices=list(WORLDS), help="one world only; default: each seed has its own")
+    parser.add_argument("--seed", type=int, metavar="S", help="one universe again")
+    parser.add_argument("-v", "--verbose", action="store_true", help="with --seed: the whole story")
+    parser.add_argument("--workers", type=int, default=WORKERS, metavar="N", help="processes, default 2")
+    parser.add_argument("--mutants", action="store_true", help="switch each rule off and see that it is caught")
+    parser.add_argument("--json", metavar="FILE", help="write the figures there")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The exit code."""
+    asked = _arguments(arguments)
+
+    def tell(line: str) -> None:
+        print(line, flush=True)
+
+    if asked.seed is not None:
+        return 0 if replay(asked.seed, asked.world, verbose=asked.verbose, tell=tell) else 1
+    first, last = asked.seeds or ((1, 100) if asked.hours is None else (asked.first, sys.maxsize))
+    seeds = iter(range(first, last + 1)) if last < sys.maxsize else count(first)
+    until = None if asked.hours is None else _now_s() + asked.hours * 3600
+    total = sweep(seeds, asked.world, workers=asked.workers, until=until, tell=tell)
+    for line in total.lines():
+        tell(line)
+    if asked.json:
+        Path(asked.json).write_text(json.dumps(total.plain(), indent=1))  # world: the user's file
+    return 1 if total.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
