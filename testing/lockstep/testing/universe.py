@@ -48,6 +48,8 @@ SENDS_HEAL_S = 10.0
 """A send that began so long after the calm is acknowledged."""
 CONSUMED_WITHIN_S = 150.0
 """From the calm until every queue is consumed to its end: session timeout, back-offs and drains, with room."""
+UNCOMMITTED_S = 10.0
+"""From the last send until what is not committed by then is what nobody will commit."""
 LOOK_S = 1.0
 DEATH_CHECK_S = 1.0
 """How often the world looks for processes that died of a fault, and starts them again as a service manager would."""
@@ -300,6 +302,9 @@ class Universe:
         calm_s = self.loop.now
         self._wait_alive(CALM_SENDING_S)
         self.sending = False
+        self._wait_alive(UNCOMMITTED_S)
+        if self.setting.manual:
+            self._begin_consumers_anew()
         while self.loop.now < calm_s + CONSUMED_WITHIN_S:
             self._wait_alive(LOOK_S)
             if self._all_ended() and not self._behind():
@@ -312,6 +317,13 @@ class Universe:
                 "every queue is consumed", f"{CONSUMED_WITHIN_S:.0f} s after the calm: {'; '.join(self._behind()) or 'nothing is behind'}"
             )
         self._check_sends(calm_s)
+
+    def _begin_consumers_anew(self) -> None:
+        """A listener that commits by hand commits with its next call, and no call comes any more: it gets what it left once again."""
+        for address in self.consumers:
+            process = self.running(address)
+            for toggle in self.controls[process.number].toggles.values() if process is not None else ():
+                self.loop.at(self.loop.now, toggle.set, process=process)
 
     def _wait_alive(self, seconds: float) -> None:
         """Time in the calm: whoever ends by himself now is started again, producers only while they should send."""

@@ -134,7 +134,7 @@ def _acknowledged(history: History, messages: Messages, brokers: Brokers) -> lis
             there = any(stored.queue == acked.queue for stored in messages.places.get(acked.body, ()))
         if there:
             continue
-        answered = answers.get(acked.body, ())
+        answered = [(place, one) for place, one in answers.get(acked.body, ()) if one.queue == acked.queue]
         if answered and all(brokers.taken_by(acked.queue.broker, one.process, place, one.t) is not None for place, one in answered):
             continue
         now = messages.stored.get((acked.queue, acked.offset))
@@ -159,6 +159,7 @@ def _suffixes(history: History, messages: Messages, brokers: Brokers) -> list[Vi
     """R1: of what one power cut may have taken, nothing that is gone stood in front of something that is left."""
     found = []
     periods: dict[tuple[str, int], list[tuple[int, bool, bytes, float]]] = {}
+    written = {frame.request: frame for frame in history.of(FrameWritten)}
     for body, answered in _answers(history).items():
         placed = [(place, answer) for place, answer in answered if answer.position >= 0]
         for place, answer in placed if body in messages.acked else ():
@@ -167,9 +168,10 @@ def _suffixes(history: History, messages: Messages, brokers: Brokers) -> list[Vi
             read = messages.read.get(answer.queue)
             if cut is None or read is None:
                 continue
-            # Sent again after a cut that took it, it stands at the queue's last place.
-            last = next(one for _, one in reversed(placed) if one.queue == answer.queue)
-            left = answer.position == last.position and any(one.queue == answer.queue for one in messages.places.get(body, ()))
+            # Sent again after a cut that took it, it may stand at the same offset, further behind in the log.
+            last = next(one for _, one in reversed(placed) if (one.queue, one.offset) == (answer.queue, answer.offset))
+            stored = messages.stored.get((answer.queue, answer.offset + written[answer.request].bodies.index(body)))
+            left = answer.position == last.position and stored is not None and stored.body == body
             if left or messages.acked[body].offset >= read.first:
                 periods.setdefault((broker, cut), []).append((answer.position, left, body, answer.t))
     for (broker, _), rows in periods.items():
