@@ -104,6 +104,7 @@ class Brokers:
         """By broker, in order."""
         self.cuts: dict[str, list[int]] = {}
         """Places of power cuts, by machine."""
+        self._lossy: dict[str, list[int]] = {}
         self._pauses: dict[int, list[list[float]]] = {}
         self._disk_faults: dict[str, float] = {}
         by_process: dict[int, Life] = {}
@@ -139,11 +140,16 @@ class Brokers:
         return next((life for life in self.lives.get(broker, ()) if life.process == process), None)
 
     def lossy_cuts(self, broker: str) -> list[int]:
-        """Places of the power cuts that may have taken something from this broker: those of its machine under async flush."""
-        lives = self.lives.get(broker, [])
-        if not lives or all(life.flush == "sync" for life in lives):
-            return []
-        return self.cuts.get(lives[0].machine, [])
+        """Places of the power cuts that may have taken something from this broker: those after a life of it under async flush."""
+        if broker not in self._lossy:
+            lives = self.lives.get(broker, [])
+            found = []
+            for cut in self.cuts.get(lives[0].machine, []) if lives else []:
+                last = next((life for life in reversed(lives) if life.opened < cut), None)
+                if last is not None and last.flush != "sync":
+                    found.append(cut)
+            self._lossy[broker] = found
+        return self._lossy[broker]
 
     def taken_by(self, broker: str, process: int, place: int, t: float) -> int | None:
         """The place of the power cut that may take what this process answered at `t`; None: it must survive for ever.

@@ -44,8 +44,6 @@ class _Owners:
         """The grant that its client has received and does not know to be over."""
         self.over: set[Held] = set()
         """Released or told, and not named in a LOCK since: what a LOCK from before is answered revives nothing."""
-        self.given_up: set[Held] = set()
-        """Released, and not named in a LOCK since: a renewal that was asked for before the release changes nothing."""
         self.found: list[Violation] = []
 
     def run(self) -> list[Violation]:
@@ -61,7 +59,6 @@ class _Owners:
             elif isinstance(event, CommitSent):
                 if event.released and event.epoch is not None:
                     self._over(event.queue, event.epoch)
-                    self.given_up.add((event.queue, event.epoch))
             elif isinstance(event, StaleReceived):
                 self._over(event.queue, event.epoch)
             elif isinstance(event, LockRefused):

@@ -1,0 +1,64 @@
+"""O5 and R5 at the end of a run."""
+
+import pytest
+
+from lockstep.testing.checkers.delivery import check, recovery_s
+from lockstep.testing.history import CallResult, Calm, ConsumerStarted, QueueGapSeen
+from support.stories import C1, Q, Story
+
+
+def story(*, calm_t: float = 5.0, expression: str = "*", begin: int = 0) -> Story:
+    """m0 and m1 are acknowledged; the group is granted the queue at `begin`."""
+    told = Story().add(ConsumerStarted, 0.5, C1, expressions=(("orders", expression),)).add(Calm, calm_t, ("", 0))
+    told.sent(1, b"m0", 0, tags="B").sent(1.1, b"m1", 1, tags="A").read(500, b"m0", b"m1")
+    return told.granted(2, 1, offset=begin)
+
+
+def test_everything_done_and_accepted_is_good() -> None:
+    good = story().call(3, 3.1, 1, 0, 1).committed(6, 1, 2)
+    assert good.broken(check) == []
+    recovered = recovery_s(good.history())
+    assert recovered == pytest.approx(0.999)
+
+
+def test_a_message_that_no_call_has_done_is_found() -> None:
+    assert story().call(3, 3.1, 1, 1).committed(6, 1, 2).broken(check) == ["O5"]
+    assert story().call(3, 3.1, 1, 0, 1, result=CallResult.ERROR).committed(6, 1, 2).broken(check) == ["O5", "O5"]
+
+
+def test_another_message_at_its_place_does_not_count() -> None:
+    assert story().call(3, 3.1, 1, 0, 1, bodies=(b"x", b"m1")).committed(6, 1, 2).broken(check) == ["O5"]
+
+
+def test_filtered_reported_and_earlier_messages_are_not_asked_for() -> None:
+    assert story(expression="A").call(3, 3.1, 1, 1).committed(6, 1, 2).broken(check) == []
+    assert story().add(QueueGapSeen, 2.5, C1, first=0, end=1).call(3, 3.1, 1, 1).committed(6, 1, 2).broken(check) == []
+    assert story(begin=1).call(3, 3.1, 1, 1).committed(6, 1, 2).broken(check) == []
+
+
+def test_a_queue_that_is_not_accepted_to_its_end_is_found() -> None:
+    stuck = story().call(3, 3.1, 1, 0, 1).committed(6, 1, 1)
+    assert stuck.broken(check) == ["R5"]
+    assert recovery_s(stuck.history()) is None
+
+
+def test_a_queue_that_nobody_was_granted_is_found() -> None:
+    told = Story().add(ConsumerStarted, 0.5, C1).add(Calm, 5, ("", 0)).sent(1, b"m0", 0).read(500, b"m0")
+    assert told.broken(check) == ["R5"]
+    (found,) = check(told.history())
+    assert str(Q) in found.text
+
+
+@pytest.mark.parametrize(("t", "laws"), [(95.0, []), (95.002, ["R5"])])
+def test_the_end_is_reached_within_90_s_of_the_calm(t: float, laws: list[str]) -> None:
+    """A commit received at t was answered 1 ms before."""
+    assert story().call(3, 3.1, 1, 0, 1).committed(t, 1, 2).broken(check) == laws
+
+
+def test_without_a_calm_nothing_is_asked() -> None:
+    assert Story().add(ConsumerStarted, 0.5, C1).sent(1, b"m0", 0).read(500, b"m0").broken(check) == []
+
+
+def test_a_concurrent_group_is_not_asked_by_grants() -> None:
+    told = Story().add(ConsumerStarted, 0.5, C1, ordered=False).add(Calm, 5, ("", 0)).sent(1, b"m0", 0).read(500, b"m0")
+    assert told.broken(check) == []

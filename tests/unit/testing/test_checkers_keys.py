@@ -1,0 +1,77 @@
+"""O4: the order of a key."""
+
+import pytest
+
+from lockstep.testing.checkers.keys import check
+from lockstep.testing.history import CallResult, ConsumerStarted, QueueKey
+from support.stories import C1, C2, LOG, Story
+
+OTHER = QueueKey("", "broker-b", "orders", 0)
+
+
+def pair(first: int, second: int, *, second_sent_t: float = 2.0, **facts: object) -> Story:
+    """m0 is acknowledged at 1.002, m1 of the same key is sent then; they end at these offsets."""
+    bodies = [b"m0", b"m1"] if first < second else [b"m1", b"m0"]
+    story = Story().sent(1, b"m0", first).sent(second_sent_t, b"m1", second, **facts)
+    return story.read(9, *bodies)
+
+
+def test_what_was_acknowledged_before_lies_before() -> None:
+    assert pair(0, 1).broken(check) == []
+    assert pair(1, 0).broken(check) == ["O4"]
+
+
+@pytest.mark.parametrize(("t", "laws"), [(1.001, []), (1.0021, ["O4"])])
+def test_only_what_was_acknowledged_before_the_other_was_sent_is_ordered(t: float, laws: list[str]) -> None:
+    assert pair(1, 0, second_sent_t=t).broken(check) == laws
+
+
+def test_other_keys_no_key_and_other_layouts_are_not_ordered() -> None:
+    assert pair(1, 0, key="other").broken(check) == []
+    assert pair(1, 0, key=None).broken(check) == []
+    assert pair(1, 0, layout=(2, 7)).broken(check) == []
+
+
+def test_a_key_stays_in_its_queue_within_one_layout() -> None:
+    def moved(layout: tuple[int, int]) -> Story:
+        story = Story().sent(1, b"m0", 0).sent(2, b"m1", 0, queue=OTHER, layout=layout)
+        return story.read(9, b"m0").read(9, b"m1", queue=OTHER)
+
+    assert moved((1, 7)).broken(check) == ["O4"]
+    assert moved((2, 7)).broken(check) == []
+
+
+def test_a_lost_message_is_not_compared() -> None:
+    story = Story().sent(1, b"m0", 5).sent(2, b"m1", 0).read(9, b"m1")
+    assert story.broken(check) == []
+
+
+def done(first: bytes, second: bytes, *, expression: str = "*") -> Story:
+    """m0 and m1 lie in order; two consumers do them one after the other."""
+    story = Story().add(ConsumerStarted, 0.5, C1, expressions=(("orders", expression),))
+    story.sent(1, b"m0", 0, tags="B").sent(2, b"m1", 1, tags="A").read(9, b"m0", b"m1")
+    story.call(3, 3.1, 1, int(first[1:]), where=C1)
+    return story.call(4, 4.1, 2, int(second[1:]), where=C2)
+
+
+def test_every_group_does_them_in_order() -> None:
+    assert done(b"m0", b"m1").broken(check) == []
+    assert done(b"m1", b"m0").broken(check) == ["O4"]
+
+
+def test_a_consumer_that_may_pass_over_the_first_may_do_the_second_first() -> None:
+    assert done(b"m1", b"m0", expression="A").broken(check) == []
+
+
+def test_a_failed_call_does_nothing_and_one_call_keeps_the_order_of_its_messages() -> None:
+    def story() -> Story:
+        return Story().sent(1, b"m0", 0).sent(2, b"m1", 1).read(9, b"m0", b"m1")
+
+    assert story().call(3, 3.1, 1, 1, result=CallResult.ERROR).call(4, 4.1, 1, 0, 1).broken(check) == []
+    assert story().call(4, 4.1, 1, 1, 0).broken(check) == ["O4"]
+
+
+def test_the_text_names_key_messages_places_and_times() -> None:
+    (found,) = check(pair(1, 0).history())
+    for fact in ('"k"', "m0", "m1", str(LOG), "1.002", "2.000"):
+        assert fact in found.text

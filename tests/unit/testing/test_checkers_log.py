@@ -1,0 +1,149 @@
+"""O8, R1, R2, R7: the log."""
+
+import pytest
+
+from lockstep.testing.checkers.log import check
+from lockstep.testing.history import (
+    BrokerOpened,
+    Fault,
+    FrameAnswered,
+    FrameWritten,
+    PauseBegan,
+    PauseEnded,
+    PowerCut,
+    ProcessEnded,
+    ReadingEnded,
+    SendAcked,
+    SendBegan,
+    Stored,
+)
+from support.stories import C2, LOG, B, P, Story
+
+B2 = ("B", 2)
+OTHER = LOG._replace(queue=1)
+
+
+def cut(story: Story, t: float = 10.0, opened_t: float = 11.0) -> Story:
+    story.add(ProcessEnded, t, B, how="power").add(PowerCut, t, ("B", 0))
+    return story.add(BrokerOpened, opened_t, B2, term=101)
+
+
+def test_what_was_acknowledged_is_there_at_its_place() -> None:
+    assert Story().sent(1, b"m0", 0).sent(2, b"m1", 1).read(9, b"m0", b"m1").broken(check) == []
+
+
+def test_a_lost_or_altered_message_is_found() -> None:
+    assert Story().sent(1, b"m0", 0).sent(2, b"m1", 1).read(9, b"m0").broken(check) == ["R1"]
+    assert Story().sent(1, b"m0", 0).read(9, b"x").broken(check) == ["O8", "R1"]
+
+
+def test_an_acknowledgement_without_a_place_means_somewhere_in_that_queue() -> None:
+    story = Story().add(SendBegan, 1, P).add(SendAcked, 2, P, offset=-1)
+    assert story.read(9, b"x", b"m0").broken(check) == []
+    lost = Story().add(SendBegan, 1, P).add(SendAcked, 2, P, offset=-1).read(9, b"x").read(9, b"m0", queue=OTHER)
+    assert lost.broken(check) == ["R1"]
+
+
+def test_what_retention_removed_is_not_asked_for() -> None:
+    assert Story().sent(1, b"m0", 0).sent(2, b"m1", 1).read(9, b"m1", first=1).broken(check) == []
+
+
+def test_queue_offsets_are_dense() -> None:
+    assert Story().read(9, b"m0", b"m1").add(ReadingEnded, 9.1, first=0, end=3).broken(check) == ["O8"]
+    hole = Story().add(Stored, 9, offset=0, body=b"a").add(Stored, 9, offset=2, body=b"b").add(ReadingEnded, 9, first=0, end=3)
+    assert hole.broken(check) == ["O8"]
+
+
+@pytest.mark.parametrize(("answered_t", "laws"), [(8.499, ["R1"]), (8.501, []), (9.9, [])])
+def test_a_power_cut_takes_at_most_one_interval_and_one_sync(answered_t: float, laws: list[str]) -> None:
+    story = Story().sent(answered_t - 0.01, b"m0", 0, acked=answered_t + 0.001)
+    assert cut(story).read(19).broken(check) == laws
+
+
+def test_under_sync_flush_or_after_a_kill_nothing_is_lost() -> None:
+    assert cut(Story(flush="sync").sent(9.9, b"m0", 0)).read(19).broken(check) == ["R1"]
+    killed = Story().sent(9.9, b"m0", 0).add(ProcessEnded, 10, B, how="kill").add(BrokerOpened, 11, B2, term=101).read(19)
+    assert killed.broken(check) == ["R1"]
+
+
+def test_time_in_which_the_process_stood_still_does_not_count() -> None:
+    story = Story().sent(5, b"m0", 0).add(PauseBegan, 5.5, B).add(PauseEnded, 9.5, B)
+    assert cut(story).read(19).broken(check) == []
+
+
+def test_where_the_disk_was_slow_only_the_suffix_is_asked_for() -> None:
+    assert cut(Story().sent(5, b"m0", 0).add(Fault, 4, ("B", 0), kind="disk slow")).read(19).broken(check) == []
+
+
+def test_a_process_that_was_killed_before_the_cut_has_its_own_end() -> None:
+    """Answered at 5, killed at 5.2; the next start dies in its recovery, then the power is cut."""
+
+    def story() -> Story:
+        return Story().sent(5, b"m0", 0).add(ProcessEnded, 5.2, B, how="kill")
+
+    lost = story().add(ProcessEnded, 10, B2, how="power").add(PowerCut, 10, ("B", 0)).add(BrokerOpened, 11, ("B", 3), term=102).read(19)
+    assert lost.broken(check) == []
+    opened = story().add(BrokerOpened, 6, B2, term=101).add(PowerCut, 10, ("B", 0)).add(BrokerOpened, 11, ("B", 3), term=102).read(19)
+    assert opened.broken(check) == ["R1"]
+
+
+def test_a_power_cut_takes_a_suffix_of_the_log_over_all_queues() -> None:
+    def story(lost: int, left: int) -> Story:
+        sent = Story().sent(9.8, b"m0", 0, position=lost).sent(9.9, b"n0", 0, queue=OTHER, position=left)
+        return cut(sent).read(19).read(19, b"n0", queue=OTHER)
+
+    assert story(200, 100).broken(check) == []
+    assert story(100, 200).broken(check) == ["R1"]
+
+
+def replaced(t: float) -> Story:
+    """m0 was acknowledged at offset 0, then n0 is, at t."""
+    return Story().sent(9.9, b"m0", 0).sent(t, b"n0", 0, answerer=B2).read(19, b"n0")
+
+
+def test_a_place_has_one_message_but_over_a_power_cut_under_async_flush() -> None:
+    assert cut(replaced(12)).broken(check) == []
+    assert replaced(12).broken(check) == ["O8", "R1"]
+    killed = replaced(12).add(ProcessEnded, 10, B, how="kill").add(BrokerOpened, 11, B2, term=101)
+    assert "O8" in killed.broken(check)
+
+
+def test_an_acknowledgement_that_was_on_its_way_over_the_cut_is_of_before() -> None:
+    story = Story().add(SendBegan, 9.8, P).add(FrameWritten, 9.8, P, request=99).add(FrameAnswered, 9.9, request=99)
+    story.add(SendAcked, 10.001, P)
+    assert cut(story.sent(12, b"n0", 0, answerer=B2).read(19, b"n0")).broken(check) == []
+
+
+def test_a_prefetched_message_is_of_the_time_of_its_grant() -> None:
+    def story(granted_t: float) -> Story:
+        return cut(Story().granted(granted_t, 1).call(10.5, 10.6, 1, 0).sent(12, b"n0", 0, answerer=B2).read(19, b"n0"))
+
+    assert story(9).broken(check) == []
+    assert story(10.2).broken(check) == ["O8", "R7"]
+
+
+def test_the_offsets_return_under_a_higher_generation() -> None:
+    def story(generation: int) -> Story:
+        called = cut(Story().granted(9, 1).call(9.5, 9.6, 1, 0)).granted(13, 2, C2, generation=generation)
+        return called.call(14, 14.1, 2, 0, where=C2, bodies=(b"n0",)).read(19, b"n0")
+
+    assert story(2).broken(check) == []
+    assert story(1).broken(check) == ["O8"]
+
+
+def test_acknowledged_before_sent_means_a_lower_offset() -> None:
+    assert Story().sent(1, b"m1", 1).sent(2, b"m0", 0).read(9, b"m0", b"m1").broken(check) == ["R2"]
+    assert Story().sent(1, b"m1", 1, acked=3).sent(2, b"m0", 0).read(9, b"m0", b"m1").broken(check) == []
+
+
+def test_what_was_delivered_is_in_the_final_log() -> None:
+    assert Story().granted(1, 1).call(2, 2.1, 1, 0).sent(0.5, b"m0", 0).read(9, b"m0").broken(check) == []
+    assert "R7" in Story().granted(1, 1).call(2, 2.1, 1, 0).sent(0.5, b"n0", 0).read(9, b"n0").broken(check)
+    lost = Story(flush="sync").granted(9, 1).call(9.9, 9.95, 1, 0).sent(12, b"n0", 0, answerer=B2)
+    assert "R7" in cut(lost).read(19, b"n0").broken(check)
+
+
+def test_a_text_tells_who_and_when() -> None:
+    (found,) = check(Story().sent(1, b"m0", 0).read(9).history())
+    for fact in (str(LOG), "offset 0", "m0", "1.002", "nothing is there"):
+        assert fact in found.text

@@ -1,0 +1,79 @@
+"""R3: one holder of a queue at a time."""
+
+import pytest
+
+from lockstep.protocol.codes import ResponseCode
+from lockstep.testing.checkers.ownership import check
+from lockstep.testing.history import (
+    Answer,
+    CommitSent,
+    Fault,
+    GrantReceived,
+    LockRefused,
+    LockSent,
+    ProcessEnded,
+    ProgressReset,
+    PullReceived,
+    StaleReceived,
+)
+from support.stories import C1, C2, B, Q, Story, epoch
+
+
+def moved(t: float) -> Story:
+    """C1 is granted at 1 (deadline 3.498), C2 is answered a grant at t."""
+    return Story().granted(1, 1).granted(t + 0.001, 2, C2)
+
+
+@pytest.mark.parametrize(("t", "laws"), [(3.497, ["R3"]), (3.498, []), (3.499, [])])
+def test_nobody_is_granted_a_queue_while_its_holders_proof_is_good(t: float, laws: list[str]) -> None:
+    assert moved(t).broken(check) == laws
+
+
+def test_a_holder_that_released_was_told_or_is_dead_holds_no_more() -> None:
+    assert moved(2).broken(check) == ["R3"]
+    assert moved(2).add(CommitSent, 1.5, C1, released=True).broken(check) == []
+    assert moved(2).add(StaleReceived, 1.5, C1).broken(check) == []
+    assert moved(2).add(LockRefused, 1.5, answer=Answer.NOT_YOURS).broken(check) == []
+    assert moved(2).add(LockRefused, 1.5, answer=Answer.HELD).broken(check) == ["R3"]
+    assert moved(2).committed(1.5, 1, 1, answer=Answer.STALE).broken(check) == []
+    assert moved(2).add(ProcessEnded, 1.5, C1, how="kill").broken(check) == []
+    assert moved(2).add(LockSent, 1.5, C1).broken(check) == []
+    assert moved(2).add(LockSent, 1.5, C1, items=((Q, epoch(1)),)).broken(check) == ["R3"]
+    assert moved(2).add(ProgressReset, 1.5, B, offset=0).broken(check) == []
+    assert moved(2).add(Fault, 1.5, ("B", 0), kind="wipe", target="broker-a").broken(check) == []
+
+
+def test_a_renewal_asked_before_the_release_revives_nothing_one_asked_after_does() -> None:
+    renewal = {"epoch": epoch(1), "renewal": True}
+    early = moved(2).add(CommitSent, 1.5, C1, released=True).add(GrantReceived, 1.6, C1, **renewal)
+    assert early.broken(check) == []
+    late = moved(2).add(CommitSent, 1.5, C1, released=True).add(LockSent, 1.55, C1, items=((Q, epoch(1)),))
+    assert late.add(GrantReceived, 1.6, C1, **renewal).broken(check) == ["R3"]
+
+
+def test_a_session_may_acquire_its_own_queue_anew() -> None:
+    assert Story().granted(1, 1).granted(2, 2).broken(check) == []
+
+
+def test_an_epoch_belongs_to_one_session() -> None:
+    assert Story().granted(1, 1).granted(9, 1, C2).broken(check) == ["R3"]
+    assert "R3" in Story().granted(1, 1).committed(2, 1, 1, C2).broken(check)
+
+
+def fenced() -> Story:
+    """C2 was answered its grant at 5."""
+    return Story().granted(1, 1).granted(5.001, 2, C2)
+
+
+@pytest.mark.parametrize(("asked_t", "laws"), [(4.999, []), (5.0, []), (5.001, ["R3"])])
+def test_nothing_of_an_older_epoch_is_served_that_was_asked_after_the_newer_grant(asked_t: float, laws: list[str]) -> None:
+    for released in (False, True):
+        assert fenced().committed(asked_t + 0.002, 1, 1, released=released).broken(check) == laws
+    pull = {"asked_t": asked_t, "code": 0, "epoch": epoch(1)}
+    assert fenced().add(PullReceived, 6, C1, **pull).broken(check) == laws
+    assert fenced().granted(asked_t + 0.002, 1, renewal=True).broken(check) == laws
+
+
+def test_a_refusal_of_an_older_epoch_is_what_is_wanted() -> None:
+    assert fenced().committed(6, 1, 1, answer=Answer.STALE).broken(check) == []
+    assert fenced().add(PullReceived, 6, C1, asked_t=5.5, code=int(ResponseCode.STALE_EPOCH), epoch=epoch(1)).broken(check) == []

@@ -1,0 +1,54 @@
+"""R9: what a send's end said is true."""
+
+from lockstep.testing.checkers.sends import check
+from lockstep.testing.history import BrokerOpened, FrameWritten, Outcome, PowerCut, SendBegan, SendFailed
+from support.stories import C2, LOG, P, Story
+
+OTHER = LOG._replace(queue=1)
+
+
+def failed(outcome: Outcome) -> Story:
+    return Story().add(SendBegan, 1, P).add(SendFailed, 2, P, outcome=outcome)
+
+
+def test_unknown_is_there_once_at_most() -> None:
+    assert failed(Outcome.UNKNOWN).read(9).broken(check) == []
+    assert failed(Outcome.UNKNOWN).read(9, b"m0").broken(check) == []
+    assert failed(Outcome.UNKNOWN).read(9, b"m0", b"m0").broken(check) == ["R9"]
+
+
+def test_not_stored_is_nowhere_neither_in_a_log_nor_with_a_listener() -> None:
+    assert failed(Outcome.NOT_STORED).read(9).broken(check) == []
+    assert failed(Outcome.NOT_STORED).read(9, b"m0").broken(check) == ["R9"]
+    assert failed(Outcome.NOT_STORED).call(3, 3.1, 1, 0).broken(check) == ["R9"]
+
+
+def test_nothing_appears_that_was_not_sent() -> None:
+    assert Story().sent(1, b"m0", 0).read(9, b"m0", b"x").broken(check) == ["R9"]
+    assert Story().sent(1, b"m0", 0).call(3, 3.1, 1, 1).broken(check) == ["R9"]
+
+
+def test_a_keyed_send_is_stored_once_wherever() -> None:
+    assert Story().sent(1, b"m0", 0).read(9, b"m0").read(9, b"m0", queue=OTHER).broken(check) == ["R9"]
+
+
+def test_an_unkeyed_send_may_stand_once_for_each_time_that_its_queue_was_given_up() -> None:
+    def story(*epochs: int) -> Story:
+        told = Story().sent(1, b"m0", 0, key=None)
+        for number, producer_epoch in enumerate(epochs, 50):
+            told.add(FrameWritten, 1.1, P, layout=None, request=number, sequence=(0, producer_epoch, 0))
+        return told
+
+    assert story().read(9, b"m0", b"m0").broken(check) == ["R9"]
+    assert story(0).read(9, b"m0", b"m0").broken(check) == ["R9"]
+    assert story(1).read(9, b"m0", b"m0").broken(check) == []
+    assert story().add(FrameWritten, 1.1, P, queue=OTHER, request=9).read(9, b"m0").read(9, b"m0", queue=OTHER).broken(check) == []
+
+
+def test_listeners_get_a_keyed_message_from_one_place_unless_a_power_cut_moved_it() -> None:
+    def story() -> Story:
+        return Story().sent(1, b"m0", 0).call(3, 3.1, 1, 0).call(4, 4.1, 2, 1, where=C2, bodies=(b"m0",))
+
+    assert story().broken(check) == ["R9"]
+    moved = story().add(PowerCut, 3.5, ("B", 0)).add(BrokerOpened, 3.6, ("B", 2), term=101)
+    assert moved.broken(check) == []

@@ -1,0 +1,82 @@
+"""R4a and the safe half of O5: offset after offset, and nothing is committed that was not done."""
+
+import pytest
+
+from lockstep.testing.checkers.steps import check
+from lockstep.testing.history import CallResult, ConsumerStarted, PullReceived, QueueGapSeen
+from support.stories import C1, C2, Story, epoch
+
+
+def test_a_new_epoch_begins_at_its_grants_offset_and_goes_on_in_steps_of_one() -> None:
+    story = Story().granted(1, 1, offset=5).call(2, 2.1, 1, 5, 6).call(2.2, 2.3, 1, 7).committed(2.4, 1, 8)
+    assert story.broken(check) == []
+
+
+@pytest.mark.parametrize("first", [4, 6])
+def test_a_new_epoch_begins_nowhere_else(first: int) -> None:
+    assert Story().granted(1, 1, offset=5).call(2, 2.1, 1, first).broken(check) == ["R4a"]
+
+
+@pytest.mark.parametrize("offsets", [(5, 7), (5, 5), (6, 5)])
+def test_a_batch_has_no_hole_and_no_repetition(offsets: tuple[int, ...]) -> None:
+    assert set(Story().granted(1, 1, offset=5).call(2, 2.1, 1, *offsets).broken(check)) == {"R4a"}
+
+
+@pytest.mark.parametrize("next_offset", [5, 6, 8])
+def test_after_a_good_call_the_next_offset_comes(next_offset: int) -> None:
+    story = Story().granted(1, 1, offset=5).call(2, 2.1, 1, 5, 6).call(2.2, 2.3, 1, next_offset)
+    assert story.broken(check) == ["R4a"]
+
+
+@pytest.mark.parametrize("result", [CallResult.SUSPEND, CallResult.ERROR, CallResult.CANCELLED])
+def test_a_failed_batch_comes_again_from_its_first(result: CallResult) -> None:
+    failed = Story().granted(1, 1).call(2, 2.1, 1, 0).call(2.2, 2.3, 1, 1, 2, result=result)
+    assert failed.call(2.4, 2.5, 1, 1).broken(check) == []
+    skipped = Story().granted(1, 1).call(2, 2.1, 1, 0).call(2.2, 2.3, 1, 1, 2, result=result).call(2.4, 2.5, 1, 3)
+    assert skipped.broken(check) == ["R4a"]
+
+
+def test_a_roll_back_returns_to_the_first_that_was_not_committed() -> None:
+    def story() -> Story:
+        counted = Story().granted(1, 1).call(2, 2.1, 1, 0).call(2.2, 2.3, 1, 1, result=CallResult.COUNTED)
+        return counted.call(2.4, 2.5, 1, 2, result=CallResult.ROLLBACK)
+
+    assert story().call(2.6, 2.7, 1, 1).broken(check) == []
+    assert story().call(2.6, 2.7, 1, 2).broken(check) == ["R4a"]
+
+
+@pytest.mark.parametrize(("upto", "laws"), [(1, []), (2, []), (3, ["O5"])])
+def test_nothing_is_committed_that_no_call_of_the_epoch_has_done(upto: int, laws: list[str]) -> None:
+    assert Story().granted(1, 1).call(2, 2.1, 1, 0, 1).call(2.2, None, 1, 2).committed(2.4, 1, upto).broken(check) == laws
+
+
+def test_what_another_epoch_did_does_not_count() -> None:
+    story = Story().granted(1, 1).call(2, 2.1, 1, 0).granted(3, 2, C2).committed(3.4, 2, 1, C2)
+    assert story.broken(check) == ["O5"]
+
+
+def test_a_failed_call_has_done_nothing_and_a_counted_one_has() -> None:
+    assert Story().granted(1, 1).call(2, 2.1, 1, 0, result=CallResult.ERROR).committed(2.4, 1, 1).broken(check) == ["O5"]
+    assert Story().granted(1, 1).call(2, 2.1, 1, 0, result=CallResult.COUNTED).committed(2.4, 1, 1).broken(check) == []
+
+
+def filtered(tags: str) -> Story:
+    """C1 subscribes to A; offset 0 has `tags`, offset 1 has A."""
+    story = Story().add(ConsumerStarted, 0.5, C1, expressions=(("orders", "A || C"),)).granted(1, 1)
+    story.sent(0.6, b"m0", 0, tags=tags).sent(0.7, b"m1", 1, tags="A").read(9, b"m0", b"m1")
+    return story.call(2, 2.1, 1, 1).committed(2.4, 1, 2)
+
+
+def test_only_what_the_subscription_leaves_out_is_passed_over() -> None:
+    assert filtered("B").broken(check) == []
+    assert filtered("C").broken(check) == ["O5", "R4a"]
+
+
+def test_a_gap_that_was_told_is_passed_over() -> None:
+    def story() -> Story:
+        return Story().granted(1, 1).call(2, 2.1, 1, 3).committed(2.4, 1, 4)
+
+    assert story().broken(check) == ["O5", "R4a"]
+    assert story().add(QueueGapSeen, 1.5, C1, first=0, end=3).broken(check) == []
+    assert story().add(QueueGapSeen, 1.5, C1, first=0, end=2).broken(check) == ["O5", "R4a"]
+    assert story().add(PullReceived, 1.5, C1, gap=(0, 3), epoch=epoch(1)).broken(check) == []
