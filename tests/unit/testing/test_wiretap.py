@@ -1,0 +1,325 @@
+"""The tap: bytes of a connection in, events of the history out."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from lockstep.protocol.bodies import (
+    ConsumerGroup,
+    FreeQueue,
+    HeartbeatBody,
+    LockAnswer,
+    LockItem,
+    QueueFreeBody,
+    ReconcileBody,
+    ReconcileReply,
+    Subscription,
+    SyncAnswer,
+    SyncBody,
+    SyncItem,
+    SyncReply,
+    Verdict,
+)
+from lockstep.protocol.codec.msgpack_body import encode_body
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.command import ONEWAY_FLAG, RESPONSE_FLAG, Command
+from lockstep.protocol.fields import to_plain
+from lockstep.protocol.frame import encode_frame
+from lockstep.protocol.headers.clients import UnregisterClientHeader
+from lockstep.protocol.headers.offsets import UpdateConsumerOffsetHeader
+from lockstep.protocol.headers.pull import PullHeader, PullReply
+from lockstep.protocol.headers.send import SendRecordsHeader, SendRecordsReply
+from lockstep.protocol.record import encode_record
+from lockstep.testing.history import (
+    Answer,
+    CommitAnswered,
+    CommitReceived,
+    CommitSent,
+    ConnectionCut,
+    Event,
+    FrameAnswered,
+    FrameWritten,
+    GrantAnswered,
+    GrantReceived,
+    History,
+    LeaveSent,
+    LockRefused,
+    LockSent,
+    ProofReceived,
+    PullReceived,
+    QueueFreeSent,
+    QueueKey,
+    Reached,
+    SessionBound,
+    StaleReceived,
+)
+from lockstep.testing.wiretap import Wiretap
+
+Q0 = QueueKey("billing", "broker-a", "orders", 0)
+Q1 = QueueKey("billing", "broker-a", "orders", 1)
+SESSION = "5" * 32
+
+
+class Clock:
+    def __init__(self, wire: "Wire") -> None:
+        self._wire = wire
+
+    def boot_ms(self) -> int:
+        """7 s after the universe's beginning."""
+        return round(self._wire.now * 1000) + 7_000
+
+
+@dataclass
+class Named:
+    name: str
+
+
+@dataclass
+class Clocked:
+    clock: Clock
+
+
+class Peer:
+    def __init__(self, wire: "Wire", name: str, number: int) -> None:
+        self.number = number
+        self.machine = Named(name)
+        self.host = Clocked(Clock(wire))
+
+
+class Wire:
+    """One connection of client C (process 9) to broker-a on machine B (process 2), told by hand."""
+
+    def __init__(self, server: str = "B") -> None:
+        self.now = 1.0
+        self.history = History()
+        self.tap = Wiretap(self.history, lambda: self.now, {"B": "broker-a"})
+        self.tap.opened(1, Peer(self, "C", 9), Peer(self, server, 2), 10911)
+        self._opaque = 0
+        self._unread = 0
+
+    def ask(self, code: RequestCode, header: object = None, body: bytes = b"") -> int:
+        self._opaque += 1
+        fields = {} if header is None else to_plain(header)
+        self.tap.sent(1, True, encode_frame(Command(code, self._opaque, fields=fields, body=body)))
+        return self._opaque
+
+    def answer(self, opaque: int, code: int = 0, header: object = None, body: bytes = b"", *, arrives: float | None = None) -> None:
+        """Written now, received `arrives` seconds later if at all."""
+        fields = {} if header is None else to_plain(header)
+        data = encode_frame(Command(code, opaque, RESPONSE_FLAG, fields=fields, body=body))
+        self.tap.sent(1, False, data)
+        self._unread += len(data)
+        if arrives is not None:
+            self.now += arrives
+            self.read()
+
+    def read(self) -> None:
+        self.tap.delivered(1, False, self._unread)
+        self._unread = 0
+
+    def heartbeat(self, *groups: str) -> int:
+        consumers = tuple(ConsumerGroup(group, (Subscription("orders"),)) for group in groups)
+        return self.ask(RequestCode.HEART_BEAT, body=encode_body(HeartbeatBody("C@9#1", consumers, (), SESSION, 3)))
+
+    def bound(self) -> "Wire":
+        self.answer(self.heartbeat("billing"), arrives=0.001)
+        self.history.events.clear()
+        return self
+
+    def told(self, *kinds: type[Event]) -> list[Event]:
+        return [event for event in self.history if not kinds or type(event) in kinds]
+
+
+def lock(wire: Wire, *items: LockItem) -> int:
+    return wire.ask(RequestCode.LOCK_BATCH_MQ, body=encode_body(ReconcileBody(items)))
+
+
+def locked(*items: LockAnswer) -> bytes:
+    return encode_body(ReconcileReply(items, {}, 3_000, 20_000))
+
+
+GRANT = LockAnswer("billing", "orders", 0, Verdict.OK, epoch=17, offset=5, attempts=2, generation=4)
+NOT_YOURS = LockAnswer("billing", "orders", 1, Verdict.NOT_YOURS, epoch=11)
+
+
+def test_a_heartbeat_binds_a_session_when_its_answer_arrives() -> None:
+    wire = Wire()
+    opaque = wire.heartbeat("billing")
+    wire.answer(opaque)
+    assert wire.told() == []
+    wire.now = 2.0
+    wire.read()
+    assert wire.told() == [SessionBound(2.0, "C", 9, "broker-a", SESSION, "C@9#1", 1, 3)]
+
+
+def test_a_refused_heartbeat_binds_nothing_and_is_counted() -> None:
+    wire = Wire()
+    wire.answer(wire.heartbeat("billing"), ResponseCode.DUPLICATE_CLIENT_ID, arrives=0.001)
+    assert [event.name for event in wire.history.of(Reached)] == ["DUPLICATE_CLIENT_ID answered"]
+    assert wire.told(SessionBound) == []
+
+
+def test_a_lock_is_told_when_it_is_sent_answered_and_received() -> None:
+    wire = Wire().bound()
+    opaque = lock(wire, LockItem("billing", "orders", 0), LockItem("billing", "orders", 1, 11, 8, 1))
+    commit = (Q1, 11, None, 8, 1, False, "LOCK", SESSION)
+    assert wire.told() == [
+        LockSent(1.001, "C", 9, "broker-a", SESSION, ((Q0, None), (Q1, 11))),
+        CommitSent(1.001, "C", 9, *commit, 8_001),
+    ]
+    wire.history.events.clear()
+    wire.now = 1.5
+    wire.answer(opaque, body=locked(GRANT, NOT_YOURS))
+    assert wire.told() == [
+        GrantAnswered(1.5, "B", 2, Q0, 17, 5, 4, 2, SESSION, 9, False, 3_000, 1.001),
+        CommitAnswered(1.5, "B", 2, *commit, 9, Answer.NOT_YOURS, 1.001),
+        LockRefused(1.5, "B", 2, Q1, 11, Answer.NOT_YOURS, SESSION, 9),
+        Reached(1.5, "B", 2, "LOCK answered not yours", str(Q1)),
+    ]
+    wire.history.events.clear()
+    wire.now = 2.0
+    wire.read()
+    assert wire.told() == [
+        ProofReceived(2.0, "C", 9, "broker-a", SESSION, 1, 8_001, 1.001, True, 3_000),
+        GrantReceived(2.0, "C", 9, Q0, 17, 5, 4, 2, SESSION, False, 3_000),
+        CommitReceived(2.0, "C", 9, *commit, Answer.NOT_YOURS, 1.001),
+        StaleReceived(2.0, "C", 9, Q1, 11, "LOCK", SESSION),
+    ]
+
+
+def test_a_renewal_is_one_that_was_asked_for_with_its_epoch() -> None:
+    wire = Wire().bound()
+    wire.answer(lock(wire, LockItem("billing", "orders", 0, 17)), body=locked(GRANT), arrives=0.1)
+    assert [event.renewal for event in wire.history.of(GrantReceived)] == [True]
+
+
+def test_a_sync_commits_and_releases_and_an_empty_one_proves() -> None:
+    wire = Wire().bound()
+    items = (SyncItem("billing", "orders", 0, 17, None, 6, 0, False), SyncItem("billing", "orders", 1, 11, None, None, 0, True))
+    opaque = wire.ask(RequestCode.SYNC, body=encode_body(SyncBody(items)))
+    empty = wire.ask(RequestCode.SYNC, body=encode_body(SyncBody()))
+    wire.answer(empty, body=encode_body(SyncReply((), {})), arrives=0.1)
+    assert len(wire.told(ProofReceived)) == 1
+    answers = (SyncAnswer(Verdict.STALE, 17), SyncAnswer(Verdict.OK, 11))
+    wire.answer(opaque, body=encode_body(SyncReply(answers, {})), arrives=0.1)
+    assert [(event.offset, event.released, event.answer) for event in wire.history.of(CommitReceived)] == [
+        (6, False, Answer.STALE),
+        (None, True, Answer.OK),
+    ]
+    assert [(event.queue, event.epoch, event.by) for event in wire.history.of(StaleReceived)] == [(Q0, 17, "SYNC")]
+    assert [proof.lock for proof in wire.history.of(ProofReceived)] == [False, False]
+
+
+def test_an_answer_that_does_not_arrive_tells_the_client_nothing_and_is_lost_at_the_cut() -> None:
+    wire = Wire().bound()
+    wire.answer(lock(wire, LockItem("billing", "orders", 0)), body=locked(GRANT))
+    wire.now = 3.0
+    wire.tap.cut(1)
+    assert wire.told(GrantReceived, ProofReceived) == []
+    assert wire.told(ConnectionCut) == [ConnectionCut(3.0, "C", 9, "broker-a", 1, SESSION)]
+    assert [event.name for event in wire.told(Reached)] == ["answer of LOCK with a grant lost"]
+    wire.tap.sent(1, True, b"late")
+    wire.tap.delivered(1, False, 4)
+
+
+def test_what_arrived_before_the_cut_is_not_lost() -> None:
+    wire = Wire().bound()
+    wire.answer(lock(wire, LockItem("billing", "orders", 0)), body=locked(GRANT), arrives=0.1)
+    wire.tap.cut(1)
+    assert wire.told(Reached) == []
+
+
+@pytest.mark.parametrize("piece", [1, 2, 3, 7, 64, 10_000])
+def test_any_split_gives_the_same_events_and_only_the_last_byte_tells(piece: int) -> None:
+    whole, split = Wire().bound(), Wire().bound()
+    request = encode_frame(Command(RequestCode.LOCK_BATCH_MQ, 9, body=encode_body(ReconcileBody((LockItem("billing", "orders", 0),)))))
+    reply = encode_frame(Command(0, 9, RESPONSE_FLAG, body=locked(GRANT)))
+    for wire, size in ((whole, len(reply)), (split, piece)):
+        for data, upstream in ((request, True), (reply, False)):
+            for at in range(0, len(data), size):
+                wire.tap.sent(1, upstream, data[at : at + size])
+        for count in [size] * (len(reply) // size) + [len(reply) % size]:
+            assert wire.told(GrantReceived) == []
+            wire.tap.delivered(1, False, count) if count else None
+            if wire.told(GrantReceived):
+                break
+    assert split.told() == whole.told()
+    assert len(split.told(GrantReceived)) == 1
+
+
+def test_a_pull_is_told_when_its_answer_arrives() -> None:
+    wire = Wire().bound()
+    header = PullHeader("billing", "orders", 0, 5, epoch=17)
+    wire.answer(wire.ask(RequestCode.PULL_MESSAGE, header), 0, PullReply(7, 0, 9, 0, 5, 6), b"records", arrives=0.1)
+    wire.answer(wire.ask(RequestCode.PULL_MESSAGE, header), ResponseCode.STALE_EPOCH, arrives=0.1)
+    first, second = wire.history.of(PullReceived)
+    assert (first.epoch, first.code, first.offset, first.next_offset, first.gap, first.asked_t) == (17, 0, 5, 7, (5, 6), 1.001)
+    assert (second.code, second.next_offset) == (ResponseCode.STALE_EPOCH, None)
+    assert [(event.epoch, event.by) for event in wire.history.of(StaleReceived)] == [(17, "PULL")]
+
+
+def record(body: bytes) -> bytes:
+    return encode_record(b"orders", 0, body, b"", born_ms=1)
+
+
+def test_a_send_is_told_with_its_bodies_layout_and_place() -> None:
+    wire = Wire()
+    header = SendRecordsHeader("orders", 0, 2, 4, 77, "p" * 32, 1, 2, 3)
+    opaque = wire.ask(RequestCode.SEND_RECORDS, header, record(b"one") + record(b"two"))
+    wire.now = 1.5
+    wire.answer(opaque, 0, SendRecordsReply(8, 900, 1), arrives=0.1)
+    queue = QueueKey("", "broker-a", "orders", 0)
+    assert wire.told() == [
+        FrameWritten(1.0, "C", 9, queue, (b"one", b"two"), (4, 77), "p" * 32, (1, 2, 3), 1),
+        FrameAnswered(1.5, "B", 2, queue, 0, 8, 900, 2, 1, 1.0),
+    ]
+
+
+@pytest.mark.parametrize("code", [ResponseCode.DUPLICATE, ResponseCode.OUT_OF_SEQUENCE, ResponseCode.LAYOUT_STALE])
+def test_a_send_that_was_not_stored_now_has_no_place_and_is_counted(code: ResponseCode) -> None:
+    wire = Wire()
+    wire.answer(wire.ask(RequestCode.SEND_RECORDS, SendRecordsHeader("orders", 0, 1), record(b"one")), code, SendRecordsReply(3, 4, 1))
+    (answered,) = wire.history.of(FrameAnswered)
+    assert (answered.code, answered.offset, answered.position) == (code, -1, -1)
+    assert [event.name for event in wire.history.of(Reached)] == [f"{code.name} answered"]
+
+
+def test_queue_free_the_leave_and_a_classic_commit_are_told() -> None:
+    wire = Wire().bound()
+    body = encode_body(QueueFreeBody((FreeQueue("billing", "orders", 0), FreeQueue("billing", "orders", 1))))
+    wire.tap.sent(1, False, encode_frame(Command(RequestCode.QUEUE_FREE, 5, ONEWAY_FLAG, body=body)))
+    assert wire.told() == [QueueFreeSent(1.001, "B", 2, queue, SESSION, 9) for queue in (Q0, Q1)]
+    wire.ask(RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader("c", consumer_group="billing"))
+    assert wire.told(LeaveSent) == [LeaveSent(1.001, "C", 9, "billing", "broker-a", SESSION)]
+    opaque = wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader("billing", "orders", 0, 4))
+    wire.answer(opaque, ResponseCode.NO_PERMISSION)
+    assert [(event.by, event.offset, event.answer) for event in wire.history.of(CommitAnswered)] == [("UPDATE", 4, Answer.REFUSED)]
+
+
+def test_a_heartbeat_that_names_a_group_no_more_is_a_leave() -> None:
+    wire = Wire().bound()
+    wire.heartbeat("billing", "audit")
+    assert wire.told(LeaveSent) == []
+    wire.heartbeat("audit")
+    assert [event.group for event in wire.history.of(LeaveSent)] == ["billing"]
+    wire.heartbeat("audit")
+    assert len(wire.history.of(LeaveSent)) == 1
+
+
+def test_connections_to_others_than_brokers_are_not_read() -> None:
+    wire = Wire(server="N")
+    wire.heartbeat("billing")
+    wire.tap.cut(1)
+    assert wire.told() == []
+
+
+def test_what_can_not_be_read_is_noted_and_stops_nothing() -> None:
+    wire = Wire().bound()
+    wire.ask(RequestCode.LOCK_BATCH_MQ, body=b"\xc1")
+    wire.ask(RequestCode.PULL_MESSAGE)
+    assert [event.name for event in wire.history.of(Reached)] == ["unreadable request"] * 2
+    wire.answer(lock(wire, LockItem("billing", "orders", 0)), body=locked(GRANT), arrives=0.1)
+    assert len(wire.told(GrantReceived)) == 1
+    wire.tap.sent(1, True, b"\xff" * 64)
+    wire.heartbeat()
+    assert [event.name for event in wire.history.of(Reached)][2:] == ["unreadable bytes sent"]
