@@ -39,9 +39,9 @@ def _cpu_s() -> float:
     return used.user + used.system
 
 
-def run_one(seed: int, world: str | None, *, story: bool = False, storm_s: float | None = None) -> Outcome:
+def run_one(seed: int, world: str | None, *, story: bool = False, trace: bool = False, storm_s: float | None = None) -> Outcome:
     """One universe."""
-    return Universe(draw(seed, world, every_fault(), storm_s=storm_s), story=story, trace=story).run()
+    return Universe(draw(seed, world, every_fault(), storm_s=storm_s), story=story, trace=trace).run()
 
 
 def run_summary(seed: int, world: str | None) -> Summary:
@@ -78,7 +78,7 @@ def sweep(seeds: Iterator[int], world: str | None, *, workers: int, until: float
 def replay(seed: int, world: str | None, *, verbose: bool, tell: Callable[[str], None]) -> bool:
     """One universe again; with `verbose` its story. True: nothing was violated."""
     began = _cpu_s()
-    outcome = run_one(seed, world, story=verbose)
+    outcome = run_one(seed, world, story=verbose, trace=True)
     if verbose:
         tell(f"seed {seed}, world {outcome.setting.world}: {outcome.setting.facts()}")
         for line in story(outcome):

@@ -407,6 +407,28 @@ async def test_a_stop_leaves_the_group_first_and_releases_each_queue_as_its_list
         assert a.sync_items()[-1] == SyncItem(G, "orders", 0, 1, None, 1, 0, True)
 
 
+async def test_a_heart_beat_on_its_way_when_the_consumer_leaves_does_not_keep_it_on_the_list() -> None:
+    async with scripted_cluster() as cluster:
+        a, handled = cluster["a"], Handled()
+        async with consuming(cluster, handled) as consumer:
+            handled.gate = asyncio.Event()
+            a.store("orders", 0, [b"0"])
+            await settle()
+            a.mute.add(RequestCode.HEART_BEAT)
+            a.cut()
+            await advance(0.5)
+            assert a.kept, "the HEART_BEAT of the next connection waits"
+            stop = asyncio.ensure_future(consumer.stop())
+            await settle()
+            a.answer_kept()
+            await advance(0.1)
+            assert a.members[G] == []
+            assert not stop.done(), "and its queue still drains"
+            handled.gate.set()
+            await advance(0.2)
+            assert stop.done()
+
+
 async def test_past_the_drain_limit_the_queue_is_released_without_an_offset_and_the_listener_is_cancelled() -> None:
     async with scripted_cluster() as cluster:
         a = cluster["a"]

@@ -20,7 +20,7 @@ from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import BrokerError, RemoteProtocolError, RequestCodeNotSupported, TransportError
-from lockstep.protocol.headers.clients import GroupHeader, NotifyHeader
+from lockstep.protocol.headers.clients import GroupHeader, NotifyHeader, UnregisterClientHeader
 from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.log import get_logger
 
@@ -155,6 +155,8 @@ class Membership:
                 check_features(reply, CONSUMING_IN_ORDER)
             except RequestCodeNotSupported as error:
                 self._use.failed(error)
+        if self._leaving and self._use.group in reply.groups:
+            self._leave_again(link)
         self.view(link, reply)
 
     def link_down(self, link: BrokerLink) -> None:
@@ -252,6 +254,13 @@ class Membership:
             await asyncio.sleep(ASK_AGAIN_MS / 1000)
         finally:
             self._beating = False
+
+    def _leave_again(self, link: BrokerLink) -> None:
+        """The HEART_BEAT that was on its way when the consumer left named the group: it is a member there, and would be for the grace."""
+        answer = link.request(
+            RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader(self._instance.client_id, consumer_group=self._use.group)
+        )
+        answer.add_done_callback(lambda future: None if future.cancelled() else future.exception() and None)
 
     # --------------------------------------------------------------------------------------------------------------- health
 
