@@ -20,6 +20,7 @@ from lockstep.client.consumer import (
 from lockstep.client.errors import BatchSendError, NotDurable, Outcome, PrecedingSendFailed, QueueUnavailable, SendError, SendTimeout
 from lockstep.client.producer.producer import Producer
 from lockstep.client.producer.result import SendResult, SendStatus
+from lockstep.client.producer.sequencer import GivenId
 from lockstep.client.program import run
 from lockstep.protocol.bodies import MessageModel
 from lockstep.protocol.errors import (
@@ -51,6 +52,7 @@ __all__ = [
     "ConsumerState",
     "DuplicateClientId",
     "Fence",
+    "GivenId",
     "LocalProtocolError",
     "LockstepError",
     "Message",

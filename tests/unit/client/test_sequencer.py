@@ -2,10 +2,12 @@
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.client.producer.sequencer import SealedFrame, Sequencer
+from lockstep.client.producer.sequencer import GivenId, SealedFrame, Sequencer
+from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.message import Message, decode_messages, encode_message
 from lockstep.protocol.properties import LS_SEQ
 from lockstep.protocol.record import encode_record
@@ -110,3 +112,27 @@ def test_acknowledged_sequences_are_dense_within_each_epoch(steps: list[tuple[in
     for ranges in acknowledged.values():
         assert ranges[0][0] == 0
         assert all(left[1] == right[0] for left, right in pairwise(ranges))
+
+
+def test_the_frames_of_a_given_id_say_so_at_their_epoch() -> None:
+    sequencer = Sequencer(PRODUCER, 3, 7)
+    frames = [sealed(sequencer, b"a"), sealed(sequencer, b"b")]
+    assert [stamped(frame) for frame in frames] == [
+        FrameSequence(PRODUCER, 3, 7, 0, 1, True, frames[0].crc, given=True),
+        FrameSequence(PRODUCER, 3, 7, 1, 1, False, frames[1].crc, given=True),
+    ]
+
+
+def test_a_given_epoch_never_rises_by_itself() -> None:
+    sequencer = Sequencer(PRODUCER, 0, 7)
+    sequencer.give_up()
+    assert (sequencer.epoch, sequencer.over) == (7, True)
+
+
+@pytest.mark.parametrize(
+    "bad", [("x",), (PRODUCER.upper(),), (PRODUCER, -1), (PRODUCER, 1 << 32), (PRODUCER, 0, -1), (PRODUCER, 0, 1 << 63)]
+)
+def test_an_id_that_fits_no_frame_is_refused_when_it_is_made(bad: tuple[object, ...]) -> None:
+    GivenId(PRODUCER, (1 << 32) - 1, (1 << 63) - 2)
+    with pytest.raises(ConfigError, match="expected 32 lower-case hex digits"):
+        GivenId(*bad)  # type: ignore[arg-type]

@@ -98,6 +98,8 @@ def seal_frame(sender: "QueueSender", sequencer: Sequencer, parcels: list[Parcel
         "first": sealed.first == 0,
         "crc": sealed.crc,
     }
+    if sequencer.given:
+        fields["given"] = True
     if head.version is not None:
         fields["layoutCounter"] = head.version.counter
         fields["layoutWriter"] = head.version.writer

@@ -12,10 +12,11 @@ from lockstep.client.producer.batch import Batch, Division, Placed, Share, held_
 from lockstep.client.producer.config import ProducerConfig, ProducerOptions, Require, check_terms
 from lockstep.client.producer.departures import Departures
 from lockstep.client.producer.gate import Gate
-from lockstep.client.producer.parcel import Parcel
+from lockstep.client.producer.parcel import QUEUE_WIDE, Parcel
 from lockstep.client.producer.queue_sender import QueueSender
 from lockstep.client.producer.result import SendResult, SendStatus
 from lockstep.client.producer.selector import Selector
+from lockstep.client.producer.sequencer import GivenId
 from lockstep.client.producer.topic_sender import Shared, TopicSender
 from lockstep.client.producer.way import UNKEYED, Way, way_of
 from lockstep.client.topics import create_topic
@@ -51,6 +52,7 @@ class Producer:
         *,
         nameserver: str | list[str] | tuple[str, ...] = DEFAULT_NAMESERVER,
         host: Host | None = None,
+        given_id: GivenId | None = None,
         **options: Unpack[ProducerOptions],
     ) -> None:
         check_group(group)
@@ -59,6 +61,7 @@ class Producer:
         self.config = ProducerConfig(**options)
         self._nameserver = nameserver
         self._host = host
+        self._given_id = given_id
         self._shared: Shared | None = None
         self._closed = False
         self._topics: dict[str, TopicSender] = {}
@@ -81,7 +84,7 @@ class Producer:
         self._loop = asyncio.get_running_loop()
         self._clock = instance.host.clock
         self._ids = UniqueKeys(random.token(UNIQUE_PREFIX_BYTES))
-        self._shared = Shared(instance, self.config, self._gate, Departures())
+        self._shared = Shared(instance, self.config, self._gate, Departures(), self._given_id)
         instance.register_producer(self, self.group, ProducerHooks(on_links=self._links_changed, on_layout=self._layout_changed))
 
     async def close(self) -> None:
@@ -220,6 +223,36 @@ class Producer:
         if require == "durable":
             _check_durable(results)
         return results
+
+    async def send_records(self, queue: MessageQueue, records: bytes, sizes: list[int], *, timeout_ms: int | None = None) -> SendResult:
+        """Send records that are encoded already (record.py, the broker's fields zero) as one frame to this queue: where the first one is.
+
+        `sizes`: bytes of each. Frames of one queue leave one after the other, in the order of the calls, cut as they were given: with a
+        `given_id` whoever sends the same frames again has them stored once. Such a producer fails where another would begin anew, and
+        a frame that failed ends the queue for it. Errors as `send` with a queue; NonDeterministicRetry where a repeat has other bytes.
+        """
+        topic = self._topics.get(queue.topic) or await self._open(queue.topic)
+        way = Way((QUEUE_WIDE,), None, queue)
+        held_bytes, gate = len(records), self._gate
+        if gate.shut:
+            await gate.enter(len(sizes), held_bytes, [(queue, way.keys)])
+        else:
+            gate.add(len(sizes), held_bytes)
+        try:
+            sender = way.sender(topic)
+        except BaseException:  # re-raised
+            gate.release(len(sizes), held_bytes)
+            raise
+        future = self._loop.create_future()
+        parcel = self._parcel(topic, way, records, sizes, "", held_bytes, future, timeout_ms)
+        parcel.alone = True
+        sender.add(parcel)
+        try:
+            result: SendResult = await future
+        except asyncio.CancelledError:
+            _withdraw(parcel, future)
+            raise
+        return result
 
     async def send_oneway(
         self,

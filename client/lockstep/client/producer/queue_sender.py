@@ -17,6 +17,9 @@ What an answer means for the frame in flight:
     no answer (timed out, closed)          unknown   again; unkeyed: from half the deadline on another broker, counted
 
 * unless an earlier write of the same frame went unanswered: then its outcome stays unknown.
+
+With a given producer id OUT_OF_SEQUENCE and STALE_EPOCH fail the frame, and a frame that failed ends the queue for this producer:
+whoever gave the id begins again, from sequence 0 and with the same bytes.
 """
 
 import asyncio
@@ -43,6 +46,7 @@ from lockstep.protocol.errors import (
     RemoteProtocolError,
     RequestTimeout,
     StaleEpoch,
+    StateError,
     SystemError_,
     broker_error,
 )
@@ -98,7 +102,7 @@ class QueueSender:
         topic: "TopicSender",
         queue: MessageQueue,
         *,
-        producer_id: str,
+        sequencer: Sequencer,
         config: ProducerConfig,
         clock: Clock,
         departures: Departures,
@@ -112,7 +116,7 @@ class QueueSender:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._batcher = Batcher(config.batch_bytes_max, config.batch_count_max)
-        self._sequencer = Sequencer(producer_id)
+        self._sequencer = sequencer
         self._frame: Frame | None = None
         self._departures = departures
         self._not_before_ms = 0
@@ -216,6 +220,8 @@ class QueueSender:
         self._arm(now_ms)
 
     def _seal(self) -> Frame | None:
+        if self._sequencer.over:
+            self._fail_parcels(self._batcher.take_all(), Outcome.NOT_STORED, _over(self._sequencer))
         while parcels := self._batcher.cut(keyed_blocked=self._keyed_blocked is not None):
             cancelled = [parcel for parcel in parcels if parcel.future.done()]
             if cancelled:
@@ -289,7 +295,7 @@ class QueueSender:
     def _refused(self, frame: Frame, error: BrokerError, response: Command) -> None:
         frame.error = error
         frame.refusals += 1
-        if isinstance(error, OutOfSequence | StaleEpoch):
+        if isinstance(error, OutOfSequence | StaleEpoch) and not self._sequencer.given:
             # Nothing that this client did: the broker lost a suffix of the log, this frame's predecessors in it or the scope itself.
             log.warning("sequence.restarted", queue=str(self.queue), epoch=self._sequencer.epoch + 1, error=str(error))
             self._sequencer.give_up()
@@ -364,6 +370,8 @@ class QueueSender:
     def _fail(self, frame: Frame) -> None:
         """The frame ends unacknowledged: its parcels fail, and what waits behind a keyed one with the same key."""
         self._unseal(frame)
+        if self._sequencer.given:
+            self._sequencer.give_up()
         if frame.unknown:
             self._strike()
         log.warning("frame.failed", queue=str(self.queue), count=frame.sealed.count, outcome=frame.outcome.value, error=str(frame.error))
@@ -462,3 +470,9 @@ class QueueSender:
         self._frame = None
         self._batcher.take_all()
         self._alarm.cancel()
+
+
+def _over(sequencer: Sequencer) -> StateError:
+    return StateError(
+        f"a frame of producer id {sequencer.producer_id}, epoch {sequencer.epoch}, has failed here: begin again from its first"
+    )

@@ -5,14 +5,17 @@ A frame is sealed once, with the epoch, first sequence and running CRC that come
     sealed --acknowledged--> the next frame goes on from it
     sealed --withdrawn--> (certainly not stored, never written again) its sequences are used anew
     sealed --given up--> (outcome unknown, or written and abandoned) the epoch rises, sequences and CRC begin at 0
+
+A producer id that was given (a job's, a query's) comes with its epoch, which never rises by itself: given up, the scope is over.
 """
 
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lockstep.protocol.errors import ConfigError, LocalProtocolError
 from lockstep.protocol.record import BODY_AT, BODY_LENGTH_AT, INT32, UINT16, UINT32
-from lockstep.protocol.sequence import SEQUENCE_DIGITS, STAMP_HEAD
+from lockstep.protocol.sequence import SEQUENCE_DIGITS, STAMP_HEAD, FrameSequence
 
 _ZERO_DIGITS = b"00000000"
 """What the CRC is taken over where its own digits will stand."""
@@ -32,20 +35,45 @@ class SealedFrame:
     crc_before: int
 
 
+@dataclass(frozen=True, slots=True)
+class GivenId:
+    """A producer id that outlives its producer: who starts again with it sends the same bytes again, and they are stored once (wire.md)."""
+
+    producer_id: str
+    """32 lower-case hex digits: of a job, a query."""
+    partition: int = 0
+    """Which of those that share the id: a task's number."""
+    epoch: int = 0
+    """Rises with each unit of work that is never begun again once the next one has begun: a micro-batch's number."""
+
+    def __post_init__(self) -> None:
+        try:
+            FrameSequence(self.producer_id, self.partition, self.epoch, 0, 1, True, 0, True).encode()
+        except LocalProtocolError:
+            raise ConfigError(
+                f"producer id {self.producer_id!r}, partition {self.partition!r}, epoch {self.epoch!r}: expected 32 lower-case hex digits, "
+                "and numbers from 0 on (partition below 2**32, epoch below 2**63)"
+            ) from None
+
+
 class Sequencer:
     """Epoch, next sequence and running CRC of one scope; at most one sealed frame is open at a time."""
 
-    __slots__ = ("_head", "crc", "epoch", "next_sequence", "partition", "producer_id")
+    __slots__ = ("_flags", "_head", "crc", "epoch", "given", "next_sequence", "over", "partition", "producer_id")
 
-    def __init__(self, producer_id: str, partition: int = 0) -> None:
+    def __init__(self, producer_id: str, partition: int = 0, given_epoch: int | None = None) -> None:
         self.producer_id = producer_id
         self.partition = partition
-        self.epoch = -1
+        self.given = given_epoch is not None
+        self.over = False
+        """Given up with a given id: no further frame can be sealed."""
+        self.epoch = given_epoch or 0
         self.next_sequence = 0
         self.crc = 0
-        self._head = ""
+        self._flags = "23" if self.given else "01"
+        """The property's flags of a later frame, and of one that begins a stream."""
+        self._head = self._digits()
         """The property's digits that stand for a whole epoch."""
-        self.give_up()
 
     def seal(self, parts: Sequence[bytes], count: int) -> SealedFrame:
         """One frame of `count` records, encoded without `__LS_SEQ`, each part one or more of them; `first` where a stream begins.
@@ -59,7 +87,7 @@ class Sequencer:
         properties_bytes = head_bytes - properties_at
         end = b"\x02" if properties_bytes else b""
         added = len(STAMP_HEAD) + SEQUENCE_DIGITS + len(end)
-        digits = f"{self._head}{first:016x}{count:06x}{0 if first else 1}".encode()
+        digits = f"{self._head}{first:016x}{count:06x}{self._flags[first == 0]}".encode()
         opening = b"".join(
             (UINT32.pack(head_bytes + added), part[4 : properties_at - 2], UINT16.pack(properties_bytes + added), STAMP_HEAD, digits)
         )
@@ -78,7 +106,13 @@ class Sequencer:
 
     def give_up(self) -> None:
         """The frame is abandoned with its outcome unknown: whatever of it still arrives is below the new epoch."""
+        if self.given:
+            self.over = True
+            return
         self.epoch += 1
         self.next_sequence = 0
         self.crc = 0
-        self._head = f"{self.producer_id}{self.partition:08x}{self.epoch:016x}"
+        self._head = self._digits()
+
+    def _digits(self) -> str:
+        return f"{self.producer_id}{self.partition:08x}{self.epoch:016x}"

@@ -14,6 +14,7 @@ from lockstep.client.producer.gate import Gate
 from lockstep.client.producer.parcel import Parcel
 from lockstep.client.producer.queue_sender import QueueSender
 from lockstep.client.producer.selector import RoundRobin, number_of_key
+from lockstep.client.producer.sequencer import GivenId, Sequencer
 from lockstep.protocol.errors import LockstepError, RequestCodeNotSupported, TopicNotExist
 from lockstep.protocol.queue import MessageQueue, TopicLayout
 from lockstep.protocol.record import INT32, QUEUE_ID_AT
@@ -27,6 +28,7 @@ class Shared:
     config: ProducerConfig
     gate: Gate
     departures: Departures
+    given_id: GivenId | None = None
     possible_duplicates: int = 0
 
 
@@ -53,7 +55,7 @@ class TopicSender:
         self.senders: list[QueueSender] = []
         self._shared = shared
         self._producer_id = shared.instance.host.random.token(16).hex()
-        """Its own: after a topic was away, sequences begin at 0 again, and brokers remember those of before."""
+        """Its own unless one is given: after a topic was away, sequences begin at 0 again, and brokers remember those of before."""
         self._by_queue: dict[MessageQueue, QueueSender] = {}
         self._place()
 
@@ -147,7 +149,7 @@ class TopicSender:
                 sender = QueueSender(
                     self,
                     queue,
-                    producer_id=self._producer_id,
+                    sequencer=self._sequencer(),
                     config=shared.config,
                     clock=shared.instance.host.clock,
                     departures=shared.departures,
@@ -158,6 +160,10 @@ class TopicSender:
         self.senders = [self._by_queue[queue] for queue in queues]
         self._robin = RoundRobin(len(queues), shared.instance.host.random.below(len(queues)))
         self.recount()
+
+    def _sequencer(self) -> Sequencer:
+        given = self._shared.given_id
+        return Sequencer(self._producer_id) if given is None else Sequencer(given.producer_id, given.partition, given.epoch)
 
     # --------------------------------------------------------------------------------------------------------------- parcels
 
