@@ -7,14 +7,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from lockstep.testing.chaos import FAULTS, Chaos
     from lockstep.testing.clock import TestClock
     from lockstep.testing.cluster import TestCluster
     from lockstep.testing.errors import NotReached, OnlySimulated, OrderViolated, WorkerFailed
+    from lockstep.testing.order import OrderChecker
     from lockstep.testing.run import simulate
 
 _HOMES = {
+    "FAULTS": "chaos",
+    "Chaos": "chaos",
     "NotReached": "errors",
     "OnlySimulated": "errors",
+    "OrderChecker": "order",
     "OrderViolated": "errors",
     "TestClock": "clock",
     "TestCluster": "cluster",
@@ -22,7 +27,18 @@ _HOMES = {
     "simulate": "run",
 }
 
-__all__ = ["NotReached", "OnlySimulated", "OrderViolated", "TestClock", "TestCluster", "WorkerFailed", "simulate"]
+__all__ = [
+    "FAULTS",
+    "Chaos",
+    "NotReached",
+    "OnlySimulated",
+    "OrderChecker",
+    "OrderViolated",
+    "TestClock",
+    "TestCluster",
+    "WorkerFailed",
+    "simulate",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -16,12 +16,21 @@ class TestClock:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._began_s = loop.time()
+        self._began_s = self._read()
+
+    @property
+    def seed(self) -> int | None:
+        """Which universe this is; None in real time."""
+        return self._loop.seed if isinstance(self._loop, SimLoop) else None
 
     @property
     def now(self) -> float:
         """Seconds since the clock was made."""
-        return self._loop.time() - self._began_s
+        return round(self._read() - self._began_s, 6)
+
+    def _read(self) -> float:
+        """In a simulated program `loop.time()` would be that of its own machine."""
+        return self._loop.now if isinstance(self._loop, SimLoop) else self._loop.time()
 
     async def advance(self, *, seconds: float = 0, minutes: float = 0, hours: float = 0) -> None:
         """So much time passes for everybody, and everything that is due in it happens.

@@ -19,12 +19,10 @@ from lockstep.testing.errors import NotReached, OnlySimulated, WorkerFailed
 from lockstep.testing.realtime import RealStage
 from lockstep.testing.simulated import SimMember, SimStage
 from lockstep.testing.simulation import SimLoop
-from lockstep.testing.stage import BrokerSettings, Main, Member, Server, Stage
+from lockstep.testing.stage import TEST, BrokerSettings, Main, Member, Server, Stage
 
 LOOK_S = 0.05
 """Between two looks at what a test waits for."""
-TEST = "test"
-"""The name of the test's own process."""
 TOLD_MAX = 40
 
 NO_LOOP = """TestCluster needs a simulated event loop, and this one is {loop}.
@@ -136,8 +134,12 @@ class TestCluster:
     @property
     def seed(self) -> int | None:
         """Which universe this is; None in real time."""
-        loop = asyncio.get_running_loop()
-        return loop.seed if isinstance(loop, SimLoop) else None
+        return self.clock.seed
+
+    @property
+    def flush(self) -> str:
+        """ "async" or "sync": whether brokers answer before the disk has what was sent."""
+        return self._settings.flush
 
     @property
     def nameserver(self) -> str:
@@ -170,9 +172,17 @@ class TestCluster:
         """Seconds since the cluster began to start."""
         return self.clock.now
 
+    def failure(self, name: str) -> BaseException | None:
+        """What the main function of a program raised, where it has failed."""
+        return self._member(name).failure
+
     def state(self, name: str) -> str:
         """Of a member: "new", "running", "paused", "killed", "power cut", "stopped" or "failed"."""
         return self._member(name).state
+
+    def running(self) -> str:
+        """The name of the program whose code is running; "test" for the test's own."""
+        return self._on.running()
 
     def failures(self) -> list[str]:
         """What went wrong in brokers, nameservers and programs and was handled by nobody; each is told once."""
@@ -332,6 +342,14 @@ class TestCluster:
         for each in others:
             for connection in stage.network.between(self._address(one), self._address(each)):
                 stage.network.reset(connection)
+
+    def set_noise(self, late_chance: float, chop: float) -> None:
+        """How often a segment is lost and sent again 0.2 to 3.2 s later, and how often a write arrives in pieces; 0 of both at first.
+
+        Real networks have their own.
+        """
+        if isinstance(self._on, SimStage):
+            self._on.network.late_chance, self._on.network.chop = late_chance, chop
 
     def set_wall_clock(self, name: str, *, ahead_seconds: float) -> None:
         """The date of that machine jumps: from now on it is so much ahead of the true time (negative: behind)."""

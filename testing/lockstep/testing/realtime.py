@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from lockstep.protocol.errors import StateError
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
 from lockstep.testing.stage import STOP_S, BrokerSettings, Main
-from lockstep.testing.workers import ThreadWorker
+from lockstep.testing.workers import RUNNING, ThreadWorker
 
 
 class ProcessServer:
@@ -18,6 +19,7 @@ class ProcessServer:
 
     def __init__(self, name: str, module: str, options: Sequence[str], folder: Path, tasks: Tasks) -> None:
         self.name = name
+        self.failure: BaseException | None = None
         self.address = ""
         """host:port, once it has started."""
         self._module = module
@@ -39,7 +41,11 @@ class ProcessServer:
         arguments = ["-m", self._module, "--listen", self.address or "127.0.0.1:0", *self._options]
         log = self._folder / f"{self.name}.log"
         self._process = await Process.start(self.name, arguments, log=log, tasks=self._tasks)
-        started = await self._process.event(f"{self._module.rpartition('.')[2]}.started")
+        try:
+            started = await self._process.event(f"{self._module.rpartition('.')[2]}.started")
+        except BaseException:  # re-raised
+            await self._process.kill()
+            raise
         self.address = str(started["address"])
         self._state = "running"
 
@@ -62,7 +68,7 @@ class ProcessServer:
             self._process.signal(signal.SIGCONT)
             self._state = "running"
 
-    def failure(self) -> str | None:
+    def what_failed(self) -> str | None:
         """What to say of it, when it ended by itself."""
         if self.state != "failed" or self._process is None:
             return None
@@ -105,12 +111,19 @@ class RealStage:
         self._workers.append(worker)
         return worker
 
+    def running(self) -> str:
+        return RUNNING.get()
+
     def owner(self, client_id: str) -> str:
         return client_id
 
     def errors(self) -> list[str]:
-        found = [f"{worker.name}: {worker.failure!r}" for worker in self._workers if worker.failure is not None]
-        found += [failure for server in self._servers if (failure := server.failure()) is not None]
+        found = [
+            f"{worker.name} failed:\n{''.join(traceback.format_exception(worker.failure)).rstrip()}"
+            for worker in self._workers
+            if worker.failure is not None
+        ]
+        found += [failure for server in self._servers if (failure := server.what_failed()) is not None]
         new = [each for each in found if each not in self._told]
         self._told.update(new)
         return new

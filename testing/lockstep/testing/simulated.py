@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,8 @@ from lockstep.protocol.errors import StateError
 from lockstep.runtime.daemon import Daemon, Service
 from lockstep.runtime.host import Host
 from lockstep.testing.simulation import Machine, Process, SimLoop
-from lockstep.testing.stage import STOP_S, BrokerSettings, Main
+from lockstep.testing.simulation.loop import MAIN_FAILED
+from lockstep.testing.stage import STOP_S, TEST, BrokerSettings, Main
 
 NAMESERVER_PORT, BROKER_PORT = 9876, 10911
 SEGMENT_MIB = 5
@@ -41,13 +43,16 @@ class _Told:
 class SimMember:
     """A user's program, on a machine of its own."""
 
-    def __init__(self, loop: SimLoop, name: str, machine: Machine, main: Main, failed: Callable[[str], None]) -> None:
+    def __init__(self, loop: SimLoop, name: str, machine: Machine, main: Main) -> None:
         self.name = name
+        self.failure: BaseException | None = None
+        self.exit_code: object = None
+        """What main returned, where that is no success."""
         self.machine = machine
         self._loop = loop
         self._main = main
-        self._failed = failed
         self._process: Process | None = None
+        self._told = False
         self._ended: asyncio.Future[str] = loop.create_future()
         """How the present process ended."""
 
@@ -62,6 +67,7 @@ class SimMember:
     async def start(self) -> None:
         if self.state in ("running", "paused"):
             raise StateError(f"{self.name} is {self.state}")
+        self.failure, self.exit_code, self._told = None, None, False
         self._ended = ended = self._loop.create_future()
         self._process = process = self._loop.start(self.machine, self._main)
         process.main.add_done_callback(lambda main: self._main_ended(main, process, ended))
@@ -72,10 +78,14 @@ class SimMember:
         if process.alive:  # its last turn is still to come
             self._loop.call_soon(self._main_ended, main, process, ended)
             return
-        failed = not main.cancelled() and (main.exception() is not None or main.result() not in (None, 0))
-        if failed and main.exception() is None:
-            self._failed(f"{self.name} ended with exit code {main.result()}")
-        ended.set_result("failed" if failed else "stopped")
+        if not main.cancelled():
+            self.failure = main.exception()
+            self.exit_code = None if self.failure is not None else main.result()
+        ended.set_result("stopped" if self.failure is None and not self._exited_with_failure() else "failed")
+
+    def _exited_with_failure(self) -> bool:
+        """Its exit code is not 0. What a user's main returns means nothing, but for what SystemExit carried."""
+        return isinstance(self.exit_code, int) and self.exit_code != 0
 
     async def stop(self) -> None:
         process = self._running()
@@ -106,6 +116,15 @@ class SimMember:
     async def resume(self) -> None:
         self._loop.resume(self.machine)
 
+    def tell_failure(self) -> str:
+        """How it failed, if it did and has not said so yet."""
+        if self.state != "failed" or self._told:
+            return ""
+        self._told = True
+        if self.failure is None:
+            return f"{self.name} ended with exit code {self.exit_code}"
+        return f"{self.name} failed:\n{''.join(traceback.format_exception(self.failure)).rstrip()}"
+
     def _running(self) -> Process:
         if self._process is None or self.state != "running":
             raise StateError(f"{self.name} is {self.state}, not running")
@@ -115,10 +134,8 @@ class SimMember:
 class SimServer(SimMember):
     """A nameserver or broker, run by its production program."""
 
-    def __init__(
-        self, loop: SimLoop, name: str, machine: Machine, port: int, make: Callable[[], Service], failed: Callable[[str], None]
-    ) -> None:
-        super().__init__(loop, name, machine, self._serve, failed)
+    def __init__(self, loop: SimLoop, name: str, machine: Machine, port: int, make: Callable[[], Service]) -> None:
+        super().__init__(loop, name, machine, self._serve)
         self.address = f"{machine.name}:{port}"
         self._make = make
         self._ready: asyncio.Future[None] = loop.create_future()
@@ -153,7 +170,6 @@ class SimStage:
         self._places = Places(net)
         self._members: dict[str, SimMember] = {}
         """By address."""
-        self._failures: list[str] = []
         self._errors_seen = len(loop.errors)
 
     @property
@@ -198,28 +214,29 @@ class SimStage:
         return self._server(name, machine, BROKER_PORT, make)
 
     def _server(self, name: str, machine: Machine, port: int, make: Callable[[], Service]) -> SimServer:
-        server = SimServer(self.loop, name, machine, port, make, self._failures.append)
+        server = SimServer(self.loop, name, machine, port, make)
         self._members[machine.name] = server
         return server
 
     def worker(self, name: str, main: Main) -> SimMember:
         machine = self._machine(server=False)
-        worker = self._members[machine.name] = SimMember(self.loop, name, machine, main, self._failures.append)
+        worker = self._members[machine.name] = SimMember(self.loop, name, machine, main)
         return worker
+
+    def running(self) -> str:
+        return self.owner(self.loop.current.machine.name)
 
     def owner(self, client_id: str) -> str:
         address = client_id.partition("@")[0]
         if address == self.here:
-            return "test"
+            return TEST
         member = self._members.get(address)
         return client_id if member is None else member.name
 
     def errors(self) -> list[str]:
         new, self._errors_seen = self.loop.errors[self._errors_seen :], len(self.loop.errors)
-        found = [f"{self.owner(error.machine)}: {error}" for error in new]
-        found += self._failures
-        self._failures.clear()
-        return found
+        found = [f"{self.owner(error.machine)}: {error}" for error in new if error.message != MAIN_FAILED]
+        return found + [told for member in self._members.values() if (told := member.tell_failure())]
 
     async def close(self) -> None:
         self.network.heal()

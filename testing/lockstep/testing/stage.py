@@ -6,6 +6,8 @@ from typing import Any, Literal, Protocol
 
 Main = Callable[[], Coroutine[Any, Any, Any]]
 """The main function of a user's program."""
+TEST = "test"
+"""The name of the test's own process."""
 STOP_S = 60.0
 """How long an ordered stop may take: longer than all drain limits."""
 
@@ -24,6 +26,8 @@ class Member(Protocol):
     """A nameserver, a broker or a user's program, with a name."""
 
     name: str
+    failure: BaseException | None
+    """What the main function of a user's program raised; None again when it is started anew."""
 
     @property
     def state(self) -> str:
@@ -67,12 +71,16 @@ class Stage(Protocol):
 
     def worker(self, name: str, main: Main) -> Member: ...
 
+    def running(self) -> str:
+        """The member whose code is running; "test" where none is."""
+        ...
+
     def owner(self, client_id: str) -> str:
         """A client id as people know it: with the worker's name where that can be told."""
         ...
 
     def errors(self) -> list[str]:
-        """What went wrong and nobody handled, since the last call."""
+        """What went wrong and nobody handled, since the last call. A program that failed and was started anew is no longer told of."""
         ...
 
     async def close(self) -> None: ...

@@ -6,15 +6,19 @@ closed.
 
 import asyncio
 from concurrent.futures import Future
+from contextvars import ContextVar
 from queue import SimpleQueue
 from typing import Any
 
 from lockstep.protocol.errors import StateError
 from lockstep.runtime.host import Threads
-from lockstep.testing.stage import STOP_S, Main
+from lockstep.testing.stage import STOP_S, TEST, Main
 
 KILL_S = 10.0
 """A listener that blocks its loop for longer than that can't be killed in real time."""
+
+RUNNING: ContextVar[str] = ContextVar("lockstep_worker", default=TEST)
+"""The name of the worker whose code is running."""
 
 _buried: list[object] = []
 """The tasks of killed loops: kept, so that no coroutine is collected, which would run its `finally`."""
@@ -50,6 +54,7 @@ class ThreadWorker:
     async def start(self) -> None:
         if self.state in ("running", "paused"):
             raise StateError(f"{self.name} is {self.state}")
+        self.failure = None
         begun: Future[None] = Future()
         self._ended = Future()
         self._threads.start_daemon(lambda: self._run(begun), self.name)
@@ -129,6 +134,7 @@ class ThreadWorker:
 
     async def _program(self, begun: "Future[None]") -> None:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        RUNNING.set(self.name)
         begun.set_result(None)
         await self._main()
 
@@ -143,7 +149,8 @@ def _bury(loop: asyncio.AbstractEventLoop) -> None:
         task._log_destroy_pending = False  # type: ignore[attr-defined]
         _buried.append(task)
     for transport in list(getattr(loop, "_transports", {}).values()):
-        transport._sock.close()
-        transport._sock = None  # what it would warn of when it is collected
-        _buried.append(transport)
+        if transport._sock is not None:
+            transport._sock.close()
+            transport._sock = None  # what it would warn of when it is collected
+            _buried.append(transport)
     loop.close()

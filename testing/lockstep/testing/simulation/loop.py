@@ -30,6 +30,7 @@ WILDCARDS = ("0.0.0.0", "::", "", None)
 CLOSE_ROUNDS = 20
 """How often a coroutine that awaits again when it is ended is ended again."""
 SIGKILL, SIGTERM = 9, 15
+MAIN_FAILED = "the main function failed"
 EPHEMERAL_FIRST = 20_000
 
 ExceptionHandler = Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object]
@@ -162,7 +163,7 @@ class SimLoop(Scheduler):
             return
         error = None if main.cancelled() else main.exception()
         if error is not None:
-            self._record(process, "the main function failed", error)
+            self._record(process, MAIN_FAILED, error)
         self._end(process, "exit" if error is None else "failed")
         if not process.machine.processes:
             process.machine.disk.crash(power=False)

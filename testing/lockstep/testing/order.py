@@ -1,0 +1,229 @@
+"""The order checker: hears what was sent and what the user's handler did, and says whether that could be right."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import wraps
+from types import TracebackType
+from typing import Any, TypeVar
+
+from lockstep.client import (
+    BatchSendError,
+    ConsumeOrderlyStatus,
+    Message,
+    MessageExt,
+    OrderlyContext,
+    Outcome,
+    Producer,
+    SendError,
+    SendResult,
+)
+from lockstep.client.consumer.listener import Listener, is_async
+from lockstep.protocol.errors import LockstepError
+from lockstep.protocol.tags import TagFilter
+from lockstep.testing.cluster import TestCluster
+from lockstep.testing.errors import OrderViolated
+from lockstep.testing.order_laws import Broken, Fate, Handling, Send, judge, key_group, show
+
+ListenerT = TypeVar("ListenerT", bound=Listener)
+
+DONE = (ConsumeOrderlyStatus.SUCCESS, ConsumeOrderlyStatus.COMMIT)
+NEARBY_COUNT = 6
+"""Handlings shown before and after what is wrong, and faults of the one whose doing it is."""
+NEARBY_S = 5.0
+"""Of what happened to the cluster before them."""
+
+
+class OrderChecker:
+    """One for each consumer group and topic that a test looks at.
+
+    It hears of sends through `producer(…)`, and of work done through `watch` (a call that ends with SUCCESS has done its messages) or
+    through `handled`, called where the effect happens: in the transaction, after the write that could have been refused. `verify` judges.
+
+    `topic` and `expression`: what the group subscribes to; other messages need not be handled.
+    """
+
+    def __init__(self, cluster: TestCluster, *, topic: str | None = None, expression: str = "*") -> None:
+        self._cluster = cluster
+        self._topic = topic
+        self._filter = TagFilter.parse(expression)
+        self._sends: list[Send] = []
+        self._handlings: list[Handling] = []
+        self._count = 0
+
+    # ----------------------------------------------------------------------------------------------------------- it is told
+
+    def producer(self, producer: Producer) -> "CheckedProducer":
+        """The same producer; the checker hears what is sent through it and what became of that."""
+        return CheckedProducer(producer, self)
+
+    def watch(self, listener: ListenerT) -> ListenerT:
+        """Decorator, below `@consumer.orderly`: the messages of a call are handled when it returns SUCCESS or COMMIT."""
+        if is_async(listener):
+
+            @wraps(listener)
+            async def watched(messages: Sequence[MessageExt], context: OrderlyContext) -> Any:
+                return self._ended(await listener(messages, context), messages, context)  # type: ignore[misc]
+
+            return watched  # type: ignore[return-value]
+
+        @wraps(listener)
+        def plainly_watched(messages: Sequence[MessageExt], context: OrderlyContext) -> Any:
+            return self._ended(listener(messages, context), messages, context)
+
+        return plainly_watched  # type: ignore[return-value]
+
+    def _ended(self, result: Any, messages: Sequence[MessageExt], context: OrderlyContext) -> Any:
+        if result in DONE:
+            for message in messages:
+                self.handled(message, context)
+        return result
+
+    def handled(self, message: MessageExt, context: OrderlyContext | None = None) -> None:
+        """The work for this message is done now."""
+        self._handlings.append(
+            Handling(
+                number=self._next(),
+                t=self._cluster.now,
+                by=self._cluster.running(),
+                epoch=None if context is None else context.fence.epoch,
+                message_id=message.message_id,
+                topic=message.topic,
+                key=message.sharding_key,
+                queue=f"{message.broker_name}:{message.queue_id}",
+                offset=message.queue_offset,
+                body=message.body,
+            )
+        )
+
+    def began(self, message: Message, *, key: str | None, by_queue: bool) -> Send:
+        """A send begins. For producers of other kinds; `producer(…)` calls it itself."""
+        group = None if key is None else key_group(key)
+        expected = self._topic in (None, message.topic) and self._filter.matches_tag(message.tags)
+        send = Send(message.topic, bytes(message.body), group, self._next(), self._cluster.now, expected=expected)
+        if by_queue:
+            send.group = ""
+        self._sends.append(send)
+        return send
+
+    def ended(self, send: Send, result: SendResult | BaseException) -> None:
+        """It was acknowledged, or failed."""
+        send.ended, send.ended_s = self._next(), self._cluster.now
+        if isinstance(result, SendResult):
+            send.fate, send.message_id = Fate.ACKED, result.message_id
+            if send.group == "":
+                send.group = f"queue {result.queue.broker_name}:{result.queue.queue_id}"
+        elif isinstance(result, SendError):
+            send.fate = Fate.NOT_STORED if result.outcome is Outcome.NOT_STORED else Fate.UNKNOWN
+        elif isinstance(result, LockstepError):
+            send.fate = Fate.NOT_STORED
+        if send.group == "":
+            send.group = None
+
+    def _next(self) -> int:
+        self._count += 1
+        return self._count
+
+    # -------------------------------------------------------------------------------------------------------------- verdict
+
+    @property
+    def handled_count(self) -> int:
+        """Handlings so far, repeats among them."""
+        return len(self._handlings)
+
+    @property
+    def repeat_count(self) -> int:
+        """How many of them were repeats."""
+        return len(self._handlings) - len({each.message_id for each in self._handlings})
+
+    def verify(self, *, max_repeats: int = 10) -> None:
+        """Call it when the group has settled. OrderViolated tells what is wrong, what happened around it, and the seed.
+
+        `max_repeats`: how often one message may come again; 0 where nothing was disturbed.
+        """
+        acked = sum(send.fate is Fate.ACKED for send in self._sends)
+        if not acked:
+            raise OrderViolated("no send was acknowledged, so nothing is proved: send through checker.producer(…)")
+        broken = judge(self._sends, self._handlings, max_repeats=max_repeats)
+        if broken:
+            raise OrderViolated(self._told(broken))
+
+    def _told(self, broken: Sequence[Broken]) -> str:
+        seed = self._cluster.seed
+        lines = [f"{len(broken)} faults" if len(broken) > 1 else "1 fault", *(f"  {each.law}: {each.text}" for each in broken)]
+        lines += ["around the first one:", *self._nearby(broken[0])]
+        if seed is not None:
+            lines.append(f"seed {seed}: pytest --lockstep-seed {seed}, or simulate(main, seed={seed}), does exactly this again")
+        return "\n".join(lines)
+
+    def _nearby(self, broken: Broken) -> list[str]:
+        """What was handled of the same key or queue, and what happened to the cluster, in order of time."""
+        groups = {id_: f"{send.topic} {send.group}" for send in self._sends if (id_ := send.message_id)}
+        mine = [each for each in self._handlings if broken.group is None or groups.get(each.message_id) == broken.group]
+        at = sum(each.t < broken.t for each in mine)
+        shown = mine[max(0, at - NEARBY_COUNT) : at + NEARBY_COUNT]
+        lines = [(each.t, _line(each)) for each in shown]
+        first, last = min([t for t, _ in lines], default=0.0), max([broken.t, *(t for t, _ in lines)])
+        before = [each for each in self._cluster.happenings if each.t <= last]
+        theirs = [each for each in before if broken.by and broken.by in each.text and each.t < broken.t][-NEARBY_COUNT:]
+        before = [each for each in before if each.t >= first - NEARBY_S or each in theirs]
+        lines += [(each.t, f"  {each.t:9.3f} s  --- {each.text}") for each in before]
+        return [text for _, text in sorted(lines, key=lambda line: line[0])]
+
+
+def _line(handling: Handling) -> str:
+    fence = "" if handling.epoch is None else f", fence {handling.epoch}"
+    return f"  {handling.t:9.3f} s  {show(handling.body)} handled by {handling.by}, offset {handling.offset} of {handling.queue}{fence}"
+
+
+class CheckedProducer:
+    """A producer that tells an OrderChecker what it sends. Everything else is the producer's own."""
+
+    def __init__(self, producer: Producer, checker: OrderChecker) -> None:
+        self._producer = producer
+        self._checker = checker
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "send_oneway":
+            raise AttributeError("send_oneway has no answer, so the checker could not know what must be handled: use send")
+        return getattr(self._producer, name)
+
+    async def __aenter__(self) -> "CheckedProducer":
+        await self._producer.start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self._producer.close()
+
+    async def send(self, message: Message, **options: Any) -> SendResult:
+        """Producer.send."""
+        send = self._began(message, options.get("sharding_key"), options)
+        return (await self._tell([send], lambda: self._one(message, options)))[0]
+
+    async def _one(self, message: Message, options: dict[str, Any]) -> list[SendResult]:
+        return [await self._producer.send(message, **options)]
+
+    async def send_batch(self, messages: Sequence[Message], **options: Any) -> list[SendResult]:
+        """Producer.send_batch."""
+        keys = options.get("sharding_keys") or [options.get("sharding_key")] * len(messages)
+        sends = [self._began(message, key, options) for message, key in zip(messages, keys, strict=True)]
+        return await self._tell(sends, lambda: self._producer.send_batch(messages, **options))
+
+    def _began(self, message: Message, key: str | None, options: dict[str, Any]) -> Send:
+        by_queue = options.get("queue") is not None or options.get("selector") is not None
+        return self._checker.began(message, key=key, by_queue=by_queue)
+
+    async def _tell(self, sends: Sequence[Send], send: Callable[[], Any]) -> list[SendResult]:
+        try:
+            results: list[SendResult] = await send()
+        except BatchSendError as error:
+            self._end(sends, error.results)
+            raise
+        except (LockstepError, asyncio.CancelledError) as error:
+            self._end(sends, [error] * len(sends))
+            raise
+        self._end(sends, results)
+        return results
+
+    def _end(self, sends: Sequence[Send], results: Sequence[SendResult | BaseException]) -> None:
+        for one, result in zip(sends, results, strict=True):
+            self._checker.ended(one, result)

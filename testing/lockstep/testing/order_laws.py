@@ -1,0 +1,226 @@
+"""What must hold of a handler's work, whatever happened around it. Pure: sends and handlings → what is broken.
+
+order     of one key, handlings go through the queue's order without a gap. They may jump back, as after a hand-over, and then go through
+          it again: 1 2 3 · 2 3 4 is in order; 1 2 3 · 2 4 is not, nor is 1 2 3 4 · 2 at the end.
+stale     nobody does work with a lower fence than the queue has seen: its owner had lost it. (The fence is known where the context is
+          handed over; where it is not, such work shows as disorder.)
+acked     A of one key was acknowledged before B was sent: A is handled first.
+lost      whatever was acknowledged is handled.
+repeats   nothing is handled more than 1 + max_repeats times.
+stranger  nothing is handled that was not sent.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+FAULTS_MAX = 20
+"""Of each law: the first ones tell the story."""
+
+
+class Fate(Enum):
+    """What its producer was told of a message."""
+
+    ACKED = "acknowledged"
+    UNKNOWN = "in an unknown state"
+    NOT_STORED = "not stored"
+
+
+@dataclass(slots=True)
+class Send:
+    """One message on its way in. `began` and `ended` are places in the one order of everything that the checker has heard."""
+
+    topic: str
+    body: bytes
+    group: str | None
+    """What is ordered with it: its key or its queue. None: unkeyed, so in no order."""
+    began: int
+    began_s: float
+    ended: int | None = None
+    ended_s: float | None = None
+    fate: Fate = Fate.UNKNOWN
+    message_id: str = ""
+    """Known of what was acknowledged."""
+    expected: bool = True
+    """The handler's subscription takes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handling:
+    """The handler has done its work for one message."""
+
+    number: int
+    t: float
+    by: str
+    """The program that did."""
+    epoch: int | None
+    """The fence that it had."""
+    message_id: str
+    topic: str
+    key: str | None
+    queue: str
+    offset: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """One law that does not hold. `group` and `t` say around what to look."""
+
+    law: str
+    text: str
+    group: str | None
+    t: float
+    by: str = ""
+    """Whose doing it is, where that is known."""
+
+
+def judge(sends: Sequence[Send], handlings: Sequence[Handling], *, max_repeats: int) -> list[Broken]:
+    """Everything that is wrong, at most FAULTS_MAX of each law; empty: all laws hold."""
+    matched, strangers = match(sends, handlings)
+    stale = _stale(handlings)
+    timely = [(send, handling) for send, handling in matched if handling.number not in stale]
+    groups: dict[str, list[tuple[Send, Handling]]] = {}
+    for send, handling in timely:
+        if send.group is not None:
+            groups.setdefault(f"{send.topic} {send.group}", []).append((send, handling))
+    found = [*_lost(sends, matched), *strangers, *stale.values(), *_repeated(handlings, max_repeats)]
+    for group, work in groups.items():
+        found += _acked_first(group, work)
+        found += _gaps(group, [handling for _, handling in work])
+    told: Counter[str] = Counter()
+    kept = []
+    for each in sorted(found, key=lambda broken: broken.t):
+        told[each.law] += 1
+        if told[each.law] <= FAULTS_MAX:
+            kept.append(each)
+    return kept
+
+
+def match(sends: Sequence[Send], handlings: Sequence[Handling]) -> tuple[list[tuple[Send, Handling]], list[Broken]]:
+    """Each handling with its send. Of one that was never acknowledged the id is unknown: it is found by its body."""
+    by_id = {send.message_id: send for send in sends if send.message_id}
+    open_sends: dict[tuple[str, bytes], list[Send]] = {}
+    for send in sends:
+        if send.fate is Fate.UNKNOWN:
+            open_sends.setdefault((send.topic, send.body), []).append(send)
+    matched, strangers = [], []
+    for handling in handlings:
+        send_or_none = by_id.get(handling.message_id)
+        if send_or_none is None and (unknown := open_sends.get((handling.topic, handling.body))):
+            send_or_none = by_id[handling.message_id] = unknown.pop(0)
+        if send_or_none is None:
+            text = f"{name(handling)} was handled, and its send is not known: send through checker.producer(…)"
+            strangers.append(Broken("stranger", text, None, handling.t))
+        else:
+            matched.append((send_or_none, handling))
+    return matched, strangers
+
+
+def _lost(sends: Iterable[Send], matched: Iterable[tuple[Send, Handling]]) -> list[Broken]:
+    handled = {id(send) for send, _ in matched}
+    return [
+        Broken(
+            "lost",
+            f"{show(send.body)} ({send.topic}, {send.group or 'no key'}) was acknowledged at {send.ended_s:.3f} s and never handled",
+            send.group and f"{send.topic} {send.group}",
+            send.ended_s or 0.0,
+        )
+        for send in sends
+        if send.fate is Fate.ACKED and send.expected and id(send) not in handled
+    ]
+
+
+def _stale(handlings: Iterable[Handling]) -> dict[int, Broken]:
+    """By the number of the handling."""
+    highest: dict[tuple[str, str], Handling] = {}
+    found = {}
+    for each in handlings:
+        if each.epoch is None:
+            continue
+        seen = highest.get((each.topic, each.queue))
+        if seen is None or seen.epoch is None or each.epoch >= seen.epoch:
+            highest[each.topic, each.queue] = each
+            continue
+        text = (
+            f"{each.by} did {name(each)} at {each.t:.3f} s with fence {each.epoch}, after {seen.by} had done {show(seen.body)} "
+            f"at {seen.t:.3f} s with fence {seen.epoch}: {each.by} had lost the queue. Let the write refuse a lower context.fence.epoch"
+        )
+        found[each.number] = Broken("stale", text, _group(each), each.t, each.by)
+    return found
+
+
+def _repeated(handlings: Sequence[Handling], max_repeats: int) -> list[Broken]:
+    counts: Counter[str] = Counter()
+    found = []
+    for handling in handlings:
+        counts[handling.message_id] += 1
+        if counts[handling.message_id] == max_repeats + 2:
+            times = sum(each.message_id == handling.message_id for each in handlings)
+            text = f"{name(handling)} was handled {times} times, allowed are {1 + max_repeats}"
+            found.append(Broken("repeats", text, _group(handling), handling.t))
+    return found
+
+
+def _acked_first(group: str, work: Sequence[tuple[Send, Handling]]) -> list[Broken]:
+    """Over first handlings only."""
+    firsts: dict[int, tuple[Send, Handling]] = {}
+    for send, handling in work:
+        firsts.setdefault(id(send), (send, handling))
+    found: list[Broken] = []
+    earliest: tuple[Send, Handling] | None = None
+    for send, handling in reversed(firsts.values()):
+        if earliest is not None and earliest[0].ended is not None and earliest[0].ended < send.began:
+            text = (
+                f"{group}: {show(send.body)} was handled at {handling.t:.3f} s, before {show(earliest[0].body)} at {earliest[1].t:.3f} s, "
+                f"which had been acknowledged before the other was sent"
+            )
+            found.append(Broken("acked", text, group, handling.t))
+        if send.fate is Fate.ACKED and send.ended is not None and (earliest is None or send.ended < (earliest[0].ended or 0)):
+            earliest = send, handling
+    return found
+
+
+def _gaps(group: str, work: Sequence[Handling]) -> list[Broken]:
+    """`rank`: place in the queue among what was handled of this group."""
+    order = sorted({(each.queue, each.offset): each for each in work}.values(), key=lambda each: (each.queue, each.offset))
+    ranks = {(each.queue, each.offset): rank for rank, each in enumerate(order)}
+    found = []
+    last = -1
+    for each in work:
+        rank = ranks[each.queue, each.offset]
+        if rank > last + 1:
+            missing = ", ".join(show(one.body) for one in order[last + 1 : rank][:3])
+            after = "at the beginning" if last < 0 else f"after {show(order[last].body)}"
+            text = f"{group}: {after} expected {missing}, got {show(each.body)} from {each.by or 'a handler'} at {each.t:.3f} s"
+            found.append(Broken("order", text, group, each.t))
+        last = rank
+    if work and last < len(order) - 1:
+        end = work[-1]
+        text = (
+            f"{group}: {end.by or 'a handler'} did {show(end.body)} last, at {end.t:.3f} s, after {show(order[-1].body)}: "
+            f"it had lost the queue; write with context.fence"
+        )
+        found.append(Broken("order", text, group, end.t))
+    return found
+
+
+def _group(handling: Handling) -> str:
+    return f"{handling.topic} {key_group(handling.key) if handling.key is not None else handling.queue}"
+
+
+def key_group(key: str) -> str:
+    return f'key "{key}"'
+
+
+def name(handling: Handling) -> str:
+    """A message for people."""
+    key = "no key" if handling.key is None else key_group(handling.key)
+    return f"{show(handling.body)} ({handling.topic}, {key}, offset {handling.offset} of {handling.queue})"
+
+
+def show(body: bytes) -> str:
+    """A body in a line."""
+    text = body.decode("utf-8", "backslashreplace")
+    return repr(text if len(text) <= 60 else text[:57] + "…")
