@@ -1,0 +1,395 @@
+"""TestCluster as a test sees it: its programs, its faults, its time, and what it says when something is wrong."""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockstep.client import ConfigError, ConsumeOrderlyStatus, Message, Producer, PushConsumer, SendError, StateError
+from lockstep.runtime.host import Host
+from lockstep.testing import FAULTS, Chaos, NotReached, OrderChecker, TestClock, TestCluster, WorkerFailed, simulate
+
+Main = Callable[[], Coroutine[Any, Any, None]]
+
+
+def consuming(cluster: TestCluster, done: list[bytes], *, seconds: float = 0) -> Main:
+    """A program that consumes `orders`, and needs so long for each message."""
+
+    async def main() -> None:
+        consumer = PushConsumer("billing", nameserver=cluster.nameserver)
+        consumer.subscribe("orders")
+
+        @consumer.orderly
+        async def listen(messages: Any, context: Any) -> ConsumeOrderlyStatus:
+            await asyncio.sleep(seconds)
+            done.extend(message.body for message in messages)
+            return ConsumeOrderlyStatus.SUCCESS
+
+        async with consumer:
+            await consumer.wait_closed()
+
+    return main
+
+
+def waiting(story: list[str]) -> Main:
+    """A program that counts seconds, and tells of its end if it sees it."""
+
+    async def main() -> None:
+        try:
+            while True:
+                await asyncio.sleep(1)
+                story.append("tick")
+        finally:
+            story.append("end")
+
+    return main
+
+
+async def send(cluster: TestCluster, *bodies: bytes) -> None:
+    async with Producer("shop", nameserver=cluster.nameserver) as producer:
+        for body in bodies:
+            await producer.send(Message("orders", body), sharding_key="a")
+
+
+# ------------------------------------------------------------------------------------------------------------------ programs
+
+
+async def test_a_killed_program_does_nothing_more_and_a_restarted_one_begins_anew(lockstep_cluster: TestCluster) -> None:
+    cluster, story = lockstep_cluster, list[str]()
+    await cluster.start("worker", waiting(story))
+    await cluster.advance(seconds=2.5)
+    await cluster.kill("worker")
+    assert cluster.state("worker") == "killed"
+    await cluster.advance(minutes=1)
+    assert story == ["tick", "tick"]
+    await cluster.restart("worker")
+    await cluster.advance(seconds=1.5)
+    assert story == ["tick"] * 3
+
+
+async def test_a_stopped_program_ends_in_order(lockstep_cluster: TestCluster) -> None:
+    cluster, story = lockstep_cluster, list[str]()
+    await cluster.start("worker", waiting(story))
+    await cluster.advance(seconds=1.5)
+    await cluster.stop("worker")
+    assert story == ["tick", "end"]
+    assert cluster.state("worker") == "stopped"
+    await cluster.restart("worker")
+    await cluster.advance(seconds=0.5)
+    await cluster.restart("worker")
+    assert story == ["tick", "end", "end"], "a running one is stopped in order first"
+
+
+async def test_a_paused_program_stands_still_while_time_goes_on(lockstep_cluster: TestCluster) -> None:
+    cluster, story = lockstep_cluster, list[str]()
+    await cluster.start("worker", waiting(story))
+    began = cluster.now
+    await cluster.pause("worker", seconds=100)
+    assert cluster.now == pytest.approx(began + 100)
+    assert story == []
+    await cluster.advance(seconds=1.5)
+    assert story[0] == "tick"
+    await cluster.pause("worker")
+    assert cluster.state("worker") == "paused"
+    with pytest.raises(StateError, match="worker is paused"):
+        await cluster.stop("worker")
+
+
+async def test_a_program_may_handle_sigterm_itself(lockstep_cluster: TestCluster) -> None:
+    cluster, story = lockstep_cluster, list[str]()
+
+    async def main() -> None:
+        told = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(15, told.set)
+        await told.wait()
+        story.append("told")
+
+    await cluster.start("worker", main)
+    await cluster.advance(seconds=1)
+    await cluster.stop("worker")
+    assert story == ["told"]
+
+
+async def test_each_program_is_a_process_of_its_own_machine(lockstep_cluster: TestCluster) -> None:
+    cluster, seen = lockstep_cluster, dict[str, tuple[int, str]]()
+
+    def main(name: str) -> Main:
+        async def run() -> None:
+            assert cluster.running() == name
+            seen[name] = Host.current().pid, Host.current().boot_id()
+
+        return run
+
+    for name in ("one", "two"):
+        await cluster.start(name, main(name))
+    await cluster.advance(seconds=1)
+    assert len(set(seen.values())) == len(seen) == 2
+    assert cluster.running() == "test"
+
+
+async def test_a_program_that_failed_fails_the_test_unless_it_was_looked_at() -> None:
+    async def broken() -> None:
+        raise ZeroDivisionError("in the program")
+
+    async def ignored() -> None:
+        async with TestCluster(brokers=1) as cluster:
+            await cluster.start("worker", broken)
+            await cluster.advance(seconds=1)
+            assert cluster.state("worker") == "failed"
+            assert isinstance(cluster.failure("worker"), ZeroDivisionError)
+
+    async def looked_at() -> None:
+        async with TestCluster(brokers=1) as cluster:
+            await cluster.start("worker", broken)
+            await cluster.advance(seconds=1)
+            assert "ZeroDivisionError: in the program" in cluster.failures()[0]
+            assert cluster.failures() == []
+
+    async def failing_besides() -> None:
+        async with TestCluster(brokers=1) as cluster:
+            await cluster.start("worker", broken)
+            await cluster.advance(seconds=1)
+            raise KeyError("the test's own")
+
+    with pytest.raises(WorkerFailed, match="in the program"):
+        in_a_universe(ignored)
+    in_a_universe(looked_at)
+    with pytest.raises(KeyError) as caught:
+        in_a_universe(failing_besides)
+    assert "ZeroDivisionError" in caught.value.__notes__[0]
+
+
+def in_a_universe(main: Main, seed: int = 0) -> None:
+    """From inside a test's own loop."""
+    outside = asyncio._get_running_loop()
+    asyncio._set_running_loop(None)
+    try:
+        simulate(main, seed=seed)
+    finally:
+        asyncio._set_running_loop(outside)
+
+
+# -------------------------------------------------------------------------------------------------------------------- servers
+
+
+async def test_what_was_acknowledged_survives_a_killed_broker_and_a_power_cut_with_sync_flush() -> None:
+    def main(flush: Any, how: str) -> Main:
+        async def run() -> None:
+            done: list[bytes] = []
+            async with TestCluster(brokers=1, flush=flush) as cluster:
+                await cluster.create_topic("orders")
+                await send(cluster, b"1", b"2")
+                await getattr(cluster, how)("broker-a")
+                assert cluster.state("broker-a") == {"kill": "killed", "cut_power": "power cut"}[how]
+                await cluster.restart("broker-a")
+                await cluster.start("worker", consuming(cluster, done))
+                await cluster.settled("billing")
+            assert done == [b"1", b"2"]
+
+        return run
+
+    in_a_universe(main("async", "kill"))
+    in_a_universe(main("sync", "cut_power"))
+
+
+@pytest.mark.lockstep(brokers=3, nameservers=2)
+async def test_a_cluster_is_as_large_as_asked_for_and_lives_on_one_nameserver(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    assert cluster.brokers == ("broker-a", "broker-b", "broker-c")
+    await cluster.kill(cluster.nameservers[0])
+    await cluster.create_topic("orders", queues=2)
+    await send(cluster, b"1")
+
+
+async def test_the_network_can_be_cut_one_way_both_ways_and_healed(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    await cluster.create_topic("orders", queues=1)
+    await send(cluster, b"1")
+    for one_way, (one, other) in ((False, ("test", "broker-a")), (True, ("test", "broker-a")), (True, ("broker-a", "test"))):
+        cluster.partition(one, [other, "broker-b"] if one == "test" else other, one_way=one_way)
+        if one != "test":
+            cluster.partition("broker-b", "test", one_way=True)
+        async with Producer("shop", nameserver=cluster.nameserver) as producer:
+            with pytest.raises(SendError):
+                await producer.send(Message("orders", b"cut"), sharding_key="a", timeout_ms=2_000)
+            cluster.heal()
+            await producer.send(Message("orders", b"healed"), sharding_key="a")
+
+
+async def test_a_slow_link_and_reset_connections_only_delay(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    await cluster.create_topic("orders", queues=1)
+    async with Producer("shop", nameserver=cluster.nameserver) as producer:
+        await producer.send(Message("orders", b"1"), sharding_key="a")
+        cluster.slow_link("test", seconds=2)
+        began = cluster.now
+        await producer.send(Message("orders", b"2"), sharding_key="a")
+        assert cluster.now - began > 0.1
+        cluster.heal()
+        cluster.reset_connections("test")
+        await producer.send(Message("orders", b"3"), sharding_key="a")
+
+
+async def test_a_wall_clock_jumps_alone(lockstep_cluster: TestCluster) -> None:
+    cluster, dates = lockstep_cluster, list[int]()
+
+    async def main() -> None:
+        dates.append(Host.current().clock.wall_ms())
+
+    await cluster.start("worker", main)
+    await cluster.advance(seconds=1)
+    cluster.set_wall_clock("worker", ahead_seconds=3600)
+    await cluster.restart("worker")
+    await cluster.advance(seconds=1)
+    assert 3_600_000 <= dates[1] - dates[0] <= 3_602_000
+    assert cluster.now < 10
+
+
+# ------------------------------------------------------------------------------------------------------------ time, waiting
+
+
+async def test_half_a_day_passes_at_once(lockstep_clock: TestClock) -> None:
+    began = time.monotonic()
+    rang: list[float] = []
+    asyncio.get_running_loop().call_later(3600, lambda: rang.append(lockstep_clock.now))
+    await lockstep_clock.advance(hours=12, minutes=1, seconds=1)
+    assert lockstep_clock.now == 12 * 3600 + 61
+    assert rang == [3600]
+    assert time.monotonic() - began < 3600
+    with pytest.raises(ValueError, match="time does not go back"):
+        await lockstep_clock.advance(seconds=-1)
+
+
+async def test_settled_says_what_is_left_and_who_has_it(lockstep_cluster: TestCluster) -> None:
+    cluster, done = lockstep_cluster, list[bytes]()
+    await cluster.create_topic("orders", queues=1)
+    with pytest.raises(NotReached, match="no broker knows the group"):
+        await cluster.settled("billing", timeout=2)
+    await cluster.start("worker-1", consuming(cluster, done, seconds=10))
+    await send(cluster, b"1", b"2", b"3")
+    with pytest.raises(NotReached) as caught:
+        await cluster.settled("billing", timeout=15)
+    text = str(caught.value)
+    for part in ("group billing has not settled after 15 s: lag 2", "owner worker-1, 1 of 3 done", "worker-1 running", "start worker-1"):
+        assert part in text, text
+    assert 15 <= cluster.now < 20
+    await cluster.settled("billing")
+    assert done == [b"1", b"2", b"3"]
+    report = await cluster.group_status("billing")
+    assert report is not None
+    assert report.lag == 0
+    await cluster.kill("broker-b")
+    with pytest.raises(NotReached, match="the broker does not answer"):
+        await cluster.settled("billing", timeout=2)
+
+
+async def test_until_waits_for_a_condition_and_says_which_did_not_come(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    end = cluster.now + 30
+    await cluster.until(lambda: cluster.now > end)
+    assert end <= cluster.now < end + 1
+    with pytest.raises(NotReached, match="pigs fly is not true after 5 s"):
+        await cluster.until(lambda: False, "pigs fly", timeout=5)
+
+
+async def test_a_test_that_hangs_is_told_where() -> None:
+    async def main() -> None:
+        async with TestCluster(brokers=1):
+            await asyncio.get_running_loop().create_future()
+
+    with pytest.raises(RuntimeError, match=r"the limit of 7200.0 s is reached[\s\S]*test_cluster.py"):
+        in_a_universe(main)
+
+
+# ------------------------------------------------------------------------------------------------------------- begin, seeds
+
+
+async def test_a_cluster_says_what_it_needs() -> None:
+    with pytest.raises(StateError, match="lockstep_cluster"):
+        await TestCluster().__aenter__()
+    with pytest.raises(ConfigError, match="folder"):
+        TestCluster(real=True)
+    with pytest.raises(ConfigError, match="0 brokers"):
+        TestCluster(brokers=0)
+    with pytest.raises(StateError, match="not started"):
+        await TestCluster().kill("broker-a")
+
+
+async def test_names_are_checked(lockstep_cluster: TestCluster, tmp_path: Path) -> None:
+    cluster = lockstep_cluster
+    with pytest.raises(StateError, match="no 'worker' in the cluster: known are nameserver-1, broker-a, broker-b"):
+        await cluster.kill("worker")
+    with pytest.raises(StateError, match="'broker-a' is taken"):
+        await cluster.start("broker-a", waiting([]))
+    with pytest.raises(StateError, match="real event loop"):
+        await TestCluster(real=True, folder=tmp_path).__aenter__()
+
+
+async def test_one_universe_holds_several_clusters(lockstep_cluster: TestCluster) -> None:
+    await lockstep_cluster.create_topic("orders")
+    async with TestCluster(brokers=1) as other:
+        assert other.nameserver != lockstep_cluster.nameserver
+        await other.create_topic("orders")
+        await send(other, b"there")
+    await send(lockstep_cluster, b"here")
+
+
+def stormy(seed: int) -> tuple[list[str], list[bytes]]:
+    """What the chaos did and what was handled."""
+
+    async def main() -> tuple[list[str], list[bytes]]:
+        done: list[bytes] = []
+        async with TestCluster() as cluster:
+            await cluster.create_topic("orders")
+            checker = OrderChecker(cluster)
+            for number in (1, 2):
+                await cluster.start(f"worker-{number}", consuming(cluster, done, seconds=0.01))
+            async with (
+                checker.producer(Producer("shop", nameserver=cluster.nameserver)) as producer,
+                Chaos(cluster, every_seconds=1),
+            ):
+                for step in range(20):
+                    await producer.send(Message("orders", b"%d" % step), sharding_key=f"{step % 3}")
+                    await asyncio.sleep(1)
+            assert {cluster.state(name) for name in (*cluster.workers, *cluster.brokers, *cluster.nameservers)} == {"running"}
+            await cluster.settled("billing")
+            return [str(each) for each in cluster.happenings], done
+
+    return simulate(main, seed=seed)
+
+
+def test_chaos_comes_from_the_seed_alone_and_ends_in_calm() -> None:
+    one, again, other = stormy(1), stormy(1), stormy(2)
+    assert one == again
+    assert one[0] != other[0]
+    for happenings, done in (one, other):
+        assert len(happenings) > 10
+        assert set(done) == {b"%d" % step for step in range(20)}
+
+
+@pytest.mark.parametrize("fault", list(FAULTS))
+async def test_every_fault_of_the_chaos_happens_and_is_undone(lockstep_cluster: TestCluster, fault: str) -> None:
+    cluster = lockstep_cluster
+    await cluster.start("worker", waiting([]))
+    before = len(cluster.happenings)
+    async with Chaos(cluster, every_seconds=0.5, faults=[fault]):
+        await cluster.advance(seconds=10)
+    texts = [each.text for each in cluster.happenings[before:]]
+    word = {"pause_worker_long": "pause worker", "cut_power_of_broker": "cut the power of broker"}.get(fault, fault.replace("_", " "))
+    assert any(text.startswith(word) for text in texts), texts
+    assert {cluster.state(name) for name in (*cluster.workers, *cluster.brokers, *cluster.nameservers)} == {"running"}
+
+
+async def test_chaos_knows_its_faults_and_leaves_alone_what_the_test_took_down(lockstep_cluster: TestCluster) -> None:
+    with pytest.raises(ConfigError, match="no fault 'earthquake': known are kill_worker"):
+        Chaos(lockstep_cluster, faults=["earthquake"])
+    with pytest.raises(ConfigError, match="every_seconds"):
+        Chaos(lockstep_cluster, every_seconds=0)
+    await lockstep_cluster.start("worker", waiting([]))
+    await lockstep_cluster.kill("worker")
+    async with Chaos(lockstep_cluster, every_seconds=0.5):
+        await lockstep_cluster.advance(seconds=10)
+    assert lockstep_cluster.state("worker") == "killed"

@@ -1,0 +1,231 @@
+"""What the order checker calls right and wrong: each law can fail, and no lawful run fails any."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.client import ConsumeOrderlyStatus, Message, MessageQueue, Producer, PushConsumer, SendError
+from lockstep.testing import OrderChecker, OrderViolated, TestCluster
+from lockstep.testing.order_laws import FAULTS_MAX, Fate, Handling, Send, judge
+
+S = ConsumeOrderlyStatus
+
+
+def sent(name: str, at: int, *, key: str | None = "k", fate: Fate = Fate.ACKED, took: int = 5, expected: bool = True) -> Send:
+    """Message `name`, sent at 10·at, answered `took` later."""
+    acked = fate is Fate.ACKED
+    group = None if key is None else f'key "{key}"'
+    ended = 10 * at + took
+    return Send("t", name.encode(), group, 10 * at, 10.0 * at, ended, float(ended), fate, name if acked else "", expected)
+
+
+def sends(count: int) -> list[Send]:
+    """1 … count, each sent after the last one was acknowledged."""
+    return [sent(str(number), number) for number in range(1, count + 1)]
+
+
+def work(story: str, *, key: str | None = "k") -> list[Handling]:
+    """ "1 2@7" : message 1 at offset 1 with no fence known, then message 2 with fence 7."""
+    made = []
+    for number, word in enumerate(story.split()):
+        name, _, epoch = word.partition("@")
+        by, fence = f"owner-{epoch}", int(epoch) if epoch else None
+        made.append(Handling(1000 + number, 1000.0 + number, by, fence, name, "t", key, "b:0", int(name), name.encode()))
+    return made
+
+
+def laws(sends: list[Send], handlings: list[Handling], max_repeats: int = 10) -> list[str]:
+    return sorted({broken.law for broken in judge(sends, handlings, max_repeats=max_repeats)})
+
+
+@pytest.mark.parametrize("story", ["1 2 3", "1 2 1 2 3", "1 2 3 2 3", "1 2 3 1 2 1 2 3", "1 1 1 2 3", "1@1 2@1 2@2 3@2", "1@1 2@1 3@1 3@1"])
+def test_what_hand_overs_and_retries_repeat_is_in_order(story: str) -> None:
+    assert laws(sends(3), work(story)) == []
+
+
+@pytest.mark.parametrize(
+    ("story", "broken"),
+    [
+        ("2 1 2 3", ["acked", "order"]),
+        ("1 3 2 3", ["acked", "order"]),
+        ("1 2 3 1 3", ["order"]),
+        ("1 2 3 2", ["order"]),
+        ("1 3", ["lost"]),
+        ("1 2", ["lost"]),
+        ("1@1 2@2 1@1 3@2", ["stale"]),
+        ("1@1 2@2 3@2 3@1", ["stale"]),
+        ("1 2 3 4", ["stranger"]),
+    ],
+)
+def test_what_is_wrong_has_its_law(story: str, broken: list[str]) -> None:
+    assert laws(sends(3), work(story)) == broken
+
+
+def test_repeats_are_counted_for_each_message() -> None:
+    assert laws(sends(2), work("1 2 1 2 1 2"), max_repeats=2) == []
+    assert laws(sends(2), work("1 2 1 2 1 2"), max_repeats=1) == ["repeats"]
+    assert laws(sends(2), work("1 2"), max_repeats=0) == []
+    assert laws(sends(2), work("1 1 2"), max_repeats=0) == ["repeats"]
+
+
+def test_sends_that_overlap_have_no_order_of_their_own() -> None:
+    both = [sent("2", 1, took=50), sent("1", 2, took=5)]
+    assert laws(both, work("1 2")) == []
+    one_after_the_other = [sent("2", 1, took=5), sent("1", 2, took=5)]
+    assert laws(one_after_the_other, work("1 2")) == ["acked"], "the broker stored them the wrong way round"
+
+
+def test_other_keys_and_no_key_have_no_order_among_them() -> None:
+    assert laws([sent("1", 1, key="a"), sent("2", 2, key="b")], work("2 1")) == []
+    assert laws([sent("1", 1, key=None), sent("2", 2, key=None)], work("2 1", key=None)) == []
+
+
+def test_only_what_was_acknowledged_and_asked_for_can_be_lost() -> None:
+    told = [sent("1", 1), sent("2", 2, fate=Fate.UNKNOWN), sent("3", 3, fate=Fate.NOT_STORED), sent("4", 4, expected=False)]
+    assert laws(told, work("1")) == []
+    assert laws(told, work("1 2")) == [], "what was written may be there"
+    assert laws(told, work("1 3")) == ["stranger"], "what is not stored may not"
+    assert laws([*told, sent("5", 5)], work("1")) == ["lost"]
+
+
+def test_an_unknown_send_explains_one_message() -> None:
+    one = [sent("1", 1), sent("2", 2, fate=Fate.UNKNOWN)]
+    twice = [*work("1 2"), Handling(2000, 2000.0, "", None, "another id", "t", "k", "b:0", 3, b"2")]
+    assert laws(one, twice) == ["stranger"]
+
+
+def test_fences_compare_within_one_queue() -> None:
+    elsewhere = Handling(2000, 2000.0, "", 1, "3", "t", "k", "c:0", 3, b"3")
+    assert laws(sends(3), [*work("1@7 2@7"), elsewhere]) == []
+
+
+def test_each_law_tells_only_its_first_faults() -> None:
+    found = judge(sends(100), [], max_repeats=0)
+    assert [broken.law for broken in found] == ["lost"] * FAULTS_MAX
+
+
+@given(count=st.integers(1, 8), data=st.data())
+def test_whatever_owners_come_and_go_their_work_is_lawful_and_a_hole_in_it_is_not(count: int, data: st.DataObject) -> None:
+    order: list[int] = []
+    done = 0
+    while done < count:
+        first = data.draw(st.integers(1, done + 1))
+        last = data.draw(st.integers(first, count))
+        order += range(first, last + 1)
+        order += range(last + 1, done + 1)
+        done = max(done, last)
+    story = " ".join(map(str, order))
+    assert laws(sends(count), work(story), max_repeats=len(order)) == []
+    hole = str(data.draw(st.integers(1, count)))
+    assert "lost" in laws(sends(count), work(" ".join(name for name in story.split() if name != hole)), max_repeats=len(order))
+
+
+# ------------------------------------------------------------------------------------------------------------ with a cluster
+
+
+def program(cluster: TestCluster, listener: Callable[..., object]) -> Callable[[], object]:
+    async def main() -> None:
+        consumer = PushConsumer("billing", nameserver=cluster.nameserver)
+        consumer.subscribe("orders")
+        consumer.orderly(listener)  # type: ignore[type-var]
+        async with consumer:
+            await consumer.wait_closed()
+
+    return main
+
+
+async def test_a_handler_that_works_passes_a_crash_of_its_process_and_of_a_broker(lockstep_cluster: TestCluster) -> None:
+    cluster, checker = lockstep_cluster, OrderChecker(lockstep_cluster)
+    await cluster.create_topic("orders")
+
+    @checker.watch
+    async def listen(messages: object, context: object) -> S:
+        return S.SUCCESS
+
+    await cluster.start("worker-1", program(cluster, listen))  # type: ignore[arg-type]
+    async with checker.producer(Producer("shop", nameserver=cluster.nameserver)) as producer:
+        for step in range(20):
+            if step == 5:
+                await cluster.kill("worker-1")
+            if step == 10:
+                await cluster.kill("broker-a")
+                await cluster.restart("broker-a")
+                await cluster.restart("worker-1")
+            await producer.send(Message("orders", b"a%d" % step), sharding_key="a")
+            await producer.send_batch([Message("orders", b"b%d" % step), Message("orders", b"c%d" % step)], sharding_keys=["b", "c"])
+            await producer.send(Message("orders", b"q%d" % step), queue=MessageQueue("orders", "broker-b", 1))
+            await producer.send(Message("orders", b"any%d" % step))
+    await cluster.settled("billing")
+    checker.verify()
+    assert checker.handled_count >= 100
+
+
+async def test_a_plain_listener_is_watched_too_and_a_failed_call_has_handled_nothing(lockstep_cluster: TestCluster) -> None:
+    cluster, checker = lockstep_cluster, OrderChecker(lockstep_cluster)
+    await cluster.create_topic("orders")
+    calls = []
+
+    @checker.watch
+    def listen(messages: object, context: object) -> S | None:
+        calls.append(checker.handled_count)
+        return S.SUCCESS if len(calls) > 2 else None
+
+    await cluster.start("worker-1", program(cluster, listen))  # type: ignore[arg-type]
+    async with checker.producer(Producer("shop", nameserver=cluster.nameserver)) as producer:
+        await producer.send(Message("orders", b"1"), sharding_key="a")
+    await cluster.settled("billing")
+    checker.verify(max_repeats=0)
+    assert calls == [0, 0, 0]
+    assert (checker.handled_count, checker.repeat_count) == (1, 0)
+
+
+async def test_a_send_that_failed_need_not_be_handled(lockstep_cluster: TestCluster) -> None:
+    cluster, checker = lockstep_cluster, OrderChecker(lockstep_cluster, topic="orders", expression="paid")
+    await cluster.create_topic("orders", queues=1)
+    async with checker.producer(Producer("shop", nameserver=cluster.nameserver)) as producer:
+        for broker in cluster.brokers:
+            await cluster.kill(broker)
+        with pytest.raises(SendError):
+            await producer.send(Message("orders", b"never", tags="paid"), sharding_key="a", timeout_ms=2_000)
+        for broker in cluster.brokers:
+            await cluster.restart(broker)
+        await producer.send(Message("orders", b"other tag", tags="created"), sharding_key="a")
+        with pytest.raises(AttributeError, match="send_oneway"):
+            await producer.send_oneway(Message("orders", b"who knows"))
+    checker.verify()
+
+
+async def test_the_verdict_tells_keys_hand_overs_and_the_seed(lockstep_cluster: TestCluster) -> None:
+    cluster, checker = lockstep_cluster, OrderChecker(lockstep_cluster)
+    await cluster.create_topic("orders")
+    with pytest.raises(OrderViolated, match="no send was acknowledged"):
+        checker.verify()
+
+    @checker.watch
+    async def listen(messages: list[Message], context: object) -> S:
+        return S.SUCCESS
+
+    async def forgetful(messages: list[Message], context: object) -> S:
+        return S.SUCCESS
+
+    await cluster.start("good", program(cluster, listen))  # type: ignore[arg-type]
+    async with checker.producer(Producer("shop", nameserver=cluster.nameserver)) as producer:
+        await producer.send(Message("orders", b"first"), sharding_key="a")
+        await cluster.settled("billing")
+        await cluster.stop("good")
+        await cluster.start("forgetful", program(cluster, forgetful))  # type: ignore[arg-type]
+        await producer.send(Message("orders", b"second"), sharding_key="a")
+        await cluster.settled("billing")
+    with pytest.raises(OrderViolated) as caught:
+        checker.verify()
+    text = str(caught.value)
+    for part in (
+        "lost: 'second' (orders, key \"a\")",
+        "'first' handled by good",
+        "--- stop good",
+        "--- start forgetful",
+        "--lockstep-seed 0",
+    ):
+        assert part in text, text
