@@ -1,0 +1,142 @@
+"""TestCluster with real processes: the same test as in the simulator, and what it says of what it can't do."""
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockstep.client import ConsumeOrderlyStatus, Message, Producer, PushConsumer
+from lockstep.testing import Chaos, OnlySimulated, OrderChecker, TestCluster, WorkerFailed
+
+pytestmark = pytest.mark.e2e
+
+Main = Callable[[], Coroutine[Any, Any, None]]
+
+
+def consuming(cluster: TestCluster, checker: OrderChecker) -> Main:
+    async def main() -> None:
+        consumer = PushConsumer("billing", nameserver=cluster.nameserver)
+        consumer.subscribe("orders")
+
+        @consumer.orderly
+        @checker.watch
+        async def listen(messages: Any, context: Any) -> ConsumeOrderlyStatus:
+            return ConsumeOrderlyStatus.SUCCESS
+
+        async with consumer:
+            await consumer.wait_closed()
+
+    return main
+
+
+def real(folder: Path) -> TestCluster:
+    return TestCluster(real=True, folder=folder, disconnect_grace_ms=1_000, session_timeout_ms=2_000)
+
+
+async def test_order_holds_while_programs_and_servers_are_killed_paused_and_stopped(tmp_path: Path) -> None:
+    async with real(tmp_path) as cluster:
+        checker = OrderChecker(cluster)
+        await cluster.create_topic("orders")
+        for name in ("worker-1", "worker-2"):
+            await cluster.start(name, consuming(cluster, checker))
+        async with checker.producer(Producer("shop", nameserver=cluster.nameserver)) as producer:
+            for step in range(50):
+                if step == 10:
+                    await cluster.kill("worker-1")
+                if step == 20:
+                    await cluster.kill("broker-a")
+                    await cluster.restart("broker-a")
+                if step == 30:
+                    await cluster.pause("worker-2", seconds=0.5)
+                    await cluster.restart("worker-1")
+                if step == 40:
+                    await cluster.pause("broker-b", seconds=0.5)
+                await producer.send(Message("orders", b"%d" % step), sharding_key=f"{step % 5}")
+        await cluster.settled("billing")
+        checker.verify()
+        await cluster.stop("worker-1")
+        assert [cluster.state(name) for name in cluster.workers] == ["stopped", "running"]
+
+
+async def test_chaos_is_over_at_its_end(tmp_path: Path) -> None:
+    async with real(tmp_path) as cluster:
+        await cluster.create_topic("orders")
+        checker = OrderChecker(cluster)
+        await cluster.start("worker-1", consuming(cluster, checker))
+        async with (
+            checker.producer(Producer("shop", nameserver=cluster.nameserver)) as producer,
+            Chaos(cluster, seed=1, every_seconds=0.3, faults=["kill_worker", "pause_worker", "kill_broker"]),
+        ):
+            for step in range(30):
+                await producer.send(Message("orders", b"%d" % step), sharding_key="a")
+                await asyncio.sleep(0.05)
+        await cluster.settled("billing")
+        checker.verify()
+        assert {cluster.state(name) for name in (*cluster.brokers, *cluster.workers)} == {"running"}
+
+
+async def test_a_killed_program_runs_no_finally_and_its_connections_close(tmp_path: Path) -> None:
+    async with real(tmp_path) as cluster:
+        await cluster.create_topic("orders")
+        story: list[str] = []
+        consume = consuming(cluster, OrderChecker(cluster))
+
+        async def main() -> None:
+            try:
+                story.append("begin")
+                await consume()
+            finally:
+                story.append("end")
+
+        await cluster.start("worker", main)
+        await cluster.settled("billing")
+        await cluster.pause("worker")
+        await cluster.kill("worker")
+        async with asyncio.timeout(30):
+            while (report := await cluster.group_status("billing")) is not None and report.members:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        assert story == ["begin"]
+        await cluster.restart("worker")
+        await cluster.settled("billing")
+        await cluster.stop("worker")
+        assert story == ["begin", "begin", "end"]
+
+
+async def test_what_only_the_simulator_can_do_says_so(tmp_path: Path) -> None:
+    async with real(tmp_path) as cluster:
+        with pytest.raises(OnlySimulated, match="advance by 1800 s"):
+            await cluster.advance(minutes=30)
+        with pytest.raises(OnlySimulated, match=r"partition\(\) needs the simulator"):
+            cluster.partition("broker-a", "broker-b")
+        for call in (
+            lambda: cluster.heal(),
+            lambda: cluster.slow_link("broker-a", seconds=1),
+            lambda: cluster.reset_connections("broker-a"),
+        ):
+            with pytest.raises(OnlySimulated):
+                call()
+        with pytest.raises(OnlySimulated):
+            await cluster.cut_power("broker-a")
+        with pytest.raises(OnlySimulated):
+            cluster.set_wall_clock("broker-a", ahead_seconds=1)
+        assert cluster.seed is None
+
+
+async def test_a_program_or_broker_that_fails_fails_the_test(tmp_path: Path) -> None:
+    async def broken() -> None:
+        raise ZeroDivisionError("in the program")
+
+    async def run() -> None:
+        async with real(tmp_path) as cluster:
+            await cluster.start("worker", broken)
+            await cluster.until(lambda: cluster.state("worker") == "failed")
+            os.kill(cluster._brokers["broker-a"]._process.pid, 9)  # type: ignore[attr-defined]  # behind its back
+            await cluster.until(lambda: cluster.state("broker-a") == "failed")
+
+    with pytest.raises(WorkerFailed) as caught:
+        await run()
+    assert "in the program" in str(caught.value)
+    assert "broker-a ended with exit code -9" in str(caught.value)
