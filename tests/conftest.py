@@ -1,7 +1,8 @@
 """Every test: an error that nobody handled in the loop, or a task that outlives the test, fails it.
 
-Async tests run on asyncio's loop; those marked `both_loops` run on uvloop's too, those marked `frozen_clock` on one whose time stands
-still until the test advances it (the fixture `frozen`).
+Async tests run on asyncio's loop; those marked `both_loops` run on uvloop's too, those marked `simulated` on the simulator's, whose time
+costs nothing and whose dice fall the same each time, those marked `frozen_clock` on one whose time stands still until the test advances it
+(the fixture `frozen`). The nearest of these marks decides; `real_network` takes a test out of a file that is simulated.
 """
 
 import asyncio
@@ -11,11 +12,14 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 
 import pytest
 
+from lockstep.testing.simulation import SimLoop
 from support.loops import LOOPS, Factory, FrozenLoop, LoopWatch
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "both_loops: runs on asyncio's loop and on uvloop's")
+    config.addinivalue_line("markers", "simulated: runs on the simulator's loop, network and clock")
+    config.addinivalue_line("markers", "real_network: runs on real sockets and real time in a file that is simulated")
     config.addinivalue_line("markers", "frozen_clock: runs on a loop whose time stands still until the test advances it")
 
 
@@ -30,7 +34,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Factory]:
     if item.get_closest_marker("frozen_clock"):
         return {"frozen": FrozenLoop}
-    return LOOPS if item.get_closest_marker("both_loops") else {"asyncio": LOOPS["asyncio"]}
+    if item.get_closest_marker("both_loops"):
+        return LOOPS
+    if item.get_closest_marker("simulated") and not item.get_closest_marker("real_network"):
+        return {"simulated": SimLoop}
+    return {"asyncio": LOOPS["asyncio"]}
 
 
 @pytest.fixture(autouse=True)

@@ -24,6 +24,8 @@ from lockstep.protocol.queue import TopicLayout
 from support.fake_broker import FakeCluster, fake_cluster, make_layout
 from support.loops import LoopWatch, turns, until
 
+pytestmark = pytest.mark.simulated
+
 
 @dataclass
 class Ears:
@@ -98,6 +100,7 @@ async def test_a_second_consumer_of_one_group_gets_an_instance_of_its_own() -> N
             assert again is not first
 
 
+@pytest.mark.real_network
 async def test_the_client_id_is_address_process_and_random_bits() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster, instance_of(cluster) as instance:
         address, _, rest = instance.client_id.partition("@")
@@ -150,6 +153,7 @@ async def test_a_refused_connection_asks_for_the_route_again_and_the_new_address
         (link,) = await linked(instance)
         broker = cluster.brokers["a"]
         await broker.stop()
+        await until(lambda: not link.up)
         broker.term += 1
         await broker.start()
         await until(lambda: link.up)

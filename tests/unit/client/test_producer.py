@@ -1,4 +1,4 @@
-"""A producer against brokers on loopback that answer, refuse, forget and fall silent on cue."""
+"""A producer against brokers that answer, refuse, forget and fall silent on cue."""
 
 import asyncio
 import socket
@@ -58,6 +58,8 @@ from support.fake_broker import (
 )
 from support.loops import until
 
+pytestmark = pytest.mark.simulated
+
 QUICK = ProducerConfig(send_timeout_ms=400, keyed_send_timeout_ms=1_200, attempt_timeout_ms=40)
 
 
@@ -77,6 +79,14 @@ async def one_queue(config: ProducerConfig = QUICK) -> AsyncIterator[tuple[FakeB
     async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, config) as producer:
         await producer.send(message("first"))
         yield cluster.brokers["a"], producer
+
+
+async def stop_and_be_noticed(broker: FakeBroker, producer: Producer) -> None:
+    assert producer._shared is not None
+    link = producer._shared.instance.link(broker.name)
+    assert link is not None
+    await broker.stop()
+    await until(lambda: not link.up)
 
 
 async def sends(producer: Producer, bodies: Sequence[str], **how: object) -> list[SendResult | BaseException]:
@@ -372,7 +382,7 @@ async def test_a_queue_that_lost_a_frame_gets_unkeyed_sends_again_after_a_while(
 async def test_an_unkeyed_send_that_was_never_written_moves_at_once_and_is_no_possible_duplicate() -> None:
     async with fake_cluster("a", "b", topics={"t": 2}) as cluster, producing(cluster) as producer:
         await sends(producer, [str(n) for n in range(8)])
-        await cluster.brokers["a"].stop()
+        await stop_and_be_noticed(cluster.brokers["a"], producer)
         results = await sends(producer, [str(n) for n in range(8)])
         assert {result.queue.broker_name for result in results if isinstance(result, SendResult)} == {"b"}
         assert producer.possible_duplicates == 0
@@ -398,7 +408,7 @@ async def test_a_keyed_send_to_a_broker_that_is_gone_is_not_stored_and_knows_it(
     async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, config) as producer:
         await producer.send(message("first"), sharding_key="k")
         broker = cluster.brokers["a"]
-        await broker.stop()
+        await stop_and_be_noticed(broker, producer)
         with pytest.raises(QueueUnavailable, match=r"not connected.*not stored") as caught:
             await producer.send(message("second"), sharding_key="k")
         assert caught.value.outcome is Outcome.NOT_STORED
@@ -421,7 +431,7 @@ async def test_an_unkeyed_send_without_any_broker_fails_at_its_deadline() -> Non
     config = ProducerConfig(send_timeout_ms=80)
     async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, config) as producer:
         await producer.send(message())
-        await cluster.brokers["a"].stop()
+        await stop_and_be_noticed(cluster.brokers["a"], producer)
         with pytest.raises(SendTimeout, match="topic t: not acknowledged") as caught:
             await producer.send(message())
         assert caught.value.outcome is Outcome.NOT_STORED
@@ -866,6 +876,7 @@ async def test_a_missing_topic_names_the_next_step_where_they_do_not() -> None:
 # --------------------------------------------------------------------------------------------------- back-pressure and cancelling
 
 
+@pytest.mark.real_network
 async def test_sends_beyond_the_in_flight_limit_wait_and_a_peer_that_does_not_read_costs_no_more_memory() -> None:
     config = ProducerConfig(in_flight_count_max=64, in_flight_bytes_max=512 * 1024, keyed_send_timeout_ms=20_000, attempt_timeout_ms=20)
     async with one_queue(config) as (broker, producer):
@@ -1002,7 +1013,7 @@ async def test_a_broker_that_comes_back_older_or_newer_is_judged_anew() -> None:
             await producer.send(Message("t", b"1"))
             for features in (("records",), ("records", "sequences", "layouts", "more")):
                 port = int(broker.address.rpartition(":")[2])
-                await broker.stop()
+                await stop_and_be_noticed(broker, producer)
                 broker.features = features
                 waiting = asyncio.ensure_future(producer.send(Message("t", b"2"), sharding_key="k"))
                 await asyncio.sleep(0)
