@@ -8,7 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from lockstep.testing.consumers import consumer_main
-from lockstep.testing.history import Fault, SessionBound
+from lockstep.testing.history import Fault, Reached, SessionBound
 from lockstep.testing.services import alter_main
 from lockstep.testing.simulation import Fault as DiskFault
 from lockstep.testing.simulation import Process
@@ -36,17 +36,21 @@ class Storm:
         universe, setting = self.universe, self.universe.setting
         kinds, weights = list(setting.faults), list(setting.faults.values())
         end_s = universe.loop.now + setting.storm_s
-        while True:
+        left = setting.faults_max
+        while left is None or left > 0:
             universe.loop.run_until(min(end_s, universe.loop.now + self.random.expovariate(1 / setting.fault_every_s)))
             if universe.loop.now >= end_s or universe.wrongs:
                 return
             FAULTS[self.random.choices(kinds, weights)[0]](self)
+            left = None if left is None else left - 1
+        universe.loop.run_until(end_s)
 
     def end(self) -> None:
         """Undoes everything but what runs the wrong contract: that is asked to stop."""
         universe, network = self.universe, self.universe.loop.network
         self.over = True
         network.slow.clear()
+        network.late_chance = 0.0
         network.heal()
         for address in universe.brokers.values():
             disk = universe.machine(address).disk
@@ -65,6 +69,10 @@ class Storm:
 
     def note(self, kind: str, target: str, facts: object = "", machine: str = "") -> None:
         self.universe.history.append(Fault(self.universe.loop.now, machine, 0, kind, target, str(facts)))
+
+    def reached(self, name: str, facts: str) -> None:
+        """Something that is no fault: it disturbs nobody else."""
+        self.universe.history.append(Reached(self.universe.loop.now, "", 0, name, facts))
 
     def later(self, seconds: float, action: Callable[..., object], *args: object) -> None:
         """Unless the storm is over by then."""
@@ -164,7 +172,7 @@ def kill_in_call(storm: Storm) -> None:
 def stop_consumer(storm: Storm) -> None:
     address = storm.consumer()
     if storm.universe.alive(address):
-        storm.note("stop", address)
+        storm.reached("stopped in order", address)
         storm.universe.stop(address)
         storm.later(storm.random.choice([1, 3, 8]), storm.start_when_ended, address)
 
@@ -175,7 +183,7 @@ def toggle(storm: Storm) -> None:
     process = storm.universe.running(address)
     controls = None if process is None else storm.universe.controls.get(process.number)
     if controls is not None and group in controls.toggles:
-        storm.note("toggle", address, group)
+        storm.reached("toggled", f"{address} {group}")
         storm.universe.loop.at(storm.universe.loop.now, controls.toggles[group].set, process=process)
 
 
@@ -300,6 +308,18 @@ def _cut_at_operation(storm: Storm, address: str, countdown: int, *, power: bool
 
     disk.countdown, disk.on_death = countdown, die
     storm.note("cut at operation", address, f"{'power' if power else 'kill'} at {countdown}")
+
+
+def wipe(storm: Storm) -> None:
+    """A broker comes back with an empty disk."""
+    name, address = storm.broker()
+    storm.universe.kill(address)
+    storm.note("wipe", name, machine=address)
+    disk = storm.universe.machine(address).disk
+    disk.names.clear()
+    disk.durable_names.clear()
+    disk.directories = {"/"}
+    storm.later(storm.random.choice([0.0, 0.5, 3]), storm.universe.start, address)
 
 
 def kill_at_write(storm: Storm) -> None:
@@ -446,7 +466,7 @@ FAULTS: dict[str, Kind] = {
     for kind in (
         *(kill_consumer, kill_producer, kill_in_call, stop_consumer, toggle, duplicate, recontract, pause_consumer, pause_in_call),
         *(power_consumer, kill_broker, stop_broker, regrace, pause_broker, power_broker, power_twice, kill_at_write, power_at_write),
-        *(everything, nameserver, alter, eio, enospc, slow_disk, snapshot_rot),
+        *(everything, wipe, nameserver, alter, eio, enospc, slow_disk, snapshot_rot),
         *(partition, one_way, isolate, reset, silence, slow_link, wall_jump, drift),
     )
 }

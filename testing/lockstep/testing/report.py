@@ -38,13 +38,18 @@ def summary(outcome: Outcome, cpu_s: float) -> Summary:
         outcome.simulated_s,
         cpu_s,
         tuple(str(violation) for violation in outcome.violations),
-        Counter(event.kind for event in history.of(Fault) if event.kind not in ("heal", "exited")),
+        Counter(event.kind for event in history.of(Fault) if event.kind not in ("heal", "exited", "late")),
         ended["kill"] + ended["power"] + sum(event.kind == "exited" for event in history.of(Fault)),
         reached(history, outcome.log),
         len(history.of(SendAcked)),
         len(history.of(CallBegan)),
         outcome.digest,
     )
+
+
+def crashed(seed: int, world: str, error: str) -> Summary:
+    """A universe that broke the simulator itself."""
+    return Summary(seed, world, 0.0, 0.0, (error,), Counter(), 0, Counter(), 0, 0, "")
 
 
 @dataclass(slots=True)

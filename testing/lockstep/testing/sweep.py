@@ -20,7 +20,9 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from lockstep.runtime.clock import Clock
-from lockstep.testing.report import Summary, Total, summary, told
+from lockstep.testing.mutants import MUTANTS, switched_off
+from lockstep.testing.report import Summary, Total, crashed, summary, told
+from lockstep.testing.simulation import SimulationStuck
 from lockstep.testing.universe import Outcome, Universe, every_fault
 from lockstep.testing.worlds import WORLDS, draw
 
@@ -44,11 +46,40 @@ def run_one(seed: int, world: str | None, *, story: bool = False, trace: bool = 
     return Universe(draw(seed, world, every_fault(), storm_s=storm_s), story=story, trace=trace).run()
 
 
-def run_summary(seed: int, world: str | None) -> Summary:
+def run_summary(seed: int, world: str | None, mutant: str | None = None) -> Summary:
     """In a worker process."""
     began = _cpu_s()
-    outcome = run_one(seed, world)
+    with switched_off(mutant):
+        outcome = run_one(seed, world)
     return summary(outcome, _cpu_s() - began)
+
+
+def catch(name: str, seeds_max: int) -> tuple[str, Summary | None, int]:
+    """Runs seed after seed with that rule switched off until something is violated: (name, that universe, seeds tried)."""
+    worlds = MUTANTS[name].worlds
+    for tried in range(1, seeds_max + 1):
+        try:
+            one = run_summary(tried, worlds[(tried - 1) % len(worlds)], name)
+        except (AssertionError, SimulationStuck) as error:
+            return name, crashed(tried, worlds[(tried - 1) % len(worlds)], repr(error)), tried
+        if one.violations:
+            return name, one, tried
+    return name, None, seeds_max
+
+
+def mutants(names: list[str], seeds_max: int, *, workers: int, tell: Callable[[str], None]) -> list[str]:
+    """A line for each rule that was switched off; the names of those whose absence nobody noticed."""
+    lived = []
+    tell(f"{'rule switched off':44} {'seeds':>5}  noticed by")
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        for name, one, tried in pool.map(catch, names, [seeds_max] * len(names)):
+            if one is None:
+                lived.append(name)
+                tell(f"{name:44} {tried:>5}  NOBODY ({', '.join(MUTANTS[name].worlds)}): {MUTANTS[name].rule}")
+            else:
+                tell(f"{name:44} {tried:>5}  {one.world} {one.seed}: {one.violations[0][:150]}")
+    tell(f"{len(names) - len(lived)} of {len(names)} noticed")
+    return lived
 
 
 def sweep(seeds: Iterator[int], world: str | None, *, workers: int, until: float | None, tell: Callable[[str], None]) -> Total:
@@ -75,10 +106,10 @@ def sweep(seeds: Iterator[int], world: str | None, *, workers: int, until: float
     return total
 
 
-def replay(seed: int, world: str | None, *, verbose: bool, tell: Callable[[str], None]) -> bool:
+def replay(seed: int, world: str | None, *, storm_s: float | None = None, verbose: bool, tell: Callable[[str], None]) -> bool:
     """One universe again; with `verbose` its story. True: nothing was violated."""
     began = _cpu_s()
-    outcome = run_one(seed, world, story=verbose, trace=True)
+    outcome = run_one(seed, world, story=verbose, trace=True, storm_s=storm_s)
     if verbose:
         tell(f"seed {seed}, world {outcome.setting.world}: {outcome.setting.facts()}")
         for line in story(outcome):
@@ -113,8 +144,10 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--world", choices=list(WORLDS), help="one world only; default: each seed has its own")
     parser.add_argument("--seed", type=int, metavar="S", help="one universe again")
     parser.add_argument("-v", "--verbose", action="store_true", help="with --seed: the whole story")
+    parser.add_argument("--storm", type=float, metavar="SECONDS", help="with --seed: how long faults come, if not as drawn")
     parser.add_argument("--workers", type=int, default=WORKERS, metavar="N", help="processes, default 2")
-    parser.add_argument("--mutants", action="store_true", help="switch each rule off and see that it is caught")
+    parser.add_argument("--mutants", nargs="*", metavar="NAME", help="switch each rule off (or these) and see that it is noticed")
+    parser.add_argument("--seeds-max", type=int, default=40, metavar="N", help="with --mutants: seeds to try for each, default 40")
     parser.add_argument("--json", metavar="FILE", help="write the figures there")
     return parser.parse_args(arguments)
 
@@ -127,7 +160,9 @@ def main(arguments: list[str] | None = None) -> int:
         print(line, flush=True)
 
     if asked.seed is not None:
-        return 0 if replay(asked.seed, asked.world, verbose=asked.verbose, tell=tell) else 1
+        return 0 if replay(asked.seed, asked.world, storm_s=asked.storm, verbose=asked.verbose, tell=tell) else 1
+    if asked.mutants is not None:
+        return 1 if mutants(asked.mutants or list(MUTANTS), asked.seeds_max, workers=asked.workers, tell=tell) else 0
     first, last = asked.seeds or ((1, 100) if asked.hours is None else (asked.first, sys.maxsize))
     seeds = iter(range(first, last + 1)) if last < sys.maxsize else count(first)
     until = None if asked.hours is None else _now_s() + asked.hours * 3600

@@ -110,6 +110,8 @@ class Universe:
         network.tap = Wiretap(self.history, lambda: self.loop.now, {address: name for name, address in self.brokers.items()})
         self._make_machines()
         self.storm = Storm(self)
+        if setting.late_chance:
+            self.storm.note("late", "", f"{setting.late_chance} of all segments")
 
     def _make_machines(self) -> None:
         setting = self.setting
@@ -362,8 +364,9 @@ class Universe:
     def _check(self) -> list[Violation]:
         found = list(self.wrongs)
         found += [Violation("no error is left unhandled", error.t, str(error)) for error in self.loop.errors]
-        for check in CHECKERS.values():
-            found += check(self.history)
+        checked = CHECKERS if self.setting.checked is None else self.setting.checked
+        for family in checked:
+            found += CHECKERS[family](self.history)
         return found
 
 

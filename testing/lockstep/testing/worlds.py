@@ -24,7 +24,10 @@ class Setting:
     faults: Mapping[str, int]
     """Kind → weight."""
     fault_every_s: float = 2.0
+    faults_max: int | None = None
     storm_s: float = 60.0
+    checked: tuple[str, ...] | None = None
+    """Families of laws that hold in this world; None: all."""
     brokers: int = 2
     nameservers: int = 1
     consumers: int = 3
@@ -176,6 +179,18 @@ WORLDS: Mapping[str, World] = {
             "queues": (1, 2),
         },
     ),
+    "handover": World(
+        {"stop_consumer": 1},
+        {"late_chance": (0.0,), "fault_every_s": (12.0,), "storm_s": (60.0,), "exile": (False,), "fail_share": (0.0,), "queues": (3, 4)},
+    ),
+    "single": World(
+        {"kill_consumer": 2, "pause_consumer": 1, "power_consumer": 1, "kill_broker": 2, "power_broker": 1, "stop_broker": 1, "reset": 1},
+        {"late_chance": (0.0,), "faults_max": (1,), "fault_every_s": (5.0,), "storm_s": (60.0,), "exile": (False,), "queues": (3, 4)},
+    ),
+    "wipe": World(
+        {"wipe": 2, "kill_consumer": 1, "pause_consumer": 1},
+        {"fault_every_s": (8.0,), "exile": (False,), "checked": (("ownership",),)},
+    ),
     "send": World(
         {
             "kill_broker": 3,
@@ -191,6 +206,8 @@ WORLDS: Mapping[str, World] = {
     ),
 }
 
+NOT_IN_A_SWARM = ("wipe",)
+"""Faults after which not every law holds."""
 SWARM_SHARE = 0.5
 """How many seeds of a sweep over all worlds are in "swarm"."""
 
@@ -211,11 +228,14 @@ def draw(seed: int, world: str | None, kinds: tuple[str, ...], *, storm_s: float
     drawn |= {key: random.choice(choices) for key, choices in own.settings.items() if key not in COMMON}
     faults = dict(own.faults)
     if not faults:
-        faults = {kind: random.randint(1, 4) for kind in kinds if random.random() < 0.4} or {random.choice(kinds): 1}
+        common = [kind for kind in kinds if kind not in NOT_IN_A_SWARM]
+        faults = {kind: random.randint(1, 4) for kind in common if random.random() < 0.4} or {random.choice(common): 1}
         drawn["groups"] = (GROUP, AUDIT) if "toggle" in faults else (GROUP,)
         drawn["tag_b_share"] = 0.3 if "recontract" in faults else random.choice((0.0, 0.0, 0.2))
-    drawn["fault_every_s"] = random.choice((0.7, 2.0, 2.0, 5.0))
-    drawn["storm_s"] = random.choice((40.0, 90.0)) if storm_s is None else storm_s
+    drawn.setdefault("fault_every_s", random.choice((0.7, 2.0, 2.0, 5.0)))
+    drawn.setdefault("storm_s", random.choice((40.0, 90.0)))
+    if storm_s is not None:
+        drawn["storm_s"] = storm_s
     if len(drawn.get("groups", ())) > 1 or "recontract" in faults:  # type: ignore[arg-type]
         drawn["threaded"] = False
     return Setting(seed=seed, world=name, faults=MappingProxyType(faults), **drawn)  # type: ignore[arg-type]
