@@ -7,8 +7,9 @@ from typing import Any
 
 from lockstep.protocol.command import Command
 from lockstep.protocol.frame import FrameBuffer, encode_frame
-from lockstep.runtime.endpoint import DEFAULT_LIMITS, Endpoint, EndpointLimits, Handler
+from lockstep.runtime.endpoint import Endpoint, Handler
 from lockstep.runtime.host import Host
+from lockstep.runtime.limits import DEFAULT_LIMITS, EndpointLimits
 from lockstep.runtime.pool import connect
 from lockstep.runtime.server import Server
 

@@ -4,8 +4,9 @@ import asyncio
 from dataclasses import replace
 from typing import Any, cast
 
-from lockstep.runtime.endpoint import DEFAULT_LIMITS, Endpoint, Handler
+from lockstep.runtime.endpoint import Endpoint, Handler
 from lockstep.runtime.host import Host
+from lockstep.runtime.limits import DEFAULT_LIMITS
 
 
 class Recorder:

@@ -29,8 +29,9 @@ from lockstep.protocol.record import pack_host
 from lockstep.runtime.config import INTERNAL
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.dispatch import Dispatcher, LaneLimits
-from lockstep.runtime.endpoint import Endpoint, EndpointLimits
+from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
+from lockstep.runtime.limits import EndpointLimits
 from lockstep.runtime.log import announce, get_logger
 from lockstep.runtime.server import Server
 

@@ -12,17 +12,17 @@
 """
 
 import asyncio
-import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 from lockstep.protocol.command import MSGPACK, ONEWAY_FLAG, RESPONSE_FLAG, Command
 from lockstep.protocol.errors import RemoteProtocolError, TransportError
-from lockstep.protocol.frame import FRAME_BYTES_MAX, HEADER_BYTES_MAX, FrameBuffer, encode_frame, encode_frame_parts
+from lockstep.protocol.frame import FrameBuffer, encode_frame, encode_frame_parts
+from lockstep.runtime.address import format_address, os_reason
 from lockstep.runtime.alarm import Alarm
 from lockstep.runtime.host import Host
+from lockstep.runtime.limits import DEFAULT_LIMITS, EndpointLimits
 from lockstep.runtime.log import get_logger
 from lockstep.runtime.outstanding import CLOCK_STEP_S, Answer, Outstanding
 
@@ -32,49 +32,6 @@ Handler = Callable[[Command, "Endpoint"], None]
 """Takes a request that came in. Runs in the protocol callback: it must not raise and must not block."""
 
 OPAQUE_LIMIT = 1 << 31
-
-
-@dataclass(frozen=True, slots=True)
-class EndpointLimits:
-    """What one connection may use."""
-
-    frame_bytes_max: int = FRAME_BYTES_MAX
-    header_bytes_max: int = HEADER_BYTES_MAX
-    turn_bytes_max: int = 256 * 1024
-    """Bytes handled in one loop turn: what one read brings at most, so one connection delays the others by some milliseconds."""
-    join_bytes: int = 64 * 1024
-    """Outgoing bytes that are no longer held back for the end of the loop turn: beyond this size joining saves nothing."""
-    unsent_bytes_high: int = 2 * 1024 * 1024
-    """Above it drain() waits and the dialled end stops reading: two pull answers of the usual 1 MiB."""
-    unsent_bytes_low: int = 512 * 1024
-    """At or below it both go on."""
-    requests_max: int = 65_536
-    """Outstanding requests: thirty times the producer's usual 2,000 in flight."""
-    partial_frame_ms: int = 30_000
-    """A frame that has begun must be complete within this time."""
-    idle_ms: int = 120_000
-    """The dialled end closes a connection on which nothing came and nothing was taken for so long: four missed heartbeats. 0: never.
-    RocketMQ: serverChannelMaxIdleTimeSeconds."""
-    linger_ms: int = 5_000
-    """How long close() may wait for the peer to take what is still unsent."""
-    late_ms: int = 100
-    """A timer that fires later than this says that this process stood still: what has come meanwhile is read first."""
-
-
-DEFAULT_LIMITS = EndpointLimits()
-
-
-def os_reason(error: OSError) -> str:
-    """What the system says, the same on every loop ("connection refused")."""
-    return os.strerror(error.errno).lower() if error.errno and error.errno > 0 else str(error)
-
-
-def format_address(name: object) -> str:
-    """A socket name as "ip:port" ("[ip]:port" for IPv6)."""
-    if isinstance(name, tuple) and len(name) >= 2:
-        host, port = name[0], name[1]
-        return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
-    return "unknown"
 
 
 class Endpoint(asyncio.Protocol):

@@ -12,9 +12,11 @@ from typing import Any
 
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import ConfigError, LockstepError, TransportError
+from lockstep.runtime.address import os_reason
 from lockstep.runtime.daemon import Tasks
-from lockstep.runtime.endpoint import DEFAULT_LIMITS, Endpoint, EndpointLimits, Handler, os_reason
+from lockstep.runtime.endpoint import Endpoint, Handler
 from lockstep.runtime.host import Host
+from lockstep.runtime.limits import DEFAULT_LIMITS, EndpointLimits
 from lockstep.runtime.log import get_logger
 
 log = get_logger("runtime.pool")

@@ -5,8 +5,10 @@ import errno
 from collections.abc import Callable, Mapping
 
 from lockstep.protocol.errors import ConfigError
-from lockstep.runtime.endpoint import DEFAULT_LIMITS, Endpoint, EndpointLimits, Handler, format_address, os_reason
+from lockstep.runtime.address import format_address, os_reason
+from lockstep.runtime.endpoint import Endpoint, Handler
 from lockstep.runtime.host import Host
+from lockstep.runtime.limits import DEFAULT_LIMITS, EndpointLimits
 from lockstep.runtime.log import get_logger
 
 log = get_logger("runtime.server")

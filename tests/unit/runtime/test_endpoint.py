@@ -11,7 +11,9 @@ from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import ONEWAY_FLAG, RESPONSE_FLAG, Command
 from lockstep.protocol.errors import LocalProtocolError, RequestTimeout, TransportError
 from lockstep.protocol.frame import encode_frame
-from lockstep.runtime.endpoint import DEFAULT_LIMITS, Endpoint, format_address
+from lockstep.runtime.address import format_address
+from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.limits import DEFAULT_LIMITS
 from support.loops import LoopWatch, turns, until
 from support.peers import dialled, raw_peer, serving
 from support.recorder import Recorder, record

@@ -54,7 +54,8 @@ from lockstep.protocol.queue import LayoutVersion, MessageQueue
 from lockstep.runtime.alarm import Alarm
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.dispatch import RETRY_AFTER_FIELD
-from lockstep.runtime.endpoint import DEFAULT_LIMITS, Endpoint
+from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.limits import DEFAULT_LIMITS
 from lockstep.runtime.log import get_logger
 
 if TYPE_CHECKING:
