@@ -73,3 +73,15 @@ def test_whatever_the_client_takes_the_broker_has_passed(expression: str, tag: s
 
 def test_half_a_surrogate_pair_is_one_utf_16_unit() -> None:
     assert java_string_hash("\ud800") == 0xD800
+
+
+@pytest.mark.parametrize("tag", ["a, b", "a,b", "a &&", "a && b", "a b", "a;b", "a | b", "a\tb"])
+def test_a_tag_that_may_be_a_mistyped_list_is_still_one_tag_and_said_to_look_so(tag: str) -> None:
+    some = TagFilter.parse(f"ok || {tag}")
+    assert some.matches_tag(tag), "legal to send"
+    assert some.looks_mistyped() == (tag,)
+
+
+def test_ordinary_tags_do_not_look_mistyped() -> None:
+    assert TagFilter.parse("created || order-paid_2.x:y/z || 订单").looks_mistyped() == ()
+    assert TagFilter.parse("*").looks_mistyped() == ()
