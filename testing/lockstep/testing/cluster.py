@@ -330,7 +330,8 @@ class TestCluster:
     def heal(self) -> None:
         """Ends every partition and slow link."""
         stage = self._simulated("heal")
-        self._note("heal the network")
+        if stage.network.blocked or stage.network.slow:
+            self._note("heal the network")
         stage.network.heal()
         stage.network.slow.clear()
 

@@ -1,0 +1,73 @@
+"""docs/testing.md: its files are written and its commands run, and what happens is what the page says."""
+
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lockstep.testing import FAULTS, Chaos, OrderChecker, TestCluster
+from lockstep.testing.plugin import FIXTURES
+from support.newcomer import blocks
+from support.processes import clean_environment
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "testing.md").read_text()
+
+
+def pytest_in(folder: Path, command: str) -> str:
+    """What the page's command prints."""
+    words = command.removeprefix("$ pytest ").split()
+    run = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--color=no", *words]
+    (folder / "pytest.ini").write_text("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
+    return subprocess.run(run, cwd=folder, env=clean_environment(), capture_output=True, text=True, timeout=300, check=False).stdout
+
+
+def test_the_examples_do_what_the_page_says(tmp_path: Path) -> None:
+    ends: list[str] = []
+    told = ""
+    for block in blocks(PAGE):
+        if block.language == "python":
+            names = re.findall(r"[Aa]s `(\w+\.py)`", block.before)
+            assert names, block.text
+            (tmp_path / names[-1]).write_text(block.text)
+        elif block.language == "console":
+            told = pytest_in(tmp_path, block.text.strip())
+            ends.append(told.splitlines()[-1])
+        else:
+            check_report(block.text, told)
+    assert len(ends) == 4
+    assert ends[0].startswith("1 passed")
+    assert re.match(r"[1-9] failed", ends[1]), "chaos finds the memory"
+    assert ends[2].startswith("10 passed"), "the repaired handler passes the same seeds"
+    assert ends[3].startswith("2 passed")
+
+
+def check_report(shown: str, told: str) -> None:
+    """Such lines are in what pytest printed, with times of their own; the customers' totals are what failed."""
+    for line in shown.splitlines():
+        shape = re.sub(r"\d+", r"\\d+", re.escape(line.strip()))
+        assert re.search(shape, told), line
+    assert "AssertionError" in told
+    assert "OrderViolated" not in told
+
+
+@pytest.mark.parametrize("kind", [TestCluster, OrderChecker])
+def test_the_tables_name_what_there_is(kind: type) -> None:
+    [table] = re.findall(rf"^\| `{kind.__name__}.*?(?=\n\n)", PAGE, re.MULTILINE | re.DOTALL)
+    cells = [line.split("|")[1] for line in table.splitlines()[2:]]
+    named = {name for cell in cells for name in re.findall(r"`(\w+)[`(]", cell)}
+    public = {name for name in vars(kind) if not name.startswith("_")} | {"happenings"}
+    assert named <= public
+    told_elsewhere = {"brokers", "nameservers", "workers", "seed", "real", "flush", "clock", "running", "failure", "set_noise"}
+    told_elsewhere |= {"began", "ended", "handled_count", "repeat_count", "happenings"}
+    assert public - named <= told_elsewhere
+
+
+def test_fixtures_options_and_defaults_are_as_the_page_says() -> None:
+    for name in (*FIXTURES, "--lockstep-seeds", "--lockstep-seed", "--lockstep-real"):
+        assert f"`{name}" in PAGE or f"pytest {name}" in PAGE
+    defaults = {name: each.default for name, each in inspect.signature(Chaos).parameters.items() if name != "cluster"}
+    assert "lockstep_chaos(" + ", ".join(f"{name}={default!r}" for name, default in defaults.items()) + ")" in PAGE
+    assert set(FAULTS) >= set(re.findall(r'faults=\["(\w+)", "(\w+)"\]', PAGE)[0])
