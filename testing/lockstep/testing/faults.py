@@ -8,7 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from lockstep.testing.consumers import consumer_main
-from lockstep.testing.history import Fault, Reached, SessionBound
+from lockstep.testing.history import CommitAnswered, Event, Fault, FrameAnswered, GrantAnswered, Reached, SessionBound
 from lockstep.testing.services import alter_main
 from lockstep.testing.simulation import Fault as DiskFault
 from lockstep.testing.simulation import Process
@@ -49,6 +49,7 @@ class Storm:
         """Undoes everything but what runs the wrong contract: that is asked to stop."""
         universe, network = self.universe, self.universe.loop.network
         self.over = True
+        universe.history.watch = None
         network.slow.clear()
         network.late_chance = 0.0
         network.heal()
@@ -217,6 +218,11 @@ def recontract(storm: Storm) -> None:
 
 def pause_consumer(storm: Storm) -> None:
     storm.pause(storm.consumer(), storm.random.choice([0.3, 2, 2.6, 3.2, 8, 19.5, 21, 40]))
+
+
+def long_pause(storm: Storm) -> None:
+    """Longer than any session timeout: who wakes up has lost everything."""
+    storm.pause(storm.consumer(), storm.random.choice([22, 31, 36, 45]))
 
 
 def pause_in_call(storm: Storm) -> None:
@@ -428,6 +434,38 @@ def reset(storm: Storm) -> None:
         network.reset(open_[0])
 
 
+def cut_at_answer(storm: Storm) -> None:
+    """The next answer of one kind is lost: its connection is cut, or forgotten, when the broker has written it."""
+    history, kind = storm.universe.history, storm.random.choice([GrantAnswered, GrantAnswered, CommitAnswered, FrameAnswered])
+    told, skip = storm.random.random() < 0.7, storm.random.randrange(4)
+
+    def look(event: Event) -> None:
+        nonlocal skip
+        if type(event) is not kind or (isinstance(event, GrantAnswered) and event.renewal):
+            return
+        skip -= 1
+        if skip < 0:
+            history.watch = None
+            _lose_answers(storm, event, told=told)
+
+    history.watch = look
+
+
+def _lose_answers(storm: Storm, event: Event, *, told: bool) -> None:
+    """What this broker has written to its client is lost. A send's client is not named: then that of any one."""
+    network = storm.universe.loop.network
+    open_ = [one for one in network.connections.values() if one.server.process.number == event.process]
+    client = getattr(event, "client", None)
+    mine = [one for one in open_ if client is None or one.client.process.number == client]
+    if mine:
+        one = mine[-1] if client is not None else storm.random.choice(mine)
+        storm.note("cut at an answer", one.client.here, f"{type(event).__name__} {one}")
+        if told:
+            network.reset(one)
+        else:
+            network.silence(one)
+
+
 def silence(storm: Storm) -> None:
     """A middle box forgets a connection: what is sent on it vanishes."""
     one, network = storm.client(), storm.universe.loop.network
@@ -464,10 +502,21 @@ def drift(storm: Storm) -> None:
 FAULTS: dict[str, Kind] = {
     kind.__name__: kind
     for kind in (
-        *(kill_consumer, kill_producer, kill_in_call, stop_consumer, toggle, duplicate, recontract, pause_consumer, pause_in_call),
+        *(
+            kill_consumer,
+            kill_producer,
+            kill_in_call,
+            stop_consumer,
+            toggle,
+            duplicate,
+            recontract,
+            pause_consumer,
+            long_pause,
+            pause_in_call,
+        ),
         *(power_consumer, kill_broker, stop_broker, regrace, pause_broker, power_broker, power_twice, kill_at_write, power_at_write),
         *(everything, wipe, nameserver, alter, eio, enospc, slow_disk, snapshot_rot),
-        *(partition, one_way, isolate, reset, silence, slow_link, wall_jump, drift),
+        *(partition, one_way, isolate, reset, cut_at_answer, silence, slow_link, wall_jump, drift),
     )
 }
 """By name."""

@@ -22,6 +22,7 @@ from lockstep.testing.faults import FAULTS, Storm
 from lockstep.testing.history import (
     Calm,
     ClockSet,
+    Event,
     History,
     PauseBegan,
     PauseEnded,
@@ -55,6 +56,22 @@ DEATH_CHECK_S = 1.0
 """How often the world looks for processes that died of a fault, and starts them again as a service manager would."""
 
 
+class WatchedHistory(History):
+    """Tells what happens as it happens."""
+
+    __slots__ = ("watch",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.watch: Callable[[Event], None] | None = None
+        """Called with each event, after it was written."""
+
+    def append(self, event: Event) -> None:
+        super().append(event)
+        if self.watch is not None:
+            self.watch(event)
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What became of one universe."""
@@ -75,7 +92,7 @@ class Universe:
         self.setting = setting
         self.loop = SimLoop(setting.seed, trace=trace)
         self.random = Random(f"{setting.seed}/{setting.world}/faults")
-        self.history = History()
+        self.history = WatchedHistory()
         self.log = LogTap(self, debug=story)
         self.brokers = {f"broker-{'abcdefgh'[number]}": f"10.0.0.{11 + number}" for number in range(setting.brokers)}
         """Name → address."""

@@ -135,8 +135,12 @@ WORLDS: Mapping[str, World] = {
         {"partition": 4, "one_way": 4, "reset": 4, "slow_link": 2, "isolate": 2, "silence": 2, "pause_consumer": 1},
         {"grace_ms": (1_000, 3_000), "late_chance": (0.001, 0.02)},
     ),
+    "late": World(
+        {"slow_link": 6, "cut_at_answer": 4, "reset": 1, "stop_consumer": 1},
+        {"grace_ms": (1_000,), "late_chance": (0.01, 0.03), "fault_every_s": (1.0,), "exile": (False,)},
+    ),
     "churn": World({"stop_consumer": 4, "kill_consumer": 3, "reset": 2, "duplicate": 1, "kill_in_call": 1}, {"consumers": (3, 5)}),
-    "pause": World({"pause_consumer": 4, "pause_in_call": 4, "pause_broker": 3, "reset": 1, "wall_jump": 1}),
+    "pause": World({"pause_consumer": 4, "long_pause": 2, "pause_in_call": 4, "pause_broker": 3, "reset": 1, "wall_jump": 1}),
     "broker": World({"kill_broker": 4, "stop_broker": 1, "reset": 2, "stop_consumer": 2, "slow_disk": 1, "kill_at_write": 2}),
     "power": World(
         {"power_broker": 3, "power_at_write": 3, "power_twice": 3, "kill_broker": 1, "stop_consumer": 1, "slow_disk": 1, "everything": 1}

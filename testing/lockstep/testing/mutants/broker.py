@@ -38,7 +38,7 @@ def pulls_are_not_checked(patch: Patches) -> None:
     patch.set(ClassicRules, "check_pull", unchecked)
 
 
-@mutant("net", "pause")
+@mutant("pause")
 def silent_connection_left_open(patch: Patches) -> None:
     """A session that was silent for its timeout loses its connection too."""
     close = Books.close
@@ -73,7 +73,7 @@ def standstill_counts_as_silence(patch: Patches) -> None:
     patch.set(SessionTable, "shift", lambda self, pause_ms, now_ms: None)
 
 
-@mutant("net", "send")
+@mutant("late")
 def older_connection_still_served(patch: Patches) -> None:
     """A session is bound to its newest connection; the older one is closed unread."""
     heard, bind = SessionTable.heard, SessionTable.bind
@@ -96,7 +96,7 @@ def older_connection_still_served(patch: Patches) -> None:
     patch.set(SessionTable, "bind", both_bound)
 
 
-@mutant("net", "pause")
+@mutant("late")
 def any_heartbeat_binds(patch: Patches) -> None:
     """A HEART_BEAT with a lower connection number does not take the session over."""
     bind = SessionTable.bind
@@ -110,7 +110,7 @@ def any_heartbeat_binds(patch: Patches) -> None:
     patch.set(SessionTable, "bind", whatever)
 
 
-@mutant("net", "churn")
+@mutant("late")
 def omitted_locks_are_kept(patch: Patches) -> None:
     """What a session holds and its LOCK does not name with its epoch is freed."""
     held_by = LockTable.held_by
@@ -195,7 +195,7 @@ def locks_in_memory(patch: Patches) -> None:
     patch.set(LockTable, "_do", lambda self, change: self.apply(change))
 
 
-@mutant("broker", "net")
+@mutant("broker", "late")
 def renewed_locks_in_memory(patch: Patches) -> None:
     """That a freed epoch is held again is recorded."""
     patch.set(LockTable, "hold", lambda self, key: self.apply(("lock.held", *key)))
@@ -213,7 +213,7 @@ def progress_in_memory(patch: Patches) -> None:
     patch.set(ProgressTable, "commit", commit)
 
 
-@mutant("pause", "net")
+@mutant("late", "pause")
 def lower_commits_are_stored(patch: Patches) -> None:
     """A lower offset changes nothing."""
 
@@ -223,7 +223,7 @@ def lower_commits_are_stored(patch: Patches) -> None:
     patch.set(ProgressTable, "commit", commit)
 
 
-@mutant("pause", "net")
+@mutant("late", "pause")
 def a_lost_lock_removes_the_member(patch: Patches) -> None:
     """A lost lock does not change membership."""
     renew = Reconciliation._renew
@@ -237,13 +237,13 @@ def a_lost_lock_removes_the_member(patch: Patches) -> None:
     patch.set(Reconciliation, "_renew", remove)
 
 
-@mutant("handover", "quiet")
+@mutant("handover")
 def no_queue_free(patch: Patches) -> None:
     """Whom a free queue belongs to is told."""
     patch.set(Books, "tell_free", lambda self, key: None)
 
 
-@mutant("handover", "quiet")
+@mutant("handover")
 def no_notices(patch: Patches) -> None:
     """A change of a member list is told to its members."""
     do = Effects._do

@@ -22,7 +22,7 @@ def no_deadline(patch: Patches) -> None:
     patch.set(Proof, "deadline_ms", property(lambda self: 1 << 60))
 
 
-@mutant("net", "pause")
+@mutant("late", "pause")
 def proof_before_lock(patch: Patches) -> None:
     """On a new connection nothing is proven until its first LOCK is answered."""
     connected = Proof.connected
@@ -34,7 +34,7 @@ def proof_before_lock(patch: Patches) -> None:
     patch.set(Proof, "connected", proven)
 
 
-@mutant("net", "pause")
+@mutant("late")
 def proof_counts_from_the_answer(patch: Patches) -> None:
     """Proven is when the request was sent, not when it was answered."""
     proven = BrokerSession._proven
@@ -67,25 +67,25 @@ def not_fenced_at_the_drain_limit(patch: Patches) -> None:
     patch.set(QueueOwnership, "tick", unfenced)
 
 
-@mutant("churn", "net")
+@mutant("late", "churn")
 def release_not_awaited(patch: Patches) -> None:
     """A released queue is acquired anew only when the release was answered."""
     patch.set(ownership, "TRANSITIONS", {**ownership.TRANSITIONS, (State.RELEASING, Event.SENT): State.GONE})
 
 
-@mutant("pause", "net")
+@mutant("pause", "churn")
 def locked_while_an_old_call_runs(patch: Patches) -> None:
     """A queue whose old listener still runs in this process is not locked again by it."""
     patch.set(QueueOwnership, "may_lock", property(lambda self: self.state is State.WANTED))
 
 
-@mutant("net", "pause")
+@mutant("late", "pause")
 def prefetch_kept_when_fenced(patch: Patches) -> None:
     """Who is told STALE drops the queue and what it has prefetched."""
     patch.set(QueueWorker, "lost", lambda self, fenced: None)
 
 
-@mutant("handover", "churn")
+@mutant("handover")
 def drained_before_leaving(patch: Patches) -> None:
     """Stop leaves the member lists first, then drains and releases."""
 
@@ -113,7 +113,7 @@ def left_once(patch: Patches) -> None:
     patch.set(Membership, "_leave_again", lambda self, link: None)
 
 
-@mutant("net", "swarm")
+@mutant("late", "swarm")
 def a_list_without_me_is_believed(patch: Patches) -> None:
     """A list without me is no list: heartbeat, ask again, drop nothing."""
 
@@ -126,7 +126,7 @@ def a_list_without_me_is_believed(patch: Patches) -> None:
     patch.set(MemberLists, "adopt", adopt)
 
 
-@mutant("quiet", "net")
+@mutant("single")
 def no_proof_of_life(patch: Patches) -> None:
     """A session says something every grace/3 while it holds a lock, and every 5 s in any case."""
     patch.set(Proof, "due_ms", lambda self, holding: 1 << 60)
@@ -138,7 +138,7 @@ def silence_is_not_watched(patch: Patches) -> None:
     patch.set(BrokerSession, "_watch_silence", lambda self, now_ms: None)
 
 
-@mutant("net", "pause")
+@mutant("late")
 def late_results_are_not_offered(patch: Patches) -> None:
     """After a reconnect LOCK names what is held with its offset: finished work is committed."""
     lock_item = QueueOwnership.lock_item
@@ -152,7 +152,7 @@ def late_results_are_not_offered(patch: Patches) -> None:
     patch.set(QueueOwnership, "lock_item", without)
 
 
-@mutant("churn", "dual")
+@mutant("late")
 def newest_session_dials_under_an_old_number(patch: Patches) -> None:
     """HEART_BEAT carries a connection number that rises with each connect."""
     describe = Instance._describe
