@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.client import ConfigError, ConsumeOrderlyStatus, Message, Producer, PushConsumer, SendError, StateError
+from lockstep.client import ConfigError, ConsumeOrderlyStatus, Message, MessageQueue, Producer, PushConsumer, SendError, StateError
 from lockstep.runtime.host import Host
 from lockstep.testing import FAULTS, Chaos, NotReached, OrderChecker, TestClock, TestCluster, WorkerFailed, simulate
 
@@ -130,6 +130,22 @@ async def test_each_program_is_a_process_of_its_own_machine(lockstep_cluster: Te
     assert cluster.running() == "test"
 
 
+async def test_a_power_cut_boots_the_machine_and_a_kill_does_not(lockstep_cluster: TestCluster) -> None:
+    cluster, boots = lockstep_cluster, list[str]()
+
+    async def main() -> None:
+        boots.append(Host.current().boot_id())
+        await asyncio.sleep(1000)
+
+    await cluster.start("worker", main)
+    for end in (cluster.kill, cluster.cut_power):
+        await cluster.advance(seconds=1)
+        await end("worker")
+        await cluster.restart("worker")
+    await cluster.advance(seconds=1)
+    assert boots[0] == boots[1] != boots[2]
+
+
 async def test_a_program_that_failed_fails_the_test_unless_it_was_looked_at() -> None:
     async def broken() -> None:
         raise ZeroDivisionError("in the program")
@@ -217,6 +233,33 @@ async def test_the_network_can_be_cut_one_way_both_ways_and_healed(lockstep_clus
                 await producer.send(Message("orders", b"cut"), sharding_key="a", timeout_ms=2_000)
             cluster.heal()
             await producer.send(Message("orders", b"healed"), sharding_key="a")
+
+
+async def test_what_is_blocked_one_way_still_gets_through_the_other(lockstep_cluster: TestCluster) -> None:
+    cluster, done = lockstep_cluster, list[bytes]()
+    await cluster.create_topic("orders", queues=1)
+    await cluster.start("worker", consuming(cluster, done))
+    for other_way, told in (("test", "answer"), (None, "request")):
+        async with Producer("shop", nameserver=cluster.nameserver) as producer:
+            for broker in cluster.brokers:
+                await producer.send(Message("orders", b"before"), queue=MessageQueue("orders", broker, 0))
+                cluster.partition(broker, "test", one_way=other_way is not None)
+            with pytest.raises(SendError):
+                await producer.send(Message("orders", told.encode()), sharding_key="a", timeout_ms=1_000)
+            await cluster.advance(seconds=1)
+            assert (told.encode() in done) is (other_way is not None)
+            cluster.heal()
+
+
+async def test_without_faults_the_network_is_quick(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    await cluster.create_topic("orders")
+    async with Producer("shop", nameserver=cluster.nameserver) as producer:
+        await producer.send(Message("orders", b"first"), sharding_key="a")
+        for _ in range(2_000):
+            began = cluster.now
+            await producer.send(Message("orders", b"next"), sharding_key="a")
+            assert cluster.now - began < 0.05
 
 
 async def test_a_slow_link_and_reset_connections_only_delay(lockstep_cluster: TestCluster) -> None:
@@ -328,13 +371,18 @@ async def test_names_are_checked(lockstep_cluster: TestCluster, tmp_path: Path) 
         await TestCluster(real=True, folder=tmp_path).__aenter__()
 
 
-async def test_one_universe_holds_several_clusters(lockstep_cluster: TestCluster) -> None:
+async def test_one_universe_holds_several_clusters_and_the_end_of_one_ends_its_programs(lockstep_cluster: TestCluster) -> None:
+    story: list[str] = []
     await lockstep_cluster.create_topic("orders")
     async with TestCluster(brokers=1) as other:
         assert other.nameserver != lockstep_cluster.nameserver
         await other.create_topic("orders")
         await send(other, b"there")
+        await other.start("worker", waiting(story))
+        await other.advance(seconds=1.5)
     await send(lockstep_cluster, b"here")
+    await lockstep_cluster.advance(seconds=10)
+    assert story == ["tick"]
 
 
 def stormy(seed: int) -> tuple[list[str], list[bytes]]:
@@ -368,6 +416,16 @@ def test_chaos_comes_from_the_seed_alone_and_ends_in_calm() -> None:
     for happenings, done in (one, other):
         assert len(happenings) > 10
         assert set(done) == {b"%d" % step for step in range(20)}
+
+
+async def test_chaos_may_have_a_seed_of_its_own(lockstep_cluster: TestCluster) -> None:
+    stories = []
+    for seed in (1, 1, 2):
+        before = len(lockstep_cluster.happenings)
+        async with Chaos(lockstep_cluster, seed=seed, faults=["kill_broker"]):
+            await lockstep_cluster.advance(seconds=30)
+        stories.append([each.text for each in lockstep_cluster.happenings[before:]])
+    assert stories[0] == stories[1] != stories[2]
 
 
 @pytest.mark.parametrize("fault", list(FAULTS))
