@@ -12,6 +12,7 @@ from collections.abc import Callable
 from lockstep.broker.address import advertise
 from lockstep.broker.config import BrokerConfig
 from lockstep.broker.coordination import next_term
+from lockstep.broker.metrics import BrokerMetrics
 from lockstep.broker.processors.client import ClientProcessor
 from lockstep.broker.processors.lock import LockProcessor
 from lockstep.broker.processors.offset import OffsetProcessor
@@ -19,14 +20,15 @@ from lockstep.broker.processors.pull import UNSENT_BYTES_MAX, PullProcessor
 from lockstep.broker.processors.query import QUERY_LANE, QueryProcessor
 from lockstep.broker.processors.send import NOWHERE, SendGate, SendProcessor
 from lockstep.broker.processors.topic import TopicProcessor
-from lockstep.broker.registrar import BrokerCard, Registrar
+from lockstep.broker.registrar import BrokerCard, Registrar, Standing
 from lockstep.broker.services import Effects, Keeper, Leases
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Recovery, Store
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import LocalProtocolError, StateError
 from lockstep.protocol.record import pack_host
-from lockstep.runtime.config import INTERNAL
+from lockstep.runtime.admin_port import AdminPages, AdminPort, Health
+from lockstep.runtime.config import ADMIN, INTERNAL
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.dispatch import Dispatcher, LaneLimits
 from lockstep.runtime.endpoint import Endpoint
@@ -66,6 +68,11 @@ class Broker:
         self._leases: Leases | None = None
         self._keeper: Keeper | None = None
         self._keeping: list[asyncio.Task[None]] = []
+        self._metrics: BrokerMetrics | None = None
+        self.admin_port: AdminPort | None = None
+        """Where the settings name one. Opens first and closes last, so that a probe is told why the broker is not ready."""
+        for listen in config.admin_listener().values():
+            self.admin_port = AdminPort(listen, AdminPages(self.health, self._render_metrics))
 
     @property
     def address(self) -> str:
@@ -89,6 +96,8 @@ class Broker:
         """Returns when the ports are open. StoreError (exit 3, 5, 6), IdentityError and RegistrationRefused (exit 4), ConfigError."""
         config, host = self.config, self._host
         began_ms = host.clock.monotonic_ms()
+        if self.admin_port is not None:
+            await self.admin_port.start()
         self._store = store = await Store.open(config.store_config(), host, config.identity())
         store.on_fatal = self._fail
         self._state = state = BrokerState(config.coordination(), store)
@@ -114,6 +123,7 @@ class Broker:
             cut_bytes=recovery.cut_bytes,
             clean=recovery.clean,
             took_ms=host.clock.monotonic_ms() - began_ms,
+            **({} if self.admin_port is None else {ADMIN: self.admin_port.address}),
         )
 
     def _build(self, store: Store, state: BrokerState) -> Server:
@@ -136,6 +146,7 @@ class Broker:
         self._leases = Leases(host, coordination)
         store.on_arrival = pulls.arrived
         state.on_topic_changed.append(pulls.topic_changed)
+        self._metrics = BrokerMetrics(config, host.clock, store, state, pulls)
         return server
 
     async def _enter_term(self, store: Store, state: BrokerState, recovery: Recovery) -> None:
@@ -177,6 +188,33 @@ class Broker:
 
     # --------------------------------------------------------------------------------------------------------------- running
 
+    def health(self) -> Health:
+        """For the admin port."""
+        if self._failed:
+            return Health("the broker has failed")
+        if self._gate.closed_because is not None:
+            return Health(unready=(self._gate.closed_because,))
+        if not self._opened or self._store is None:
+            return Health(unready=("it is starting: the store recovers, or no nameserver has accepted it yet",))
+        reasons = []
+        disk = self._store.disk_status()
+        if not disk.writable:
+            reasons.append(f"the disk has {disk.free_bytes} bytes free, sends need {disk.reserve_bytes}")
+        standings = {} if self._registrar is None else self._registrar.standings()
+        if standings and Standing.ACCEPTED not in standings.values():
+            reasons.append("registered at no nameserver: " + ", ".join(f"{each} {how.value}" for each, how in standings.items()))
+        return Health(unready=tuple(reasons))
+
+    async def _render_metrics(self) -> bytes:
+        if self._metrics is None or not self._opened or self._server is None:
+            return b""
+        standings = {} if self._registrar is None else self._registrar.standings()
+        return await self._metrics.render(standings, len(self._server.endpoints))
+
+    async def _close_admin_port(self) -> None:
+        if self.admin_port is not None:
+            await self.admin_port.stop()
+
     def _handle(self, command: Command, endpoint: Endpoint) -> None:
         assert self._dispatcher is not None
         if self._failed:
@@ -208,6 +246,7 @@ class Broker:
         self._gate.closed_because = self._gate.closed_because or "the broker is shutting down"
         store, server = self._store, self._server
         if store is None:
+            await self._close_admin_port()
             return
         if self._leases is not None:
             self._leases.stop()
@@ -224,6 +263,7 @@ class Broker:
         await self._tasks.cancel_all()
         if clean and self._keeper is not None:
             await self._keeper.snapshot()
+        await self._close_admin_port()
         await store.close(clean=clean)
         self._store = None
         if self._opened:

@@ -10,7 +10,7 @@ from lockstep.protocol.bodies import Limits
 from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.frame import BODY_BYTES_MAX, FRAME_BYTES_MAX, HEADER_BYTES_MAX
 from lockstep.protocol.names import check_broker_name, check_cluster_name
-from lockstep.runtime.config import INTERNAL, Settings, parse_listen, parse_listeners, require_loopback_or_insecure
+from lockstep.runtime.config import ADMIN, INTERNAL, Settings, parse_listen, parse_listeners, require_loopback_or_insecure
 from lockstep.runtime.pool import parse_address
 
 MIB = 1 << 20
@@ -30,6 +30,9 @@ class BrokerConfig(Settings):
     )
     advertise: tuple[str, ...] = Field(
         default=(), description="[NAME=]HOST:PORT under which clients reach listener NAME, where that is not the address it listens on."
+    )
+    admin_listen: str | None = Field(
+        default=None, description="HOST:PORT of the admin port: /livez, /readyz, /metrics, /log-level. Unset: none. Port 0: any free one."
     )
     nameserver: str | None = Field(
         default=None, description="HOST:PORT;HOST:PORT of the nameservers; without one the broker stands alone and opens at once."
@@ -60,7 +63,7 @@ class BrokerConfig(Settings):
             check_broker_name(self.name)
             check_cluster_name(self.cluster)
             listeners = self.listeners()
-            require_loopback_or_insecure(listeners, insecure=self.insecure)
+            require_loopback_or_insecure({**listeners, **self.admin_listener()}, insecure=self.insecure)
             self.nameservers()
             advertised = self.advertised()
         except LockstepError as error:
@@ -74,6 +77,10 @@ class BrokerConfig(Settings):
     def listeners(self) -> dict[str, tuple[str, int]]:
         """Listener name → (host, port) to bind."""
         return parse_listeners(self.listen)
+
+    def admin_listener(self) -> dict[str, tuple[str, int]]:
+        """`admin` → (host, port); empty where there is no admin port."""
+        return {} if self.admin_listen is None else {ADMIN: parse_address(self.admin_listen)}
 
     def advertised(self) -> dict[str, str]:
         """Listener name → "host:port", for those that are told."""

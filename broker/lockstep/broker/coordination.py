@@ -7,7 +7,7 @@ Pure: a connection is an int, time is `now_ms` of one monotonic clock that count
     books.py       the tables together, the one way to free, end, join, leave              contract.py what members must agree on
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from lockstep.broker.membership import Membership
 from lockstep.broker.reconcile import OffsetsByTime, Reconciliation
 from lockstep.broker.status import group_names, group_status
 from lockstep.broker.tables.group_table import GroupTable
-from lockstep.broker.tables.lock_table import LockTable
+from lockstep.broker.tables.lock_table import Key, LockTable
 from lockstep.broker.tables.progress_table import Progress, ProgressTable
 from lockstep.protocol.bodies import (
     GroupStatus,
@@ -314,6 +314,10 @@ class Coordination:
             if progress.offset < new_min:
                 first = progress.offset if progress.gap is None else progress.gap[0]
                 progress_table.set(key, replace(progress, offset=new_min, attempts=0, gap=(first, new_min)))
+
+    def progress(self) -> Iterator[tuple[Key, Progress]]:
+        """Of every (group, topic, queue id) that has one."""
+        return iter(self._books.progress)
 
     def groups(self) -> tuple[str, ...]:
         """Every group of which anything is known."""

@@ -6,10 +6,14 @@ from collections.abc import Callable
 from lockstep.nameserver.config import NameserverConfig
 from lockstep.nameserver.processor import RouteProcessor
 from lockstep.nameserver.route_table import INTERNAL, RouteTable
+from lockstep.protocol.names import is_system_topic
+from lockstep.runtime.admin_port import AdminPages, AdminPort, Health
+from lockstep.runtime.config import ADMIN
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.dispatch import Dispatcher
 from lockstep.runtime.host import Host
 from lockstep.runtime.log import announce
+from lockstep.runtime.metrics import Figures
 from lockstep.runtime.server import Server
 
 SCAN_MS = 5_000
@@ -25,6 +29,12 @@ class Nameserver:
         self._processor = RouteProcessor(self.table, host.clock)
         self._server = Server(host, config.listeners(), Dispatcher([self._processor]))
         self._tasks = Tasks(self._failed)
+        self._failure: BaseException | None = None
+        self._serving = False
+        self.admin_port: AdminPort | None = None
+        """Where the settings name one."""
+        for listen in config.admin_listener().values():
+            self.admin_port = AdminPort(listen, AdminPages(self.health, self._metrics))
 
     @property
     def addresses(self) -> dict[str, str]:
@@ -38,14 +48,21 @@ class Nameserver:
 
     async def start(self) -> None:
         """Take the ports and answer. ConfigError where a port can't be had."""
+        if self.admin_port is not None:
+            await self.admin_port.start()
         await self._server.start()
         self._tasks.spawn(self._scan(), "nameserver.scan")
-        announce("nameserver.started", address=self.address, listeners=self.addresses)
+        self._serving = True
+        admin = {} if self.admin_port is None else {ADMIN: self.admin_port.address}
+        announce("nameserver.started", address=self.address, listeners=self.addresses, **admin)
 
     async def stop(self) -> None:
         """Close the ports and every connection; brokers and clients go on with what they know, or with another nameserver."""
+        self._serving = False
         await self._tasks.cancel_all()
         await self._server.close("the nameserver stops")
+        if self.admin_port is not None:
+            await self.admin_port.stop()
 
     def expire(self) -> None:
         """Unregister the brokers that are silent by now."""
@@ -56,6 +73,25 @@ class Nameserver:
             await asyncio.sleep(SCAN_MS / 1000)
             self.expire()
 
+    def health(self) -> Health:
+        """Ready while its ports are open: brokers register at it only then, so it need not know one."""
+        failed = None if self._failure is None else f"the nameserver has failed: {self._failure}"
+        return Health(failed, () if self._serving else ("it does not serve yet, or any more",))
+
+    async def _metrics(self) -> bytes:
+        figures = Figures({"node_type": "nameserver"})
+        brokers = self.table.brokers(INTERNAL)
+        rows = [((broker.name, broker.cluster), float(broker.registered)) for broker in brokers]
+        figures.gauge("lockstep_broker_registered", "1: clients are sent to this broker.", ("broker", "cluster"), rows)
+        figures.gauge(
+            "rocketmq_topic_number",
+            "Topics, the brokers' own not counted.",
+            rows=[((), len([topic for topic in self.table.layouts.live_topics() if not is_system_topic(topic)]))],
+        )
+        figures.gauge("lockstep_connections", "Open connections.", rows=[((), len(self._server.endpoints))])
+        return figures.render()
+
     def _failed(self, error: BaseException) -> None:
+        self._failure = error
         if self.on_fatal is not None:
             self.on_fatal(error)

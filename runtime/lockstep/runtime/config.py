@@ -27,7 +27,7 @@ PROGRAM_OPTIONS = frozenset(
     {
         *("config", "name", "cluster", "listen", "advertise", "nameserver", "store", "flush", "auto_create_topics", "insecure"),
         *("disconnect_grace_ms", "session_timeout_ms", "segment_mib", "retention_hours", "disk_used_percent_max", "log_mib_max"),
-        *("disk_reserve_mib", "cut_corrupt", "log_level"),
+        *("disk_reserve_mib", "cut_corrupt", "log_level", "admin_listen"),
     }
 )
 """Every option of any lockstep program: a shell may set them for all, and one that does not know them passes over them."""
@@ -35,6 +35,8 @@ TEST_PREFIX = ENVIRONMENT_PREFIX + "TEST_"
 """Variables of the test suite: no program's."""
 INTERNAL = "internal"
 """The listener name of an unnamed listener."""
+ADMIN = "admin"
+"""What the admin port is called where it is told of with the listeners."""
 
 
 class Settings(BaseModel):

@@ -89,6 +89,16 @@ def configure(level: str = "info", *, stream: TextIO | None = None, announcing: 
     logging.getLogger(_ANNOUNCER).setLevel(logging.INFO if announcing else logging.NOTSET)
 
 
+def level() -> str:
+    """What is logged, from this level on: one of LEVELS."""
+    return logging.getLevelName(logging.getLogger(ROOT).getEffectiveLevel()).lower()
+
+
+def set_level(level: str) -> None:
+    """From now on; one of LEVELS."""
+    logging.getLogger(ROOT).setLevel(level.upper())
+
+
 def announce(event: str, **facts: object) -> None:
     """An event that others wait for (`broker.started`): written whatever the level is, unless `configure` was told otherwise."""
     get_logger(_ANNOUNCER).info(event, **facts)

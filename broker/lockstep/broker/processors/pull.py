@@ -63,6 +63,9 @@ COLD_RETRY_MS = 200
 TURN_BYTES_MAX = 8 << 20
 """Read and answered in one loop turn, some milliseconds' work; what is left has the next turn, behind what has come meanwhile."""
 
+GIVEN_MAX = 10_000
+"""Pairs of topic and group that are counted: whoever pulls may name any group."""
+
 CODES = {
     ReadStatus.FOUND: ResponseCode.SUCCESS,
     ReadStatus.NO_MATCHED: ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -108,6 +111,8 @@ class PullProcessor:
         self._cold_count = 0
         self._turn_bytes = 0
         """Answered so far by this turn's share."""
+        self.given: dict[tuple[str, str], tuple[int, int]] = {}
+        """(topic, group) → messages and bytes given since the start; of at most GIVEN_MAX pairs, for metrics."""
         self._stopping = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
@@ -304,9 +309,16 @@ class PullProcessor:
         command = request.reply(answer, code=code, remark=None if code == ResponseCode.SUCCESS else result.status.value)
         if result.parts:
             self._turn_bytes += sum(map(len, result.parts))
+            self._count(request.header, result)
             request.endpoint.send_parts(command, result.parts)
         else:
             request.endpoint.send(command)
+
+    def _count(self, header: PullHeader, result: ReadResult) -> None:
+        key = header.topic, header.consumer_group
+        count, size = self.given.get(key, (0, 0))
+        if count or len(self.given) < GIVEN_MAX:
+            self.given[key] = count + result.count, size + result.body_bytes
 
     def _refuse(self, pull: Pull, error: LockstepError | OSError) -> None:
         if isinstance(error, StoreError | OSError):

@@ -11,10 +11,11 @@ Callback = Callable[[], None]
 class _Turn:
     """The appends of one loop turn. Confirmed once the log is, up to `position`."""
 
-    __slots__ = ("position", "queues", "waiters")
+    __slots__ = ("opened_us", "position", "queues", "waiters")
 
-    def __init__(self, position: int, queues: list[tuple[ConsumeQueue, int]], waiters: list[Callback]) -> None:
+    def __init__(self, position: int, queues: list[tuple[ConsumeQueue, int]], waiters: list[Callback], opened_us: int) -> None:
         self.position = position
+        self.opened_us = opened_us
         self.queues = queues
         self.waiters = waiters
 
@@ -32,6 +33,8 @@ class Confirmations:
         self._closed = 0
         """Where the last closed turn ended."""
         self.on_arrival: Callable[[str, int], None] | None = None
+        self.on_confirmed: Callable[[int], None] | None = None
+        """Called with `opened_us` of each turn that appended messages, once its answers have left."""
 
     def wait(self, callback: Callback, turn_is_open: bool) -> None:
         """Calls back once everything appended so far is confirmed; at once where nothing is pending."""
@@ -44,11 +47,11 @@ class Confirmations:
             return
         self.waiting_count += 1
 
-    def close_turn(self, position: int) -> None:
+    def close_turn(self, position: int, opened_us: int = 0) -> None:
         """The open turn is written, up to `position`. It is pending also where nobody waits: a later answer may tell of what it changed."""
         if self.touched or self._waiters or position > self._closed:
             self._closed = position
-            self._pending.append(_Turn(position, [(queue, queue.next) for queue in self.touched], self._waiters))
+            self._pending.append(_Turn(position, [(queue, queue.next) for queue in self.touched], self._waiters, opened_us))
             self.touched = {}
             self._waiters = []
 
@@ -69,6 +72,8 @@ class Confirmations:
             self.waiting_count -= len(turn.waiters)
             for waiter in turn.waiters:
                 waiter()
+            if turn.queues and self.on_confirmed is not None:
+                self.on_confirmed(turn.opened_us)
         if self.on_arrival is not None:
             for queue in arrived:
                 self.on_arrival(queue.topic, queue.queue_id)

@@ -33,6 +33,7 @@ from lockstep.protocol.names import STATE_TOPIC
 from lockstep.protocol.record import HOSTS, PLACE, RECORD_BYTES_MIN, encode_record
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
+from lockstep.runtime.metrics import Timing
 
 YOUNG_MEMORY_PERCENT = 40
 """RocketMQ: accessMessageInMemoryMaxRatio. A queue whose first message is nearer to the log's end than this share of memory is young."""
@@ -60,6 +61,10 @@ class Store:
         self._disk = DiskWatch(config, host.files)
         self._state = LogState()
         self._turn_is_open = False
+        self._turn_us = 0
+        """When the open turn began."""
+        self.append_latency = Timing()
+        self._confirmations.on_confirmed = self._time_turn
         self._refusal: str | None = "the store has not recovered yet"
         self._failed = False
         self._recovered = False
@@ -242,6 +247,7 @@ class Store:
         """This loop turn has something to write, now or in `before_write`."""
         if not self._turn_is_open:
             self._turn_is_open = True
+            self._turn_us = self._host.clock.monotonic_us()
             self._loop.call_soon(self._end_turn)
 
     def when_confirmed(self, callback: Callable[[], None]) -> None:
@@ -275,13 +281,16 @@ class Store:
             raise
         self._turn_is_open = False
         log = self._log
-        self._confirmations.close_turn(log.written)
+        self._confirmations.close_turn(log.written, self._turn_us)
         at_once = self._unconfirmed_end is None and self._config.flush is FlushMode.ASYNC
         if wrote:
             self._flusher.written(now=not at_once)
             self._disk.passed(self._host.clock.monotonic_ms())
             log.trim()
         self._confirmations.confirm(log.written if at_once else log.synced)
+
+    def _time_turn(self, opened_us: int) -> None:
+        self.append_latency.add(self._host.clock.monotonic_us() - opened_us)
 
     def _synced(self, position: int) -> None:
         if self._failed:
@@ -427,6 +436,18 @@ class Store:
     def disk_status(self) -> DiskStatus:
         """A fresh look at the file system."""
         return self._disk.status(self._host.clock.monotonic_ms(), self._log.end - self._log.start)
+
+    def stored_counts(self) -> dict[str, int]:
+        """Topic → messages it was given since its first queue was made, removed ones too."""
+        counts: dict[str, int] = {}
+        for queue in self._queues:
+            counts[queue.topic] = counts.get(queue.topic, 0) + queue.visible
+        return counts
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """Written and not known to be on the disk."""
+        return self._log.written - self._log.synced
 
     def drop_topic(self, topic: str) -> None:
         """Hides the topic's messages for good. A topic made again under the name goes on with higher queue offsets."""

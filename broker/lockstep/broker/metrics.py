@@ -1,0 +1,115 @@
+"""What a broker tells Prometheus, read from its tables when somebody scrapes. RocketMQ: BrokerMetricsManager.
+
+Names are RocketMQ 5's where the meaning is the same, else `lockstep_…`. No series per client or per queue: `lockstep group show` has those.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from lockstep.broker.config import BrokerConfig
+from lockstep.broker.processors.pull import PullProcessor
+from lockstep.broker.registrar import Standing
+from lockstep.broker.state import BrokerState
+from lockstep.broker.store import Store
+from lockstep.broker.tables.lock_table import Key
+from lockstep.broker.tables.progress_table import Progress
+from lockstep.protocol.names import is_system_topic
+from lockstep.protocol.record import RecordView
+from lockstep.runtime.clock import Clock
+from lockstep.runtime.metrics import Figures
+
+LATENCY_QUEUES_MAX = 1_000
+"""Queues that are behind and whose oldest message is looked at in one scrape: a read each, from the disk where it is old."""
+READ_BYTES = 1
+"""The first message always fits, and no other one has to."""
+
+
+class BrokerMetrics:
+    """One scrape is one `render()`."""
+
+    def __init__(self, config: BrokerConfig, clock: Clock, store: Store, state: BrokerState, pulls: PullProcessor) -> None:
+        self._labels = {"cluster": config.cluster, "node_type": "broker", "node_id": config.name}
+        self._clock = clock
+        self._store = store
+        self._state = state
+        self._pulls = pulls
+
+    async def render(self, standings: dict[str, Standing], connection_count: int) -> bytes:
+        """`standings`: nameserver → how it stands to this broker."""
+        figures = Figures(self._labels)
+        self._topics(figures)
+        behind = self._lag(figures)
+        await self._latency(figures, behind)
+        self._groups(figures)
+        self._log(figures)
+        rows = [((address,), float(standing is Standing.ACCEPTED)) for address, standing in standings.items()]
+        figures.gauge("lockstep_registered", "1: this nameserver has accepted the broker.", ("nameserver",), rows)
+        figures.gauge("lockstep_connections", "Open connections.", rows=[((), connection_count)])
+        return figures.render()
+
+    def _topics(self, figures: Figures) -> None:
+        stored = self._store.stored_counts()
+        rows = [((topic,), count) for topic, count in stored.items() if not is_system_topic(topic)]
+        figures.counter(
+            "rocketmq_messages_in", "Messages stored since the topic's first queue was made: survives restarts.", ("topic",), rows
+        )
+        names = ("topic", "consumer_group")
+        given = self._pulls.given.items()
+        figures.counter("rocketmq_messages_out", "Messages given to consumers.", names, [(key, count) for key, (count, _) in given])
+        figures.counter("rocketmq_throughput_out", "Bytes of them, as stored.", names, [(key, size) for key, (_, size) in given])
+        live = [topic for topic in self._state.layouts.live_topics() if not is_system_topic(topic)]
+        figures.gauge("rocketmq_topic_number", "Topics of the cluster.", rows=[((), len(live))])
+
+    def _lag(self, figures: Figures) -> list[tuple[Key, Progress]]:
+        """The queues that are behind."""
+        lag: Counter[tuple[str, str]] = Counter()
+        behind = []
+        for key, progress in self._state.coordination.progress():
+            group, topic, queue_id = key
+            missing = max(0, self._store.bounds(topic, queue_id)[1] - progress.offset)
+            lag[topic, group] += missing
+            if missing:
+                behind.append((key, progress))
+        names = ("topic", "consumer_group")
+        figures.gauge("rocketmq_consumer_lag_messages", "Stored and not committed yet.", names, list(lag.items()))
+        return behind
+
+    async def _latency(self, figures: Figures, behind: Iterable[tuple[Key, Progress]]) -> None:
+        """How long the oldest message that is not committed has been stored."""
+        now_ms = self._clock.wall_ms()
+        worst: dict[tuple[str, str], int] = {}
+        for (group, topic, queue_id), progress in list(behind)[:LATENCY_QUEUES_MAX]:
+            offset = max(progress.offset, self._store.bounds(topic, queue_id)[0])
+            read = self._store.read(topic, queue_id, offset, max_count=1, max_bytes=READ_BYTES)
+            if read is None:
+                read = await self._store.read_cold(topic, queue_id, offset, max_count=1, max_bytes=READ_BYTES)
+            if read.parts:
+                age_ms = now_ms - RecordView(b"".join(read.parts)).store_ms
+                worst[topic, group] = max(worst.get((topic, group), 0), age_ms)
+        names = ("topic", "consumer_group")
+        text = "Milliseconds since the oldest message that is not committed was stored."
+        figures.gauge("rocketmq_consumer_lag_latency", text, names, list(worst.items()))
+
+    def _groups(self, figures: Figures) -> None:
+        coordination = self._state.coordination
+        names = coordination.groups()
+        members = {name: found for name in names if (found := coordination.member_list(name)) is not None}
+        rows = [((name,), len(found.members)) for name, found in members.items()]
+        figures.gauge("rocketmq_consumer_connections", "Members of the group.", ("consumer_group",), rows)
+        figures.gauge("rocketmq_consumer_group_number", "Groups of which anything is known.", rows=[((), len(names))])
+        figures.gauge("lockstep_held_pulls", "Pulls that wait for messages.", rows=[((), self._pulls.held_count)])
+        refused = [((), coordination.refused_update_count)]
+        figures.counter("lockstep_refused_commits", "Commits without an epoch of queues that somebody else holds.", rows=refused)
+
+    def _log(self, figures: Figures) -> None:
+        store, disk = self._store, self._store.disk_status()
+        figures.gauge("rocketmq_storage_size", "Bytes of the log.", rows=[((), disk.log_bytes)])
+        figures.gauge("rocketmq_storage_flush_behind_bytes", "Bytes written and not synced.", rows=[((), store.unsynced_bytes)])
+        figures.gauge(
+            "rocketmq_broker_permission", "6: reads and writes; 4: the disk is full, reads only.", rows=[((), 6 if disk.writable else 4)]
+        )
+        figures.gauge("lockstep_disk_free_bytes", "Free space beside the log.", rows=[((), disk.free_bytes)])
+        figures.gauge("lockstep_disk_reserve_bytes", "Free space below which sends are refused.", rows=[((), disk.reserve_bytes)])
+        figures.gauge("lockstep_term", "Rises with each start.", rows=[((), self._state.coordination.term)])
+        text = "From the first append of a loop turn until its messages were confirmed and its senders answered."
+        figures.histogram("lockstep_append_latency_seconds", text, store.append_latency)

@@ -1,0 +1,177 @@
+"""The admin port: a little HTTP/1.1 for probes, Prometheus and people with curl.
+
+    GET  /livez      200 while the process answers and has not failed, else 503: start it anew
+    GET  /readyz     200 while clients may be sent here, else 503 and why not
+    GET  /metrics    Prometheus' text format
+    GET  /log-level  what is logged; PUT another one of debug, info, warning, error: it holds until the process ends
+
+One request a connection, at most 8 KiB, complete within 5 s; at most 64 connections. There is no authentication: whoever reaches the
+port reads the names of topics and groups and turns the log up.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import cast
+
+from lockstep.protocol.errors import ConfigError
+from lockstep.runtime import log as logging
+from lockstep.runtime.address import format_address, os_reason
+from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.metrics import CONTENT_TYPE
+
+log = logging.get_logger("runtime.admin")
+
+REQUEST_BYTES_MAX = 8 * 1024
+REQUEST_S = 5
+CONNECTIONS_MAX = 64
+TEXT = "text/plain; charset=utf-8"
+JSON = "application/json"
+REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 500: "Internal Server Error", 503: "Unavailable"}
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Empty `failed`: alive. Both empty: ready."""
+
+    failed: str | None = None
+    """What makes going on impossible."""
+    unready: tuple[str, ...] = ()
+    """Why no client should be sent here now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    body: bytes
+    content_type: str = TEXT
+
+
+@dataclass(frozen=True, slots=True)
+class AdminPages:
+    """What a program shows."""
+
+    health: Callable[[], Health]
+    metrics: Callable[[], Awaitable[bytes]]
+
+
+@dataclass(slots=True)
+class AdminPort:
+    """`await start()`, `address`, `await stop()`."""
+
+    listen: tuple[str, int]
+    pages: AdminPages
+    address: str = ""
+    """As bound."""
+    _server: asyncio.Server | None = None
+    _tasks: Tasks = field(default_factory=Tasks)
+    _open: dict["_Connection", None] = field(default_factory=dict)
+
+    async def start(self) -> None:
+        """ConfigError where the port can't be had."""
+        host, port = self.listen
+        try:
+            self._server = await asyncio.get_running_loop().create_server(
+                lambda: _Connection(self._answer, self._tasks, self._open), host, port
+            )
+        except OSError as error:
+            raise ConfigError(f"the admin port can't listen on {host}:{port}: {os_reason(error)}") from error
+        self.address = format_address(self._server.sockets[0].getsockname())
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._open):
+            connection.abort()
+        await self._tasks.cancel_all()
+
+    async def _answer(self, method: str, path: str, body: str) -> Answer:
+        path = path.partition("?")[0]
+        if path == "/log-level" and method in ("PUT", "POST"):
+            return _set_level(body.strip())
+        if path not in ("/livez", "/readyz", "/metrics", "/log-level"):
+            return Answer(404, b"expected /livez, /readyz, /metrics or /log-level\n")
+        if method != "GET":
+            return Answer(405, f"{method} {path}: expected GET\n".encode())
+        if path == "/metrics":
+            return Answer(200, await self.pages.metrics(), CONTENT_TYPE)
+        if path == "/log-level":
+            return Answer(200, f"{logging.level()}\n".encode())
+        health = self.pages.health()
+        reasons = ([] if health.failed is None else [health.failed]) + (list(health.unready) if path == "/readyz" else [])
+        word = "ok" if not reasons else "failed" if health.failed is not None else "not ready"
+        return Answer(503 if reasons else 200, json.dumps({"status": word, "reasons": reasons}).encode() + b"\n", JSON)
+
+
+def _set_level(wanted: str) -> Answer:
+    if wanted not in logging.LEVELS:
+        return Answer(400, f"log level {wanted[:20]!r}: expected one of {', '.join(logging.LEVELS)}\n".encode())
+    before = logging.level()
+    logging.set_level(wanted)
+    logging.announce("log.level_changed", before=before, level=wanted)
+    return Answer(200, f"{wanted}\n".encode())
+
+
+class _Connection(asyncio.Protocol):
+    """Gathers one request, answers it, closes."""
+
+    def __init__(self, answer: Callable[[str, str, str], Awaitable[Answer]], tasks: Tasks, open_ones: dict["_Connection", None]) -> None:
+        self._answer = answer
+        self._tasks = tasks
+        self._open = open_ones
+        self._read = bytearray()
+        self._asked = False
+        self._transport: asyncio.Transport | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._open[self] = None
+        if len(self._open) > CONNECTIONS_MAX:
+            self.abort()
+            return
+        self._deadline = asyncio.get_running_loop().call_later(REQUEST_S, self.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._open.pop(self, None)
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self._asked:
+            return
+        self._read += data
+        head, end, body = bytes(self._read).partition(b"\r\n\r\n")
+        if len(self._read) > REQUEST_BYTES_MAX:
+            self._say(Answer(400, f"a request of more than {REQUEST_BYTES_MAX} bytes\n".encode()))
+            return
+        if not end:
+            return
+        try:
+            first, *fields = head.decode("latin-1").split("\r\n")
+            method, path, _ = first.split(" ")
+            lengths = [
+                int(value) for name, _, value in (line.partition(":") for line in fields) if name.strip().lower() == "content-length"
+            ]
+        except ValueError:
+            self._say(Answer(400, b"expected an HTTP/1.1 request\n"))
+            return
+        if len(body) >= sum(lengths):
+            self._asked = True
+            self._tasks.spawn(self._serve(method, path, body.decode("utf-8", "replace")), "admin request")
+
+    async def _serve(self, method: str, path: str, body: str) -> None:
+        self._say(await self._answer(method, path, body))
+
+    def _say(self, answer: Answer) -> None:
+        self._asked = True
+        if self._transport is None or self._transport.is_closing():
+            return
+        head = f"HTTP/1.1 {answer.status} {REASONS[answer.status]}\r\nContent-Type: {answer.content_type}\r\n"
+        self._transport.write(f"{head}Content-Length: {len(answer.body)}\r\nConnection: close\r\n\r\n".encode() + answer.body)
+        self._transport.close()

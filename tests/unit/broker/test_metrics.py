@@ -1,0 +1,106 @@
+"""A broker's admin port: what it counts is what happened, and ready means that clients can use it."""
+
+import json
+import re
+from pathlib import Path
+
+from lockstep.broker.app import Broker
+from lockstep.nameserver.app import Nameserver
+from lockstep.nameserver.config import NameserverConfig
+from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.headers.offsets import UpdateConsumerOffsetHeader
+from lockstep.runtime.host import Host
+from support.http import fetch
+from support.until import until
+from unit.broker.test_app import TOPIC, bodies, dialled, frame, running, settings
+
+
+async def scrape(broker: Broker) -> dict[str, float]:
+    """Name, and labels but the broker's own → value."""
+    assert broker.admin_port is not None
+    status, text = await fetch(broker.admin_port.address, "/metrics")
+    assert status == 200
+    found = {}
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            name, value = line.rsplit(" ", 1)
+            found[re.sub(r'(cluster|node_type|node_id)="[^"]*",?', "", name).replace("{}", "")] = float(value)
+    return found
+
+
+async def test_messages_lag_and_members_are_told_from_the_tables(tmp_path: Path) -> None:
+    config = settings(tmp_path, admin_listen="127.0.0.1:0")
+    async with running(config) as broker:
+        async with dialled(broker) as client:
+            await client.create()
+            header, data, _ = frame(0, 5)
+            await client.done(RequestCode.SEND_RECORDS, header, data)
+            assert len(bodies(await client.pull(0))) == 5
+            await client.done(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader("g", TOPIC, 0, 2))
+            found = await scrape(broker)
+        assert found['rocketmq_messages_in_total{topic="orders"}'] == 5
+        assert found['rocketmq_messages_out_total{consumer_group="g",topic="orders"}'] == 5
+        assert found['rocketmq_throughput_out_total{consumer_group="g",topic="orders"}'] == len(data)
+        assert found['rocketmq_consumer_lag_messages{consumer_group="g",topic="orders"}'] == 3
+        assert found['rocketmq_consumer_lag_latency{consumer_group="g",topic="orders"}'] >= 0
+        assert found["rocketmq_topic_number"] == found["rocketmq_consumer_group_number"] == 1
+        assert found["rocketmq_broker_permission"] == 6
+        assert found["lockstep_append_latency_seconds_count"] == 1
+        assert not any("%" in name or "RMQ_SYS" in name for name in found), "the broker's own topics are nobody's load"
+    async with running(config) as broker:
+        found = await scrape(broker)
+        assert found['rocketmq_messages_in_total{topic="orders"}'] == 5, "a restart is no new beginning"
+        assert found['rocketmq_consumer_lag_messages{consumer_group="g",topic="orders"}'] == 3
+
+
+async def test_a_group_that_is_done_has_a_lag_of_zero(tmp_path: Path) -> None:
+    async with running(settings(tmp_path, admin_listen="127.0.0.1:0")) as broker, dialled(broker) as client:
+        await client.create()
+        header, data, _ = frame(0, 2)
+        await client.done(RequestCode.SEND_RECORDS, header, data)
+        await client.done(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader("g", TOPIC, 0, 2))
+        found = await scrape(broker)
+        assert found['rocketmq_consumer_lag_messages{consumer_group="g",topic="orders"}'] == 0
+        assert not [name for name in found if name.startswith("rocketmq_consumer_lag_latency")]
+
+
+async def ready(broker: Broker) -> tuple[int, list[str]]:
+    assert broker.admin_port is not None
+    status, text = await fetch(broker.admin_port.address, "/readyz")
+    return status, json.loads(text)["reasons"]
+
+
+async def test_ready_means_started_registered_and_writable(tmp_path: Path) -> None:
+    nameserver = Nameserver(NameserverConfig(listen=("127.0.0.1:0",), admin_listen="127.0.0.1:0"), Host.real())
+    try:
+        await nameserver.start()
+        await follow_readiness(nameserver, tmp_path)
+    finally:
+        await nameserver.stop()
+
+
+async def follow_readiness(nameserver: Nameserver, tmp_path: Path) -> None:
+    assert nameserver.admin_port is not None
+    assert (await fetch(nameserver.admin_port.address, "/readyz"))[0] == 200
+    async with running(settings(tmp_path, admin_listen="127.0.0.1:0", nameserver=nameserver.address)) as broker:
+        assert await ready(broker) == (200, [])
+        assert (await fetch(nameserver.admin_port.address, "/metrics"))[1].count(
+            '{broker="broker-a",cluster="DefaultCluster",node_type="nameserver"} 1.0'
+        ) == 1
+        assert broker._gate.closed_because is None
+        broker._gate.closed_because = "the broker is shutting down"
+        assert await ready(broker) == (503, ["the broker is shutting down"])
+        broker._gate.closed_because = None
+        await nameserver.stop()
+        await until(lambda: bool(broker.health().unready))
+        status, (reason,) = await ready(broker)
+        assert (status, "registered at no nameserver" in reason) == (503, True)
+        assert (await fetch(broker.admin_port.address, "/livez"))[0] == 200  # type: ignore[union-attr]
+
+
+async def test_a_full_disk_is_not_ready_and_alive(tmp_path: Path) -> None:
+    async with running(settings(tmp_path, admin_listen="127.0.0.1:0", disk_reserve_mib=1 << 30)) as broker:
+        status, (reason,) = await ready(broker)
+        assert (status, "the disk has" in reason) == (503, True)
+        found = await scrape(broker)
+        assert found["rocketmq_broker_permission"] == 4
