@@ -11,6 +11,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = {"protocol": 0, "runtime": 1, "broker": 2, "nameserver": 2, "client": 2, "admin": 3, "testing": 3, "dashboard": 3, "spark": 3}
+BESIDE = ["spark/pyspark_lockstep"]
+"""Packages of the wheel outside of the namespace: Spark looks for modules of this name."""
 PEERS = {("dashboard", "admin"), ("testing", "admin")}
 """Imports within one floor that the plan allows."""
 PURE_FORBIDDEN = {"asyncio", "socket", "time", "random", "os", "logging", "threading", "structlog", "uvloop", "secrets", "uuid"}
@@ -51,7 +53,7 @@ def imported(path: Path) -> Iterator[str]:
 def test_pyproject_names_exactly_the_roots_on_disk() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     hatch = project["tool"]["hatch"]["build"]
-    assert sorted(hatch["targets"]["wheel"]["packages"]) == [f"{root}/lockstep" for root in roots()]
+    assert sorted(hatch["targets"]["wheel"]["packages"]) == sorted([f"{root}/lockstep" for root in roots()] + BESIDE)
     assert sorted(hatch["dev-mode-dirs"]) == roots()
     assert sorted(set(project["tool"]["pytest"]["ini_options"]["pythonpath"]) - {"tests"}) == roots()
 

@@ -1,0 +1,26 @@
+"""Apache Spark: topics as a source and a sink, batch and stream. docs/spark.md.
+
+from lockstep.spark import keyed, register
+
+register(spark)
+spark.read.format("lockstep").option("nameserver", "127.0.0.1:9876").option("subscribe", "orders").load()
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lockstep.spark.placing import keyed, queue_count
+    from lockstep.spark.source import LockstepDataSource, register
+
+_HOMES = {"LockstepDataSource": "source", "keyed": "placing", "queue_count": "placing", "register": "source"}
+
+__all__ = ["LockstepDataSource", "keyed", "queue_count", "register"]
+
+
+def __getattr__(name: str) -> object:
+    """Loaded when it is first used: Spark's workers import this package for its pure parts."""
+    from importlib import import_module
+
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

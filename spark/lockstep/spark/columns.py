@@ -1,0 +1,158 @@
+"""Stored records as they are pulled → the columns of a read. The layout is protocol.record's; nothing is decoded that no column needs."""
+
+from collections.abc import Callable, Mapping, Sequence
+from struct import Struct
+from typing import Any
+
+import pyarrow as pa
+
+from lockstep.protocol.errors import RemoteProtocolError
+from lockstep.protocol.message import MessageExt, decode_messages
+from lockstep.protocol.properties import KEYS, RESERVED, SHARDING_KEY, TAGS
+from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.record import BODY_AT, MAGIC, RECORD_BYTES_MIN, record_bounds
+from lockstep.spark.options import SourceOptions
+
+_HEAD = Struct(">II12xq12xq8xq8xi8xi")
+"""Bytes 0 … 88: total size, magic, queue offset, born and store timestamps, reconsume times, body length."""
+STORE_TIME = 1
+"""timestampType, as Kafka's LogAppendTime."""
+_TIME = pa.timestamp("us", tz="UTC")
+_HEADERS = pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])))
+ARROW_TYPES: Mapping[str, pa.DataType] = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": _TIME,
+    "timestampType": pa.int32(),
+    "bornTimestamp": _TIME,
+    "tags": pa.string(),
+    "keys": pa.string(),
+    "messageId": pa.string(),
+    "queueId": pa.int32(),
+    "brokerName": pa.string(),
+    "reconsumeTimes": pa.int32(),
+    "headers": _HEADERS,
+}
+
+
+class Page:
+    """The records of one pull below `end`: fields in lists, one entry a record. RemoteProtocolError where they are no whole records."""
+
+    __slots__ = ("bodies", "born_us", "count", "data", "offsets", "properties", "reconsume_times", "stored_us")
+
+    def __init__(self, data: bytes, end: int, tags: frozenset[str] | None = None) -> None:
+        self.data = data
+        self.bodies: list[bytes] = []
+        self.offsets: list[int] = []
+        self.stored_us: list[int] = []
+        self.born_us: list[int] = []
+        self.reconsume_times: list[int] = []
+        self.properties: list[bytes] = []
+        head, length, at = _HEAD.unpack_from, len(data), 0
+        while at < length:
+            if length - at < RECORD_BYTES_MIN:
+                raise RemoteProtocolError(f"record at {at}: {length - at} bytes are left, a record has at least {RECORD_BYTES_MIN}")
+            size, magic, offset, born_ms, stored_ms, reconsumed, body_bytes = head(data, at)
+            next_at, topic_at = at + size, at + 89 + body_bytes
+            if magic != MAGIC or body_bytes < 0 or next_at > length or topic_at + 2 > next_at:
+                raise _broken(data, at)
+            properties_at = topic_at + 2 + data[topic_at - 1]
+            if properties_at > next_at or (data[properties_at - 2] << 8 | data[properties_at - 1]) != next_at - properties_at:
+                raise _broken(data, at)
+            if offset >= end:
+                break
+            properties = data[properties_at:next_at]
+            if tags is None or _tag_of(properties) in tags:
+                self.bodies.append(data[at + BODY_AT : topic_at - 1])
+                self.offsets.append(offset)
+                self.stored_us.append(stored_ms * 1_000)
+                self.born_us.append(born_ms * 1_000)
+                self.reconsume_times.append(reconsumed)
+                self.properties.append(properties)
+            at = next_at
+        self.count = len(self.offsets)
+
+    def messages(self, broker_name: str) -> list[MessageExt]:
+        """The same records, whole."""
+        kept = set(self.offsets)
+        return [message for message in decode_messages(self.data, broker_name) if message.queue_offset in kept]
+
+
+def _broken(data: bytes, at: int) -> RemoteProtocolError:
+    try:
+        record_bounds(data, at)
+    except RemoteProtocolError as error:
+        return error
+    return RemoteProtocolError(f"record at {at}: its magic or lengths do not fit a stored record")
+
+
+def property_of(properties: bytes, head: bytes) -> bytes | None:
+    """The value behind `head` (name and 0x01); None where there is no such property."""
+    at = properties.find(head)
+    while at > 0 and properties[at - 1] != 2:
+        at = properties.find(head, at + 1)
+    if at < 0:
+        return None
+    end = properties.find(b"\x02", at)
+    return properties[at + len(head) : end if end >= 0 else len(properties)]
+
+
+_KEY, _TAGS, _KEYS = (f"{name}\x01".encode() for name in (SHARDING_KEY, TAGS, KEYS))
+
+
+def _tag_of(properties: bytes) -> str | None:
+    tag = property_of(properties, _TAGS)
+    return None if tag is None else tag.decode("utf-8", "replace")
+
+
+def _texts(properties: Sequence[bytes], head: bytes) -> list[str | None]:
+    values = [property_of(each, head) for each in properties]
+    return [None if value is None else value.decode("utf-8", "replace") for value in values]
+
+
+def _headers(message: MessageExt) -> list[dict[str, object]]:
+    """The user's own properties."""
+    return [{"key": name, "value": value.encode()} for name, value in message.properties.items() if name not in RESERVED]
+
+
+class Columns:
+    """The columns of one queue's pages, as the options name them. `number`: the queue's place in the layout."""
+
+    def __init__(self, options: SourceOptions, queue: MessageQueue, number: int) -> None:
+        self.schema = pa.schema([pa.field(name, ARROW_TYPES[name]) for name in options.all_columns])
+        self._queue = queue
+        constant: dict[str, Any] = {
+            "topic": queue.topic,
+            "partition": number,
+            "timestampType": STORE_TIME,
+            "queueId": queue.queue_id,
+            "brokerName": queue.broker_name,
+        }
+        self._constants = {name: pa.scalar(constant[name], ARROW_TYPES[name]) for name in options.all_columns if name in constant}
+        self._whole = {"messageId", "headers"} & set(options.all_columns)
+
+    def batch(self, page: Page) -> pa.RecordBatch:
+        """The page as Arrow; of the types that the schema declares, no other will do for Spark."""
+        messages = page.messages(self._queue.broker_name) if self._whole else []
+        made: dict[str, Callable[[], Sequence[Any]]] = {
+            "key": lambda: [property_of(properties, _KEY) for properties in page.properties],
+            "value": lambda: page.bodies,
+            "offset": lambda: page.offsets,
+            "timestamp": lambda: page.stored_us,
+            "bornTimestamp": lambda: page.born_us,
+            "reconsumeTimes": lambda: page.reconsume_times,
+            "tags": lambda: _texts(page.properties, _TAGS),
+            "keys": lambda: _texts(page.properties, _KEYS),
+            "messageId": lambda: [message.message_id for message in messages],
+            "headers": lambda: [_headers(message) for message in messages],
+        }
+        arrays = [
+            pa.repeat(self._constants[field.name], page.count)
+            if field.name in self._constants
+            else pa.array(made[field.name](), type=field.type)
+            for field in self.schema
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)

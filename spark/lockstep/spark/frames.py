@@ -1,0 +1,300 @@
+"""Rows to send → frames of encoded records. Deterministic: the same rows in the same order give the same bytes, cut at the same places.
+
+A row's queue: its `partition` (the queue's number in the layout), else crc32(key) mod the number of writable queues as the SDK's keyed
+send, else the next queue with each frame. A frame is cut by count and bytes, never by the clock.
+"""
+
+import difflib
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, repeat
+from struct import Struct
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lockstep.protocol.errors import LocalProtocolError
+from lockstep.protocol.frame import BODY_BYTES_MAX
+from lockstep.protocol.message import check_tag, topic_bytes
+from lockstep.protocol.properties import KEYS, SHARDING_KEY, TAGS, check_text, check_user_properties, encode_properties
+from lockstep.protocol.queue import MessageQueue, TopicLayout
+from lockstep.protocol.record import BODY_AT, CRC_MASK, MAGIC, PROPERTIES_BYTES_MAX
+from lockstep.protocol.sequence import STAMP_BYTES
+
+_HEAD = Struct(">IIIii16xiq24xi8xI")
+"""protocol.record's HEAD with the broker's fields zero: size, magic, CRC, queue, flag, sys flag, born, reconsume times, body length."""
+SPAN_MS = 20
+"""Of a frame's `bornTimestamp`s where rows are sent by that schedule: more would wait for one another too long."""
+TAILS_MAX = 100_000
+"""Keys whose encoded properties are kept."""
+SINK_COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "value": ("binary", "string"),
+    "key": ("binary", "string"),
+    "topic": ("string",),
+    "partition": ("int", "bigint", "smallint", "tinyint"),
+    "tags": ("string",),
+    "keys": ("string",),
+    "headers": ("array<struct<key:string,value:binary>>",),
+    "bornTimestamp": ("timestamp",),
+}
+"""What a write may have, with Spark's types."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Records of one queue that are sent together."""
+
+    queue: MessageQueue
+    records: bytes
+    sizes: list[int]
+    due_ms: int
+    """`bornTimestamp` of its last record; 0 without that column."""
+
+
+def check_columns(types: Mapping[str, str], *, topic_given: bool) -> None:
+    """The columns of a write with their Spark types. LocalProtocolError says which one does not do, and what would."""
+    for name, type_ in types.items():
+        if name not in SINK_COLUMNS:
+            close = difflib.get_close_matches(name, SINK_COLUMNS, n=1, cutoff=0.5)
+            hint = f', did you mean "{close[0]}"?' if close else ""
+            raise LocalProtocolError(
+                f'column "{name}" can\'t be sent{hint} (a write takes {", ".join(SINK_COLUMNS)}): select those, or drop it'
+            )
+        if type_ not in SINK_COLUMNS[name]:
+            raise LocalProtocolError(f'column "{name}" is {type_}: expected {" or ".join(SINK_COLUMNS[name])}')
+    if "value" not in types:
+        raise LocalProtocolError('a write needs the column "value" (binary or string): the message body')
+    if not topic_given and "topic" not in types:
+        raise LocalProtocolError('where to? Give option "topic", or a column "topic"')
+
+
+class _Open:
+    """A frame that is being filled."""
+
+    __slots__ = ("byte_count", "due_ms", "first_ms", "parts", "queue", "sizes")
+
+    def __init__(self, queue: MessageQueue) -> None:
+        self.queue = queue
+        self.parts: list[bytes] = []
+        self.sizes: list[int] = []
+        self.byte_count = 0
+        self.first_ms = 0
+        self.due_ms = 0
+
+    def cut(self) -> Frame:
+        frame = Frame(self.queue, b"".join(self.parts), self.sizes, self.due_ms)
+        self.parts, self.sizes, self.byte_count = [], [], 0
+        return frame
+
+
+class TopicFrames:
+    """The frames of one topic in one task."""
+
+    def __init__(self, layout: TopicLayout, task: int, *, records_max: int, bytes_max: int, born_ms: int, scheduled: bool) -> None:
+        if not layout.write_queues:
+            raise LocalProtocolError(f"topic {layout.topic} has no writable queue")
+        self._queues = layout.write_queues
+        self._records_max = records_max
+        self._bytes_max = bytes_max
+        self._born_ms = born_ms
+        self._span_ms = SPAN_MS if scheduled else 1 << 62
+        topic = topic_bytes(layout.topic)
+        self._topic = bytes((len(topic),)) + topic
+        self._plain_tail = self._tail(b"")
+        self._tails: dict[bytes | None, tuple[bytes, int]] = {None: (self._plain_tail, -1)}
+        """Key → (what stands behind the body, number of the key's queue)."""
+        self._open = [_Open(queue) for queue in self._queues]
+        self._dealt = _Open(self._queues[task % len(self._queues)])
+        """Rows with neither partition nor key: each frame goes to the next queue."""
+        self._next_dealt = task + 1
+
+    def add(self, rows: "pa.RecordBatch | pa.Table") -> Iterator[Frame]:
+        """Frames that these rows fill."""
+        columns = {name: rows.column(name) for name in rows.schema.names}
+        bodies = _bytes_of(columns["value"])
+        tails, numbers = self._tails_and_numbers(columns, len(bodies))
+        born: Any = _born_ms(columns["bornTimestamp"]) if "bornTimestamp" in columns else repeat(self._born_ms)
+        scheduled = "bornTimestamp" in columns
+        pack, crc32, records_max, bytes_max, span_ms = _HEAD.pack, zlib.crc32, self._records_max, self._bytes_max, self._span_ms
+        for body, tail, number, born_ms in zip(bodies, tails, numbers, born):  # noqa: B905
+            if not body or len(body) > BODY_BYTES_MAX:
+                raise _bad_body(body)
+            size = BODY_AT + len(body) + len(tail)
+            frame = self._dealt if number < 0 else self._open[number]
+            if frame.sizes and (
+                len(frame.sizes) >= records_max or frame.byte_count + size > bytes_max or born_ms - frame.first_ms > span_ms
+            ):
+                yield frame.cut()
+                if number < 0:
+                    frame = self._deal()
+            if not frame.sizes:
+                frame.first_ms = born_ms
+            frame.parts += (
+                pack(size, MAGIC, crc32(body) & CRC_MASK, frame.queue.queue_id, 0, 0, born_ms, 0, len(body)),
+                body,
+                tail,
+            )
+            frame.sizes.append(size)
+            frame.byte_count += size
+            frame.due_ms = born_ms if scheduled else 0
+
+    def finish(self) -> Iterator[Frame]:
+        """What is left."""
+        for frame in (*self._open, self._dealt):
+            if frame.sizes:
+                yield frame.cut()
+
+    def _deal(self) -> _Open:
+        self._dealt = _Open(self._queues[self._next_dealt % len(self._queues)])
+        self._next_dealt += 1
+        return self._dealt
+
+    def _tails_and_numbers(self, columns: Mapping[str, Any], count: int) -> tuple[Sequence[bytes], Sequence[int]]:
+        keys: Sequence[bytes | None] = _bytes_of(columns["key"]) if "key" in columns else [None] * count
+        known = self._tails
+        if len(known) > TAILS_MAX:
+            known.clear()
+            known[None] = (self._plain_tail, -1)
+        for key in keys:
+            if key not in known:
+                assert key is not None
+                known[key] = (self._tail(_stored_key(key)), zlib.crc32(key) % len(self._queues))
+        found = [known[key] for key in keys]
+        tails = [tail for tail, _ in found]
+        if columns.keys() & {"tags", "keys", "headers"}:
+            tails = self._whole_tails(columns, keys)
+        if "partition" not in columns:
+            return tails, [number for _, number in found]
+        return tails, self._numbers(columns["partition"])
+
+    def _numbers(self, column: Any) -> Sequence[int]:
+        numbers: list[int] = column.cast(pa.int64()).to_pylist()
+        queues = len(self._queues)
+        wrong = next((number for number in numbers if number is None or not 0 <= number < queues), 0)
+        if wrong != 0:
+            found = "null" if wrong is None else wrong
+            raise LocalProtocolError(
+                f"partition is {found}: topic {self._queues[0].topic} has {queues} writable queues, numbered from 0 on"
+            )
+        return numbers
+
+    def _whole_tails(self, columns: Mapping[str, Any], keys: Sequence[bytes | None]) -> list[bytes]:
+        none: Sequence[None] = [None] * len(keys)
+        tags, words, headers = (columns[name].to_pylist() if name in columns else none for name in ("tags", "keys", "headers"))
+        return [
+            self._tail(_stored_properties(key, tag, text, header))
+            for key, tag, text, header in zip(keys, tags, words, headers, strict=True)
+        ]
+
+    def _tail(self, properties: bytes) -> bytes:
+        if len(properties) > PROPERTIES_BYTES_MAX - STAMP_BYTES:
+            raise LocalProtocolError(
+                f"key, tags, keys and headers of a row have {len(properties)} bytes: at most {PROPERTIES_BYTES_MAX - STAMP_BYTES}"
+            )
+        return self._topic + len(properties).to_bytes(2, "big") + properties
+
+
+class Frames:
+    """The frames of one task, whatever topics its rows go to. `make` is TopicFrames with what all topics share."""
+
+    def __init__(self, topic: str | None, make: Callable[[TopicLayout], TopicFrames]) -> None:
+        self._topic = topic
+        self._make = make
+        self._topics: dict[str, TopicFrames] = {}
+
+    def open(self, layout: TopicLayout) -> None:
+        """The topic's queues from now on, to the end of the task."""
+        self._topics[layout.topic] = self._make(layout)
+
+    def missing(self, batch: pa.RecordBatch) -> list[str]:
+        """Topics of these rows that have to be opened first."""
+        return [topic for topic in self._named(batch) if topic not in self._topics]
+
+    def add(self, batch: pa.RecordBatch) -> Iterator[Frame]:
+        """Frames that this batch fills."""
+        if self._topic is not None:
+            yield from self._topics[self._topic].add(batch)
+            return
+        column = batch.column("topic")
+        for topic in self._named(batch):
+            yield from self._topics[topic].add(batch.filter(pc.equal(column, topic)))
+
+    def finish(self) -> Iterator[Frame]:
+        """What is left."""
+        for name in sorted(self._topics):
+            yield from self._topics[name].finish()
+
+    def _named(self, batch: pa.RecordBatch) -> list[str]:
+        if self._topic is not None:
+            return [self._topic]
+        names = pc.unique(batch.column("topic")).to_pylist()
+        if None in names:
+            raise LocalProtocolError('topic is null in a row: give each row one, or all of them by option "topic"')
+        return sorted(names)
+
+
+# --------------------------------------------------------------------------------------------------------------------- columns
+
+
+def _bytes_of(column: Any) -> list[Any]:
+    """The values of a binary or string column, None where null. Slices of its one buffer: `to_pylist` takes four times as long."""
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    large = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
+    if not len(array):
+        return []
+    _, offsets, data = array.buffers()
+    bounds = memoryview(offsets).cast("q" if large else "i")[array.offset : array.offset + len(array) + 1]
+    first = bounds[0]
+    raw = bytes(memoryview(data)[first : bounds[-1]]) if data is not None else b""
+    values: list[Any] = [raw[start - first : end - first] for start, end in pairwise(bounds)]
+    if array.null_count:
+        for index, valid in enumerate(array.is_valid().to_pylist()):
+            if not valid:
+                values[index] = None
+    return values
+
+
+def _born_ms(column: Any) -> list[int]:
+    if column.null_count:
+        raise LocalProtocolError("bornTimestamp is null in a row: leave the column out, or give each row a time")
+    return [micros // 1_000 for micros in column.cast(pa.timestamp("us")).cast(pa.int64()).to_pylist()]
+
+
+def _bad_body(body: bytes | None) -> LocalProtocolError:
+    if body is None:
+        return LocalProtocolError("value is null in a row: a message has a body of at least 1 byte; filter such rows out")
+    if not body:
+        return LocalProtocolError("value is empty in a row: a message has a body of at least 1 byte")
+    return LocalProtocolError(f"value has {len(body)} bytes in a row: at most {BODY_BYTES_MAX} (4 MiB)")
+
+
+def _text_of(key: bytes) -> str:
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        raise LocalProtocolError(f"key {key[:40]!r} is no UTF-8: a sharding key is text; encode it, as base64 or hex") from None
+
+
+def _stored_key(key: bytes) -> bytes:
+    check_text("key", _text_of(key))
+    return f"{SHARDING_KEY}\x01".encode() + key
+
+
+def _stored_properties(key: bytes | None, tag: str | None, words: str | None, headers: Sequence[Mapping[str, Any]] | None) -> bytes:
+    stored: dict[str, str] = {}
+    if headers:
+        own = {header["key"]: (header["value"] or b"").decode("utf-8", "surrogateescape") for header in headers if header is not None}
+        check_user_properties(own)
+        stored |= own
+    if tag is not None:
+        check_tag(tag)
+        stored[TAGS] = tag
+    if words is not None:
+        check_text("keys", words)
+        stored[KEYS] = " ".join(words.split())
+    if key is not None:
+        check_text("key", _text_of(key))
+        stored[SHARDING_KEY] = key.decode()
+    return encode_properties(stored)

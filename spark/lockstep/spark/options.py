@@ -1,0 +1,373 @@
+"""What `.option(name, value)` may say, read once. Names are those of Spark's Kafka source where it has the option; case does not matter.
+
+An unknown name is an error that says what may have been meant: an option that is silently ignored costs a run.
+"""
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+from lockstep.client.config import nameserver_addresses
+from lockstep.protocol.errors import ConfigError, LocalProtocolError
+from lockstep.protocol.names import check_group, check_topic
+from lockstep.protocol.tags import TagFilter
+
+OptionsT = TypeVar("OptionsT", bound="SourceOptions | SinkOptions")
+
+DEFAULT_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+COLUMN_TYPES = {
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+    "bornTimestamp": "timestamp",
+    "tags": "string",
+    "keys": "string",
+    "messageId": "string",
+    "queueId": "int",
+    "brokerName": "string",
+    "reconsumeTimes": "int",
+    "headers": "array<struct<key:string,value:binary>>",
+}
+"""Every column of the source, in DDL."""
+SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
+"""Options that Spark hands on to a sink although they are its own."""
+LATEST, EARLIEST = -1, -2
+"""In offset JSON, as Kafka's source has them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """Of a read, batch or stream."""
+
+    nameserver: tuple[str, ...] = ()
+    subscribe: tuple[str, ...] = ()
+    subscribe_pattern: str | None = None
+    assign: Mapping[str, tuple[int, ...]] | None = None
+    """Topic → queue numbers in layout order."""
+    starting_offsets: "str | Mapping[str, Mapping[str, int]] | None" = None
+    """`earliest`, `latest` (stream), `group`, or by topic and queue. None: earliest for a batch, latest for a stream."""
+    ending_offsets: "str | Mapping[str, Mapping[str, int]]" = "latest"
+    starting_timestamp: int | None = None
+    """ms since 1970, store time."""
+    ending_timestamp: int | None = None
+    starting_offsets_by_timestamp: "Mapping[str, Mapping[str, int]] | None" = None
+    starting_offsets_by_timestamp_strategy: str = "error"
+    """Where a queue has no message at or after the time: `error`, or `latest`."""
+    max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay: int = 900_000
+    """ms that a batch may wait for min_offsets_per_trigger."""
+    max_bytes_per_trigger: int | None = None
+    fail_on_data_loss: bool = True
+    min_partitions: int | None = None
+    max_partitions: int | None = None
+    include_headers: bool = False
+    columns: tuple[str, ...] = DEFAULT_COLUMNS
+    sub_expression: str = "*"
+    group: str | None = None
+    """Consumer group whose offsets are published."""
+    commit_offsets: bool = True
+    fetch_max_messages: int = 1_000
+    fetch_max_bytes: int = 1 << 20
+    fetch_timeout_ms: int = 30_000
+    offset_poll_ms: int = 100
+    pushdown: bool = False
+    request_timeout_ms: int = 10_000
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> "SourceOptions":
+        """Raises ConfigError for what is unknown, missing, or does not go together."""
+        options = _parse(cls, given, SOURCE)
+        ways = [options.subscribe, options.subscribe_pattern, options.assign]
+        if sum(way not in ((), None) for way in ways) != 1:
+            raise ConfigError('a read needs one of "subscribe" (topics), "subscribePattern" (a regular expression) and "assign" (JSON)')
+        if options.max_offsets_per_trigger is not None and options.max_bytes_per_trigger is not None:
+            raise ConfigError("maxOffsetsPerTrigger and maxBytesPerTrigger each limit a batch: give one of them")
+        low, high = options.min_partitions, options.max_partitions
+        if low is not None and high is not None and low > high:
+            raise ConfigError(f"minPartitions is {low}, above maxPartitions, {high}")
+        return options
+
+    @property
+    def all_columns(self) -> tuple[str, ...]:
+        """The columns of the schema, in order."""
+        more = ("headers",) if self.include_headers and "headers" not in self.columns else ()
+        return self.columns + more
+
+    @property
+    def ddl(self) -> str:
+        return ", ".join(f"{name} {COLUMN_TYPES[name]}" for name in self.all_columns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """Of a write, batch or stream."""
+
+    nameserver: tuple[str, ...] = ()
+    topic: str | None = None
+    include_headers: bool = False
+    frame_records: int = 1_000
+    frame_bytes: int = 256 * 1024
+    """A frame is cut where either is reached: what a broker parses of one connection in a loop turn."""
+    max_rows_per_second: int | None = None
+    """Of the whole job, shared by `parallelism` tasks at a time."""
+    parallelism: int = 1
+    not_before: bool = False
+    """A row is not sent before its `bornTimestamp`: an open-loop schedule."""
+    idempotence: str = "sequence"
+    producer_id: str | None = None
+    request_timeout_ms: int = 60_000
+    """A frame that is not acknowledged by then fails its task: longer than a broker's restart."""
+    report_file: str | None = None
+    """Where the commit writes what was stored, as JSON; on the driver's machine."""
+    fail_task: tuple[int, int] | None = None
+    """(task, rows): the first attempt of that task fails after so many rows were acknowledged. For trying out retries."""
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> "SinkOptions":
+        """Raises ConfigError for what is unknown, missing, or does not go together."""
+        options = _parse(cls, given, SINK)
+        if options.producer_id is not None and options.idempotence == "none":
+            raise ConfigError("producerId is for sends that are stored once: leave it out, or idempotence=none")
+        return options
+
+
+# --------------------------------------------------------------------------------------------------------------------- parsers
+
+
+def _whole(low: int, high: int | None = None) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        number = int(text)
+        if number < low or (high is not None and number > high):
+            raise ValueError(f"expected {low} or more" if high is None else f"expected {low} to {high}")
+        return number
+
+    return parse
+
+
+def _flag(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError("expected true or false")
+    return text.lower() == "true"
+
+
+def _one_of(*words: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text.lower() not in words:
+            raise ValueError(f"expected {' or '.join(words)}")
+        return text.lower()
+
+    return parse
+
+
+def _nameserver(text: str) -> tuple[str, ...]:
+    return nameserver_addresses(text)
+
+
+def _topic(text: str) -> str:
+    check_topic(text)
+    return text
+
+
+def _topics(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise ValueError("expected topics, separated by commas")
+    return tuple(_topic(name) for name in names)
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"no regular expression: {error}") from None
+    return text
+
+
+def _assign(text: str) -> Mapping[str, tuple[int, ...]]:
+    plain = _object(text)
+    if not plain or not all(
+        isinstance(queues, list) and all(type(queue) is int and queue >= 0 for queue in queues) for queues in plain.values()
+    ):
+        raise ValueError('expected queue numbers by topic, as {"orders":[0,1]}')
+    return {_topic(topic): tuple(sorted(set(queues))) for topic, queues in plain.items()}
+
+
+def _numbers(text: str) -> Mapping[str, Mapping[str, int]]:
+    """{"topic": {"broker:queue": number}}."""
+    plain = _object(text)
+    for topic, queues in plain.items():
+        check_topic(topic)
+        if not isinstance(queues, dict) or not all(type(number) is int and number >= EARLIEST for number in queues.values()):
+            raise ValueError('expected {"orders":{"broker-a:0":1042}}; -2 means earliest, -1 latest')
+    return plain
+
+
+def _offsets(*words: str) -> Callable[[str], "str | Mapping[str, Mapping[str, int]]"]:
+    def parse(text: str) -> "str | Mapping[str, Mapping[str, int]]":
+        if text.lower() in words:
+            return text.lower()
+        if not text.lstrip().startswith("{"):
+            raise ValueError(f"expected {', '.join(words)} or offsets as JSON")
+        return _numbers(text)
+
+    return parse
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        plain = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"no JSON: {error}") from None
+    if not isinstance(plain, dict):
+        raise ValueError("expected a JSON object")
+    return plain
+
+
+def _columns(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    known = {name.lower(): name for name in COLUMN_TYPES}
+    for name in names:
+        if name.lower() not in known:
+            raise ValueError(f"no column {name!r}{_meant(name, list(COLUMN_TYPES))}")
+    if not names:
+        raise ValueError("expected column names, separated by commas")
+    return tuple(known[name.lower()] for name in names)
+
+
+def _expression(text: str) -> str:
+    TagFilter.parse(text)
+    return text
+
+
+def _group(text: str) -> str:
+    check_group(text)
+    return text
+
+
+_DELAY = re.compile(r"(\d+)\s*(ms|s|m|h)?")
+_DELAY_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, None: 1}
+
+
+def _delay(text: str) -> int:
+    found = _DELAY.fullmatch(text.strip().lower())
+    if found is None:
+        raise ValueError("expected a time as 500ms, 30s, 15m or 1h")
+    return int(found[1]) * _DELAY_MS[found[2]]
+
+
+def _producer_id(text: str) -> str:
+    if not re.fullmatch(r"[0-9a-f]{32}", text):
+        raise ValueError("expected 32 lower-case hex digits, as uuid4().hex")
+    return text
+
+
+def _task_and_rows(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"(\d+):(\d+)", text)
+    if found is None:
+        raise ValueError("expected TASK:ROWS")
+    return int(found[1]), int(found[2])
+
+
+def _text(text: str) -> str:
+    return text
+
+
+Table = Mapping[str, tuple[str, Callable[[str], Any]]]
+
+SOURCE: Table = {
+    "nameserver": ("nameserver", _nameserver),
+    "subscribe": ("subscribe", _topics),
+    "subscribePattern": ("subscribe_pattern", _pattern),
+    "assign": ("assign", _assign),
+    "startingOffsets": ("starting_offsets", _offsets("earliest", "latest", "group")),
+    "endingOffsets": ("ending_offsets", _offsets("latest")),
+    "startingTimestamp": ("starting_timestamp", _whole(0)),
+    "endingTimestamp": ("ending_timestamp", _whole(0)),
+    "startingOffsetsByTimestamp": ("starting_offsets_by_timestamp", _numbers),
+    "startingOffsetsByTimestampStrategy": ("starting_offsets_by_timestamp_strategy", _one_of("error", "latest")),
+    "maxOffsetsPerTrigger": ("max_offsets_per_trigger", _whole(1)),
+    "minOffsetsPerTrigger": ("min_offsets_per_trigger", _whole(1)),
+    "maxTriggerDelay": ("max_trigger_delay", _delay),
+    "maxBytesPerTrigger": ("max_bytes_per_trigger", _whole(1)),
+    "failOnDataLoss": ("fail_on_data_loss", _flag),
+    "minPartitions": ("min_partitions", _whole(1)),
+    "maxPartitions": ("max_partitions", _whole(1)),
+    "includeHeaders": ("include_headers", _flag),
+    "columns": ("columns", _columns),
+    "subExpression": ("sub_expression", _expression),
+    "group": ("group", _group),
+    "commitOffsets": ("commit_offsets", _flag),
+    "fetchMaxMessages": ("fetch_max_messages", _whole(1, 1_000)),
+    "fetchMaxBytes": ("fetch_max_bytes", _whole(1, 1 << 20)),
+    "fetchTimeoutMs": ("fetch_timeout_ms", _whole(1)),
+    "offsetPollMs": ("offset_poll_ms", _whole(0)),
+    "pushdown": ("pushdown", _flag),
+    "requestTimeoutMs": ("request_timeout_ms", _whole(1)),
+}
+SINK: Table = {
+    "nameserver": ("nameserver", _nameserver),
+    "topic": ("topic", _topic),
+    "includeHeaders": ("include_headers", _flag),
+    "frameRecords": ("frame_records", _whole(1, 10_000)),
+    "frameBytes": ("frame_bytes", _whole(1, 8 << 20)),
+    "maxRowsPerSecond": ("max_rows_per_second", _whole(1)),
+    "parallelism": ("parallelism", _whole(1)),
+    "notBefore": ("not_before", _flag),
+    "idempotence": ("idempotence", _one_of("sequence", "none")),
+    "producerId": ("producer_id", _producer_id),
+    "requestTimeoutMs": ("request_timeout_ms", _whole(1)),
+    "reportFile": ("report_file", _text),
+    "failTask": ("fail_task", _task_and_rows),
+}
+ALIASES = {
+    "lockstep.nameservers": "nameserver",
+    "nameservers": "nameserver",
+    "consumergroup": "group",
+    "kafka.group.id": "group",
+}
+"""Lower-case; each means the same as its value."""
+
+
+def _parse(cls: type[OptionsT], given: Mapping[str, str], table: Table) -> OptionsT:
+    assert {field for field, _ in table.values()} == {field.name for field in fields(cls)}
+    known = {name.lower(): name for name in table}
+    found: dict[str, Any] = {}
+    for key, text in given.items():
+        lower = key.lower()
+        name = known.get(ALIASES.get(lower, lower))
+        if name is None:
+            if lower in SPARKS_OWN:
+                continue
+            raise ConfigError(f'lockstep has no option "{key}"{_hint(lower, table)}')
+        field, parse = table[name]
+        if field in found:
+            raise ConfigError(f'option "{name}" is given twice (as "{key}" too): leave one out')
+        try:
+            found[field] = parse(text)
+        except (ValueError, LocalProtocolError, ConfigError) as error:
+            raise ConfigError(f'option "{name}" is "{text}": {error}') from None
+    if "nameserver" not in found:
+        raise ConfigError('option "nameserver" is missing: give it as "HOST:PORT" (several are separated by ";")')
+    return cls(**found)
+
+
+def _hint(lower: str, table: Table) -> str:
+    if lower == "path":
+        return ': a topic is no path, use option "topic" to write and "subscribe" to read'
+    if lower == "kafka.bootstrap.servers":
+        return ': use "nameserver"'
+    return _meant(lower.removeprefix("kafka.").removeprefix("lockstep."), list(table))
+
+
+def _meant(name: str, known: list[str]) -> str:
+    by_lower = {one.lower(): one for one in known}
+    close = difflib.get_close_matches(name.lower(), list(by_lower), n=1)
+    return f': did you mean "{by_lower[close[0]]}"?' if close else f"; known are {', '.join(known)}"

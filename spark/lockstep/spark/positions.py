@@ -1,0 +1,119 @@
+"""Where a read begins and ends: option values → offsets of the queues that it reads."""
+
+import asyncio
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lockstep.protocol.errors import ConfigError, TopicNotExist
+from lockstep.protocol.queue import MessageQueue, TopicLayout
+from lockstep.spark.cluster import Cluster
+from lockstep.spark.offsets import from_plain
+from lockstep.spark.options import EARLIEST, LATEST, SourceOptions
+
+Bounds = Mapping[MessageQueue, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribed:
+    """The queues of a read and their bounds, as they are now."""
+
+    layouts: Mapping[str, TopicLayout]
+    bounds: Bounds
+
+    def number_of(self, queue: MessageQueue) -> int:
+        """The queue's place in its topic's layout: the column `partition`. −1: the layout has it no more."""
+        layout = self.layouts.get(queue.topic)
+        return -1 if layout is None else layout.number_of.get(queue, -1)
+
+
+async def subscribed(cluster: Cluster, options: SourceOptions) -> Subscribed:
+    """What the options name. TopicNotExist for a named topic that is not there; a pattern takes what there is."""
+    if options.subscribe_pattern is not None:
+        pattern = re.compile(options.subscribe_pattern)
+        names = [topic for topic in await cluster.topics() if pattern.fullmatch(topic)]
+    else:
+        names = list(options.subscribe or options.assign or ())
+    layouts: dict[str, TopicLayout] = {}
+    for name in names:
+        try:
+            layouts[name] = await cluster.layout(name)
+        except TopicNotExist:
+            if options.subscribe_pattern is None:
+                raise
+    bounds = await cluster.bounds(layouts.values())
+    if options.assign is not None:
+        assigned = _assigned(options.assign, layouts)
+        bounds = {queue: bounds[queue] for queue in assigned}
+    return Subscribed(layouts, {queue: bounds[queue] for queue in sorted(bounds)})
+
+
+def _assigned(assign: Mapping[str, tuple[int, ...]], layouts: Mapping[str, TopicLayout]) -> list[MessageQueue]:
+    queues = []
+    for topic, numbers in assign.items():
+        known = layouts[topic].read_queues
+        for number in numbers:
+            if number >= len(known):
+                raise ConfigError(f"assign names queue {number} of topic {topic}, which has {len(known)}, numbered from 0 on")
+            queues.append(known[number])
+    return queues
+
+
+async def starts(cluster: Cluster, options: SourceOptions, now: Subscribed, group: str, *, default: str) -> dict[MessageQueue, int]:
+    """The first offset of each queue. A time goes before startingOffsets, the time of a queue before that of all (as with Kafka's)."""
+    given = options.starting_offsets or default
+    if options.starting_offsets_by_timestamp is not None:
+        by_time = from_plain(options.starting_offsets_by_timestamp, now.layouts)
+        _check_known(by_time, now, "startingOffsetsByTimestamp")
+        rest = {queue: low for queue, (low, _) in now.bounds.items() if queue not in by_time}
+        return rest | await _at_times(cluster, by_time, now, options.starting_offsets_by_timestamp_strategy)
+    if options.starting_timestamp is not None:
+        times = dict.fromkeys(now.bounds, options.starting_timestamp)
+        return await _at_times(cluster, times, now, options.starting_offsets_by_timestamp_strategy)
+    if given == "group":
+        committed = await asyncio.gather(*(cluster.committed(group, queue) for queue in now.bounds))
+        return {
+            queue: low if offset is None else max(low, offset)
+            for (queue, (low, _)), offset in zip(now.bounds.items(), committed, strict=True)
+        }
+    if given == "latest":
+        return {queue: high for queue, (_, high) in now.bounds.items()}
+    if isinstance(given, str):
+        return {queue: low for queue, (low, _) in now.bounds.items()}
+    named = from_plain(given, now.layouts)
+    _check_known(named, now, "startingOffsets")
+    return {queue: _special(named.get(queue, EARLIEST), low, high) for queue, (low, high) in now.bounds.items()}
+
+
+async def ends(cluster: Cluster, options: SourceOptions, now: Subscribed) -> dict[MessageQueue, int]:
+    """The offset behind the last one that a batch reads of each queue."""
+    if options.ending_timestamp is not None:
+        return await _at_times(cluster, dict.fromkeys(now.bounds, options.ending_timestamp), now, "latest")
+    if isinstance(options.ending_offsets, str):
+        return {queue: high for queue, (_, high) in now.bounds.items()}
+    named = from_plain(options.ending_offsets, now.layouts)
+    _check_known(named, now, "endingOffsets")
+    if EARLIEST in named.values():
+        raise ConfigError("endingOffsets has -2 (earliest): a read can't end there; -1 means latest")
+    return {queue: min(_special(named.get(queue, LATEST), low, high), high) for queue, (low, high) in now.bounds.items()}
+
+
+def _special(offset: int, low: int, high: int) -> int:
+    return {EARLIEST: low, LATEST: high}.get(offset, offset)
+
+
+def _check_known(named: Mapping[MessageQueue, int], now: Subscribed, option: str) -> None:
+    unknown = [str(queue) for queue in named if queue not in now.bounds]
+    if unknown:
+        raise ConfigError(f"{option} names {', '.join(unknown)}, which this read does not have: it reads {', '.join(map(str, now.bounds))}")
+
+
+async def _at_times(cluster: Cluster, times: Mapping[MessageQueue, int], now: Subscribed, strategy: str) -> dict[MessageQueue, int]:
+    found = dict(zip(times, await asyncio.gather(*(cluster.offset_at(queue, ms) for queue, ms in times.items())), strict=True))
+    for queue, offset in found.items():
+        high = now.bounds[queue][1]
+        if offset >= high and strategy == "error":
+            raise ConfigError(
+                f"{queue} has no message at or after {times[queue]} ms: give an earlier time, or startingOffsetsByTimestampStrategy=latest"
+            )
+    return found

@@ -1,0 +1,89 @@
+"""What one task of a read does: its ranges, pull by pull, as Arrow."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from lockstep.protocol.command import Command
+from lockstep.protocol.errors import StateError, TransportError
+from lockstep.protocol.tags import TagFilter
+from lockstep.runtime.log import get_logger
+from lockstep.spark.cluster import PAUSE_MS, Cluster, Kept, Pull, Pulled
+from lockstep.spark.columns import Columns, Page
+from lockstep.spark.offsets import Range
+from lockstep.spark.options import SourceOptions
+
+log = get_logger("lockstep.spark")
+
+Begun: TypeAlias = asyncio.Future[Command] | None
+"""A pull that is on its way."""
+
+
+class DataLost(StateError):
+    """Messages that were to be read are not stored any more (option failOnDataLoss)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Ranges of one task, and the number of each one's queue in its layout."""
+
+    ranges: tuple[tuple[Range, int], ...]
+
+
+def lost(message: str, *, fail: bool) -> None:
+    """Fails, or warns where the user said that loss is no failure."""
+    if fail:
+        raise DataLost(f"{message}. To go on with what is there set failOnDataLoss=false")
+    log.warning("data.lost", what=message)
+
+
+def read(options: SourceOptions, group: str, reading: Reading) -> Iterator[Any]:
+    """A RecordBatch for each pull. The next pull is on its way while Spark takes this one's."""
+    kept = Kept(options.nameserver, options.request_timeout_ms)
+    try:
+        for range_, number in reading.ranges:
+            yield from _read_range(kept, options, group, range_, number)
+    finally:
+        kept.close()
+
+
+def _read_range(kept: Kept, options: SourceOptions, group: str, range_: Range, number: int) -> Iterator[Any]:
+    """Bounded by the planned end; offsets that a filter leaves out are no loss."""
+    queue, at, fail = range_.queue, range_.start, options.fail_on_data_loss
+    filter_ = TagFilter.parse(options.sub_expression)
+    tags = None if filter_.all else filter_.tags
+    columns = Columns(options, queue, number)
+    begun: Begun = None
+    idle_ms = 0
+
+    async def fetch(cluster: Cluster) -> tuple[Pulled, Begun]:
+        pulled = await cluster.pull(Pull(group, queue, at, options), begun)
+        more = pulled.data and at < pulled.next_offset < range_.end
+        return pulled, await cluster.begin(Pull(group, queue, pulled.next_offset, options)) if more else None
+
+    kept.ask(lambda cluster: cluster.layout(queue.topic))
+    while at < range_.end:
+        pulled, begun = kept.ask(fetch)
+        if pulled.moved:
+            what = f"{queue}: offset {at} is not stored any more, what is there is {pulled.min_offset} to {pulled.max_offset}"
+            lost(what, fail=fail)
+            if at >= pulled.max_offset:
+                return
+            at = max(at + 1, pulled.min_offset)
+        elif pulled.next_offset > at:
+            page = Page(pulled.data, range_.end, tags)
+            at = pulled.next_offset
+            idle_ms = 0
+            if page.count:
+                yield columns.batch(page)
+        elif at >= pulled.max_offset:
+            lost(f"{queue}: the queue ends at {pulled.max_offset}, before the planned {range_.end}", fail=fail)
+            return
+        else:
+            if idle_ms >= options.fetch_timeout_ms:
+                raise TransportError(
+                    f"{queue}: no message at offset {at} within {idle_ms} ms although the queue reaches {pulled.max_offset}"
+                )
+            kept.ask(lambda _: asyncio.sleep(PAUSE_MS / 1_000))
+            idle_ms += PAUSE_MS

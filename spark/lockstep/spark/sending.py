@@ -1,0 +1,215 @@
+"""What one task of a write does: its rows as frames, each acknowledged before the task ends."""
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from lockstep.client import GivenId, Producer, SendResult
+from lockstep.protocol.errors import LockstepError, NonDeterministicRetry, OutOfSequence, StaleEpoch, StateError
+from lockstep.protocol.queue import MessageQueue, TopicLayout
+from lockstep.runtime.host import Host
+from lockstep.spark.cluster import Cluster, connected
+from lockstep.spark.frames import Frame, Frames, TopicFrames
+from lockstep.spark.offsets import to_plain
+from lockstep.spark.options import SinkOptions
+
+WINDOW = 4
+"""Frames of a task that are encoded and not acknowledged; one of each queue is on its way at a time."""
+SLICE_MS = 20
+"""Rows of less than this are sent without waiting for their time."""
+LATENCIES_MAX = 2_000
+"""Kept of a task; of more every second one goes."""
+GROUP = "spark"
+
+
+class FailedOnPurpose(LockstepError):
+    """Option failTask asked for it."""
+
+
+@dataclass(slots=True)
+class Sent:
+    """What a task has sent."""
+
+    rows: int = 0
+    bytes: int = 0
+    """Of the records, without what the broker adds."""
+    frames: int = 0
+    repeated_frames: int = 0
+    """Stored already, as the broker answered: an earlier attempt had sent them."""
+    next_offsets: dict[MessageQueue, int] = field(default_factory=dict)
+    ack_us: list[int] = field(default_factory=list)
+    """From the call to the acknowledgement, of each frame or of every 2nd, 4th, …"""
+    _stride: int = 1
+
+    def note(self, frame: Frame, result: SendResult, ack_us: int) -> None:
+        self.rows += len(frame.sizes)
+        self.bytes += len(frame.records)
+        if self.frames % self._stride == 0:
+            self.ack_us.append(ack_us)
+            if len(self.ack_us) > LATENCIES_MAX:
+                del self.ack_us[1::2]
+                self._stride *= 2
+        self.frames += 1
+        if result.queue_offset < 0:
+            self.repeated_frames += 1
+        else:
+            self.next_offsets[frame.queue] = max(self.next_offsets.get(frame.queue, 0), result.queue_offset + len(frame.sizes))
+
+
+def total(tasks: Iterable[Sent]) -> dict[str, Any]:
+    """Of a whole job, as the report has it."""
+    sent = list(tasks)
+    latencies = sorted(us for one in sent for us in one.ack_us)
+    ends: dict[MessageQueue, int] = {}
+    for one in sent:
+        for queue, offset in one.next_offsets.items():
+            ends[queue] = max(offset, ends.get(queue, 0))
+    at = lambda share: latencies[min(len(latencies) - 1, int(len(latencies) * share))] / 1_000 if latencies else None  # noqa: E731
+    return {
+        "rows": sum(one.rows for one in sent),
+        "bytes": sum(one.bytes for one in sent),
+        "frames": sum(one.frames for one in sent),
+        "repeatedFrames": sum(one.repeated_frames for one in sent),
+        "tasks": len(sent),
+        "nextOffsets": to_plain(ends),
+        "ackMs": {"p50": at(0.5), "p99": at(0.99), "max": at(1.0)},
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Which of a job's tasks this is, and what all of them share."""
+
+    options: SinkOptions
+    layout: TopicLayout | None
+    """Of the job's one topic, as it was when the job was planned: the same for each attempt. None: rows name their topics."""
+    born_ms: int
+    """Of rows without a bornTimestamp."""
+    number: int
+    attempt: int
+    given_id: GivenId | None
+    """None: at least once."""
+    scheduled: bool
+    """Frames are cut by bornTimestamp too."""
+
+
+class TaskSender:
+    """Sends what it is given, in order for each queue."""
+
+    def __init__(self, task: Task, producer: Producer, cluster: Cluster, host: Host) -> None:
+        self._task = task
+        self._options = task.options
+        self._producer = producer
+        self._cluster = cluster
+        self._clock = host.clock
+        self._window = asyncio.Semaphore(WINDOW)
+        self._begun_us = host.clock.monotonic_us()
+        self._row_us = 0.0
+        if task.options.max_rows_per_second is not None:
+            self._row_us = 1_000_000 * task.options.parallelism / task.options.max_rows_per_second
+        self._handed = 0
+        self.sent = Sent()
+
+    async def send_all(self, batches: Iterable[Any], frames: Frames) -> Sent:
+        """The rows of the whole task. Raises what the first failed frame raised."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for batch in batches:
+                    for topic in frames.missing(batch):
+                        frames.open(await self._cluster.layout(topic))
+                    for frame in frames.add(batch):
+                        await self._hand(frame, group)
+                for frame in frames.finish():
+                    await self._hand(frame, group)
+        except BaseExceptionGroup as errors:
+            raise _first(errors) from None
+        return self.sent
+
+    async def _hand(self, frame: Frame, group: asyncio.TaskGroup) -> None:
+        await self._window.acquire()
+        self._fail_on_purpose()
+        await self._wait(frame)
+        group.create_task(self._send(frame))
+        self._handed += len(frame.sizes)
+        # One turn posts it, the next one writes it: then it is on its way while the next frame is encoded.
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    async def _send(self, frame: Frame) -> None:
+        begun_us = self._clock.monotonic_us()
+        try:
+            result = await self._producer.send_records(frame.queue, frame.records, frame.sizes)
+        finally:
+            self._window.release()
+        self.sent.note(frame, result, self._clock.monotonic_us() - begun_us)
+
+    async def _wait(self, frame: Frame) -> None:
+        """Until the frame's time has come, by an absolute schedule: a stall is caught up."""
+        wait_ms = 0.0
+        if self._options.not_before:
+            wait_ms = frame.due_ms - self._clock.wall_ms()
+        if self._row_us:
+            wait_ms = max(wait_ms, (self._begun_us + self._handed * self._row_us - self._clock.monotonic_us()) / 1_000)
+        if wait_ms > (0 if self._options.not_before else SLICE_MS):
+            await asyncio.sleep(wait_ms / 1_000)
+
+    def _fail_on_purpose(self) -> None:
+        fail = self._options.fail_task
+        if fail is not None and self._task.number == fail[0] and self._task.attempt == 0 and self.sent.rows >= fail[1]:
+            raise FailedOnPurpose(f"task {fail[0]} fails after {self.sent.rows:,} acknowledged rows, as option failTask says")
+
+
+def _first(errors: BaseException) -> BaseException:
+    while isinstance(errors, BaseExceptionGroup):
+        errors = errors.exceptions[0]
+    return errors
+
+
+async def send_task(task: Task, batches: Iterable[Any], host: Host) -> Sent:
+    """One attempt of one task. LockstepError says what to do where the task's rows are to blame."""
+    options = task.options
+    make = partial(
+        TopicFrames,
+        task=task.number,
+        records_max=options.frame_records,
+        bytes_max=options.frame_bytes,
+        born_ms=task.born_ms,
+        scheduled=task.scheduled and options.not_before,
+    )
+    frames = Frames(options.topic, make)
+    if task.layout is not None:
+        frames.open(task.layout)
+    async with connected(options.nameserver, options.request_timeout_ms) as cluster, _producer(task) as producer:
+        try:
+            return await TaskSender(task, producer, cluster, host).send_all(batches, frames)
+        except LockstepError as error:
+            raise explained(error) from error
+
+
+def _producer(task: Task) -> AbstractAsyncContextManager[Producer]:
+    return Producer(
+        GROUP,
+        nameserver=task.options.nameserver,
+        given_id=task.given_id,
+        keyed_send_timeout_ms=task.options.request_timeout_ms,
+        in_flight_bytes_max=2 * WINDOW * task.options.frame_bytes,
+        auto_create_topics=False,
+    )
+
+
+def explained(error: LockstepError) -> LockstepError:
+    """With what to do about it."""
+    cause = error.__cause__ if isinstance(error.__cause__, LockstepError) else error
+    if isinstance(cause, NonDeterministicRetry):
+        return StateError(
+            "a repeated task sent other rows, or the same in another order, than the attempt before it: sort within partitions before the "
+            f"write (lockstep.spark.keyed does), or set idempotence=none for at-least-once. The broker says: {cause}"
+        )
+    if isinstance(cause, StaleEpoch):
+        return StateError(f"a later micro-batch of this query has begun: this attempt is left over from an earlier one. {cause}")
+    if isinstance(cause, OutOfSequence):
+        return StateError(f"the broker lost the end of its log (a power cut): the task begins again from its first row. {cause}")
+    return error

@@ -1,0 +1,211 @@
+"""The streaming source. Spark keeps its offsets in the checkpoint; what is published to the brokers is for lag displays.
+
+Spark asks initialOffset, then latestOffset, then initialOffset again: the log of batch 0 holds only its end. So `latest` is pinned: the
+first latestOffset after an initialOffset answers the start unchanged, batch 0 is empty, and the start stands in the checkpoint. Without it
+what arrives between the two calls, or before a restart with batch 0 unfinished, would be lost.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from lockstep.protocol.queue import MessageQueue
+from lockstep.runtime.host import Host
+from lockstep.runtime.log import get_logger
+from lockstep.spark.cluster import Cluster, Kept, Pull
+from lockstep.spark.offsets import Plain, from_plain, ranges_between, share_limit, to_plain
+from lockstep.spark.options import SourceOptions
+from lockstep.spark.positions import Subscribed, starts, subscribed
+from lockstep.spark.reader import ReadPartition, group_of, partitions_of
+from lockstep.spark.reading import lost, read
+
+log = get_logger("lockstep.spark")
+
+
+class LockstepStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One object in one planner process serves a whole run; `read` runs in tasks and touches nothing but options and partition."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._group = group_of(options)
+        self._state: _State | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tasks get no connection."""
+        return {**self.__dict__, "_state": None}
+
+    def _running(self) -> "_State":
+        if self._state is None:
+            self._state = _State(self._options, self._group, Host.real())
+        return self._state
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._running().fix_target()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        if self._options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(self._options.max_offsets_per_trigger)
+        if self._options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(self._options.max_bytes_per_trigger)
+        return ReadAllAvailable()
+
+    def initialOffset(self) -> dict[str, Any]:
+        return self._running().initial()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        return self._running().next_end(start, limit)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return self._running().newest()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        return self._running().partitions(start, end)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        assert isinstance(partition, ReadPartition)
+        return read(self._options, self._group, partition.reading)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        if self._options.commit_offsets:
+            self._running().publish(end)
+
+    def stop(self) -> None:
+        if self._state is not None:
+            self._state.kept.close()
+            self._state = None
+
+
+class _State:
+    """What the planner process keeps between calls."""
+
+    def __init__(self, options: SourceOptions, group: str, host: Host) -> None:
+        self.kept = Kept(options.nameserver, options.request_timeout_ms)
+        self._options = options
+        self._group = group
+        self._clock = host.clock
+        self._initial: Plain | None = None
+        self._pinned = False
+        self._target: dict[MessageQueue, int] | None = None
+        """Of AvailableNow: nothing beyond it is read."""
+        self._now: Subscribed | None = None
+        self._now_ms = 0
+        self._waiting_since_ms: int | None = None
+        """Since when fewer messages wait than minOffsetsPerTrigger."""
+        self._mean_bytes: dict[MessageQueue, int] = {}
+
+    def fix_target(self) -> None:
+        self._target = {queue: high for queue, (_, high) in self._look(fresh=True).bounds.items()}
+
+    def initial(self) -> Plain:
+        if self._initial is None:
+            now = self._look(fresh=True)
+
+            async def begin(cluster: Cluster) -> Plain:
+                return to_plain(await starts(cluster, self._options, now, self._group, default="latest"))
+
+            self._initial = self.kept.ask(begin)
+        return self._initial
+
+    def next_end(self, start: Plain, limit: ReadLimit) -> Plain:
+        """Where the next batch ends; `start` itself where there is none now."""
+        if not self._pinned and start == self._initial:
+            self._pinned = True
+            return start
+        now = self._look()
+        begin = from_plain(start, now.layouts)
+        self._check_present(begin, now)
+        end = self._reachable(begin, now)
+        waiting = {queue: end[queue] - begin.get(queue, 0) for queue in end}
+        if not any(count > 0 for count in waiting.values()) or self._waits_for_more(sum(waiting.values())):
+            return start
+        shares = waiting if isinstance(limit, ReadAllAvailable) else self._shares(waiting, begin, limit)
+        return to_plain({queue: begin[queue] + max(0, shares.get(queue, 0)) for queue in begin})
+
+    def newest(self) -> Plain | None:
+        return to_plain({queue: high for queue, (_, high) in self._look().bounds.items()})
+
+    def partitions(self, start: Plain, end: Plain) -> list[ReadPartition]:
+        now = self._look()
+        begin, stop = from_plain(start, now.layouts), from_plain(end, now.layouts)
+        for queue in stop:
+            begin.setdefault(queue, now.bounds.get(queue, (0, 0))[0])
+        return partitions_of(ranges_between(begin, stop), now, self._options)
+
+    def publish(self, end: Plain) -> None:
+        """The group's offsets, for whoever looks at its lag. A refusal is no reason to stop: the checkpoint is what counts."""
+        offsets = from_plain(end, self._look().layouts)
+        for error in self.kept.ask(lambda cluster: cluster.commit(self._group, offsets)):
+            log.warning("offsets.not_published", group=self._group, error=str(error))
+
+    # ----------------------------------------------------------------------------------------------------------------- parts
+
+    def _look(self, *, fresh: bool = False) -> Subscribed:
+        """Queues and bounds, at most `offsetPollMs` old: an idle query asks 90 times a second."""
+        now_ms = self._clock.monotonic_ms()
+        if self._now is None or fresh or now_ms - self._now_ms >= self._options.offset_poll_ms:
+            self._now = self.kept.ask(lambda cluster: subscribed(cluster, self._options))
+            self._now_ms = now_ms
+        return self._now
+
+    def _check_present(self, begin: dict[MessageQueue, int], now: Subscribed) -> None:
+        """Queues that are gone or begin anew are loss; new ones begin at their minimum. Changes `begin`."""
+        fail = self._options.fail_on_data_loss
+        for queue in [queue for queue in begin if queue not in now.bounds]:
+            lost(f"{queue}: the query stands at {begin[queue]}, and the queue is not there any more", fail=fail)
+            del begin[queue]
+        for queue, (low, high) in now.bounds.items():
+            at = begin.setdefault(queue, low)
+            if at > high:
+                lost(
+                    f"{queue}: the query stands at {at}, and the queue ends at {high}: its topic was made anew, or its log was cut",
+                    fail=fail,
+                )
+                begin[queue] = high
+
+    def _reachable(self, begin: Mapping[MessageQueue, int], now: Subscribed) -> dict[MessageQueue, int]:
+        if self._target is None:
+            return {queue: max(high, begin[queue]) for queue, (_, high) in now.bounds.items()}
+        return {queue: max(min(high, self._target.get(queue, begin[queue])), begin[queue]) for queue, (_, high) in now.bounds.items()}
+
+    def _waits_for_more(self, count: int) -> bool:
+        low = self._options.min_offsets_per_trigger
+        if low is None or self._target is not None or count >= low:
+            self._waiting_since_ms = None
+            return False
+        now_ms = self._clock.monotonic_ms()
+        if self._waiting_since_ms is None:
+            self._waiting_since_ms = now_ms
+        if now_ms - self._waiting_since_ms < self._options.max_trigger_delay:
+            return True
+        self._waiting_since_ms = None
+        return False
+
+    def _shares(
+        self, waiting: Mapping[MessageQueue, int], begin: Mapping[MessageQueue, int], limit: ReadLimit
+    ) -> Mapping[MessageQueue, int]:
+        if isinstance(limit, ReadMaxRows):
+            return share_limit(waiting, limit.max_rows)
+        if isinstance(limit, ReadMaxBytes):
+            return share_limit(waiting, self._rows_of(limit.max_bytes, waiting, begin))
+        return waiting
+
+    def _rows_of(self, bytes_max: int, waiting: Mapping[MessageQueue, int], begin: Mapping[MessageQueue, int]) -> int:
+        """About as many messages as have that many bytes: by the mean of the first page of each queue."""
+        total = weight = 0
+        for queue, count in waiting.items():
+            if count > 0:
+                if queue not in self._mean_bytes:
+                    pull = Pull(self._group, queue, begin[queue], self._options)
+                    pulled = self.kept.ask(lambda cluster, pull=pull: cluster.pull(pull))  # type: ignore[misc]
+                    self._mean_bytes[queue] = len(pulled.data) // max(1, pulled.next_offset - begin[queue]) or 1
+                total += count
+                weight += count * self._mean_bytes[queue]
+        return max(1, bytes_max * total // weight) if weight else 1

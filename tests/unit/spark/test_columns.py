@@ -1,0 +1,104 @@
+"""Stored records become columns; what is broken is refused, never read past."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pa = pytest.importorskip("pyarrow", reason="needs the extra [spark]")
+
+from lockstep.protocol.errors import RemoteProtocolError  # noqa: E402
+from lockstep.protocol.message import Message, decode_messages, encode_message  # noqa: E402
+from lockstep.protocol.queue import MessageQueue  # noqa: E402
+from lockstep.protocol.record import INT64, QUEUE_OFFSET_AT, STORE_TIMESTAMP_AT  # noqa: E402
+from lockstep.spark.columns import ARROW_TYPES, Columns, Page, property_of  # noqa: E402
+from lockstep.spark.options import COLUMN_TYPES, SourceOptions  # noqa: E402
+
+QUEUE = MessageQueue("t", "broker-a", 3)
+EVERY = ",".join(COLUMN_TYPES)
+
+
+def stored(offset: int, body: bytes, *, key: str | None = None, store_ms: int = 7, **more: object) -> bytes:
+    message = Message("t", body, **more)  # type: ignore[arg-type]
+    record = bytearray(encode_message(message, QUEUE.queue_id, f"{offset:032X}", 5, key))
+    record[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8] = INT64.pack(offset)
+    record[STORE_TIMESTAMP_AT : STORE_TIMESTAMP_AT + 8] = INT64.pack(store_ms)
+    return bytes(record)
+
+
+def options(**more: str) -> SourceOptions:
+    return SourceOptions.parse({"nameserver": "h:1", "subscribe": "t", **more})
+
+
+def rows(data: bytes, end: int = 1 << 40, **more: str) -> list[dict[str, object]]:
+    batch = Columns(options(**more), QUEUE, 11).batch(Page(data, end))
+    batch.validate(full=True)
+    found: list[dict[str, object]] = batch.to_pylist()
+    return found
+
+
+def test_every_column_has_a_type_on_both_sides() -> None:
+    assert ARROW_TYPES.keys() == COLUMN_TYPES.keys()
+
+
+def test_a_record_becomes_a_row() -> None:
+    data = stored(42, b"body", key="k1", tags="paid", keys=["o-1", "o-2"], properties={"colour": "red"}, store_ms=1_500)
+    (row,) = rows(data, columns=EVERY)
+    assert row["key"] == b"k1"
+    assert row["value"] == b"body"
+    assert (row["topic"], row["partition"], row["queueId"], row["brokerName"]) == ("t", 11, 3, "broker-a")
+    assert (row["offset"], row["timestampType"], row["reconsumeTimes"]) == (42, 1, 0)
+    assert (row["timestamp"].timestamp(), row["bornTimestamp"].timestamp()) == (1.5, 0.005)  # type: ignore[attr-defined]
+    assert (row["tags"], row["keys"], row["messageId"]) == ("paid", "o-1 o-2", f"{42:032X}")
+    assert row["headers"] == [{"key": "colour", "value": b"red"}]
+
+
+def test_what_a_record_has_not_is_null() -> None:
+    (row,) = rows(stored(0, b"x"), columns="key,tags,keys,headers")
+    assert row == {"key": None, "tags": None, "keys": None, "headers": []}
+
+
+@given(
+    st.lists(st.tuples(st.binary(min_size=1, max_size=60), st.one_of(st.none(), st.text("abkTAGS", min_size=1, max_size=9)))),
+    st.integers(0, 12),
+)
+def test_a_page_says_what_the_sdk_says(messages: list[tuple[bytes, str | None]], end: int) -> None:
+    data = b"".join(stored(offset, body, key=key, properties={"x__SHARDINGKEY": "no"}) for offset, (body, key) in enumerate(messages))
+    expected = [message for message in decode_messages(data, "broker-a") if message.queue_offset < end]
+    assert [(row["offset"], row["value"], row["key"]) for row in rows(data, end)] == [
+        (message.queue_offset, message.body, None if message.sharding_key is None else message.sharding_key.encode())
+        for message in expected
+    ]
+
+
+def test_a_tag_that_has_only_the_hash_of_a_wanted_one_is_left_out() -> None:
+    data = stored(0, b"x", tags="Aa") + stored(1, b"y", tags="BB") + stored(2, b"z")
+    assert Page(data, 10, frozenset({"Aa"})).offsets == [0]
+
+
+@pytest.mark.parametrize("cut", range(0, 140, 7))
+def test_a_page_that_is_cut_is_refused(cut: int) -> None:
+    data = stored(0, b"body", key="k", properties={"a": "b"})
+    assert Page(data, 10).count == 1
+    if cut:
+        with pytest.raises(RemoteProtocolError):
+            Page(data[:-cut] if cut < len(data) else data[:1], 10)
+
+
+@given(st.integers(0, 87), st.integers(1, 255))
+def test_a_flipped_byte_in_the_lengths_or_magic_never_reads_past_the_record(at: int, flip: int) -> None:
+    data = bytearray(stored(0, b"body") + stored(1, b"more"))
+    data[at] ^= flip
+    try:
+        page = Page(bytes(data), 1 << 62)
+    except RemoteProtocolError:
+        return
+    assert all(len(body) == 4 for body in page.bodies)
+
+
+def test_a_property_is_found_at_its_own_name_only() -> None:
+    head = b"K\x01"
+    assert property_of(b"K\x01v", head) == b"v"
+    assert property_of(b"a\x01b\x02K\x01v\x02c\x01d", head) == b"v"
+    assert property_of(b"xK\x01no\x02K\x01v", head) == b"v"
+    assert property_of(b"xK\x01no", head) is None
+    assert property_of(b"", head) is None

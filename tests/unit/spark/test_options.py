@@ -1,0 +1,105 @@
+"""Options of reads and writes: every one is known, checked, and named when it does not do."""
+
+import pytest
+
+from lockstep.protocol.errors import ConfigError
+from lockstep.spark.options import COLUMN_TYPES, DEFAULT_COLUMNS, SINK, SOURCE, SinkOptions, SourceOptions
+
+READ = {"nameserver": "h:1", "subscribe": "orders"}
+WRITE = {"nameserver": "h:1", "topic": "orders"}
+
+
+def test_names_are_found_whatever_their_case() -> None:
+    options = SourceOptions.parse({"NAMESERVER": "h:1;i:2", "subscribe": "a, b,a", "maxoffsetspertrigger": "7", "FailOnDataLoss": "False"})
+    assert (options.nameserver, options.subscribe) == (("h:1", "i:2"), ("a", "b"))
+    assert (options.max_offsets_per_trigger, options.fail_on_data_loss) == (7, False)
+
+
+@pytest.mark.parametrize("alias", ["consumerGroup", "kafka.group.id", "group"])
+def test_a_group_has_three_names(alias: str) -> None:
+    assert SourceOptions.parse({**READ, alias: "billing"}).group == "billing"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("maxOffsetPerTrigger", 'did you mean "maxOffsetsPerTrigger"?'),
+        ("kafka.maxOffsetsPerTriger", 'did you mean "maxOffsetsPerTrigger"?'),
+        ("kafka.bootstrap.servers", 'use "nameserver"'),
+        ("path", 'use option "topic" to write and "subscribe" to read'),
+        ("zzzzzz", "known are nameserver, subscribe,"),
+    ],
+)
+def test_an_unknown_option_is_refused_with_what_may_have_been_meant(name: str, said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        SourceOptions.parse({**READ, name: "1"})
+    assert f'no option "{name}"' in str(refused.value)
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"subscribe": "t"}, '"nameserver" is missing'),
+        ({"nameserver": "h"}, 'option "nameserver" is "h": nameserver address "h": expected HOST:PORT'),
+        ({"nameserver": "h:1"}, 'needs one of "subscribe"'),
+        ({**READ, "assign": '{"t":[0]}'}, 'needs one of "subscribe"'),
+        ({**READ, "lockstep.nameservers": "h:2"}, '"nameserver" is given twice'),
+        ({**READ, "startingOffsets": "newest"}, "expected earliest, latest, group or offsets as JSON"),
+        ({**READ, "startingOffsets": '{"t":{"a:0":-3}}'}, "-2 means earliest"),
+        ({**READ, "startingOffsets": "{"}, "no JSON"),
+        ({**READ, "endingOffsets": "earliest"}, "expected latest or offsets as JSON"),
+        ({**READ, "failOnDataLoss": "yes"}, "expected true or false"),
+        ({**READ, "fetchMaxMessages": "1001"}, "expected 1 to 1000"),
+        ({**READ, "maxOffsetsPerTrigger": "0"}, "expected 1 or more"),
+        ({**READ, "maxOffsetsPerTrigger": "5", "maxBytesPerTrigger": "5"}, "give one of them"),
+        ({**READ, "minPartitions": "5", "maxPartitions": "4"}, "above maxPartitions"),
+        ({**READ, "maxTriggerDelay": "soon"}, "expected a time as"),
+        ({**READ, "columns": "vlaue"}, 'did you mean "value"?'),
+        ({**READ, "subscribe": "a b"}, 'option "subscribe"'),
+        ({"nameserver": "h:1", "subscribePattern": "("}, "no regular expression"),
+        ({"nameserver": "h:1", "assign": '{"t":[-1]}'}, "expected queue numbers by topic"),
+        ({**READ, "subExpression": " || "}, 'option "subExpression"'),
+    ],
+)
+def test_what_does_not_do_is_named(given: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        SourceOptions.parse(given)
+    assert said in str(refused.value)
+
+
+def test_times_have_units() -> None:
+    parsed = [SourceOptions.parse({**READ, "maxTriggerDelay": text}).max_trigger_delay for text in ("90", "90ms", "3 s", "15m", "1h")]
+    assert parsed == [90, 90, 3_000, 900_000, 3_600_000]
+
+
+def test_the_schema_is_the_chosen_columns_and_headers_where_they_are_wanted() -> None:
+    assert SourceOptions.parse(READ).all_columns == DEFAULT_COLUMNS
+    options = SourceOptions.parse({**READ, "columns": "VALUE,offset", "includeHeaders": "true"})
+    assert options.ddl == f"value binary, offset bigint, headers {COLUMN_TYPES['headers']}"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"producerId": "run-1"}, "expected 32 lower-case hex digits"),
+        ({"producerId": "0" * 32, "idempotence": "none"}, "leave it out"),
+        ({"idempotence": "exactly"}, "expected sequence or none"),
+        ({"failTask": "3"}, "expected TASK:ROWS"),
+        ({"frameBytes": str(9 << 20)}, "expected 1 to"),
+        ({"frameRecord": "5"}, 'did you mean "frameRecords"?'),
+    ],
+)
+def test_a_write_is_checked_as_well(given: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        SinkOptions.parse({**WRITE, **given})
+    assert said in str(refused.value)
+
+
+def test_what_spark_hands_on_of_its_own_is_left_alone() -> None:
+    assert SinkOptions.parse({**WRITE, "checkpointLocation": "/tmp/c", "failTask": "2:100"}).fail_task == (2, 100)
+
+
+@pytest.mark.parametrize("table", [SOURCE, SINK])
+def test_every_option_of_the_tables_is_parsed(table: dict[str, tuple[str, object]]) -> None:
+    assert len({name.lower() for name in table}) == len(table) == len({field for field, _ in table.values()})
