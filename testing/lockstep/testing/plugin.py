@@ -123,14 +123,20 @@ def pytest_pycollect_makeitem() -> Generator[None, Any, Any]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_call() -> Generator[None]:
-    """What only the simulator can do skips the test in real time."""
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """What only the simulator can do skips the test in real time; a program that failed unnoticed fails the test itself."""
+    if CLOCK not in item.stash:
+        return (yield)
     from lockstep.testing.errors import OnlySimulated
 
     try:
-        return (yield)
+        result = yield
     except OnlySimulated as error:
         pytest.skip(str(error))
+    cluster = item.stash.get(CLUSTER, None)
+    if cluster is not None and (failures := cluster.failures()):
+        pytest.fail("\n".join(failures), pytrace=False)
+    return result
 
 
 @pytest.hookimpl(wrapper=True)
@@ -138,6 +144,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: "pytest.CallInfo[None]") 
     report = yield
     clock = item.stash.get(CLOCK, None)
     if report.failed and clock is not None:
+        cluster = item.stash.get(CLUSTER, None)
+        if cluster is not None and (failures := cluster.failures()):
+            report.sections.append(("lockstep: in the cluster, too", "\n".join(failures)))
         report.sections.append(("lockstep", "\n".join(_told(item, clock))))
     return report
 

@@ -147,6 +147,28 @@ def test_what_is_missing_or_meant_otherwise_is_said(tmp_path: Path) -> None:
     assert "0 seeds; at least 1" in pytest_in(tmp_path, "--lockstep-seeds", "0", test=SEEDED)
 
 
+FAILING = """
+    async def broken():
+        raise ZeroDivisionError("in the program")
+
+    async def test_unnoticed(lockstep_cluster):
+        await lockstep_cluster.start("worker", broken)
+        await lockstep_cluster.advance(seconds=1)
+
+    async def test_beside_its_own(lockstep_cluster):
+        await lockstep_cluster.start("worker", broken)
+        await lockstep_cluster.advance(seconds=1)
+        assert False, "its own"
+"""
+
+
+def test_a_program_that_failed_fails_its_test_and_is_told_beside_the_tests_own_error(tmp_path: Path) -> None:
+    told = pytest_in(tmp_path, test=FAILING)
+    assert outcomes(told) == ["FAILED test_it.py::test_beside_its_own", "FAILED test_it.py::test_unnoticed"], told
+    assert told.count("ZeroDivisionError: in the program") >= 2
+    assert "AssertionError: its own" in told
+
+
 async def test_chaos_of_the_fixture_takes_what_chaos_takes(lockstep_cluster, lockstep_chaos) -> None:  # type: ignore[no-untyped-def]
     async with lockstep_chaos(3, every_seconds=0.1, faults=["kill_broker"]):
         await asyncio.sleep(5)
