@@ -102,7 +102,15 @@ class FakeStore:
         self.hidden: dict[tuple[str, int], int] = {}
 
     def append_frame(
-        self, topic: str, queue_id: int, frame: bytes | bytearray, count: int, *, born_host: bytes, sequenced: bool = False
+        self,
+        topic: str,
+        queue_id: int,
+        frame: bytes | bytearray,
+        count: int,
+        *,
+        born_host: bytes,
+        trusted: bool = False,
+        sequenced: bool = False,
     ) -> Appended:
         if self.refuse is not None:
             raise self.refuse

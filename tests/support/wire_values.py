@@ -102,13 +102,18 @@ REQUESTS: dict[RequestCode, tuple[type | None, type | None]] = {
     R.SEND_RECORDS: (send.SendRecordsHeader, None),
     R.TOPIC_OFFSETS: (offsets.TopicHeader, None),
     R.GROUP_STATUS: (clients.GroupStatusHeader, None),
+    R.CONSUMER_SEND_MSG_BACK: (send.SendBackHeader, None),
+    R.DEAD_LETTER: (send.DeadLetterHeader, None),
 }
 """Header and body of every request."""
 
 REPLIES: dict[RequestCode, tuple[type | None, type | None]] = {
     R.SEND_MESSAGE: (send.SendReply, None),
     R.PULL_MESSAGE: (pull.PullReply, None),
-    R.QUERY_CONSUMER_OFFSET: (offsets.OffsetReply, None),
+    R.QUERY_CONSUMER_OFFSET: (offsets.ProgressReply, None),
+    R.SEARCH_OFFSET_BY_TIMESTAMP: (offsets.OffsetReply, None),
+    R.GET_MAX_OFFSET: (offsets.OffsetReply, None),
+    R.GET_MIN_OFFSET: (offsets.OffsetReply, None),
     R.UPDATE_AND_CREATE_TOPIC: (None, bodies.CreateTopicReply),
     R.HEART_BEAT: (None, bodies.HeartbeatReply),
     R.GET_CONSUMER_LIST_BY_GROUP: (None, bodies.MemberList),

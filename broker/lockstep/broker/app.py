@@ -12,6 +12,7 @@ from collections.abc import Callable
 from lockstep.broker.address import advertise
 from lockstep.broker.config import BrokerConfig
 from lockstep.broker.coordination import next_term
+from lockstep.broker.delays import Delays, GroupTopics
 from lockstep.broker.metrics import BrokerMetrics
 from lockstep.broker.processors.client import ClientProcessor
 from lockstep.broker.processors.lock import LockProcessor
@@ -19,6 +20,7 @@ from lockstep.broker.processors.offset import OffsetProcessor
 from lockstep.broker.processors.pull import UNSENT_BYTES_MAX, PullProcessor
 from lockstep.broker.processors.query import QUERY_LANE, QueryProcessor
 from lockstep.broker.processors.send import NOWHERE, SendGate, SendProcessor
+from lockstep.broker.processors.send_back import SEND_BACK_LANE, SendBackProcessor
 from lockstep.broker.processors.topic import TopicProcessor
 from lockstep.broker.registrar import BrokerCard, Registrar, Standing
 from lockstep.broker.services import Effects, Keeper, Leases
@@ -26,6 +28,7 @@ from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Recovery, Store
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import LocalProtocolError, StateError
+from lockstep.protocol.names import SCHEDULE_TOPIC
 from lockstep.protocol.record import pack_host
 from lockstep.runtime.admin_port import AdminPages, AdminPort, Health
 from lockstep.runtime.config import ADMIN, INTERNAL
@@ -40,8 +43,8 @@ from lockstep.runtime.server import Server
 log = get_logger("broker")
 
 LIMITS = EndpointLimits(unsent_bytes_high=UNSENT_BYTES_MAX, unsent_bytes_low=UNSENT_BYTES_MAX // 4)
-LANES = {QUERY_LANE: LaneLimits(concurrency=2, queue_max=256)}
-"""Two of the host's threads may search the disk; 256 tools asking at once are no tools."""
+LANES = {QUERY_LANE: LaneLimits(concurrency=2, queue_max=256), SEND_BACK_LANE: LaneLimits(concurrency=2, queue_max=16_384)}
+"""Two of the host's threads may search the disk; 256 tools asking at once are no tools. What consumers send back comes in thousands."""
 
 
 class Broker:
@@ -68,6 +71,7 @@ class Broker:
         self._leases: Leases | None = None
         self._keeper: Keeper | None = None
         self._keeping: list[asyncio.Task[None]] = []
+        self._delivering: asyncio.Task[None] | None = None
         self._metrics: BrokerMetrics | None = None
         self.admin_port: AdminPort | None = None
         """Where the settings name one. Opens first and closes last, so that a probe is told why the broker is not ready."""
@@ -131,20 +135,23 @@ class Broker:
         host, config, coordination = self._host, self.config, state.coordination
         topic = TopicProcessor(host, state.topics, auto_create=config.auto_create_topics)
         self._pulls = pulls = PullProcessor(host, self._tasks, store, state.topics, coordination)
+        homes = GroupTopics(host, state.topics)
+        self._delays = delays = Delays(host, store, state.delays, homes, config.delay_levels_ms())
         processors = [
-            SendProcessor(host, store, state.topics, state.sequences, topic, self._gate),
+            SendProcessor(host, store, state.topics, state.sequences, topic, self._gate, delays),
+            SendBackProcessor(host, store, coordination, delays, homes, self._gate),
             pulls,
             QueryProcessor(store, state.topics),
             topic,
             ClientProcessor(host, coordination),
             LockProcessor(host, coordination, store, self._tasks),
-            OffsetProcessor(host, coordination, store),
+            OffsetProcessor(host, coordination, store, self._tasks),
         ]
         self._dispatcher = Dispatcher(processors, store.when_confirmed, LANES)
         self._server = server = Server(host, config.listeners(), self._handle, LIMITS, on_close=self._closed)
         self._effects = Effects(coordination, server.endpoints, pulls)
         self._leases = Leases(host, coordination)
-        store.on_arrival = pulls.arrived
+        store.on_arrival = self._arrived
         state.on_topic_changed.append(pulls.topic_changed)
         self._metrics = BrokerMetrics(config, host.clock, store, state, pulls)
         return server
@@ -185,6 +192,7 @@ class Broker:
         self._effects.carry_out()
         for loop, name in ((self._keeper.keep_snapshots(), "snapshots"), (self._keeper.keep_retention(), "retention")):
             self._keeping.append(self._tasks.spawn(loop, f"broker.{name}"))
+        self._delivering = self._tasks.spawn(self._delays.run(), "broker.delays")
 
     # --------------------------------------------------------------------------------------------------------------- running
 
@@ -222,6 +230,13 @@ class Broker:
         self.state.coordination.heard(endpoint.id, self._host.clock.boot_ms())
         self._dispatcher(command, endpoint)
 
+    def _arrived(self, topic: str, queue_id: int) -> None:
+        assert self._pulls is not None
+        if topic == SCHEDULE_TOPIC:
+            self._delays.arrived(queue_id)
+        else:
+            self._pulls.arrived(topic, queue_id)
+
     def _closed(self, endpoint: Endpoint, _reason: str) -> None:
         assert self._pulls is not None
         self._pulls.connection_closed(endpoint)
@@ -250,6 +265,8 @@ class Broker:
             return
         if self._leases is not None:
             self._leases.stop()
+        if self._delivering is not None:
+            self._delivering.cancel()
         if not self._failed and self._marked:
             await self._say_goodbye(store)
         if server is not None:

@@ -155,11 +155,13 @@ class Books:
 
     def end(self, key: Key) -> None:
         """Ends the grant: the epoch rises, and nobody has the new one."""
-        if self.locks.get(key) is not None:
-            epoch = self.fence.draw()
-            self.locks.end(key, epoch)
-            self._stale(key, epoch)
-            self.tell_free(key)
+        if self.locks.get(key) is None:
+            self._stale(key, 0)  # a concurrent group's pulls carry the generation
+            return
+        epoch = self.fence.draw()
+        self.locks.end(key, epoch)
+        self._stale(key, epoch)
+        self.tell_free(key)
 
     def end_group(self, group: str) -> None:
         """Ends the grants of the group's sessions: its contract is dropped or changed."""

@@ -107,10 +107,15 @@ class ClassicRules:
 
     # ----------------------------------------------------------------------------------------------------- pull and offset
 
-    def check_pull(self, connection: int, key: Key, epoch: int | None) -> PullCheck | None:
+    def check_pull(self, connection: int, key: Key, epoch: int | None, generation: int | None = None) -> PullCheck | None:
         """None: the pull carries an epoch on a connection without a session, which is being closed."""
         books = self._books
         session = books.sessions.of_connection(connection)
+        if epoch is None and generation is not None:
+            progress = books.progress.get(key)
+            if progress is None or progress.generation != generation:
+                return PullCheck(stale=True)
+            return PullCheck(gap=None if session is None else self._reconciliation.tell_gap(key, session))
         if epoch is None:
             return PullCheck(may_commit=self._may_commit(connection, key))
         if session is None:

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from lockstep.broker.coordination import CoordinationConfig
 from lockstep.broker.store import FlushMode, Identity, StoreConfig
 from lockstep.protocol.bodies import Limits
+from lockstep.protocol.delays import DELAY_LEVELS, parse_levels
 from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.frame import BODY_BYTES_MAX, FRAME_BYTES_MAX, HEADER_BYTES_MAX
 from lockstep.protocol.names import check_broker_name, check_cluster_name
@@ -14,7 +15,7 @@ from lockstep.runtime.config import ADMIN, INTERNAL, Settings, parse_listen, par
 from lockstep.runtime.pool import parse_address
 
 MIB = 1 << 20
-FEATURES = ("ordered", "sync", "records", "sequences", "layouts")
+FEATURES = ("ordered", "sync", "records", "sequences", "layouts", "concurrent", "delays", "dead_letters")
 """What HEART_BEAT's answer says that this broker can do."""
 
 
@@ -57,6 +58,8 @@ class BrokerConfig(Settings):
     cut_corrupt: bool = Field(default=False, description="Start on a log that is damaged below what was synced, and lose what follows.")
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="What is logged, from this level on.")
 
+    message_delay_level: str = Field(default=DELAY_LEVELS, description="How long the delay levels wait, level 1 first (RocketMQ's table).")
+
     @model_validator(mode="after")
     def _check(self) -> "BrokerConfig":
         try:
@@ -66,6 +69,7 @@ class BrokerConfig(Settings):
             require_loopback_or_insecure({**listeners, **self.admin_listener()}, insecure=self.insecure)
             self.nameservers()
             advertised = self.advertised()
+            self.delay_levels_ms()
         except LockstepError as error:
             raise ValueError(str(error)) from None
         if INTERNAL not in listeners:
@@ -92,6 +96,9 @@ class BrokerConfig(Settings):
         for address in addresses:
             parse_address(address)
         return addresses
+
+    def delay_levels_ms(self) -> tuple[int, ...]:
+        return parse_levels(self.message_delay_level)
 
     def store_path(self) -> str:
         return self.store or f"lockstep-store/{self.name}"

@@ -25,6 +25,7 @@ from lockstep.protocol.bodies import (
     GroupStatus,
     HeartbeatBody,
     HeartbeatReply,
+    LockAnswer,
     LockBatchBody,
     LockBatchReply,
     MemberList,
@@ -35,6 +36,7 @@ from lockstep.protocol.bodies import (
     SyncBody,
     SyncReply,
 )
+from lockstep.protocol.headers.offsets import QueryConsumerOffsetHeader
 from lockstep.protocol.layouts import LayoutTable
 
 __all__ = ["TICK_MS_MAX", "Coordination", "CoordinationConfig", "PullCheck", "QueueBounds", "next_term"]
@@ -272,9 +274,25 @@ class Coordination:
         """SYNC. The answer waits until the log is confirmed, unless the body has no items."""
         return self._reconciliation.sync(connection, body, now_ms)
 
-    def check_pull(self, connection: int, group: str, topic: str, queue_id: int, epoch: int | None) -> PullCheck | None:
+    def check_pull(
+        self, connection: int, group: str, topic: str, queue_id: int, epoch: int | None, generation: int | None = None
+    ) -> PullCheck | None:
         """PULL_MESSAGE: ask again before a held pull is answered."""
-        return self._classic.check_pull(connection, (group, topic, queue_id), epoch)
+        return self._classic.check_pull(connection, (group, topic, queue_id), epoch, generation)
+
+    def begin(
+        self, connection: int, header: QueryConsumerOffsetHeader, now_ms: int, by_time: OffsetsByTime | None = None
+    ) -> LockAnswer | None:
+        """QUERY_CONSUMER_OFFSET of a concurrent session: where it goes on. The answer waits until the log is confirmed."""
+        return self._reconciliation.begin(connection, header, now_ms, by_time or {})
+
+    def dead_lettered(self, connection: int, group: str, topic: str, queue_id: int, epoch: int, offset: int) -> bool | None:
+        """DEAD_LETTER: whether progress is behind the message already; None: the epoch is over."""
+        return self._reconciliation.dead_lettered(connection, (group, topic, queue_id), epoch, offset)
+
+    def move_behind(self, group: str, topic: str, queue_id: int, offset: int, now_ms: int) -> None:
+        """The message at `offset` was dead-lettered; what stands before it is finished."""
+        self._books.progress.commit((group, topic, queue_id), offset + 1, 0, now_ms)
 
     def classic_lock(self, body: LockBatchBody, now_ms: int) -> LockBatchReply:
         """LOCK_BATCH_MQ of a classic client. The answer waits until the log is confirmed."""

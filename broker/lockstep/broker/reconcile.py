@@ -40,6 +40,7 @@ from lockstep.protocol.bodies import (
     Verdict,
 )
 from lockstep.protocol.errors import LocalProtocolError
+from lockstep.protocol.headers.offsets import QueryConsumerOffsetHeader
 from lockstep.protocol.queue import MessageQueue
 
 ITEMS_MAX = 100_000
@@ -107,7 +108,7 @@ class Reconciliation:
         group = books.groups.get(key[0])
         if group is None or group.contract is None or group.members.get(session.client_id) != session.id:
             return LockAnswer(*key, Verdict.NOT_YOURS, remark="not a member of the group: heartbeat first")
-        reason = self._unlockable(group, group.contract, key)
+        reason = self._unreadable(group, group.contract, key, ordered=True)
         if reason is not None:
             return LockAnswer(*key, Verdict.REFUSED, remark=reason)
         self._resolve(group.contract, key, starts.get(key[:2]), by_time)
@@ -123,9 +124,43 @@ class Reconciliation:
         self._begin(key)
         return self._granted(session, key, books.grant(key, session.id, session.client_id))
 
-    def _unlockable(self, group: Group, contract: ConsumerGroup, key: Key) -> str | None:
-        if not contract.ordered or contract.message_model is not MessageModel.CLUSTERING:
-            return f"group {contract.group} is not an ordered group in clustering: nobody locks its queues"
+    def begin(self, connection: int, header: QueryConsumerOffsetHeader, now_ms: int, by_time: OffsetsByTime) -> LockAnswer | None:
+        """QUERY_CONSUMER_OFFSET with a start policy: where a member of a concurrent group goes on. Nobody holds the queue for that.
+
+        None: the connection is not its session's and is being closed.
+        """
+        books = self._books
+        session = books.sessions.heard(connection, now_ms)
+        if session is None:
+            books.close(connection, "QUERY_CONSUMER_OFFSET with a start policy on a connection without a session")
+            return None
+        key = (header.consumer_group, header.topic, header.queue_id)
+        group = books.groups.get(key[0])
+        if group is None or group.contract is None or group.members.get(session.client_id) != session.id:
+            return LockAnswer(*key, Verdict.NOT_YOURS, remark="not a member of the group: heartbeat first")
+        reason = self._unreadable(group, group.contract, key, ordered=False)
+        if reason is not None:
+            return LockAnswer(*key, Verdict.REFUSED, remark=reason)
+        self._resolve(group.contract, key, start_policy(header), by_time)
+        if not self._lists(group, session, key):
+            return LockAnswer(*key, Verdict.NOT_YOURS)
+        self._begin(key)
+        progress = books.progress.get(key)
+        assert progress is not None
+        return self._granted(session, key, progress.generation)
+
+    def dead_lettered(self, connection: int, key: Key, epoch: int, offset: int) -> bool | None:
+        """Whether progress is behind the message already; None: the epoch is not good."""
+        session, progress = self._books.sessions.of_connection(connection), self._books.progress.get(key)
+        if session is None or progress is None or not self._books.locks.good(key, session.id, epoch):
+            return None
+        return progress.offset > offset
+
+    def _unreadable(self, group: Group, contract: ConsumerGroup, key: Key, *, ordered: bool) -> str | None:
+        if contract.ordered != ordered or contract.message_model is not MessageModel.CLUSTERING:
+            if ordered:
+                return f"group {contract.group} is not an ordered group in clustering: nobody locks its queues"
+            return f"group {contract.group} is not a concurrent group in clustering: its queues are locked, or each member has them all"
         if key[1] not in group.subscribed:
             return f"group {contract.group} does not subscribe to {key[1]}"
         if not self._books.has_queue(key[1], key[2]):
@@ -268,6 +303,12 @@ class Reconciliation:
         books = self._books
         names = {**named, **{group.name: None for group in books.groups.of_session(session.id)}}
         return {name: books.version(name) for name in names}
+
+
+def start_policy(header: QueryConsumerOffsetHeader) -> StartPolicy:
+    """What a concurrent member's query says of the start."""
+    assert header.where is not None, header
+    return StartPolicy(header.consumer_group, header.topic, header.where, header.timestamp_ms, header.since)
 
 
 def _policy(contract: ConsumerGroup, topic: str, start: StartPolicy | None) -> StartPolicy:

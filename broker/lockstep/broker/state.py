@@ -11,6 +11,8 @@ from typing import Any
 from lockstep.broker.coordination import Coordination, CoordinationConfig
 from lockstep.broker.journal import Journal, decode_changes
 from lockstep.broker.store import Store
+from lockstep.broker.tables.delay_table import KIND as DELIVERED
+from lockstep.broker.tables.delay_table import DelayTable
 from lockstep.broker.tables.sequence_table import Place, Scope, SequenceTable
 from lockstep.broker.tables.topic_table import KIND as LAYOUT
 from lockstep.broker.tables.topic_table import TopicTable
@@ -31,6 +33,7 @@ class BrokerState:
         self.layouts = LayoutTable()
         self.topics = TopicTable(self.layouts, self.journal, config.broker_name, self._topic_changed)
         self.sequences = SequenceTable()
+        self.delays = DelayTable(self.journal)
         self.coordination = Coordination(config, self.layouts, store, self.journal)
         self.on_topic_changed: list[Callable[[str], None]] = []
         store.before_write = self.write_changes
@@ -61,6 +64,7 @@ class BrokerState:
             "format": SNAPSHOT_FORMAT,
             "layouts": self.topics.snapshot(),
             "sequences": self.sequences.snapshot(),
+            "delays": self.delays.snapshot(),
             "coordination": self.coordination.snapshot(),
         }
 
@@ -71,12 +75,15 @@ class BrokerState:
             raise StoreError(f"the snapshot is not of format {SNAPSHOT_FORMAT}: start the version that wrote it")
         self.topics.restore(plain["layouts"])
         self.sequences.restore(plain["sequences"])
+        self.delays.restore(plain.get("delays", ()))
         self.coordination.restore(plain["coordination"])
 
     def state(self, body: bytes) -> None:
         for change in decode_changes(body):
             if change[0] == LAYOUT:
                 self._drop_if_deleted(self.topics.apply(change))
+            elif change[0] == DELIVERED:
+                self.delays.apply(change)
             else:
                 self.coordination.apply(change)
 

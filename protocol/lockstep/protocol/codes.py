@@ -17,6 +17,7 @@ class RequestCode(IntEnum):
     VIEW_MESSAGE_BY_ID = 33
     HEART_BEAT = 34
     UNREGISTER_CLIENT = 35
+    CONSUMER_SEND_MSG_BACK = 36
     GET_CONSUMER_LIST_BY_GROUP = 38
     NOTIFY_CONSUMER_IDS_CHANGED = 40
     LOCK_BATCH_MQ = 41
@@ -31,6 +32,7 @@ class RequestCode(IntEnum):
     SEND_RECORDS = 30003
     TOPIC_OFFSETS = 30004
     GROUP_STATUS = 30005
+    DEAD_LETTER = 30006
 
 
 class ResponseCode(IntEnum):

@@ -11,11 +11,12 @@ from typing import Any, Never, Self, final
 from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
 from lockstep.protocol.frame import BODY_BYTES_MAX
 from lockstep.protocol.ids import message_id_of
-from lockstep.protocol.names import check_topic, is_sendable_topic
+from lockstep.protocol.names import RETRY_PREFIX, check_topic, is_sendable_topic
 from lockstep.protocol.properties import (
     KEYS,
     LS_SEQ,
     OWN_PREFIX,
+    RETRY_TOPIC,
     SHARDING_KEY,
     TAGS,
     UNIQ_KEY,
@@ -239,6 +240,13 @@ class MessageExt:
 
     @property
     def topic(self) -> str:
+        """The topic that it was sent to; of a retry the original one."""
+        stored = self.stored_topic
+        return self.all_properties.get(RETRY_TOPIC, stored) if stored.startswith(RETRY_PREFIX) else stored
+
+    @property
+    def stored_topic(self) -> str:
+        """The topic of the queue that it was read from."""
         return str(self._data[self._topic_at : self._properties_at - 2], "utf-8", "replace")
 
     @property

@@ -19,12 +19,16 @@ BROKER_NAME_BYTES_MAX = 127
 
 STATE_TOPIC = "LOCKSTEP_SYS_STATE"
 """The broker's own state records. Clients may neither send to it nor pull it, and it is in no topic list."""
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+"""Where delayed messages wait, a queue for each level. RocketMQ: TopicValidator.RMQ_SYS_SCHEDULE_TOPIC."""
+RETRY_PREFIX = "%RETRY%"
+DLQ_PREFIX = "%DLQ%"
 AUTO_CREATE_TOPIC = "TBW102"
 SYSTEM_PREFIXES = ("rmq_sys_", "LOCKSTEP_SYS_")
 
 NOT_SENDABLE = frozenset(
     {
-        "SCHEDULE_TOPIC_XXXX",
+        SCHEDULE_TOPIC,
         "RMQ_SYS_TRANS_HALF_TOPIC",
         "RMQ_SYS_TRANS_OP_HALF_TOPIC",
         "TRANS_CHECK_MAX_TIME_TOPIC",
@@ -50,6 +54,26 @@ def is_system_topic(topic: str) -> bool:
 def is_sendable_topic(topic: str) -> bool:
     """False for the topics that only a broker writes."""
     return topic not in NOT_SENDABLE and not topic.startswith("LOCKSTEP_SYS_")
+
+
+def retry_topic(group: str) -> str:
+    """Where a concurrent group's failed messages come again. LocalProtocolError where the group's name leaves no room for it."""
+    return _topic_of(RETRY_PREFIX, group)
+
+
+def dlq_topic(group: str) -> str:
+    """Where a group's messages go that are given up. LocalProtocolError where the group's name leaves no room for it."""
+    return _topic_of(DLQ_PREFIX, group)
+
+
+def _topic_of(prefix: str, group: str) -> str:
+    check_group(group)
+    topic = prefix + group
+    if len(topic) > TOPIC_BYTES_MAX:
+        raise LocalProtocolError(
+            f"group {group[:40]}… has {len(group)} characters: {prefix} before it makes a topic, so at most {TOPIC_BYTES_MAX - len(prefix)}"
+        )
+    return topic
 
 
 def check_topic(topic: str) -> None:

@@ -403,7 +403,7 @@ async def refuse_term(*_: object) -> None:
 
 
 def test_no_sync_of_the_log_waits_for_a_thread() -> None:
-    others = COLD_COUNT_MAX + sum(lane.concurrency for lane in LANES.values()) + len(("a snapshot", "retention"))
+    others = COLD_COUNT_MAX + sum(lane.concurrency for lane in LANES.values()) + len(("a snapshot", "retention", "delayed messages"))
     assert others < THREADS_MAX
 
 

@@ -92,7 +92,7 @@ class Desk:
         processors = [
             ClientProcessor(cast(Host, host), self.bench.c),
             LockProcessor(cast(Host, host), self.bench.c, self.store, self.tasks),
-            OffsetProcessor(cast(Host, host), self.bench.c, self.store),
+            OffsetProcessor(cast(Host, host), self.bench.c, self.store, self.tasks),
         ]
         self.dispatcher = Dispatcher(processors, self.store.when_confirmed)
 

@@ -41,7 +41,9 @@ class FakeCoordination:
     commits: list[tuple[str, int, int]] = field(default_factory=list)
     refusal: Exception | None = None
 
-    def check_pull(self, connection: int, group: str, topic: str, queue_id: int, epoch: int | None) -> PullCheck:
+    def check_pull(
+        self, connection: int, group: str, topic: str, queue_id: int, epoch: int | None, generation: int | None = None
+    ) -> PullCheck:
         return self.checks.get(epoch, PullCheck(may_commit=epoch is None))
 
     def subscription(self, group: str, topic: str) -> Subscription | None:

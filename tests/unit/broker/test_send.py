@@ -2,14 +2,17 @@
 
 import pytest
 
+from lockstep.broker.delays import Delays, GroupTopics
 from lockstep.broker.journal import Journal
 from lockstep.broker.processors import send
 from lockstep.broker.processors.send import SendGate, SendProcessor
 from lockstep.broker.processors.topic import TopicProcessor
+from lockstep.broker.tables.delay_table import DelayTable
 from lockstep.broker.tables.sequence_table import SequenceTable
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
+from lockstep.protocol.delays import LEVELS_MS
 from lockstep.protocol.errors import ServiceNotAvailable
 from lockstep.protocol.fields import from_plain
 from lockstep.protocol.frame import BODY_BYTES_MAX
@@ -37,7 +40,9 @@ class Broker:
         self.gate = SendGate()
         creator = TopicProcessor(self.host, self.topics, auto_create=auto_create)  # type: ignore[arg-type]
         self.sequences = SequenceTable()
-        self.processor = SendProcessor(self.host, self.store, self.topics, self.sequences, creator, self.gate)  # type: ignore[arg-type]
+        homes = GroupTopics(self.host, self.topics)  # type: ignore[arg-type]
+        self.delays = Delays(self.host, self.store, DelayTable(Journal()), homes, LEVELS_MS)  # type: ignore[arg-type]
+        self.processor = SendProcessor(self.host, self.store, self.topics, self.sequences, creator, self.gate, self.delays)  # type: ignore[arg-type]
         self.dispatcher = Dispatcher([self.processor, creator], self.store.when_confirmed)
         self.endpoint = FakeEndpoint()
         self.lay_out(1)

@@ -4,7 +4,7 @@ A connection with a session sends ReconcileBody, any other one LockBatchBody. An
 those that changed nothing: they may tell of a change that is not durable yet. An empty SYNC is proof of life and is answered at once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Protocol
 
@@ -84,12 +84,7 @@ class LockProcessor:
         """The offsets of a start policy by time may have to be read from the disk: once per group and topic."""
         endpoint = request.endpoint
         try:
-            by_time = {}
-            for policy in needed:
-                assert policy.timestamp_ms is not None, "a policy by time names one"
-                for queue_id in self._coordination.own_queue_ids(policy.topic):
-                    offset = await self._store.offset_by_time(policy.topic, queue_id, policy.timestamp_ms)
-                    by_time[policy.group, policy.topic, queue_id] = offset
+            by_time = await offsets_by_time(self._coordination, self._store, needed)
             if endpoint.closed:
                 return  # and forgotten: nothing may be recorded of this connection any more
             outcome = self._reconcile(request, body, by_time)
@@ -98,3 +93,13 @@ class LockProcessor:
         except (LockstepError, OSError) as error:
             log.error("start.unresolved", peer=endpoint.peer, error=str(error))
             endpoint.send(request.reply(code=ResponseCode.SYSTEM_ERROR, remark=str(error)))
+
+
+async def offsets_by_time(coordination: Coordination, store: TimeIndex, policies: Iterable[StartPolicy]) -> dict[Key, int]:
+    """Where start policies by time begin, in every queue of this broker."""
+    found = {}
+    for policy in policies:
+        assert policy.timestamp_ms is not None, "a policy by time names one"
+        for queue_id in coordination.own_queue_ids(policy.topic):
+            found[policy.group, policy.topic, queue_id] = await store.offset_by_time(policy.topic, queue_id, policy.timestamp_ms)
+    return found

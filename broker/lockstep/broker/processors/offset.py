@@ -1,17 +1,30 @@
-"""QUERY_CONSUMER_OFFSET and UPDATE_CONSUMER_OFFSET: progress without an epoch. RocketMQ: ConsumerManageProcessor."""
+"""QUERY_CONSUMER_OFFSET and UPDATE_CONSUMER_OFFSET: progress without an epoch. RocketMQ: ConsumerManageProcessor.
 
+A query with a start policy comes from a session of a concurrent group: the broker resolves the policy and answers where to go on, under
+which generation. Any other query is RocketMQ's.
+"""
+
+from functools import partial
 from typing import Protocol
 
 from lockstep.broker.coordination import Coordination
-from lockstep.protocol.codes import RequestCode
-from lockstep.protocol.errors import QueryNotFound
-from lockstep.protocol.headers.offsets import OffsetReply, QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
-from lockstep.runtime.dispatch import Outcome, Pending, Request, handles
+from lockstep.broker.processors.lock import TimeIndex, offsets_by_time
+from lockstep.broker.reconcile import OffsetsByTime, start_policy
+from lockstep.protocol.bodies import LockItem, ReconcileBody, Verdict
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.errors import BrokerError, LockstepError, NotYours, QueryNotFound, ServiceNotAvailable
+from lockstep.protocol.frame import encode_frame
+from lockstep.protocol.headers.offsets import ProgressReply, QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
+from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.dispatch import HELD, Outcome, Pending, Request, handles
 from lockstep.runtime.host import Host
+from lockstep.runtime.log import get_logger
+
+log = get_logger("broker")
 
 
-class YoungQueues(Protocol):
-    """What the store knows of a queue that a group has not read yet."""
+class Queues(TimeIndex, Protocol):
+    """What the store knows of queues that a group has not read yet."""
 
     def young_queue(self, topic: str, queue_id: int) -> bool:
         """True while the queue's first message is still at hand: a group without an offset then begins at 0."""
@@ -21,20 +34,23 @@ class YoungQueues(Protocol):
 class OffsetProcessor:
     """How far a group is."""
 
-    def __init__(self, host: Host, coordination: Coordination, store: YoungQueues) -> None:
+    def __init__(self, host: Host, coordination: Coordination, store: Queues, tasks: Tasks) -> None:
         self._clock = host.clock
         self._coordination = coordination
         self._store = store
+        self._tasks = tasks
 
     @handles(RequestCode.QUERY_CONSUMER_OFFSET, QueryConsumerOffsetHeader)
     def query(self, request: Request) -> Outcome:
         """ "Not found" and "could not tell" are different answers: the first one lets a client use its start policy."""
         header: QueryConsumerOffsetHeader = request.header
+        if header.where is not None:
+            return self._query_session(request, header)
         young = self._store.young_queue(header.topic, header.queue_id)
         offset = self._coordination.query_offset(header.consumer_group, header.topic, header.queue_id, young=young)
         if offset is None:
             raise QueryNotFound(f"group {header.consumer_group} has no offset for {header.topic} queue {header.queue_id}")
-        return request.reply(OffsetReply(offset))
+        return request.reply(ProgressReply(offset))
 
     @handles(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader)
     def update(self, request: Request) -> Outcome:
@@ -43,3 +59,36 @@ class OffsetProcessor:
             request.endpoint.id, header.consumer_group, header.topic, header.queue_id, header.commit_offset, self._clock.boot_ms()
         )
         return Pending(request.reply())
+
+    def _query_session(self, request: Request, header: QueryConsumerOffsetHeader) -> Outcome:
+        item = LockItem(header.consumer_group, header.topic, header.queue_id)
+        needed = self._coordination.times_needed(request.endpoint.id, ReconcileBody((item,), (start_policy(header),)))
+        if needed:
+            self._tasks.spawn(self._query_by_time(request, header), "broker.query-by-time")
+            return HELD
+        return self._begin(request, header, {})
+
+    def _begin(self, request: Request, header: QueryConsumerOffsetHeader, by_time: OffsetsByTime) -> Outcome:
+        answer = self._coordination.begin(request.endpoint.id, header, self._clock.boot_ms(), by_time)
+        if answer is None:
+            return HELD
+        if answer.verdict is Verdict.NOT_YOURS:
+            raise NotYours(answer.remark or f"{header.topic} queue {header.queue_id} is another member's by the list")
+        if answer.verdict is not Verdict.OK:
+            raise ServiceNotAvailable(answer.remark or "")
+        reply = ProgressReply(answer.offset, answer.epoch, answer.since, answer.gap_first, answer.gap_end)
+        return Pending(request.reply(reply))
+
+    async def _query_by_time(self, request: Request, header: QueryConsumerOffsetHeader) -> None:
+        endpoint = request.endpoint
+        try:
+            by_time = await offsets_by_time(self._coordination, self._store, (start_policy(header),))
+            if endpoint.closed:
+                return  # and forgotten: nothing may be recorded of this connection any more
+            outcome = self._begin(request, header, by_time)
+            if isinstance(outcome, Pending):
+                self._store.when_confirmed(partial(endpoint.send_frame, encode_frame(outcome.command)))
+        except (LockstepError, OSError) as error:
+            log.error("start.unresolved", peer=endpoint.peer, error=str(error))
+            code = error.code if isinstance(error, BrokerError) else ResponseCode.SYSTEM_ERROR
+            endpoint.send(request.reply(code=code, remark=str(error)))

@@ -230,11 +230,13 @@ class PullProcessor:
         check_group(header.consumer_group)
         check_topic(header.topic)
         self._topics.check_readable(header.topic, header.queue_id)
-        check = self._coordination.check_pull(request.endpoint.id, header.consumer_group, header.topic, header.queue_id, header.epoch)
+        key = (header.consumer_group, header.topic, header.queue_id)
+        check = self._coordination.check_pull(request.endpoint.id, *key, header.epoch, header.generation)
         if check is None:
             return False
         if check.stale:
-            remark = f"epoch {header.epoch} of {header.consumer_group} at {header.topic}:{header.queue_id} is over: drop the queue"
+            what = f"generation {header.generation}" if header.epoch is None else f"epoch {header.epoch}"
+            remark = f"{what} of {header.consumer_group} at {header.topic}:{header.queue_id} is over: drop the queue"
             self._send(pull, ResponseCode.STALE_EPOCH, remark=remark)
             return False
         pull.gap = check.gap or pull.gap

@@ -6,9 +6,11 @@ reading a send and appending it. Every answer waits until the log is confirmed u
 durable yet, and a refusal that tells of a layout. Only refusals of the request as such leave at once.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from lockstep.broker.delays import Delays
+from lockstep.broker.letter import Letter
 from lockstep.broker.processors.topic import TopicProcessor
 from lockstep.broker.store import Appended, Store
 from lockstep.broker.tables.sequence_table import TAKE, Place, Scope, SequenceTable, Verdict
@@ -26,9 +28,9 @@ from lockstep.protocol.frame import BODY_BYTES_MAX
 from lockstep.protocol.headers.send import SendMessageHeader, SendRecordsHeader, SendRecordsReply, SendReply
 from lockstep.protocol.ids import offset_message_id
 from lockstep.protocol.names import check_topic, is_sendable_topic
-from lockstep.protocol.properties import LS_SEQ, OWN_PREFIX, WAIT, encode_properties, split_properties
+from lockstep.protocol.properties import DELAY, LS_SEQ, OWN_PREFIX, WAIT, encode_properties, split_properties
 from lockstep.protocol.queue import LayoutVersion, TopicLayout
-from lockstep.protocol.record import PROPERTIES_BYTES_MAX, encode_record, host_address, pack_host, record_bounds
+from lockstep.protocol.record import PROPERTIES_BYTES_MAX, RecordView, encode_record, host_address, pack_host, record_bounds
 from lockstep.protocol.sequence import CRC_AT, STAMP_HEAD, FrameSequence, frame_crc
 from lockstep.runtime.dispatch import BusyFor, Outcome, Pending, Request, handles
 from lockstep.runtime.host import Host
@@ -59,7 +61,14 @@ class SendProcessor:
     """Decodes, asks the tables, appends, answers."""
 
     def __init__(
-        self, host: Host, store: Store, topics: TopicTable, sequences: SequenceTable, creator: TopicProcessor, gate: SendGate
+        self,
+        host: Host,
+        store: Store,
+        topics: TopicTable,
+        sequences: SequenceTable,
+        creator: TopicProcessor,
+        gate: SendGate,
+        delays: Delays,
     ) -> None:
         self._clock = host.clock
         self._random = host.random
@@ -68,6 +77,7 @@ class SendProcessor:
         self._sequences = sequences
         self._creator = creator
         self._gate = gate
+        self._delays = delays
 
     @property
     def store_host(self) -> str:
@@ -145,7 +155,12 @@ class SendProcessor:
         if queue_id < 0:
             queue_id = self._random.below(max(1, self._topics.own_write_count(layout)))
         record = encode_message(header, queue_id, request.command.body)
-        appended = self._store_frame(request, header.topic, queue_id, record, 1)
+        level = delay_level(header.properties)
+        if level > 0:
+            self._check_room(header.topic, queue_id)
+            appended = self._delays.append(replace(Letter.of(RecordView(record)), born_host=born_host(request.endpoint.peer)), level)
+        else:
+            appended = self._store_frame(request, header.topic, queue_id, record, 1)
         answer = SendReply(offset_message_id(self._host_text(), appended.physical_offset), queue_id, appended.queue_offset)
         return Pending(request.reply(answer))
 
@@ -153,12 +168,15 @@ class SendProcessor:
 
     def _store_frame(self, request: Request, topic: str, queue_id: int, frame: Body, count: int, *, sequenced: bool = False) -> Appended:
         """The one way into the log."""
+        self._check_room(topic, queue_id)
+        host = born_host(request.endpoint.peer)
+        return self._store.append_frame(topic, queue_id, _plain(frame), count, born_host=host, sequenced=sequenced)
+
+    def _check_room(self, topic: str, queue_id: int) -> None:
         self._topics.check_writable(topic, queue_id)
         self._gate.check()
         if self._store.waiting_count >= UNCONFIRMED_MAX:
             raise BusyFor(f"{UNCONFIRMED_MAX} answers wait for the disk", BUSY_RETRY_MS)
-        host = born_host(request.endpoint.peer)
-        return self._store.append_frame(topic, queue_id, _plain(frame), count, born_host=host, sequenced=sequenced)
 
     def _host_text(self) -> str:
         """host:port that records carry as store host."""
@@ -212,6 +230,16 @@ def encode_message(header: SendMessageHeader, queue_id: int, body: Body) -> byte
         )
     except LocalProtocolError as error:
         raise MessageIllegal(str(error)) from None
+
+
+def delay_level(properties: str) -> int:
+    """The level for which a single send asks; 0: none. MessageIllegal for what is no number."""
+    if DELAY not in properties:
+        return 0
+    level = split_properties(properties).get(DELAY, "0")
+    if not level.isascii() or not level.isdecimal() or len(level) > 9:
+        raise MessageIllegal(f"property {DELAY} is {level[:40]!r}: expected the number of a delay level")
+    return int(level)
 
 
 @lru_cache(maxsize=4096)

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from lockstep.protocol.bodies import StartPoint
+
 
 @dataclass(frozen=True, slots=True)
 class QueryConsumerOffsetHeader:
@@ -10,6 +12,22 @@ class QueryConsumerOffsetHeader:
     consumer_group: str
     topic: str
     queue_id: int
+    where: StartPoint | None = None
+    """Native concurrent consumers: where a group without progress begins; the broker resolves it, as a LOCK's start policy."""
+    timestamp_ms: int | None = None
+    since: int | None = None
+    """With `where`: the lowest `since` that the client has heard from any broker."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressReply:
+    """The answer to QUERY_CONSUMER_OFFSET. A query without `where` is answered the offset alone."""
+
+    offset: int
+    generation: int | None = None
+    since: int | None = None
+    gap_first: int | None = None
+    gap_end: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

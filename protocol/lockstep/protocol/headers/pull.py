@@ -27,6 +27,8 @@ class PullHeader:
     """Native clients: how many bytes of records they want at most."""
     epoch: int | None = None
     """Native ordered consumers: the fence under which they hold the queue. Another one is answered STALE_EPOCH."""
+    generation: int | None = None
+    """Native concurrent consumers: the generation of the progress that they go on from. Another one is answered STALE_EPOCH."""
 
 
 @dataclass(frozen=True, slots=True)

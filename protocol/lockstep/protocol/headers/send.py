@@ -34,6 +34,37 @@ class SendReply:
 
 
 @dataclass(frozen=True, slots=True)
+class SendBackHeader:
+    """CONSUMER_SEND_MSG_BACK (36). RocketMQ: ConsumerSendMsgBackRequestHeader."""
+
+    offset: int
+    """Where the message stands in the broker's log."""
+    group: str
+    delay_level: int = 0
+    """0: by the number of its retries; > 0: this level; < 0: dead-letter it."""
+    origin_msg_id: str | None = None
+    origin_topic: str | None = None
+    unit_mode: bool = False
+    max_reconsume_times: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterHeader:
+    """DEAD_LETTER (30006): one append copies the stored message to the group's %DLQ% topic and moves progress behind it."""
+
+    consumer_group: str
+    topic: str
+    queue_id: int
+    epoch: int
+    offset: int
+    """Of the message. Where progress is behind it already it was done before."""
+    attempts: int = 0
+    reason: str = ""
+    advance: bool = True
+    """False: progress stays, earlier messages of the queue are not committed yet."""
+
+
+@dataclass(frozen=True, slots=True)
 class SendRecordsHeader:
     """SEND_RECORDS (30003). The frame's body is `count` records (record.py) of one queue, the broker's fields zero."""
 

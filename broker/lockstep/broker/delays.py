@@ -1,0 +1,162 @@
+"""Delayed messages: they wait in a queue for each level until their time has come. RocketMQ: ScheduleMessageService.
+
+A level's messages have one delay and stand in the order in which they were stored, so that only the first one is looked at: nothing is kept
+in memory for the others, and nobody is woken while nothing is due. A message is due at its store time + its level's delay, by the wall
+clock; never earlier.
+
+    append ─▶ SCHEDULE_TOPIC_XXXX, queue level − 1 ─▶ due ─▶ its own topic, with the level's progress, in one write
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from lockstep.broker.letter import Letter
+from lockstep.broker.store import Appended, ReadResult, ReadStatus, Store
+from lockstep.broker.tables.delay_table import DelayTable
+from lockstep.broker.tables.topic_table import TopicTable
+from lockstep.protocol.errors import LocalProtocolError, MessageIllegal, RemoteProtocolError, ServiceNotAvailable, StoreError
+from lockstep.protocol.names import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
+from lockstep.protocol.record import RecordView, split_records
+from lockstep.runtime.host import Host
+from lockstep.runtime.log import get_logger
+
+log = get_logger("broker")
+
+LOOK_MS = 1_000
+"""While messages wait the wall clock is looked at this often: it may be set."""
+AGAIN_MS = 1_000
+"""A level that the store refused is tried again after this."""
+TURN_COUNT = 100
+TURN_BYTES = 256 << 10
+"""Delivered of one level in one loop turn."""
+
+
+class GroupTopics:
+    """The topics that belong to a group, `%RETRY%…` and `%DLQ%…`: one queue at each broker that has something to put there."""
+
+    def __init__(self, host: Host, topics: TopicTable) -> None:
+        self._random = host.random
+        self._topics = topics
+
+    def ready(self, topic: str) -> None:
+        """The topic has a queue here from now on."""
+        layout = self._topics.find(topic)
+        if layout is None or not self._topics.own_write_count(layout):
+            layout = self._topics.create_own(topic, 1, 1, int.from_bytes(self._random.token(4), "big"))
+            log.info("topic.created", topic=topic, counter=layout.version.counter, why="a message was sent back")
+
+    def place(self, topic: str, queue_id: int) -> int | None:
+        """The queue of this broker that takes a delayed message for the topic; None: there is none any more."""
+        if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            self.ready(topic)
+        layout = self._topics.find(topic)
+        count = 0 if layout is None else self._topics.own_write_count(layout)
+        return queue_id % count if count else None
+
+
+class Delays:
+    """`run` delivers what is due until it is cancelled; `arrived` is told of each level's new messages."""
+
+    def __init__(self, host: Host, store: Store, table: DelayTable, homes: GroupTopics, levels_ms: Sequence[int]) -> None:
+        self._clock = host.clock
+        self._store = store
+        self._table = table
+        self._homes = homes
+        self._levels_ms = levels_ms
+        self._due_ms: dict[int, int] = dict.fromkeys(range(1, len(levels_ms) + 1), 0)
+        """Level → wall time at which its first message is due; a level that is empty is left out."""
+        self._wake = asyncio.Event()
+
+    def append(self, letter: Letter, level: int) -> Appended:
+        """Stores a message that waits; a level above the last one counts as the last (RocketMQ)."""
+        waiting = letter.waiting(min(level, len(self._levels_ms)))
+        return store_letter(self._store, waiting)
+
+    def arrived(self, queue_id: int) -> None:
+        """Messages of level `queue_id` + 1 may be read from now on."""
+        if 0 <= queue_id < len(self._levels_ms) and queue_id + 1 not in self._due_ms:
+            self._due_ms[queue_id + 1] = 0
+            self._wake.set()
+
+    async def run(self) -> None:
+        while True:
+            self._wake.clear()
+            now_ms = self._clock.wall_ms()
+            for level in [level for level, due_ms in self._due_ms.items() if due_ms <= now_ms]:
+                await self._deliver(level)
+            await self._rest()
+
+    async def _rest(self) -> None:
+        """Until the first message is due, or one arrives at an empty level."""
+        due_ms = min(self._due_ms.values(), default=None)
+        if due_ms is None:
+            await self._wake.wait()
+            return
+        rest_ms = due_ms - self._clock.wall_ms()
+        if rest_ms <= 0:
+            await asyncio.sleep(0)
+            return
+        try:
+            async with asyncio.timeout(min(rest_ms, LOOK_MS) / 1000):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+
+    async def _deliver(self, level: int) -> None:
+        """One turn's share of a level: what is due of it goes on."""
+        offset = self._table.next(level)
+        result = await read_some(self._store, SCHEDULE_TOPIC, level - 1, offset, TURN_COUNT, TURN_BYTES)
+        if result.status is ReadStatus.OFFSET_TOO_SMALL:
+            log.error("delay.gap", level=level, first=offset, end=result.min_offset, why="retention removed messages that still waited")
+            self._table.delivered(level, result.min_offset)
+            return
+        if result.status is not ReadStatus.FOUND:
+            self._due_ms.pop(level, None)
+            return
+        data = b"".join(result.parts)
+        done = 0
+        for begin, _ in split_records(data):
+            record = RecordView(data, begin)
+            self._due_ms[level] = due_ms = record.store_ms + self._levels_ms[level - 1]
+            if due_ms > self._clock.wall_ms():
+                break
+            if not self._pass_on(record):
+                self._due_ms[level] = self._clock.wall_ms() + AGAIN_MS
+                break
+            done += 1
+        if done:
+            self._table.delivered(level, offset + done)
+
+    def _pass_on(self, record: RecordView) -> bool:
+        """False: not now. What can't be delivered ever is told and left behind."""
+        facts = {"queue_id": record.queue_id, "offset": record.queue_offset}
+        try:
+            letter = Letter.of(record).delivered()
+            queue_id = self._homes.place(letter.topic, letter.queue_id)
+            if queue_id is None:
+                log.warning("delay.homeless", topic=letter.topic, **facts, why="its topic has no queue here any more")
+                return True
+            store_letter(self._store, letter.sent_to(letter.topic, queue_id))
+        except ServiceNotAvailable as error:
+            log.warning("delay.refused", **facts, error=str(error))
+            return False
+        except (LocalProtocolError, RemoteProtocolError, MessageIllegal, StoreError) as error:
+            log.error("delay.unreadable", **facts, error=str(error))
+        return True
+
+
+async def read_some(store: Store, topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int) -> ReadResult:
+    """At once where it can be, else when the disk has answered."""
+    result = store.read(topic, queue_id, offset, max_count=max_count, max_bytes=max_bytes)
+    if result is None:
+        result = await store.read_cold(topic, queue_id, offset, max_count=max_count, max_bytes=max_bytes)
+    return result
+
+
+def store_letter(store: Store, letter: Letter) -> Appended:
+    """The one way in which the broker stores a message of its own accord."""
+    try:
+        frame = letter.frame()
+    except LocalProtocolError as error:
+        raise MessageIllegal(str(error)) from None
+    return store.append_frame(letter.topic, letter.queue_id, frame, 1, born_host=letter.born_host, trusted=True)

@@ -1,0 +1,89 @@
+"""A stored message on its way to another queue: what of it stays, and how it is stored there."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from lockstep.protocol.errors import RemoteProtocolError
+from lockstep.protocol.ids import message_id_of
+from lockstep.protocol.names import SCHEDULE_TOPIC
+from lockstep.protocol.properties import (
+    DELAY,
+    ORIGIN_MESSAGE_ID,
+    OWN_PREFIX,
+    REAL_QID,
+    REAL_TOPIC,
+    RETRY_TOPIC,
+    decode_properties,
+    encode_properties,
+)
+from lockstep.protocol.record import RecordView, encode_record
+
+REASON = f"{OWN_PREFIX}REASON"
+"""Why a message was dead-lettered, in words."""
+REASON_LENGTH_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A message without its place. `properties` are those that go with it: lockstep's own stay behind."""
+
+    topic: str
+    queue_id: int
+    body: bytes
+    properties: Mapping[str, str]
+    flag: int
+    sys_flag: int
+    born_ms: int
+    born_host: bytes
+    reconsume_times: int
+
+    @classmethod
+    def of(cls, record: RecordView) -> "Letter":
+        """RemoteProtocolError where the properties are not UTF-8."""
+        properties = {
+            name: value for name, value in decode_properties(record.properties).items() if not name.startswith(OWN_PREFIX) or name == REASON
+        }
+        topic = record.topic.decode("ascii")
+        facts = (record.flag, record.sys_flag, record.born_ms, record.born_host, record.reconsume_times)
+        return cls(topic, record.queue_id, record.body, properties, *facts)
+
+    def frame(self) -> bytes:
+        """The record, the broker's fields zero. LocalProtocolError where the properties have grown too long."""
+        return encode_record(
+            self.topic.encode(),
+            self.queue_id,
+            self.body,
+            encode_properties(self.properties),
+            flag=self.flag,
+            sys_flag=self.sys_flag,
+            born_ms=self.born_ms,
+            reconsume_times=self.reconsume_times,
+        )
+
+    def sent_to(self, topic: str, queue_id: int) -> "Letter":
+        return replace(self, topic=topic, queue_id=queue_id)
+
+    def waiting(self, level: int) -> "Letter":
+        """As it waits in the queue of a delay level."""
+        properties = {**self.properties, DELAY: str(level), REAL_TOPIC: self.topic, REAL_QID: str(self.queue_id)}
+        return replace(self, topic=SCHEDULE_TOPIC, queue_id=level - 1, properties=properties)
+
+    def delivered(self) -> "Letter":
+        """As it goes on when its time has come. RemoteProtocolError where it does not say where to."""
+        properties = {name: value for name, value in self.properties.items() if name != DELAY}
+        topic, queue_id = properties.pop(REAL_TOPIC, ""), properties.pop(REAL_QID, "")
+        if not topic or not queue_id.isdecimal():
+            raise RemoteProtocolError(f"a delayed message names no place: {REAL_TOPIC} {topic!r}, {REAL_QID} {queue_id!r}")
+        return replace(self, topic=topic, queue_id=int(queue_id), properties=properties)
+
+
+def failed_copy(record: RecordView, topic: str, queue_id: int, reason: str = "") -> Letter:
+    """What a group could not handle, as it is stored for a further try or for good. RocketMQ: SendMessageProcessor.consumerSendMsgBack."""
+    letter = Letter.of(record)
+    properties = {name: value for name, value in letter.properties.items() if name not in (DELAY, REASON)}
+    properties.setdefault(RETRY_TOPIC, letter.topic)
+    properties.setdefault(ORIGIN_MESSAGE_ID, message_id_of(record.store_host, record.physical_offset))
+    words = "".join(char if char.isprintable() else " " for char in reason[:REASON_LENGTH_MAX]).strip()
+    if words:
+        properties[REASON] = words
+    return replace(letter, topic=topic, queue_id=queue_id, properties=properties, reconsume_times=letter.reconsume_times + 1)

@@ -1,0 +1,96 @@
+"""CONSUMER_SEND_MSG_BACK and DEAD_LETTER: what a group could not handle. RocketMQ: SendMessageProcessor.consumerSendMsgBack.
+
+| asked by                       | the copy goes to                                              |
+|--------------------------------|---------------------------------------------------------------|
+| SEND_MSG_BACK, level < 0       | `%DLQ%group`                                                  |
+| SEND_MSG_BACK, retries used up | `%DLQ%group`                                                  |
+| SEND_MSG_BACK                  | `%RETRY%group`, after the given level's delay, else n + 3's   |
+| DEAD_LETTER                    | `%DLQ%group`, and the group's progress moves behind it        |
+
+Both read the message from the log, so that no body travels. Answers wait until the log is confirmed: the copy is as durable as any message
+before the group's progress leaves the original behind.
+"""
+
+from lockstep.broker.coordination import Coordination
+from lockstep.broker.delays import Delays, GroupTopics, read_some, store_letter
+from lockstep.broker.letter import failed_copy
+from lockstep.broker.processors.send import SendGate
+from lockstep.broker.store import ReadStatus, Store
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.delays import FIRST_RETRY_LEVEL, RETRIES_MAX
+from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError, SystemError_
+from lockstep.protocol.headers.send import DeadLetterHeader, SendBackHeader
+from lockstep.protocol.names import check_group, dlq_topic, is_sendable_topic, retry_topic
+from lockstep.protocol.record import RecordView
+from lockstep.runtime.dispatch import HELD, Outcome, Pending, Request, handles
+from lockstep.runtime.host import Host
+
+SEND_BACK_LANE = "send-back"
+"""The message may have to be read from the disk."""
+
+
+class SendBackProcessor:
+    def __init__(self, host: Host, store: Store, coordination: Coordination, delays: Delays, homes: GroupTopics, gate: SendGate) -> None:
+        self._clock = host.clock
+        self._store = store
+        self._coordination = coordination
+        self._delays = delays
+        self._homes = homes
+        self._gate = gate
+
+    @handles(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader, lane=SEND_BACK_LANE)
+    async def send_back(self, request: Request) -> Outcome:
+        header: SendBackHeader = request.header
+        check_group(header.group)
+        data = await self._store.record_at(header.offset)
+        if data is None:
+            raise SystemError_(
+                f"no message begins at log offset {header.offset}: retention has removed it, or the offset is another broker's"
+            )
+        self._gate.check()
+        record = _users(data)
+        times_max = RETRIES_MAX if header.max_reconsume_times is None else header.max_reconsume_times
+        if header.delay_level < 0 or record.reconsume_times >= times_max:
+            self._dead_letter(header.group, record, f"failed {record.reconsume_times + 1} times" if header.delay_level >= 0 else "given up")
+            return Pending(request.reply())
+        topic = retry_topic(header.group)
+        self._homes.ready(topic)
+        self._delays.append(failed_copy(record, topic, 0), header.delay_level or record.reconsume_times + FIRST_RETRY_LEVEL)
+        return Pending(request.reply())
+
+    @handles(RequestCode.DEAD_LETTER, DeadLetterHeader, lane=SEND_BACK_LANE)
+    async def dead_letter(self, request: Request) -> Outcome:
+        header: DeadLetterHeader = request.header
+        check_group(header.consumer_group)
+        result = await read_some(self._store, header.topic, header.queue_id, header.offset, 1, 1)
+        if request.endpoint.closed:
+            return HELD
+        key = (header.consumer_group, header.topic, header.queue_id)
+        done = self._coordination.dead_lettered(request.endpoint.id, *key, header.epoch, header.offset)
+        if done is None:
+            remark = f"epoch {header.epoch} of {key[0]} at {key[1]}:{key[2]} is over: drop the queue"
+            return Pending(request.reply(code=ResponseCode.STALE_EPOCH, remark=remark))
+        if done:
+            return Pending(request.reply())
+        if result.status is not ReadStatus.FOUND:
+            raise SystemError_(f"{header.topic} queue {header.queue_id} has no message at {header.offset}: {result.status.value}")
+        self._gate.check()
+        self._dead_letter(header.consumer_group, _users(result.parts[0]), header.reason)
+        if header.advance:
+            self._coordination.move_behind(*key, header.offset, self._clock.boot_ms())
+        return Pending(request.reply())
+
+    def _dead_letter(self, group: str, record: RecordView, reason: str) -> None:
+        topic = dlq_topic(group)
+        self._homes.ready(topic)
+        store_letter(self._store, failed_copy(record, topic, 0, reason))
+
+
+def _users(data: bytes) -> RecordView:
+    try:
+        record = RecordView(data)
+        if is_sendable_topic(record.topic.decode("ascii")):
+            return record
+    except (RemoteProtocolError, UnicodeDecodeError) as error:
+        raise SystemError_(f"the stored message can't be read: {error}") from None
+    raise LocalProtocolError("the message is the broker's own")

@@ -1,0 +1,46 @@
+"""Delay levels: level n waits for the n-th time of a table. RocketMQ: MessageStoreConfig.messageDelayLevel."""
+
+import re
+from datetime import timedelta
+
+from lockstep.protocol.errors import LocalProtocolError
+
+DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+"""RocketMQ's table: level 1 is 1 s, level 18 is 2 h."""
+FIRST_RETRY_LEVEL = 3
+"""The n-th retry waits for level n + 2: the first one 10 s, the 16th 2 h."""
+RETRIES_MAX = 16
+"""Retries of a concurrent group's message before it is dead-lettered. RocketMQ: maxReconsumeTimes."""
+
+_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_TIME = re.compile(r"(\d{1,9})(ms|s|m|h|d)")
+
+
+def parse_levels(text: str) -> tuple[int, ...]:
+    """A table in milliseconds, level 1 first. LocalProtocolError says which time can't be read."""
+    found = []
+    for word in text.split():
+        match = _TIME.fullmatch(word)
+        if match is None or not int(match[1]):
+            raise LocalProtocolError(f"delay level {word!r}: expected a number above 0 with ms, s, m, h or d, such as 30s")
+        found.append(int(match[1]) * _UNITS_MS[match[2]])
+    if not found:
+        raise LocalProtocolError(f"no delay levels: expected times such as {DELAY_LEVELS}")
+    return tuple(found)
+
+
+LEVELS_MS = parse_levels(DELAY_LEVELS)
+
+
+def level_of(delay: timedelta) -> int:
+    """The level that waits exactly so long by RocketMQ's table. LocalProtocolError names the levels that there are."""
+    delay_ms = delay // timedelta(milliseconds=1)
+    if delay_ms not in LEVELS_MS or timedelta(milliseconds=delay_ms) != delay:
+        raise LocalProtocolError(f"delay {delay} is no delay level: choose one of {DELAY_LEVELS}")
+    return LEVELS_MS.index(delay_ms) + 1
+
+
+def check_level(level: int) -> None:
+    """LocalProtocolError for what is no level of RocketMQ's table."""
+    if type(level) is not int or not 1 <= level <= len(LEVELS_MS):
+        raise LocalProtocolError(f"delay_level {level!r}: expected 1 … {len(LEVELS_MS)}, which wait {DELAY_LEVELS}")

@@ -1,0 +1,123 @@
+"""QUERY with a start policy, pulls and commits by generation, DEAD_LETTER's checks: a concurrent group at the broker."""
+
+from lockstep.protocol.bodies import ConsumerGroup, LockAnswer, StartPoint, SyncItem, Verdict
+from lockstep.protocol.headers.offsets import QueryConsumerOffsetHeader
+from support.coordination_kit import GROUP, TOPIC, Bench, Client, ordered
+
+
+def concurrent(group: str = GROUP) -> ConsumerGroup:
+    return ordered(group, ordered=False)
+
+
+def member(bench: Bench, name: str = "a") -> Client:
+    made = Client(bench, name, concurrent())
+    made.connect()
+    return made
+
+
+def begin(client: Client, queue_id: int, where: StartPoint = StartPoint.FIRST_OFFSET) -> LockAnswer | None:
+    header = QueryConsumerOffsetHeader(GROUP, TOPIC, queue_id, where)
+    return client.bench.c.begin(client.connection, header, client.bench.now_ms)
+
+
+def granted(client: Client, queue_id: int, where: StartPoint = StartPoint.FIRST_OFFSET) -> LockAnswer:
+    answer = begin(client, queue_id, where)
+    assert answer is not None
+    assert answer.verdict is Verdict.OK, answer
+    return answer
+
+
+def pulls(client: Client, queue_id: int, generation: int) -> bool:
+    check = client.bench.c.check_pull(client.connection, GROUP, TOPIC, queue_id, None, generation)
+    assert check is not None
+    return not check.stale
+
+
+def commit(client: Client, queue_id: int, generation: int, offset: int) -> Verdict:
+    answers = client.send_sync(SyncItem(GROUP, TOPIC, queue_id, None, generation, offset))
+    assert answers is not None
+    return answers[0].verdict
+
+
+def test_the_first_query_resolves_the_start_policy_for_all_queues_at_once() -> None:
+    bench = Bench()
+    a = member(bench)
+    bench.ends.queues[TOPIC, 0] = bench.ends.queues[TOPIC, 1] = (10, 90)
+    assert granted(a, 0, StartPoint.LAST_OFFSET).offset == 90
+    bench.ends.queues[TOPIC, 1] = (10, 120)
+    assert granted(a, 1, StartPoint.FIRST_OFFSET).offset == 90, "what came since is not skipped"
+
+
+def test_two_members_get_a_queue_only_where_the_list_says_so() -> None:
+    bench = Bench()
+    a, b = member(bench), member(bench, "b")
+    verdicts = [(begin(a, i).verdict, begin(b, i).verdict) for i in range(2)]  # type: ignore[union-attr]
+    assert verdicts == [(Verdict.OK, Verdict.NOT_YOURS), (Verdict.NOT_YOURS, Verdict.OK)]
+
+
+def test_commits_go_upward_under_the_generation_and_nobody_holds_a_lock() -> None:
+    bench = Bench()
+    a = member(bench)
+    answer = granted(a, 0)
+    assert commit(a, 0, answer.epoch, 7) is Verdict.OK
+    assert commit(a, 0, answer.epoch, 5) is Verdict.OK
+    assert bench.progress(0) == (7, 0)
+    assert bench.owner(0) is None
+    assert commit(a, 0, answer.epoch + 1, 9) is Verdict.STALE
+    assert commit(a, 0, answer.epoch, 5_000) is Verdict.REFUSED
+
+
+def test_a_reset_ends_the_generation_for_pulls_and_commits_and_wakes_those_held() -> None:
+    bench = Bench()
+    a = member(bench)
+    old = granted(a, 0).epoch
+    commit(a, 0, old, 50)
+    bench.c.drain()
+    bench.c.update_offset(99, GROUP, TOPIC, 0, 10, bench.now_ms)
+    assert bench.stale() == [(GROUP, TOPIC, 0)]
+    assert not pulls(a, 0, old)
+    assert commit(a, 0, old, 60) is Verdict.STALE
+    again = granted(a, 0)
+    assert (again.offset, again.epoch > old) == (10, True)
+    assert pulls(a, 0, again.epoch)
+
+
+def test_progress_and_generation_survive_a_restart() -> None:
+    bench = Bench()
+    a = member(bench)
+    generation = granted(a, 0).epoch
+    commit(a, 0, generation, 50)
+    bench.restart()
+    a.connect()
+    answer = granted(a, 0)
+    assert (answer.epoch, answer.offset) == (generation, 50)
+
+
+def test_an_ordered_group_is_locked_and_a_concurrent_one_is_queried() -> None:
+    bench = Bench()
+    a = Client(bench, "a", ordered())
+    a.connect()
+    refused = begin(a, 0)
+    assert refused is not None
+    assert refused.verdict is Verdict.REFUSED
+    b = Client(bench, "b", concurrent("other"))
+    b.connect()
+    header = QueryConsumerOffsetHeader(GROUP, TOPIC, 0, StartPoint.FIRST_OFFSET)
+    stranger = bench.c.begin(b.connection, header, bench.now_ms)
+    assert stranger is not None
+    assert stranger.verdict is Verdict.NOT_YOURS
+    assert bench.c.begin(999, header, bench.now_ms) is None, "a connection without a session is closed"
+    assert bench.closed() == [999]
+
+
+def test_dead_lettering_needs_the_epoch_and_happens_once() -> None:
+    bench = Bench()
+    a = Client(bench, "a", ordered())
+    a.connect()
+    epoch = a.lock(0)[0].epoch
+    assert bench.c.dead_lettered(a.connection, GROUP, TOPIC, 0, epoch, 4) is False
+    bench.c.move_behind(GROUP, TOPIC, 0, 4, bench.now_ms)
+    assert bench.progress(0) == (5, 0)
+    assert bench.c.dead_lettered(a.connection, GROUP, TOPIC, 0, epoch, 4) is True, "the repeat of a lost answer"
+    assert bench.c.dead_lettered(a.connection, GROUP, TOPIC, 0, epoch - 1, 5) is None
+    assert bench.c.dead_lettered(999, GROUP, TOPIC, 0, epoch, 5) is None
