@@ -1,0 +1,126 @@
+"""docker-compose.yml as its users run it: from the host and from containers, restarted and killed under load."""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from support.cluster import LOOK_S, WAIT_S, Cluster, Report, now_us
+from support.compose import ADMIN_PORTS, NAMESERVERS, Compose, compose_tool
+from support.http import fetch
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+EXAMPLE = """
+import asyncio
+from lockstep.client import ConsumeOrderlyStatus, Message, Producer, PushConsumer
+
+NAMESERVERS = "nameserver-a:9876;nameserver-b:9876"
+EVENTS = [f"{key}-{step}" for key in range(4) for step in range(5)]
+done = []
+
+async def main():
+    consumer = PushConsumer("inside", nameserver=NAMESERVERS)
+    consumer.subscribe("orders-inside", "*")
+    all_handled = asyncio.Event()
+
+    @consumer.orderly
+    async def handle(messages, context):
+        done.extend(message.body.decode() for message in messages)
+        if set(done) >= set(EVENTS):
+            all_handled.set()
+        return ConsumeOrderlyStatus.SUCCESS
+
+    async with Producer("inside", nameserver=NAMESERVERS) as producer, consumer:
+        for event in EVENTS:
+            await producer.send(Message("orders-inside", event.encode()), sharding_key=event.partition("-")[0])
+        await asyncio.wait_for(all_handled.wait(), 60)
+
+asyncio.run(main())
+for event in done:
+    print("handled", event)
+"""
+
+
+@pytest.fixture
+async def compose(tmp_path: Path) -> AsyncIterator[Compose]:
+    """The cluster of the file, up; gone afterwards, volumes and all."""
+    tool = compose_tool()
+    if tool is None:
+        pytest.skip("no compose tool here: install Docker, or name one with LOCKSTEP_TEST_COMPOSE")
+    made = Compose(tool, f"lockstep-test-{os.getpid()}", tmp_path / "compose.log")
+    try:
+        await made.run("up", "-d", "--build")
+        yield made
+    finally:
+        await made.run("down", "-v", code=None)
+
+
+async def until_ready(*services: str) -> None:
+    async with asyncio.timeout(WAIT_S):
+        for service in services or ADMIN_PORTS:
+            while True:
+                if await readiness(service) == 200:
+                    break
+                await asyncio.sleep(LOOK_S)
+
+
+async def readiness(service: str) -> int:
+    try:
+        return (await fetch(f"127.0.0.1:{ADMIN_PORTS[service]}", "/readyz"))[0]
+    except (OSError, IndexError):
+        return 0
+
+
+async def load(cluster: Cluster) -> None:
+    """Ordered load from the host, over all queues."""
+    await cluster.command("topic", "create", "orders", "--queues", "2")
+    for name in ("consumer-1", "consumer-2"):
+        await cluster.consumer(name)
+    await cluster.until_held(4, "consumer-1", "consumer-2")
+    await cluster.producer("producer", "--keys", "40", "--pause-ms", "50")
+    await cluster.until_handled(200)
+
+
+async def test_the_compose_file_serves_host_and_containers_and_survives_restarts(
+    compose: Compose, cluster: Cluster, report: Report
+) -> None:
+    await until_ready()
+    for number, address in enumerate(NAMESERVERS.split(";")):
+        cluster.addresses[f"nameserver-{number}"] = address
+    outside = json.loads(await cluster.command("cluster", "--json"))["brokers"]
+    assert [(broker["address"], broker["reached"]) for broker in outside] == [("127.0.0.1:10911", True), ("127.0.0.1:10921", True)]
+    inside = json.loads(await compose.inside("broker-a", "lockstep", "cluster", "--nameserver", "nameserver-b:9876", "--json"))["brokers"]
+    assert [(broker["address"], broker["reached"]) for broker in inside] == [("broker-a:10911", True), ("broker-b:10911", True)]
+    assert (await compose.inside("broker-a", "id", "-u")).strip() == "10001", "not root"
+    await cluster.command("topic", "create", "orders-inside", "--queues", "2")
+    handled = [line.split()[1] for line in (await compose.inside("broker-b", "python", "-c", EXAMPLE)).splitlines() if "handled" in line]
+    assert [[event for event in handled if event.startswith(f"{key}-")] for key in range(4)] == [
+        [f"{key}-{step}" for step in range(5)] for key in range(4)
+    ]
+    await load(cluster)
+    queues = cluster.told_queues()
+    assert len(queues) == 4
+    await compose.run("restart")
+    restarted_us = now_us()
+    await until_ready()
+    seconds = await cluster.until_accepted(queues, after_us=restarted_us)
+    report(f"all restarted: the slowest queue's first accepted result {max(seconds.values()):.2f} s after the command ended")
+    await compose.run("kill", "broker-a")
+    assert await readiness("broker-b") == 200
+    killed_us = now_us()
+    await cluster.until_accepted([queue for queue in queues if "@broker-b" in queue], after_us=killed_us)
+    await compose.run("start", "broker-a")
+    await until_ready("broker-a")
+    seconds = await cluster.until_accepted(queues, after_us=now_us())
+    await cluster.finish_producer()
+    verdict = await cluster.prove("consumer-1", "consumer-2")
+    report(f"{verdict.events} events from the host, {verdict.repeats} repeated")
+    await compose.run("stop")
+    for broker in ("broker-a", "broker-b"):
+        stops = [line for line in (await compose.run("logs", broker)).splitlines() if '"broker.stopped"' in line]
+        assert stops, f"{broker} did not end in order"
+        assert '"clean": true' in stops[-1]

@@ -1,0 +1,47 @@
+"""Runs docker-compose.yml for real, where a compose tool is found."""
+
+import asyncio
+import os
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMAND_S = 900
+"""The first build fetches an image and every package."""
+ADMIN_PORTS = {"nameserver-a": 9877, "nameserver-b": 9887, "broker-a": 10912, "broker-b": 10922}
+NAMESERVERS = "127.0.0.1:9876;127.0.0.1:9886"
+
+
+def compose_tool() -> list[str] | None:
+    """LOCKSTEP_TEST_COMPOSE, else a Docker that answers, else a compose tool that lies beside the checkout; None: there is none here."""
+    if named := os.environ.get("LOCKSTEP_TEST_COMPOSE"):
+        return shlex.split(named)
+    if shutil.which("docker") and not subprocess.run(["docker", "compose", "ls"], capture_output=True, check=False).returncode:
+        return ["docker", "compose"]
+    beside = sorted(path for path in ROOT.parent.glob("*/tools/compose-*") if os.access(path, os.X_OK))
+    return [str(beside[0])] if beside else None
+
+
+class Compose:
+    """One project of docker-compose.yml. `output` has what every command said."""
+
+    def __init__(self, tool: list[str], project: str, log: Path) -> None:
+        self._command = [*tool, "-p", project]
+        self._log = log
+
+    async def run(self, *arguments: str, code: int | None = 0) -> str:
+        """Standard output of one command; `code` None: whatever it ends with."""
+        child = await asyncio.create_subprocess_exec(
+            *self._command, *arguments, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        out, error = await asyncio.wait_for(child.communicate(), COMMAND_S)
+        with self._log.open("ab") as file:
+            file.write(b"$ " + " ".join(arguments).encode() + b"\n" + out + error)
+        assert code is None or child.returncode == code, (arguments, child.returncode, (out + error).decode()[-2000:])
+        return out.decode()
+
+    async def inside(self, service: str, *command: str) -> str:
+        """Standard output of a command in a container of that service."""
+        return await self.run("exec", "-T", service, *command)
