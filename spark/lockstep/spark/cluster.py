@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from lockstep.client.broker_link import BrokerLink
 from lockstep.client.instance import Instance
+from lockstep.client.topics import create_topic
 from lockstep.protocol.bodies import TopicList, TopicOffsets
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
@@ -95,6 +96,14 @@ class Cluster:
         if layout is None:
             raise TopicNotExist(f"topic {topic} does not exist: create it with `lockstep topic create {topic}`")
         return layout
+
+    async def known(self, topic: str) -> TopicLayout:
+        """The topic's layout as this client knows it; asked for where it does not."""
+        return await self._instance.route(topic) or await self.layout(topic)
+
+    async def create(self, topic: str, queue_count: int) -> TopicLayout:
+        """The topic with so many queues on each broker; one that is there stays as it is."""
+        return await create_topic(self._instance, topic, queue_count)
 
     async def bounds(self, layouts: Iterable[TopicLayout]) -> dict[MessageQueue, tuple[int, int]]:
         """First stored and next offset of every readable queue."""
@@ -244,6 +253,10 @@ class Kept:
         if self._loop is None:
             self._loop = new_event_loop()
         return self._loop.run_until_complete(self._run(question))
+
+    def pause(self, ms: int) -> None:
+        """Let time pass, with the connections alive."""
+        self.ask(lambda _: asyncio.sleep(ms / 1_000))
 
     def close(self) -> None:
         if self._loop is not None:

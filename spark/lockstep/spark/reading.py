@@ -85,5 +85,5 @@ def _read_range(kept: Kept, options: SourceOptions, group: str, range_: Range, n
                 raise TransportError(
                     f"{queue}: no message at offset {at} within {idle_ms} ms although the queue reaches {pulled.max_offset}"
                 )
-            kept.ask(lambda _: asyncio.sleep(PAUSE_MS / 1_000))
+            kept.pause(PAUSE_MS)
             idle_ms += PAUSE_MS

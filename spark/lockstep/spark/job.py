@@ -1,0 +1,77 @@
+"""What the two jobs have in common: a session, Java, errors in one line."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from lockstep.protocol.errors import ConfigError, LockstepError
+from lockstep.spark.source import register
+
+JAVA_MIN = 17
+EXIT_FAILED = 3
+"""Could not run."""
+
+
+def say(line: str) -> None:
+    """To the terminal, beside the results on stdout."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def check_java() -> None:
+    """ConfigError where Spark would find no Java that it runs on."""
+    home = os.environ.get("JAVA_HOME")
+    command = os.path.join(home, "bin", "java") if home else "java"
+    try:
+        told = subprocess.run([command, "-version"], capture_output=True, text=True, check=False, timeout=60).stderr
+    except OSError:
+        told = ""
+    found = re.search(r'version "(\d+)', told)
+    if found is None or int(found[1]) < JAVA_MIN:
+        what = "there is none" if found is None else f"{command} is version {found[1]}"
+        raise ConfigError(f"Spark needs Java {JAVA_MIN} or newer, and {what}: install a JDK (openjdk-17-jre-headless), or set JAVA_HOME")
+
+
+def session(name: str, master: str | None, conf: Mapping[str, str]) -> SparkSession:
+    """The job's session; workers run this interpreter. What spark-submit was told goes before `conf`, `master` before spark-submit."""
+    # Workers would start the python3 of the PATH, which may lack pyarrow.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    builder = SparkSession.builder.appName(name)
+    for key, value in {"spark.ui.enabled": "false", "spark.log.level": "ERROR", **conf}.items():
+        if f"--conf {key}=" not in os.environ.get("PYSPARK_SUBMIT_ARGS", ""):
+            builder = builder.config(key, value)
+    if master is not None:
+        builder = builder.master(master)
+    spark = builder.getOrCreate()
+    register(spark)
+    return spark
+
+
+def run(job: Callable[[], int]) -> int:
+    """The job's exit code; what it could not do in one line."""
+    try:
+        check_java()
+        return job()
+    except LockstepError as error:
+        say(f"failed: {error}")
+    except PySparkException as error:
+        say(f"failed: {in_one_line(error)}")
+    except KeyboardInterrupt:
+        say("interrupted")
+        return 130
+    return EXIT_FAILED
+
+
+_OURS = re.compile(r"^lockstep\.[\w.]+: (.*)$", re.MULTILINE)
+
+
+def in_one_line(error: PySparkException) -> str:
+    """What a task or planner of ours raised, out of Spark's many lines."""
+    text = str(error)
+    found = _OURS.findall(text)
+    return found[-1] if found else " ".join(text.split())[:600]

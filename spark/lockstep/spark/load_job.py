@@ -1,0 +1,264 @@
+"""The load generator: rows of a known form into a topic, by Spark, at a rate or as fast as they go."""
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from lockstep.client.config import nameserver_addresses
+from lockstep.protocol.errors import ConfigError, LockstepError, TopicNotExist
+from lockstep.protocol.frame import BODY_BYTES_MAX
+from lockstep.protocol.message import check_tag
+from lockstep.protocol.names import check_topic
+from lockstep.protocol.queue import TopicLayout
+from lockstep.runtime.host import Host
+from lockstep.spark.cluster import Cluster, ask
+from lockstep.spark.deal import Deal
+from lockstep.spark.job import run, say, session
+from lockstep.spark.load_progress import Progress
+from lockstep.spark.load_rows import HEAD_BYTES, Manifest, key_of, numbered, to_send
+from lockstep.spark.offsets import Plain, to_plain
+from lockstep.spark.placing import keyed
+
+TIMEOUT_MS = 10_000
+LEAD_US = 300_000
+"""From the end of planning to the first row of a paced run: what Spark needs to start its tasks."""
+CONF = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.host": "127.0.0.1",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit 0: everything is stored. 3: it is not, and one line says why."""
+    options = parser().parse_args(argv)
+    return run(lambda: load(options))
+
+
+def load(options: argparse.Namespace) -> int:
+    host = Host.real()
+    begun_us = host.clock.monotonic_us()
+    rows = check(options)
+    nameserver = nameserver_addresses(options.nameserver)
+    layout, offsets = ask(nameserver, TIMEOUT_MS, lambda cluster: prepare(cluster, options))
+    run_id = options.run_id or host.random.token(8).hex()
+    folder = Path(options.out or f"runs/{run_id}")
+    manifest = Manifest(
+        run_id=run_id,
+        topic=options.topic,
+        queues=tuple(f"{queue.broker_name}:{queue.queue_id}" for queue in layout.write_queues),
+        start_offsets=offsets,
+        rows=rows,
+        keys=options.keys,
+        skew=options.skew,
+        seed=options.seed,
+        size=options.size,
+        rate=options.rate,
+        order=options.order,
+        tags=options.tags,
+        started_us=0,
+        partitions=min(options.partitions or len(layout.write_queues), len(layout.write_queues)),
+        idempotence=options.idempotence,
+    )
+    earlier = resumed(folder, manifest)
+    say(f"run {run_id}: {rows:,} rows to topic {options.topic}, {len(layout.write_queues)} queues. Starting Spark, about 10 s")
+    spark = session("lockstep load", options.master, CONF)
+    try:
+        return send(spark, earlier or manifest, options, folder, begun_us, host, again=earlier is not None)
+    finally:
+        spark.stop()
+
+
+def check(options: argparse.Namespace) -> int:
+    """How many rows; ConfigError for what does not go together."""
+    check_topic(options.topic)
+    for tag in options.tags:
+        check_tag(tag)
+    low, high = options.size
+    if not HEAD_BYTES <= low <= high <= BODY_BYTES_MAX:
+        raise ConfigError(f"--size {low}-{high}: expected {HEAD_BYTES} (the head that verify_load reads) to {BODY_BYTES_MAX} bytes")
+    Deal(options.keys, options.skew)
+    if options.run_id is not None and not re.fullmatch("[0-9a-f]{16}", options.run_id):
+        raise ConfigError(f"--run-id {options.run_id}: expected 16 lower-case hex digits")
+    if options.duration is None:
+        return int(options.rows if options.rows is not None else 1_000_000)
+    if not options.rate or options.rows is not None:
+        raise ConfigError("--duration goes with --rate, and not with --rows: the number of rows is their product")
+    return int(options.duration * options.rate)
+
+
+async def prepare(cluster: Cluster, options: argparse.Namespace) -> tuple[TopicLayout, Plain]:
+    """The topic's layout and offsets; made where it is missing and may be."""
+    try:
+        layout = await cluster.layout(options.topic)
+    except TopicNotExist:
+        if options.no_create:
+            raise TopicNotExist(
+                f"topic {options.topic} does not exist: create it with `lockstep topic create {options.topic}`, or leave --no-create out"
+            ) from None
+        layout = await cluster.create(options.topic, options.queues)
+    bounds = await cluster.bounds([layout])
+    return layout, to_plain({queue: high for queue, (_, high) in bounds.items()})
+
+
+def resumed(folder: Path, manifest: Manifest) -> Manifest | None:
+    """The manifest of an earlier start of the same run; ConfigError where that was to send something else."""
+    path = folder / "manifest.json"
+    if not path.exists():
+        return None
+    earlier = Manifest.parse(json.loads(path.read_text()))  # world: the driver's disk
+    if replace(manifest, started_us=earlier.started_us, start_offsets=earlier.start_offsets) != earlier:
+        raise ConfigError(f"{path} belongs to run {earlier.run_id} with other settings: give another --out, or the same settings again")
+    return earlier
+
+
+def send(
+    spark: SparkSession, manifest: Manifest, options: argparse.Namespace, folder: Path, begun_us: int, host: Host, *, again: bool
+) -> int:
+    clock = host.clock
+    if not options.no_warmup:
+        # The first Python task of a session takes seconds, most of them for what it imports.
+        slots = spark.sparkContext.defaultParallelism
+        spark.sparkContext.range(slots, numSlices=slots).foreach(warm_up)
+    placed = place(spark, manifest)
+    if not again:
+        manifest = replace(manifest, started_us=clock.wall_ms() * 1_000 + (LEAD_US if manifest.rate else 0))
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "manifest.json").write_text(json.dumps(manifest.plain(), indent=2) + "\n")  # world: the driver's disk
+    report = (folder / "write.json").resolve()
+    sending_us = clock.monotonic_us()
+    progress = Progress(options.nameserver, manifest, host)
+    if options.progress:
+        progress.start()
+    writer = to_send(placed, manifest).write.format("lockstep").mode("append")
+    for name, value in sink_options(manifest, options, str(report)).items():
+        writer = writer.option(name, value)
+    try:
+        writer.save()
+    finally:
+        progress.stop()
+    ended_us = clock.monotonic_us()
+    written = json.loads(report.read_text())  # world: the driver's disk
+    summary = summed_up(manifest, written, (sending_us - begun_us) / 1e6, (ended_us - sending_us) / 1e6, folder)
+    (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")  # world: the driver's disk
+    print(json.dumps(summary) if options.json else as_text(summary), flush=True)
+    if written["rows"] != manifest.rows:
+        raise LockstepError(f"{written['rows']:,} of {manifest.rows:,} rows were acknowledged")
+    return 0
+
+
+def warm_up(_: int) -> None:
+    """In a worker: what the sink's tasks will import."""
+    import lockstep.spark.writer  # noqa: F401
+
+
+def place(spark: SparkSession, manifest: Manifest) -> DataFrame:
+    """The rows where they are sent from. A paced run shuffles first and then begins its schedule, all of its tasks at once."""
+    slots = spark.sparkContext.defaultParallelism
+    tasks = min(manifest.partitions, slots) if manifest.rate else manifest.partitions
+    rows = numbered(spark, manifest, tasks)
+    if manifest.order == "none":
+        return rows
+    placed = keyed(rows, len(manifest.queues), key_of(F.col("key_number")), "id", tasks=tasks)
+    if manifest.rate:
+        placed = placed.persist()
+        placed.count()
+    return placed
+
+
+def sink_options(manifest: Manifest, options: argparse.Namespace, report: str) -> dict[str, str]:
+    given = {"nameserver": options.nameserver, "topic": manifest.topic, "reportFile": report, "idempotence": manifest.idempotence}
+    if manifest.idempotence == "sequence":
+        given["producerId"] = manifest.run_id * 2
+    if manifest.rate:
+        given["notBefore"] = "true"
+    if options.fail_task:
+        given["failTask"] = options.fail_task
+    return given
+
+
+def summed_up(manifest: Manifest, written: dict[str, Any], startup_s: float, sending_s: float, folder: Path) -> dict[str, Any]:
+    return {
+        "runId": manifest.run_id,
+        "topic": manifest.topic,
+        "rows": written["rows"],
+        "recordBytes": written["bytes"],
+        "startupSeconds": round(startup_s, 2),
+        "sendingSeconds": round(sending_s, 2),
+        "rowsPerSecond": round(written["rows"] / sending_s),
+        "megabytesPerSecond": round(written["bytes"] / sending_s / 1e6, 1),
+        "frames": written["frames"],
+        "repeatedFrames": written["repeatedFrames"],
+        "ackMs": written["ackMs"],
+        "nextOffsets": written["nextOffsets"],
+        "manifest": str(folder / "manifest.json"),
+    }
+
+
+def as_text(summary: dict[str, Any]) -> str:
+    ack = summary["ackMs"]
+    return "\n".join(
+        (
+            f"{summary['rows']:,} rows stored in {summary['sendingSeconds']} s: {summary['rowsPerSecond']:,}/s, "
+            f"{summary['megabytesPerSecond']} MB/s of records; {summary['startupSeconds']} s before that",
+            f"{summary['frames']:,} frames, acknowledged in p50 {ack['p50']} ms, p99 {ack['p99']} ms, max {ack['max']} ms; "
+            f"{summary['repeatedFrames']} were stored already",
+            f"verify: spark-submit scripts/verify_load.py --manifest {summary['manifest']}",
+        )
+    )
+
+
+def size(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected BYTES or FROM-TO, as 100 or 100-1024")
+    return int(found[1]), int(found[2] or found[1])
+
+
+def words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def whole(low: int) -> Any:
+    def parse(text: str) -> int:
+        if not text.replace("_", "").isdigit() or int(text) < low:
+            raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number of {low} or more")
+        return int(text)
+
+    return parse
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="load_generator.py", description=__doc__)
+    add = made.add_argument
+    add("--nameserver", default="127.0.0.1:9876", help="HOST:PORT (several separated by ;)")
+    add("--topic", default="load")
+    add("--queues", type=whole(1), default=4, help="on each broker, where the topic is made (default 4)")
+    add("--no-create", action="store_true", help="fail where the topic is missing")
+    add("--rows", type=whole(1), help="default 1,000,000")
+    add("--duration", type=float, help="seconds; with --rate, in place of --rows")
+    add("--keys", type=whole(1), default=10_000)
+    add("--skew", type=float, default=0.0, help="0: every key alike; above it key k has a share of about 1/k^SKEW")
+    add("--size", type=size, default=(100, 100), help="bytes of a value: 100, or 100-1024 (default 100)")
+    add("--rate", type=whole(0), default=0, help="rows a second over the whole job; 0: as fast as they go")
+    add("--tags", type=words, default=(), help="comma list; rows get them in turn")
+    add("--order", choices=("key", "none"), default="key", help="key: order kept from Spark to the queue; none: no keys, no shuffle")
+    add("--run-id", help="16 hex digits; the same run again sends nothing twice (with the same --out)")
+    add("--seed", type=whole(0), default=1)
+    add("--master", help="default: what spark-submit says")
+    add("--partitions", type=whole(1), help="tasks (default and at most: one for each queue)")
+    add("--idempotence", choices=("sequence", "none"), default="sequence")
+    add("--fail-task", metavar="P:N", help="task P fails once after N acknowledged rows; needs a master that retries, as local[2,4]")
+    add("--no-warmup", action="store_true")
+    add("--progress", action=argparse.BooleanOptionalAction, default=sys.stderr.isatty(), help="a line a second (default: on a terminal)")
+    add("--json", action="store_true", help="the summary as JSON")
+    add("--out", help="folder for manifest.json, write.json, summary.json (default runs/RUN_ID)")
+    return made

@@ -1,0 +1,149 @@
+"""The rows that the load generator sends, and how the verifying pipeline reads them again.
+
+    0   8   run id
+    8   4   key's number
+    12  8   seq: 0, 1, 2 … within the key
+    20  8   born: when the row was due, µs since 1970
+    28  4   CRC-32 of all the rest
+    32      filler, which does not compress
+
+Integers big-endian. Everything follows from the row's number and the manifest, so a repeated task sends the same bytes.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from lockstep.protocol.errors import ConfigError
+from lockstep.spark.deal import Deal
+from lockstep.spark.offsets import Plain
+
+HEAD_BYTES = 32
+FILLER_BYTES = 256 * 1024
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a run sends; written before the first row is. `verify_load` derives what must be there from this alone."""
+
+    run_id: str
+    """16 hex digits."""
+    topic: str
+    queues: tuple[str, ...]
+    """In layout order, as "broker:id": queue number → queue."""
+    start_offsets: Plain
+    """Of each queue when the run began."""
+    rows: int
+    keys: int
+    skew: float
+    seed: int
+    size: tuple[int, int]
+    """Bytes of a value, from … to."""
+    rate: int
+    """Rows a second; 0: as fast as they go."""
+    order: str
+    """`key`: placed by key and sorted. `none`: without keys."""
+    tags: tuple[str, ...]
+    started_us: int
+    """Row 0 was due then, row i i/rate seconds later."""
+    partitions: int
+    idempotence: str
+    version: int = VERSION
+
+    @property
+    def deal(self) -> Deal:
+        return Deal(self.keys, self.skew, self.seed)
+
+    def plain(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def parse(cls, plain: Any) -> "Manifest":
+        """ConfigError where it is none that this version reads."""
+        try:
+            if plain["version"] != VERSION:
+                raise ConfigError(f"the manifest has version {plain['version']}, this is for version {VERSION}")
+            known = {name: plain[name] for name in cls.__dataclass_fields__}
+            known |= {name: tuple(known[name]) for name in ("queues", "size", "tags")}
+            return cls(**known)
+        except (KeyError, TypeError) as error:
+            raise ConfigError(f"no manifest of the load generator: {error!r}") from None
+
+
+def numbered(spark: SparkSession, manifest: Manifest, slices: int) -> DataFrame:
+    """id, key number and seq of every row."""
+    ids = spark.range(0, manifest.rows, 1, slices)
+    deal = manifest.deal
+    if not deal.skew:
+        return ids.select("id", (F.col("id") % deal.keys).cast("int").alias("key_number"), F.floor(F.col("id") / deal.keys).alias("seq"))
+    table = pa.table(
+        {
+            "position": range(deal.length),
+            "key_number": pa.array([key for key, _ in deal.positions], pa.int32()),
+            "rank": [rank for _, rank in deal.positions],
+            "weight": [deal.weights[key] for key, _ in deal.positions],
+        }
+    )
+    cycle = F.broadcast(spark.createDataFrame(table))
+    joined = ids.withColumn("position", F.col("id") % deal.length).join(cycle, "position")
+    return joined.select("id", "key_number", (F.floor(F.col("id") / deal.length) * F.col("weight") + F.col("rank")).alias("seq"))
+
+
+def key_of(number: Column) -> Column:
+    """The sharding key of a key's number."""
+    return F.concat(F.lit("k"), F.lpad(number.cast("string"), 6, "0"))
+
+
+def to_send(rows: DataFrame, manifest: Manifest) -> DataFrame:
+    """The columns of the sink."""
+    born = F.lit(manifest.started_us)
+    if manifest.rate:
+        born = born + F.floor(F.col("id") * 1_000_000 / manifest.rate)
+    head = F.concat(
+        F.unhex(F.lit(manifest.run_id)), _number(F.col("key_number"), 4), _number(F.col("seq"), 8), _number(F.col("born_us"), 8)
+    )
+    low, high = manifest.size[0] - HEAD_BYTES, manifest.size[1] - HEAD_BYTES
+    length = F.lit(low) if low == high else (F.lit(low) + F.pmod(F.xxhash64("id", F.lit(manifest.seed)), F.lit(high - low + 1))).cast("int")
+    place = (F.pmod(F.xxhash64(F.col("id"), F.lit(manifest.seed), F.lit("place")), F.lit(FILLER_BYTES - high)) + 1).cast("int")
+    filled = F.substring(F.lit(filler(manifest.seed)), place, length) if high else F.lit(b"")
+    columns = [
+        F.concat("head", _number(F.crc32(F.concat("head", "filler")), 4), "filler").alias("value"),
+        F.timestamp_micros("born_us").alias("bornTimestamp"),
+    ]
+    if manifest.order == "key":
+        columns += [key_of(F.col("key_number")).alias("key"), F.col("partition")]
+    if manifest.tags:
+        tags = F.array(*(F.lit(tag) for tag in manifest.tags))
+        columns.append(F.element_at(tags, (F.pmod(F.col("id"), F.lit(len(manifest.tags))) + 1).cast("int")).alias("tags"))
+    return rows.withColumn("born_us", born.cast("bigint")).withColumns({"head": head, "filler": filled}).select(columns)
+
+
+def filler(seed: int) -> bytes:
+    """Bytes that do not compress, the same for the same seed."""
+    return hashlib.shake_128(f"lockstep load {seed}".encode()).digest(FILLER_BYTES)
+
+
+def _number(column: Column, width: int) -> Column:
+    return F.unhex(F.lpad(F.hex(column.cast("bigint")), 2 * width, "0"))
+
+
+def sent_columns() -> Sequence[Column]:
+    """What the sink's columns say of themselves, from `value`: run_id, key_number, seq, born_us, crc_holds."""
+
+    def number(at: int, width: int) -> Column:
+        return F.conv(F.hex(F.substring("value", at + 1, width)), 16, 10).cast("bigint")
+
+    rest = F.concat(F.substring("value", 1, 28), F.substring("value", HEAD_BYTES + 1, 1 << 30))
+    return [
+        F.lower(F.hex(F.substring("value", 1, 8))).alias("run_id"),
+        number(8, 4).alias("key_number"),
+        number(12, 8).alias("seq"),
+        number(20, 8).alias("born_us"),
+        (number(28, 4) == F.crc32(rest)).alias("crc_holds"),
+    ]
