@@ -4,6 +4,7 @@ Only asked of a run that had a calm and a final reading. Done = a call that ende
 accepted = the group's committed offset has passed it.
 """
 
+from lockstep.testing.checkers.facts import Brokers
 from lockstep.testing.checkers.messages import Messages, Passes, Place, first_offsets
 from lockstep.testing.checkers.violation import Violation
 from lockstep.testing.history import (
@@ -15,6 +16,7 @@ from lockstep.testing.history import (
     CommitAnswered,
     GrantAnswered,
     History,
+    QueueGapSeen,
     QueueKey,
     Stored,
 )
@@ -31,6 +33,7 @@ def check(history: History) -> list[Violation]:
     messages = Messages(history)
     passes = Passes(history, messages)
     done = _done(history)
+    found += _told_of_removed(history, messages, passes, done)
     begins = first_offsets(history)
     reached = _reached(history)
     for (group, topic), processes in passes.groups().items():
@@ -48,6 +51,30 @@ def check(history: History) -> list[Violation]:
                     text = f"{key} offset {one.offset}, {one.body!r:.60} acknowledged at {acked.t:.3f}: no call has done it"
                     found.append(Violation("O5", one.t, text))
             found += _recovered(key, stored[-1].offset + 1, reached.get(key, []), calms[-1].t, messages)
+    return found
+
+
+def _told_of_removed(history: History, messages: Messages, passes: Passes, done: set[tuple[str, Place, bytes]]) -> list[Violation]:
+    """O5: what retention removed before a group had it was told to the group as a gap. After a lossy power cut nobody can say."""
+    brokers, begins = Brokers(history), first_offsets(history)
+    gaps: dict[QueueKey, list[QueueGapSeen]] = {}
+    for gap in history.of(QueueGapSeen):
+        gaps.setdefault(gap.queue, []).append(gap)
+    found = []
+    for acked in messages.acked.values():
+        read = messages.read.get(acked.queue)
+        if read is None or not 0 <= acked.offset < read.first or brokers.lossy_cuts(acked.queue.broker):
+            continue
+        for (group, topic), processes in passes.groups().items():
+            key = acked.queue._replace(group=group)
+            begin = begins.get(key)
+            known = begin is None or topic != key.topic or acked.offset < begin or (group, (acked.queue, acked.offset), acked.body) in done
+            if known or any(gap.first <= acked.offset < gap.end for gap in gaps.get(key, ())):
+                continue
+            if not passes.some_may_pass(key, acked.offset, processes):
+                where = f"{key} offset {acked.offset}, {acked.body!r:.60}: removed (the log begins at {read.first})"
+                text = f"{where}, given to no call and in no gap that was told"
+                found.append(Violation("O5", acked.t, text))
     return found
 
 

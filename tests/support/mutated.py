@@ -1,0 +1,14 @@
+"""A pytest plugin for the tests of tests: `LOCKSTEP_MUTANT=name pytest -p support.mutated …` runs with that rule switched off."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from lockstep.testing.mutants import switched_off
+
+
+@pytest.fixture(autouse=True)
+def _switched_off() -> Iterator[None]:
+    with switched_off(os.environ["LOCKSTEP_MUTANT"]):
+        yield
