@@ -18,7 +18,7 @@ from lockstep.protocol.errors import LockstepError
 from lockstep.testing.checkers import CHECKERS
 from lockstep.testing.checkers.violation import Violation
 from lockstep.testing.consumers import Controls, consumer_main
-from lockstep.testing.faults import FAULTS, Storm
+from lockstep.testing.faults import FAULTS
 from lockstep.testing.history import (
     Calm,
     ClockSet,
@@ -39,6 +39,7 @@ from lockstep.testing.producers import producer_main
 from lockstep.testing.reading import read_everything
 from lockstep.testing.services import NAMESERVER_PORT, Main, broker_main, creator_main, nameserver_main, opened_event
 from lockstep.testing.simulation import Machine, Process, SimFiles, SimLoop
+from lockstep.testing.storm import Storm
 from lockstep.testing.wiretap import Wiretap
 from lockstep.testing.worlds import TOPIC, Setting
 
@@ -126,7 +127,7 @@ class Universe:
         network.late_chance, network.chop = setting.late_chance, setting.chop
         network.tap = Wiretap(self.history, lambda: self.loop.now, {address: name for name, address in self.brokers.items()})
         self._make_machines()
-        self.storm = Storm(self)
+        self.storm = Storm(self, FAULTS)
         if setting.late_chance:
             self.storm.note("late", "", f"{setting.late_chance} of all segments")
 
