@@ -104,6 +104,8 @@ REQUESTS: dict[RequestCode, tuple[type | None, type | None]] = {
     R.GROUP_STATUS: (clients.GroupStatusHeader, None),
     R.CONSUMER_SEND_MSG_BACK: (send.SendBackHeader, None),
     R.DEAD_LETTER: (send.DeadLetterHeader, None),
+    R.RESET_OFFSETS: (None, bodies.ResetBody),
+    R.GET_BROKER_RUNTIME_INFO: (None, None),
 }
 """Header and body of every request."""
 
@@ -127,6 +129,8 @@ REPLIES: dict[RequestCode, tuple[type | None, type | None]] = {
     R.SEND_RECORDS: (send.SendRecordsReply, None),
     R.TOPIC_OFFSETS: (None, bodies.TopicOffsets),
     R.GROUP_STATUS: (None, bodies.GroupStatusReply),
+    R.RESET_OFFSETS: (None, bodies.ResetReply),
+    R.GET_BROKER_RUNTIME_INFO: (None, bodies.BrokerStatus),
 }
 """Header and body of every answer that has one."""
 

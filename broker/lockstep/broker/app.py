@@ -21,11 +21,13 @@ from lockstep.broker.processors.pull import UNSENT_BYTES_MAX, PullProcessor
 from lockstep.broker.processors.query import QUERY_LANE, QueryProcessor
 from lockstep.broker.processors.send import NOWHERE, SendGate, SendProcessor
 from lockstep.broker.processors.send_back import SEND_BACK_LANE, SendBackProcessor
+from lockstep.broker.processors.status import StatusProcessor
 from lockstep.broker.processors.topic import TopicProcessor
 from lockstep.broker.registrar import BrokerCard, Registrar, Standing
 from lockstep.broker.services import Effects, Keeper, Leases
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Recovery, Store
+from lockstep.protocol.bodies import BrokerStatus
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import LocalProtocolError, StateError
 from lockstep.protocol.names import SCHEDULE_TOPIC
@@ -62,6 +64,7 @@ class Broker:
         self._marked = False
         """This start's term is durable and its boot id stored: whatever comes now may be called a clean stop."""
         self._opened = False
+        self._opened_ms = 0
         self._store: Store | None = None
         self._state: BrokerState | None = None
         self._server: Server | None = None
@@ -114,6 +117,7 @@ class Broker:
         await self._enter_term(store, state, recovery)
         await self._register(store, state)
         await server.start()
+        self._opened_ms = host.clock.monotonic_ms()
         self._open(state)
         self._opened = True
         announce(
@@ -144,6 +148,7 @@ class Broker:
             QueryProcessor(store, state.topics),
             topic,
             ClientProcessor(host, coordination),
+            StatusProcessor(coordination, self.status),
             LockProcessor(host, coordination, store, self._tasks),
             OffsetProcessor(host, coordination, store, self._tasks),
         ]
@@ -212,6 +217,26 @@ class Broker:
         if standings and Standing.ACCEPTED not in standings.values():
             reasons.append("registered at no nameserver: " + ", ".join(f"{each} {how.value}" for each, how in standings.items()))
         return Health(unready=tuple(reasons))
+
+    def status(self) -> BrokerStatus:
+        """For tools; StateError before the store is open."""
+        if self._store is None:
+            raise StateError("the broker is not started")
+        config, clock, disk = self.config, self._host.clock, self._store.disk_status()
+        return BrokerStatus(
+            broker_name=config.name,
+            cluster=config.cluster,
+            store_id=self._store.store_id,
+            term=self.term,
+            listeners=self.addresses,
+            wall_ms=clock.wall_ms(),
+            up_ms=clock.monotonic_ms() - self._opened_ms,
+            log_bytes=disk.log_bytes,
+            disk_total_bytes=disk.total_bytes,
+            disk_free_bytes=disk.free_bytes,
+            disk_reserve_bytes=disk.reserve_bytes,
+            nameservers=() if self._registrar is None else self._registrar.told(),
+        )
 
     async def _render_metrics(self) -> bytes:
         if self._metrics is None or not self._opened or self._server is None:

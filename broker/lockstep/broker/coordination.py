@@ -17,6 +17,7 @@ from lockstep.broker.effects import Effect
 from lockstep.broker.journal import Change, Journal
 from lockstep.broker.membership import Membership
 from lockstep.broker.reconcile import OffsetsByTime, Reconciliation
+from lockstep.broker.reset import reset
 from lockstep.broker.status import group_names, group_status
 from lockstep.broker.tables.group_table import GroupTable
 from lockstep.broker.tables.lock_table import Key, LockTable
@@ -31,6 +32,8 @@ from lockstep.protocol.bodies import (
     MemberList,
     ReconcileBody,
     ReconcileReply,
+    ResetBody,
+    ResetReply,
     StartPolicy,
     Subscription,
     SyncBody,
@@ -309,6 +312,10 @@ class Coordination:
     def update_offset(self, connection: int, group: str, topic: str, queue_id: int, offset: int, now_ms: int) -> None:
         """UPDATE_CONSUMER_OFFSET, and the commit bit of a pull that may commit. NoPermission names who holds the queue."""
         self._classic.update_offset(connection, (group, topic, queue_id), offset, now_ms)
+
+    def reset(self, body: ResetBody) -> ResetReply:
+        """RESET_OFFSETS. The answer waits until the log is confirmed."""
+        return reset(self._books, body)
 
     # ------------------------------------------------------------------------------------------------------ topics, status
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar
 
-from lockstep.protocol.bodies import DataVersion, RegisterBody, RegisterReply
+from lockstep.protocol.bodies import DataVersion, NameserverStanding, RegisterBody, RegisterReply
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
@@ -119,6 +119,10 @@ class Registrar:
     def standings(self) -> dict[str, Standing]:
         """Nameserver address → how it stands to this broker."""
         return {peer.address: peer.standing for peer in self._peers}
+
+    def told(self) -> tuple[NameserverStanding, ...]:
+        """As `standings`, with the words of a refusal."""
+        return tuple(NameserverStanding(peer.address, peer.standing.value, peer.remark) for peer in self._peers)
 
     async def accepted(self) -> None:
         """Return when one nameserver has accepted this broker and none has refused it; raises RegistrationRefused.

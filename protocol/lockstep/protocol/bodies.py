@@ -401,6 +401,61 @@ class GroupStatusReply:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueOffset:
+    queue_id: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResetBody:
+    """RESET_OFFSETS (30007): a group goes on elsewhere, running or not. Each queue gets a new generation, and its grant ends."""
+
+    group: str
+    topic: str
+    queues: tuple[QueueOffset, ...]
+    """Next offset to consume, within what the queue holds; queues that are not named stay as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResetReply:
+    queues: tuple[QueueOffset, ...]
+    """Where the group was, in the order of the request; −1: it had no progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class NameserverStanding:
+    """How a nameserver stands to a broker, as the broker sees it."""
+
+    address: str
+    standing: str
+    """pending, unreachable, learning, accepted, refused"""
+    remark: str = ""
+    """Of a refusal."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStatus:
+    """GET_BROKER_RUNTIME_INFO (28): what a broker says of itself."""
+
+    broker_name: str
+    cluster: str
+    store_id: str
+    term: int
+    listeners: dict[str, str]
+    """Listener name → the address that others are told."""
+    wall_ms: int
+    """Its clock, ms since 1970."""
+    up_ms: int
+    """Since its port opened."""
+    log_bytes: int
+    disk_total_bytes: int
+    disk_free_bytes: int
+    disk_reserve_bytes: int
+    """Sends are refused where less would be free."""
+    nameservers: tuple[NameserverStanding, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CreateTopicReply:
     """UPDATE_AND_CREATE_TOPIC (17): the layout in force at this broker."""
 

@@ -1,0 +1,31 @@
+"""What operators ask of a broker and do to its groups. RocketMQ: AdminBrokerProcessor."""
+
+from collections.abc import Callable
+
+from lockstep.broker.coordination import Coordination
+from lockstep.protocol.bodies import BrokerStatus, ResetBody
+from lockstep.protocol.codes import RequestCode
+from lockstep.runtime.dispatch import Outcome, Pending, Request, handles
+from lockstep.runtime.log import get_logger
+
+log = get_logger("broker")
+
+
+class StatusProcessor:
+    """`status` is the broker's word about itself, asked for each time."""
+
+    def __init__(self, coordination: Coordination, status: Callable[[], BrokerStatus]) -> None:
+        self._coordination = coordination
+        self._status = status
+
+    @handles(RequestCode.GET_BROKER_RUNTIME_INFO)
+    def broker_status(self, request: Request) -> Outcome:
+        return request.reply(body=self._status())
+
+    @handles(RequestCode.RESET_OFFSETS, None, ResetBody)
+    def reset(self, request: Request) -> Outcome:
+        body: ResetBody = request.body
+        reply = self._coordination.reset(body)
+        moved = {before.queue_id: [before.offset, after.offset] for before, after in zip(reply.queues, body.queues, strict=True)}
+        log.info("progress.reset", group=body.group, topic=body.topic, peer=request.endpoint.peer, queues=moved)
+        return Pending(request.reply(body=reply))

@@ -1,0 +1,31 @@
+"""Setting a group's progress (ordering.md 6). RocketMQ: AdminBrokerProcessor.resetOffset, which its clients have to be told of.
+
+A reset draws a new generation and ends the grant: whatever a running member still holds of the old one is STALE, it drops the queue and
+what it fetched, and goes on from the new offset as soon as its listener has ended. Nothing has to be restarted or told.
+"""
+
+from lockstep.broker.books import Books
+from lockstep.broker.tables.progress_table import Progress
+from lockstep.protocol.bodies import QueueOffset, ResetBody, ResetReply
+from lockstep.protocol.errors import LocalProtocolError, TopicNotExist
+from lockstep.protocol.names import check_group
+
+
+def reset(books: Books, body: ResetBody) -> ResetReply:
+    """All queues or, where one can't be set (TopicNotExist, LocalProtocolError), none."""
+    check_group(body.group)
+    for wanted in body.queues:
+        if not books.has_queue(body.topic, wanted.queue_id):
+            raise TopicNotExist(f"{body.topic} has no readable queue {wanted.queue_id} at {books.config.broker_name}")
+        first, end = books.bounds.bounds(body.topic, wanted.queue_id)[0], books.bounds.end_offset(body.topic, wanted.queue_id)
+        if not first <= wanted.offset <= end:
+            what = f"offset {wanted.offset} of {body.topic} queue {wanted.queue_id} at {books.config.broker_name}"
+            raise LocalProtocolError(f"{what}: expected {first} to {end}; nothing was reset here")
+    before = []
+    for wanted in body.queues:
+        key = (body.group, body.topic, wanted.queue_id)
+        progress = books.progress.get(key)
+        before.append(QueueOffset(wanted.queue_id, -1 if progress is None else progress.offset))
+        books.progress.set(key, Progress(books.fence.draw(), wanted.offset))
+        books.end(key)
+    return ResetReply(tuple(before))

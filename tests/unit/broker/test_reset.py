@@ -1,0 +1,162 @@
+"""RESET_OFFSETS: a new generation, the end of the grant, all queues or none."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.protocol.bodies import ConsumerGroup, QueueOffset, ResetBody, StartPoint, SyncItem, Verdict
+from lockstep.protocol.errors import LocalProtocolError, LockstepError, TopicNotExist
+from lockstep.protocol.headers.offsets import QueryConsumerOffsetHeader
+from support.coordination_kit import GROUP, TOPIC, Bench, Client, layout, ordered, replay
+
+
+def reset(bench: Bench, offsets: dict[int, int], group: str = GROUP, topic: str = TOPIC) -> list[tuple[int, int]]:
+    """(queue id, offset before) as answered."""
+    body = ResetBody(group, topic, tuple(QueueOffset(queue_id, offset) for queue_id, offset in offsets.items()))
+    return [(each.queue_id, each.offset) for each in bench.c.reset(body).queues]
+
+
+def holder(bench: Bench, *queue_ids: int) -> Client:
+    client = Client(bench, "a")
+    client.connect()
+    client.lock(*queue_ids)
+    return client
+
+
+def generation(bench: Bench, queue_id: int) -> int:
+    return {key[2]: progress.generation for key, progress in bench.c.progress() if key[:2] == (GROUP, TOPIC)}[queue_id]
+
+
+def test_a_reset_of_a_held_queue_fences_its_holder_and_gives_it_again_from_there() -> None:
+    bench = Bench()
+    a = holder(bench, 0, 1)
+    assert a.commit(0, 500) is Verdict.OK
+    epoch, old = a.held[0], generation(bench, 0)
+    bench.c.drain()
+    assert reset(bench, {0: 100}) == [(0, 500)]
+    assert bench.stale() == [(GROUP, TOPIC, 0)], "its held pull is answered at once"
+    assert bench.epoch(0) > epoch
+    assert generation(bench, 0) > old
+    assert a.commit(0, 600) is Verdict.STALE, "a finished result of the old generation"
+    assert a.pull(0) is False
+    assert bench.progress(0) == (100, 0)
+    answers = a.lock(0, held={1: a.held[1]})
+    assert (answers[0].verdict, answers[0].offset, answers[1].verdict) == (Verdict.OK, 100, Verdict.OK)
+
+
+def test_the_member_whose_queue_was_reset_is_told_to_lock_it_again() -> None:
+    bench = Bench()
+    a = holder(bench, 0)
+    bench.c.drain()
+    reset(bench, {0: 0})
+    assert bench.pushed() == {a.connection: [0]}
+
+
+def test_a_queue_that_is_not_named_keeps_its_grant_and_its_place() -> None:
+    bench = Bench()
+    a = holder(bench, 0, 1)
+    a.commit(1, 7)
+    reset(bench, {0: 0})
+    assert a.commit(1, 8) is Verdict.OK
+
+
+def test_attempts_begin_anew() -> None:
+    bench = Bench()
+    a = holder(bench, 0)
+    a.commit(0, 5, attempts=3)
+    reset(bench, {0: 5})
+    assert bench.progress(0) == (5, 0)
+
+
+def test_a_stopped_group_goes_on_from_there_and_the_log_remembers() -> None:
+    bench = Bench()
+    a = holder(bench, 0)
+    a.commit(0, 500)
+    a.leave()
+    a.close()
+    bench.advance(60_000)
+    assert reset(bench, {0: 20}) == [(0, 500)]
+    bench.restart()
+    assert bench.progress(0) == (20, 0)
+    b = Client(bench, "b")
+    b.connect()
+    assert b.lock(0)[0].offset == 20
+
+
+def test_a_group_may_be_placed_before_its_first_start() -> None:
+    """The start policy then holds for the other queues alone."""
+    bench = Bench()
+    assert reset(bench, {0: 77}) == [(0, -1)]
+    a = Client(bench, "a", ordered(consume_from_where=StartPoint.LAST_OFFSET))
+    a.connect()
+    answers = a.lock(0, 1)
+    assert (answers[0].offset, answers[1].offset) == (77, 1_000)
+
+
+def test_a_concurrent_members_commits_and_pulls_of_before_are_stale() -> None:
+    bench = Bench()
+    a = Client(bench, "a", ConsumerGroup(GROUP, ordered().subscriptions, consume_from_where=StartPoint.FIRST_OFFSET))
+    a.connect()
+    header = QueryConsumerOffsetHeader(GROUP, TOPIC, 0, StartPoint.FIRST_OFFSET)
+    begun = bench.c.begin(a.connection, header, bench.now_ms)
+    assert begun is not None
+    bench.c.drain()
+    reset(bench, {0: 40})
+    assert bench.stale() == [(GROUP, TOPIC, 0)]
+    answers = a.send_sync(SyncItem(GROUP, TOPIC, 0, None, begun.generation, 50))
+    assert answers is not None
+    assert answers[0].verdict is Verdict.STALE
+    again = bench.c.begin(a.connection, header, bench.now_ms)
+    assert again is not None
+    assert (again.offset, again.generation > begun.generation) == (40, True)
+
+
+@pytest.mark.parametrize(("offset", "fits"), [(9, False), (10, True), (90, True), (91, False), (-1, False)])
+def test_an_offset_is_one_that_the_queue_holds_or_its_end(offset: int, fits: bool) -> None:
+    bench = Bench()
+    bench.ends.queues[TOPIC, 0] = (10, 90)
+    if fits:
+        reset(bench, {0: offset})
+        assert bench.progress(0)[0] == offset
+    else:
+        with pytest.raises(LocalProtocolError, match="expected 10 to 90; nothing was reset here"):
+            reset(bench, {1: 5, 0: offset})
+        assert list(bench.c.progress()) == [], "the queue that could be set neither"
+
+
+@pytest.mark.parametrize(("queue_id", "topic"), [(4, TOPIC), (-1, TOPIC), (0, "other")])
+def test_a_queue_that_is_not_here_is_refused(queue_id: int, topic: str) -> None:
+    with pytest.raises(TopicNotExist, match="has no readable queue"):
+        reset(Bench(), {queue_id: 0}, topic=topic)
+
+
+def test_a_deleted_topic_has_no_progress_to_set() -> None:
+    bench = Bench()
+    bench.layouts.adopt(layout(queues=0, counter=2))
+    bench.c.layout_changed(TOPIC)
+    with pytest.raises(TopicNotExist):
+        reset(bench, {0: 0})
+
+
+@given(st.lists(st.tuples(st.sampled_from(["reset", "commit"]), st.integers(0, 1), st.integers(0, 1_000)), max_size=12))
+def test_within_a_generation_no_offset_falls_whatever_is_reset(steps: list[tuple[str, int, int]]) -> None:
+    bench = Bench()
+    a = holder(bench, 0, 1)
+    last: dict[int, tuple[int, int]] = {}
+    for step, queue_id, offset in steps:
+        if step == "reset":
+            reset(bench, {queue_id: offset})
+            a.lock(queue_id, held={other: epoch for other, epoch in a.held.items() if other != queue_id})
+        else:
+            a.commit(queue_id, offset)
+        now = generation(bench, queue_id), bench.progress(queue_id)[0]
+        assert now >= last.get(queue_id, (0, 0))
+        last[queue_id] = now
+    bench.flush()
+    again = replay(bench)
+    assert dict(again.progress()) == dict(bench.c.progress())
+
+
+def test_a_reset_needs_the_name_of_a_group() -> None:
+    with pytest.raises(LockstepError, match="group is blank"):
+        reset(Bench(), {0: 0}, group=" ")
