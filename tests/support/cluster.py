@@ -274,6 +274,14 @@ class Cluster:
         base_us = after_us if then_us is None else then_us
         return {queue: (first[queue] - base_us) / 1e6 for queue in sorted(wanted)}
 
+    async def until_lag(self, lag: int, group: str = "billing") -> None:
+        """Waits until the brokers say that the group is at most so far behind."""
+        async with asyncio.timeout(WAIT_S):
+            while True:
+                if (await self.group(group))["lag"] <= lag:
+                    return
+                await asyncio.sleep(LOOK_S)
+
     async def until_done(self) -> None:
         """Waits until every acknowledged event was handled at least once."""
         missing = {(key, step) for key, told in self.told.items() for step in range(told.acknowledged)}

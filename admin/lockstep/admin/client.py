@@ -12,20 +12,26 @@ from lockstep.client.config import nameserver_addresses
 from lockstep.client.nameservers import not_a_nameserver
 from lockstep.protocol.bodies import (
     BrokerAddress,
+    BrokerStatus,
     ClusterInfo,
+    CreateTopicReply,
     GroupStatusReply,
     OffsetRange,
+    ResetBody,
+    ResetReply,
     TopicList,
     TopicOffsets,
     TopicRoute,
 )
-from lockstep.protocol.codec.msgpack_body import decode_body
+from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import LockstepError, RouteNotReady, TransportError, broker_error
-from lockstep.protocol.fields import to_plain
+from lockstep.protocol.fields import from_plain, to_plain
 from lockstep.protocol.headers.clients import GroupStatusHeader
-from lockstep.protocol.headers.offsets import TopicHeader, ViewMessageHeader
+from lockstep.protocol.headers.offsets import OffsetReply, SearchOffsetHeader, TopicHeader, ViewMessageHeader
+from lockstep.protocol.headers.routes import CreateTopicHeader
+from lockstep.protocol.queue import TopicLayout
 from lockstep.runtime.host import Host
 from lockstep.runtime.pool import call
 
@@ -98,10 +104,10 @@ class AdminClient:
             raise RouteNotReady("; ".join(str(error) for error in failed))
         raise TransportError(f"no nameserver answers: {'; '.join(str(error) for error in failed)}. Is one running there?")
 
-    async def ask(self, broker: BrokerAddress, code: RequestCode, header: object | None = None) -> Command:
+    async def ask(self, broker: BrokerAddress, code: RequestCode, header: object | None = None, body: bytes = b"") -> Command:
         """One question to one broker, at its last known address."""
         fields = None if header is None else to_plain(header)
-        answer = await call(self.host, broker.address, code, fields, b"", timeout_ms=self.timeout_ms)
+        answer = await call(self.host, broker.address, code, fields, body, timeout_ms=self.timeout_ms)
         if answer.code != ResponseCode.SUCCESS:
             raise broker_error(answer.code, answer.remark)
         return answer
@@ -113,6 +119,24 @@ class AdminClient:
     async def group_status(self, broker: BrokerAddress, group: str | None) -> GroupStatusReply:
         """The names of all groups at one broker, and the whole state of one."""
         return decode_body(GroupStatusReply, (await self.ask(broker, RequestCode.GROUP_STATUS, GroupStatusHeader(group))).body)
+
+    async def offset_by_time(self, broker: BrokerAddress, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """The first message that was stored then or later; the queue's end where there is none."""
+        answer = await self.ask(broker, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetHeader(topic, queue_id, timestamp_ms))
+        return from_plain(OffsetReply, answer.fields).offset
+
+    async def reset(self, broker: BrokerAddress, body: ResetBody) -> ResetReply:
+        """Sets a group's progress at one broker: all the queues that are named, or none."""
+        return decode_body(ResetReply, (await self.ask(broker, RequestCode.RESET_OFFSETS, body=encode_body(body))).body)
+
+    async def broker_status(self, broker: BrokerAddress) -> BrokerStatus:
+        """What one broker says of itself."""
+        return decode_body(BrokerStatus, (await self.ask(broker, RequestCode.GET_BROKER_RUNTIME_INFO)).body)
+
+    async def put_layout(self, broker: BrokerAddress, layout: TopicLayout) -> TopicLayout:
+        """Asks one broker for a layout; the one in force there afterwards."""
+        answer = await self.ask(broker, RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader(layout.topic), encode_body(layout))
+        return decode_body(CreateTopicReply, answer.body).layout
 
     async def view(self, broker: BrokerAddress, physical_offset: int) -> bytes:
         """The stored record at a position of one broker's log."""

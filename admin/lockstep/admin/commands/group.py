@@ -1,4 +1,4 @@
-"""lockstep group list | show: who consumes, how far, and what keeps it from going on."""
+"""lockstep group list | show | reset-offset (reset.py): who consumes, how far, and what keeps it from going on."""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from lockstep.admin.client import AdminClient, gather
+from lockstep.admin.commands.reset import reset_command
 from lockstep.admin.group_reading import read_group
 from lockstep.admin.group_report import GroupReport
 from lockstep.admin.options import DEFAULT_NAMESERVER, CommandFailed, JsonOption, NameserverOption, run
@@ -13,6 +14,7 @@ from lockstep.admin.render import ago, print_json, print_table
 from lockstep.runtime.host import Host
 
 app = typer.Typer(no_args_is_help=True, help="Consumer groups.")
+app.command("reset-offset")(reset_command)
 
 
 @app.command("list")

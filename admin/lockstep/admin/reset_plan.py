@@ -1,0 +1,86 @@
+"""Where a reset of a group would put each queue. Pure: what is there and where to → what changes."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from lockstep.admin.group_report import QueueLine
+from lockstep.protocol.bodies import OffsetRange
+from lockstep.protocol.errors import ConfigError
+from lockstep.protocol.queue import MessageQueue
+
+UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """`word` is "beginning", "end", "offset" or "time"; `value` the offset, or ms since 1970."""
+
+    word: str
+    value: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One queue of the plan."""
+
+    queue: MessageQueue
+    before: int | None
+    """None: the group has no progress there."""
+    after: int
+    first: int
+    end: int
+
+    @property
+    def change(self) -> int:
+        """Above 0: messages that are skipped; below: that are handled again."""
+        return self.after - (self.first if self.before is None else max(self.before, self.first))
+
+
+def parse_target(text: str, now_ms: int) -> Target:
+    """beginning, end, an offset, an ISO time (without a zone: UTC), or a span of time ago: 90s, 30m, 2h, 7d. ConfigError."""
+    word = text.strip()
+    if word in ("beginning", "end"):
+        return Target(word)
+    if word.isdecimal():
+        return Target("offset", int(word))
+    if word[:-1].isdecimal() and word[-1] in UNITS_S:
+        return Target("time", now_ms - int(timedelta(seconds=int(word[:-1]) * UNITS_S[word[-1]]) / timedelta(milliseconds=1)))
+    try:
+        moment = datetime.fromisoformat(word)
+    except ValueError:
+        raise ConfigError(
+            f"--to {text!r}: expected beginning, end, an offset (1500), a time (2026-11-21T15:00:00Z) or how long ago (90s, 30m, 2h, 7d)"
+        ) from None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return Target("time", int(moment.timestamp() * 1000))
+
+
+def parse_queue(text: str) -> tuple[str, int]:
+    """ "broker-a:3" as (broker name, queue id). ConfigError."""
+    broker, colon, number = text.rpartition(":")
+    if not colon or not broker or not number.isdecimal():
+        raise ConfigError(f"--queue {text!r}: expected BROKER:NUMBER, as in broker-a:3")
+    return broker, int(number)
+
+
+def moves(
+    queues: Iterable[MessageQueue],
+    lines: Iterable[QueueLine],
+    ranges: dict[MessageQueue, OffsetRange],
+    target: Target,
+    by_time: dict[MessageQueue, int],
+) -> tuple[Move, ...]:
+    """The plan. `ranges`: what each queue holds; `by_time`: for a time, the first message stored then or later. ConfigError."""
+    before = {MessageQueue(line.topic, line.broker, line.queue_id): line.committed_offset for line in lines}
+    planned = []
+    for queue in queues:
+        held = ranges[queue]
+        after = {"beginning": held.min_offset, "end": held.max_offset, "offset": target.value, "time": by_time.get(queue, 0)}[target.word]
+        if target.word == "offset" and not held.min_offset <= after <= held.max_offset:
+            raise ConfigError(
+                f"--to {after}: {queue} holds {held.min_offset} to {held.max_offset}; name one queue with --queue BROKER:NUMBER"
+            )
+        after = max(held.min_offset, min(after, held.max_offset))
+        planned.append(Move(queue, before.get(queue), after, held.min_offset, held.max_offset))
+    return tuple(planned)

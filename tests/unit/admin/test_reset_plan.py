@@ -1,0 +1,94 @@
+"""Where a reset puts each queue, and what it means in messages."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.admin.group_report import QueueLine
+from lockstep.admin.reset_plan import Move, Target, moves, parse_queue, parse_target
+from lockstep.protocol.bodies import OffsetRange
+from lockstep.protocol.errors import ConfigError
+from lockstep.protocol.queue import MessageQueue
+
+Q = MessageQueue("orders", "broker-a", 0)
+LINE = QueueLine("orders", "broker-a", 0, True, None, "0", None, 50, 100, 50, None, 0, "1")
+NOW = 1_700_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("text", "target"),
+    [
+        ("beginning", Target("beginning")),
+        (" end ", Target("end")),
+        ("0", Target("offset", 0)),
+        ("1500", Target("offset", 1500)),
+        ("90s", Target("time", NOW - 90_000)),
+        ("30m", Target("time", NOW - 1_800_000)),
+        ("2h", Target("time", NOW - 7_200_000)),
+        ("7d", Target("time", NOW - 604_800_000)),
+        ("2023-11-14T22:13:20Z", Target("time", NOW)),
+        ("2023-11-14T22:13:20", Target("time", NOW)),
+        ("2023-11-14T23:13:20+01:00", Target("time", NOW)),
+        ("2023-11-14T22:13:20.001Z", Target("time", NOW + 1)),
+    ],
+)
+def test_a_place_is_said_in_one_of_five_ways(text: str, target: Target) -> None:
+    assert parse_target(text, NOW) == target
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "-5", "5.5", "5w", "h", "2023-13-01"])
+def test_any_other_way_is_refused_with_the_five(text: str) -> None:
+    with pytest.raises(ConfigError, match="expected beginning, end, an offset"):
+        parse_target(text, NOW)
+
+
+@pytest.mark.parametrize("text", ["broker-a", "broker-a:", ":1", "broker-a:-1", "broker-a:x"])
+def test_a_queue_is_a_broker_and_a_number(text: str) -> None:
+    assert parse_queue("broker-a:3") == ("broker-a", 3)
+    with pytest.raises(ConfigError, match="expected BROKER:NUMBER"):
+        parse_queue(text)
+
+
+def plan(target: Target, *, before: int | None = 50, first: int = 10, end: int = 100, at_time: int = 0) -> Move:
+    lines = [replace(LINE, committed_offset=before)]
+    (move,) = moves([Q], lines, {Q: OffsetRange(0, first, end)}, target, {Q: at_time})
+    return move
+
+
+@pytest.mark.parametrize(
+    ("target", "after", "change"),
+    [
+        (Target("beginning"), 10, -40),
+        (Target("end"), 100, 50),
+        (Target("offset", 60), 60, 10),
+        (Target("offset", 50), 50, 0),
+        (Target("offset", 10), 10, -40),
+        (Target("offset", 100), 100, 50),
+        (Target("time", NOW), 42, -8),
+    ],
+)
+def test_a_move_counts_the_messages_that_come_again_or_are_skipped(target: Target, after: int, change: int) -> None:
+    move = plan(target, at_time=42)
+    assert (move.before, move.after, move.change) == (50, after, change)
+
+
+@pytest.mark.parametrize("offset", [9, 101])
+def test_an_offset_that_the_queue_does_not_hold_is_refused(offset: int) -> None:
+    with pytest.raises(ConfigError, match="holds 10 to 100"):
+        plan(Target("offset", offset))
+
+
+def test_a_group_without_progress_would_have_begun_at_the_first_message() -> None:
+    assert (plan(Target("end"), before=None).before, plan(Target("end"), before=None).change) == (None, 90)
+
+
+def test_what_retention_has_removed_comes_not_again() -> None:
+    assert plan(Target("beginning"), before=3, first=10).change == 0
+
+
+@given(st.integers(0, 50), st.integers(0, 50), st.integers(-10, 200), st.sampled_from(["beginning", "end", "time"]))
+def test_no_plan_leaves_the_queue(first: int, length: int, at_time: int, word: str) -> None:
+    move = plan(Target(word), first=first, end=first + length, at_time=at_time)
+    assert first <= move.after <= first + length
