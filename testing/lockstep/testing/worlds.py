@@ -185,7 +185,19 @@ WORLDS: Mapping[str, World] = {
     ),
     "handover": World(
         {"stop_consumer": 1},
-        {"late_chance": (0.0,), "fault_every_s": (12.0,), "storm_s": (60.0,), "exile": (False,), "fail_share": (0.0,), "queues": (3, 4)},
+        {
+            "late_chance": (0.0,),
+            "fault_every_s": (12.0,),
+            "storm_s": (60.0,),
+            "exile": (False,),
+            "fail_share": (0.0,),
+            "long_share": (0.0,),
+            "slow_share": (0.6,),
+            "batch_count": (3, 16),
+            "stop_ms": (8_000,),
+            "queues": (2, 3),
+            "threaded": (False,),
+        },
     ),
     "single": World(
         {"kill_consumer": 2, "pause_consumer": 1, "power_consumer": 1, "kill_broker": 2, "power_broker": 1, "stop_broker": 1, "reset": 1},

@@ -181,7 +181,7 @@ class _Finder:
         for at in range(bisect_left(self.times, since - FAULT_S), bisect_right(self.times, until)):
             event = self.disturbing[at]
             own = event.process in processes or (isinstance(event, Fault | PowerCut) and event.machine in machines)
-            recent = isinstance(event, _FAULTS) or event.t >= since - CHANGE_S
+            recent = _is_fault(event) or event.t >= since - CHANGE_S
             if not own and recent:
                 return False
         return True
@@ -215,6 +215,11 @@ class _Finder:
         alone = not self.late and self._alone(processes, machines, since, call.t)
         text = f"{queue} after {opened.broker} had opened as {who(opened.machine, opened.process)}, first call {call.call} at {call.t:.3f}"
         return Handover(queue, "restart", since, max(since, call.t), opened.grace_ms / 1000 + SLACK_S, alone, text)
+
+
+def _is_fault(event: Event) -> bool:
+    """A process that ended by itself is a change like its start."""
+    return isinstance(event, _FAULTS) and not (isinstance(event, ProcessEnded) and event.how == "exit")
 
 
 def _leave_first(history: History) -> list[Violation]:

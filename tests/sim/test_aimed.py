@@ -1,0 +1,48 @@
+"""Interleavings in which one rule alone decides: where a swarm needs luck, or where other rules mend what its absence breaks."""
+
+from lockstep.protocol.bodies import Verdict
+from support.coordination_kit import GRACE, Bench, Client, replay
+
+
+def pair(bench: Bench) -> tuple[Client, Client]:
+    """Members a (queues 0, 2) and b (queues 1, 3), both connected."""
+    a, b = Client(bench, "a"), Client(bench, "b")
+    a.connect()
+    b.connect()
+    bench.c.drain()
+    return a, b
+
+
+def test_who_has_lost_a_lock_is_still_a_member() -> None:
+    bench = Bench()
+    a, _ = pair(bench)
+    epoch = a.lock(0)[0].epoch
+    version = bench.c.member_list("billing")
+    assert a.verdicts(held={0: epoch + 1}) == {0: Verdict.STALE}
+    assert bench.lists() == ("a", "b")
+    assert bench.c.member_list("billing") == version, "and nobody has to rebalance"
+
+
+def test_a_hold_that_was_renewed_after_a_release_is_found_again_by_a_start() -> None:
+    bench = Bench()
+    a, _ = pair(bench)
+    epoch = a.lock(0)[0].epoch
+    assert a.commit(0, 0, epoch=epoch, release=True) is Verdict.OK
+    assert bench.owner(0) is None
+    assert a.verdicts(held={0: epoch}) == {0: Verdict.OK}
+    bench.flush()
+    assert replay(bench).snapshot() == bench.c.snapshot()
+
+
+def test_what_a_silent_client_wakes_up_on_is_closed() -> None:
+    """Else its next HEART_BEAT would bind the same connection anew, and an empty SYNC would prove a lock that somebody else has."""
+    bench = Bench()
+    a, b = pair(bench)
+    a.lock(0)
+    connection = a.connection
+    for _ in range(60):
+        bench.advance(GRACE // 3)
+        b.beat()
+    assert bench.lists() == ("b",)
+    assert connection in bench.closed()
+    assert a.beat() is None, "what still arrives on it means nothing"
