@@ -1,15 +1,17 @@
 """A producer with a given id: frames as they were cut, once each whoever sends them again; giving up is the end."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
-from lockstep.client import GivenId, MessageQueue, Producer, QueueUnavailable, StateError
+from lockstep.client import GivenId, MessageQueue, Producer, QueueUnavailable, SendResult, StateError
 from lockstep.protocol.errors import NonDeterministicRetry, OutOfSequence, SystemBusy
 from lockstep.protocol.record import encode_record
-from support.fake_broker import FakeBroker, fake_cluster, ignore, lose_answer, refuse, store_and_hang_up
+from support.fake_broker import FakeBroker, answer_later, fake_cluster, ignore, lose_answer, refuse, store_and_hang_up
+from support.loops import turns, until
 
 JOB = GivenId("0123456789abcdef" * 2, partition=3, epoch=7)
 QUEUE = MessageQueue("t", "a", 1)
@@ -68,6 +70,27 @@ async def test_a_refused_frame_fails_and_ends_the_queue_instead_of_a_new_epoch(r
             await producer.send_records(QUEUE, *frame(b"3"))
         assert isinstance(later.value.__cause__, StateError)
         assert [one.bodies for one in broker.seen] == [[b"1"]]
+
+
+async def test_a_cancelled_frame_of_a_given_id_leaves_its_place_to_no_other() -> None:
+    held: list[Callable[[], None]] = []
+    async with a_job() as (broker, producer):
+        broker.script.append(answer_later(held))
+        async with asyncio.TaskGroup() as group:
+            sends = [group.create_task(refused(producer.send_records(QUEUE, *frame(body)))) for body in (b"1", b"2", b"3")]
+            await until(lambda: held)
+            sends[1].cancel()
+            await turns(3)
+            held[0]()
+        assert broker.stored == [b"1"]
+        assert isinstance(sends[2].result(), QueueUnavailable)
+
+
+async def refused(send: Coroutine[Any, Any, SendResult]) -> SendResult | QueueUnavailable:
+    try:
+        return await send
+    except QueueUnavailable as error:
+        return error
 
 
 async def test_without_a_given_id_a_lost_suffix_begins_a_new_epoch() -> None:

@@ -227,9 +227,10 @@ class Producer:
     async def send_records(self, queue: MessageQueue, records: bytes, sizes: list[int], *, timeout_ms: int | None = None) -> SendResult:
         """Send records that are encoded already (record.py, the broker's fields zero) as one frame to this queue: where the first one is.
 
-        `sizes`: bytes of each. Frames of one queue leave one after the other, in the order of the calls, cut as they were given: with a
-        `given_id` whoever sends the same frames again has them stored once. Such a producer fails where another would begin anew, and
-        a frame that failed ends the queue for it. Errors as `send` with a queue; NonDeterministicRetry where a repeat has other bytes.
+        `sizes`: bytes of each. Frames of one queue leave one after the other, cut as they were given, in the order of the calls (await the
+        first one of a topic: calls that wait for its route may overtake one another). With a `given_id` whoever sends the same frames
+        again has them stored once; such a producer fails where another would begin anew, and a frame that failed or was cancelled ends
+        the queue for it. Errors as `send` with a queue; NonDeterministicRetry where a repeat has other bytes.
         """
         topic = self._topics.get(queue.topic) or await self._open(queue.topic)
         way = Way((QUEUE_WIDE,), None, queue)
@@ -250,6 +251,7 @@ class Producer:
         try:
             result: SendResult = await future
         except asyncio.CancelledError:
+            sender.end_given()
             _withdraw(parcel, future)
             raise
         return result

@@ -167,6 +167,11 @@ class QueueSender:
         self._topic.end([parcel])
         return True
 
+    def end_given(self) -> None:
+        """A frame of a given id was cancelled: none behind it may take its place, so this queue is over for the producer."""
+        if self._sequencer.given:
+            self._sequencer.give_up()
+
     def take_older(self, version: LayoutVersion) -> list[Parcel]:
         """A higher layout is known: what waits and was picked from a lower one."""
         if self._keyed_blocked is not None and self._keyed_blocked < version:
