@@ -96,6 +96,22 @@ class Task:
     """Frames are cut by bornTimestamp too."""
 
 
+class Pace:
+    """When a task's frames may leave, by an absolute schedule: a stall is caught up. Pure."""
+
+    def __init__(self, options: SinkOptions, begun_us: int) -> None:
+        rate = options.max_rows_per_second
+        self._row_us = 0.0 if rate is None else 1_000_000 * options.parallelism / rate
+        self._not_before = options.not_before
+        self._begun_us = begun_us
+
+    def wait_ms(self, due_ms: int, handed: int, wall_ms: int, now_us: int) -> float:
+        """From now until a frame that is due at `due_ms`, behind `handed` rows; less than SLICE_MS of a limit is not waited for."""
+        scheduled_ms = max(0, due_ms - wall_ms) if self._not_before else 0
+        limited_ms = (self._begun_us + handed * self._row_us - now_us) / 1_000 if self._row_us else 0.0
+        return max(scheduled_ms, limited_ms if limited_ms > SLICE_MS else 0.0)
+
+
 class TaskSender:
     """Sends what it is given, in order for each queue."""
 
@@ -106,11 +122,10 @@ class TaskSender:
         self._cluster = cluster
         self._clock = host.clock
         self._window = asyncio.Semaphore(WINDOW)
-        self._begun_us = host.clock.monotonic_us()
-        self._row_us = 0.0
-        if task.options.max_rows_per_second is not None:
-            self._row_us = 1_000_000 * task.options.parallelism / task.options.max_rows_per_second
+        self._pace = Pace(task.options, host.clock.monotonic_us())
         self._handed = 0
+        self._begun: set[str] = set()
+        """Topics of which a frame was sent: before that, frames could overtake one another."""
         self.sent = Sent()
 
     async def send_all(self, batches: Iterable[Any], frames: Frames) -> Sent:
@@ -132,8 +147,12 @@ class TaskSender:
         await self._window.acquire()
         self._fail_on_purpose()
         await self._wait(frame)
-        group.create_task(self._send(frame))
         self._handed += len(frame.sizes)
+        if frame.queue.topic not in self._begun:
+            self._begun.add(frame.queue.topic)
+            await self._send(frame)
+            return
+        group.create_task(self._send(frame))
         # One turn posts it, the next one writes it: then it is on its way while the next frame is encoded.
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -147,13 +166,8 @@ class TaskSender:
         self.sent.note(frame, result, self._clock.monotonic_us() - begun_us)
 
     async def _wait(self, frame: Frame) -> None:
-        """Until the frame's time has come, by an absolute schedule: a stall is caught up."""
-        wait_ms = 0.0
-        if self._options.not_before:
-            wait_ms = frame.due_ms - self._clock.wall_ms()
-        if self._row_us:
-            wait_ms = max(wait_ms, (self._begun_us + self._handed * self._row_us - self._clock.monotonic_us()) / 1_000)
-        if wait_ms > (0 if self._options.not_before else SLICE_MS):
+        wait_ms = self._pace.wait_ms(frame.due_ms, self._handed, self._clock.wall_ms(), self._clock.monotonic_us())
+        if wait_ms:
             await asyncio.sleep(wait_ms / 1_000)
 
     def _fail_on_purpose(self) -> None:

@@ -1,0 +1,182 @@
+"""The verdict as a page: one file, pictures as SVG, no scripts. Pure."""
+
+from collections.abc import Sequence
+from html import escape
+from math import ceil, log10
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lockstep.spark.verifying import Findings
+
+WIDTH, HEIGHT = 560, 220
+LEFT, RIGHT, TOP, BOTTOM = 64, 12, 14, 34
+COLOURS = ("#2563eb", "#dc2626", "#7c3aed")
+ROWS_MAX = 50
+
+STYLE = """
+body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:1180px;padding:0 1rem;color:#1f2937}
+h1{font-size:1.35rem;margin:0 0 .2rem}h2{font-size:1rem;margin:0 0 .4rem}
+.verdict{padding:.7rem 1rem;border-radius:6px;font-weight:600;margin:1rem 0}
+.clean{background:#dcfce7;color:#14532d}.broken{background:#fee2e2;color:#7f1d1d}
+.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(500px,1fr));gap:1.4rem;margin:1.4rem 0}
+figure{margin:0}svg{width:100%;height:auto;background:#f9fafb;border-radius:6px}
+svg text{font-size:11px;fill:#4b5563}
+table{border-collapse:collapse}td,th{padding:.2rem .8rem .2rem 0;text-align:left;border-bottom:1px solid #e5e7eb;
+font-weight:normal}
+th{color:#6b7280}td.n{text-align:right;font-variant-numeric:tabular-nums}
+.key{display:inline-block;width:10px;height:10px;margin:0 4px 0 12px}
+"""
+COUNTS = (
+    ("expected", "rows expected, by the manifest"),
+    ("found", "found"),
+    ("lost", "lost"),
+    ("repeated", "repeated"),
+    ("outOfOrder", "out of order within their key"),
+    ("misplaced", "in another queue than their key's"),
+    ("unexpected", "that nobody sent"),
+    ("corrupt", "corrupt"),
+    ("foreign", "of other runs (not judged)"),
+)
+
+
+def page(verdict: dict[str, Any], findings: "Findings") -> str:
+    """The whole report."""
+    clean = verdict["clean"]
+    kinds = [f"{verdict[name]:,} {words}" for name, words in COUNTS[2:8] if verdict[name]]
+    line = "Clean: nothing lost, repeated, out of order or corrupt." if clean and not kinds else ", ".join(kinds)
+    charts = [
+        chart("Stored, rows a second", lines([[(row["second"], row["rows"]) for row in findings.seconds]], "s since the first row", "")),
+        chart("Rows in each queue", bars(findings.queues)),
+    ]
+    if findings.histogram:
+        late = [[(row["second"], row[name]) for row in findings.seconds] for name in ("p50", "p99", "max")]
+        charts += [
+            chart("From due to stored, ms, by second", lines(late, "s since the first row", "ms"), legend=("p50", "p99", "max")),
+            chart("From due to stored, how many took up to …", bars([(f"{ms:.3g} ms", count) for ms, count in findings.histogram])),
+        ]
+    return "\n".join(
+        (
+            "<!doctype html>",
+            '<html lang="en"><head><meta charset="utf-8">',
+            f"<title>lockstep run {escape(verdict['runId'])}</title><style>{STYLE}</style></head><body>",
+            f"<h1>Run {escape(verdict['runId'])}, topic {escape(verdict['topic'])}</h1>",
+            f'<div class="verdict {"clean" if clean else "broken"}">{escape(line)}</div>',
+            "<table>",
+            *(f'<tr><td class="n">{verdict[name]:,}</td><td>{escape(words)}</td></tr>' for name, words in COUNTS),
+            "</table>",
+            latency_table(verdict["latencyMs"]),
+            f'<div class="charts">{"".join(charts)}</div>',
+            violations_table(findings.violations),
+            "</body></html>\n",
+        )
+    )
+
+
+def latency_table(latency: dict[str, dict[str, float] | None]) -> str:
+    named = [
+        (words, latency.get(name))
+        for name, words in (("dueToStored", "from due to stored, ms"), ("storedToRead", "from stored to landed, ms"))
+    ]
+    rows = [(words, figures) for words, figures in named if figures]
+    if not rows:
+        return ""
+    head = "".join(f"<th>{escape(name)}</th>" for name in rows[0][1])
+    body = "".join(
+        f"<tr><td>{words}</td>{''.join(f'<td class=n>{value:,}</td>' for value in figures.values())}</tr>" for words, figures in rows
+    )
+    return f"<p></p><table><tr><th></th>{head}</tr>{body}</table>"
+
+
+def violations_table(violations: Sequence[dict[str, Any]]) -> str:
+    if not violations:
+        return ""
+    rows = "".join(f"<tr><td>{escape(one['kind'])}</td><td>{escape(one['what'])}</td></tr>" for one in violations[:ROWS_MAX])
+    more = f"<p>and {len(violations) - ROWS_MAX} more in violations/</p>" if len(violations) > ROWS_MAX else ""
+    return f"<h2>What is wrong</h2><table>{rows}</table>{more}"
+
+
+def chart(title: str, svg: str, legend: Sequence[str] = ()) -> str:
+    keys = "".join(f'<span class="key" style="background:{colour}"></span>{name}' for name, colour in zip(legend, COLOURS, strict=False))
+    return f"<figure><h2>{escape(title)}{keys}</h2>{svg}</figure>"
+
+
+def lines(series: Sequence[Sequence[tuple[float, float]]], below: str, unit: str) -> str:
+    """One polyline each over the same axes, from 0 on."""
+    points = [point for one in series for point in one]
+    if not points:
+        return empty()
+    x_max, y_max = max(max(x for x, _ in points), 1), nice(max(y for _, y in points))
+
+    def at(x: float, y: float) -> str:
+        return f"{LEFT + (WIDTH - LEFT - RIGHT) * x / x_max:.1f},{_y(y, y_max):.1f}"
+
+    drawn = []
+    for one, colour in zip(series, COLOURS, strict=False):
+        path = " ".join(at(x, max(y, 0)) for x, y in one)
+        drawn.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.6"/>')
+        if len(one) <= 60:
+            drawn += [f'<circle cx="{at(x, max(y, 0)).replace(",", chr(34) + " cy=" + chr(34))}" r="2" fill="{colour}"/>' for x, y in one]
+    ticks = [
+        f'<text x="{LEFT}" y="{HEIGHT - 18}">0</text>',
+        f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 18}" text-anchor="end">{x_max:g}</text>',
+    ]
+    ticks.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 4}" text-anchor="middle">{escape(below)}</text>')
+    return framed([*grid(y_max, unit), *drawn, *ticks])
+
+
+def bars(values: Sequence[tuple[str, float]]) -> str:
+    """One bar each; names stand below where there is room."""
+    if not values:
+        return empty()
+    y_max = nice(max(value for _, value in values))
+    step = (WIDTH - LEFT - RIGHT) / len(values)
+    drawn = []
+    every = max(1, ceil(len(values) * 62 / (WIDTH - LEFT - RIGHT)))
+    for index, (name, value) in enumerate(values):
+        x, y = LEFT + index * step, _y(value, y_max)
+        drawn.append(
+            f'<rect x="{x + step * 0.12:.1f}" y="{y:.1f}" width="{step * 0.76:.1f}" height="{HEIGHT - BOTTOM - y:.1f}" fill="{COLOURS[0]}">'
+            f"<title>{escape(name)}: {value:,}</title></rect>"
+        )
+        if index % every == 0:
+            drawn.append(f'<text x="{x + step / 2:.1f}" y="{HEIGHT - 18}" text-anchor="middle">{escape(name)}</text>')
+    return framed([*grid(y_max, ""), *drawn])
+
+
+def grid(y_max: float, unit: str) -> list[str]:
+    parts = []
+    for quarter in range(5):
+        value = y_max * quarter / 4
+        y = _y(value, y_max)
+        parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#e5e7eb"/>')
+        parts.append(
+            f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{short(value)}{" " + unit if unit and quarter else ""}</text>'
+        )
+    return parts
+
+
+def framed(parts: Sequence[str]) -> str:
+    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" xmlns="http://www.w3.org/2000/svg" role="img">{"".join(parts)}</svg>'
+
+
+def empty() -> str:
+    return framed([f'<text x="{WIDTH / 2}" y="{HEIGHT / 2}" text-anchor="middle">no rows</text>'])
+
+
+def nice(value: float) -> float:
+    """The next 1, 2, 4 or 8 × 10ⁿ, so that quarters are round."""
+    if value <= 0:
+        return 1
+    scale: float = 10.0 ** int(log10(value) // 1)
+    return next(step * scale for step in (1, 2, 4, 8, 10) if step * scale >= value)
+
+
+def short(value: float) -> str:
+    for size, name in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:g}{name}"
+    return f"{value:g}"
+
+
+def _y(value: float, y_max: float) -> float:
+    return TOP + (HEIGHT - TOP - BOTTOM) * (1 - value / y_max)

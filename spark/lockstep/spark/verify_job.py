@@ -1,0 +1,146 @@
+"""Proves from a topic what became of a load generator's run: what is lost, repeated, out of order, misplaced, corrupt, and how late.
+
+What must be there comes of the manifest alone, never of offsets: a broker that lost its tail would lose both.
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from lockstep.protocol.errors import ConfigError
+from lockstep.runtime.host import Host
+from lockstep.spark.job import run, say, session
+from lockstep.spark.load_job import CONF
+from lockstep.spark.load_rows import Manifest, sent_columns
+from lockstep.spark.report import page
+from lockstep.spark.verifying import Findings, find
+
+COLUMNS = "key,value,partition,offset,timestamp"
+EXIT_BROKEN, EXIT_REPEATED = 1, 2
+VIOLATIONS_TOLD = 5
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit 0 clean; 1 lost, out of order, misplaced, unexpected or corrupt; 2 repeats beyond --allow-duplicates; 3 could not run."""
+    options = parser().parse_args(argv)
+    return run(lambda: verify(options))
+
+
+def verify(options: argparse.Namespace) -> int:
+    clock = Host.real().clock
+    begun_ms = clock.monotonic_ms()
+    manifest = read_manifest(Path(options.manifest))
+    folder = Path(options.out or Path(options.manifest).parent)
+    folder.mkdir(parents=True, exist_ok=True)
+    what = f"{manifest.rows:,} rows of {manifest.keys:,} keys must be in topic {manifest.topic}"
+    say(f"run {manifest.run_id}: {what}. Starting Spark, about 10 s")
+    spark = session("lockstep verify", options.master, {**CONF, "spark.sql.shuffle.partitions": "4"})
+    try:
+        if not options.landed:
+            land(spark, manifest, options.nameserver, folder / "landing")
+        findings = find(spark, spark.read.parquet(str(folder / "landing")), manifest, folder)
+    finally:
+        spark.stop()
+    verdict = judged(findings, manifest, options, (clock.monotonic_ms() - begun_ms) / 1_000)
+    (folder / "verdict.json").write_text(json.dumps(verdict, indent=2) + "\n")  # world: the driver's disk
+    (folder / "report.html").write_text(page(verdict, findings))  # world: the driver's disk
+    print(json.dumps(verdict) if options.json else as_text(verdict, findings, folder), flush=True)
+    return int(verdict["exitCode"])
+
+
+def read_manifest(path: Path) -> Manifest:
+    try:
+        text = path.read_text()  # world: the driver's disk
+    except OSError as error:
+        raise ConfigError(f"--manifest {path}: {error.strerror}; the load generator writes runs/RUN_ID/manifest.json") from None
+    try:
+        return Manifest.parse(json.loads(text))
+    except ValueError as error:
+        raise ConfigError(f"--manifest {path} is no JSON: {error}") from None
+
+
+def land(spark: SparkSession, manifest: Manifest, nameserver: str, folder: Path) -> None:
+    """The topic since the run began → parquet, without the filler. Again: what has come since. Spark's file sink writes each row once."""
+    source = (
+        spark.readStream.format("lockstep")
+        .option("nameserver", nameserver)
+        .option("subscribe", manifest.topic)
+        .option("startingOffsets", json.dumps(manifest.start_offsets))
+        .option("columns", COLUMNS)
+        .option("maxPartitions", str(spark.sparkContext.defaultParallelism))
+        .option("commitOffsets", "false")
+        .load()
+    )
+    landed = source.select(
+        *sent_columns(),
+        F.col("key").cast("string").alias("key"),
+        F.col("partition").alias("queue"),
+        "offset",
+        F.length("value").alias("bytes"),
+        F.unix_micros("timestamp").alias("stored_us"),
+        F.unix_micros(F.current_timestamp()).alias("read_us"),
+    )
+    query = (
+        landed.writeStream.format("parquet")
+        .option("path", str(folder))
+        .option("checkpointLocation", str(folder.parent / "landing-checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
+def judged(findings: Findings, manifest: Manifest, options: argparse.Namespace, seconds: float) -> dict[str, Any]:
+    counts = findings.counts
+    broken = [name for name in ("lost", "outOfOrder", "misplaced", "unexpected", "corrupt") if counts[name]]
+    repeated = counts["repeated"] > options.allow_duplicates
+    return {
+        "runId": manifest.run_id,
+        "topic": manifest.topic,
+        "clean": not broken and not repeated,
+        "exitCode": EXIT_BROKEN if broken else EXIT_REPEATED if repeated else 0,
+        "allowedDuplicates": options.allow_duplicates,
+        "expected": manifest.rows,
+        **counts,
+        "latencyMs": findings.latency,
+        "seconds": round(seconds, 1),
+    }
+
+
+def as_text(verdict: dict[str, Any], findings: Findings, folder: Path) -> str:
+    faults = ", ".join(
+        f"{verdict[name]:,} {words}"
+        for name, words in (
+            ("lost", "lost"),
+            ("repeated", "repeated"),
+            ("outOfOrder", "out of order"),
+            ("misplaced", "in a queue that is not their key's"),
+            ("unexpected", "that nobody sent"),
+            ("corrupt", "corrupt"),
+        )
+    )
+    lines = [f"{'CLEAN' if verdict['clean'] else 'NOT CLEAN'}: {verdict['expected']:,} rows expected, {verdict['found']:,} found: {faults}"]
+    stored = verdict["latencyMs"]["dueToStored"]
+    if stored is not None:
+        lines.append(f"from due to stored: p50 {stored['p50']} ms, p99 {stored['p99']} ms, max {stored['max']} ms")
+    lines += [f"  {violation['kind']}: {violation['what']}" for violation in findings.violations[:VIOLATIONS_TOLD]]
+    lines.append(f"{folder / 'verdict.json'}, {folder / 'report.html'}")
+    return "\n".join(lines)
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="verify_load.py", description=__doc__)
+    add = made.add_argument
+    add("--manifest", required=True, help="runs/RUN_ID/manifest.json, as the load generator wrote it")
+    add("--nameserver", default="127.0.0.1:9876", help="HOST:PORT (several separated by ;)")
+    add("--out", help="folder of verdict.json, report.html and the parquet (default: the manifest's)")
+    add("--master", help="default: what spark-submit says")
+    add("--allow-duplicates", type=int, default=0, help="so many repeats are no fault (idempotence=none; default 0)")
+    add("--landed", action="store_true", help="judge what was landed before, and read nothing")
+    add("--json", action="store_true", help="the verdict as JSON on stdout")
+    return made

@@ -1,0 +1,185 @@
+"""What is wrong with a landed run, counted exactly: pure Spark over parquet, and the manifest's expectation.
+
+Of each (key, seq) the first one in its queue counts; the others are repeats. A corrupt row whose key and seq can still be read is not
+counted as lost besides.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from lockstep.spark.load_rows import Manifest, key_of
+
+LISTED_MAX = 50
+"""Violations of a kind that are listed."""
+QUANTILES = (0.5, 0.9, 0.99, 0.999)
+
+
+@dataclass(slots=True)
+class Findings:
+    """Counts, the first violations of each kind, and what the report draws."""
+
+    counts: dict[str, int]
+    latency: dict[str, dict[str, float] | None]
+    violations: list[dict[str, Any]]
+    seconds: list[dict[str, Any]] = field(default_factory=list)
+    """Per second of the run: second, rows, p50, p99, max (ms from due to stored)."""
+    histogram: list[tuple[float, int]] = field(default_factory=list)
+    """(ms from due to stored, up to; rows)."""
+    queues: list[tuple[str, int]] = field(default_factory=list)
+
+
+def find(spark: SparkSession, landing: DataFrame, manifest: Manifest, folder: Path) -> Findings:
+    """Writes per_key, per_second and violations beside the landing."""
+    ours = landing.where(F.col("run_id") == manifest.run_id).persist()
+    sound = ours.where("crc_holds")
+    expected = expectation(spark, manifest)
+    per_key = by_key(ours, expected).persist()
+    totals = per_key.agg(*(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in ("found", "lost", "repeated", "unexpected"))).first()
+    assert totals is not None
+    disordered, misplaced = out_of_order(sound, manifest), in_wrong_queue(sound, manifest)
+    counts = {
+        "found": ours.count(),
+        **{name: int(totals[name]) for name in ("lost", "repeated", "unexpected")},
+        "outOfOrder": disordered.count(),
+        "misplaced": misplaced.count(),
+        "corrupt": ours.where(~F.col("crc_holds")).count(),
+        "foreign": landing.where(F.col("run_id").isNull() | (F.col("run_id") != manifest.run_id)).count(),
+    }
+    violations = listed(ours, per_key, disordered, misplaced)
+    per_key.write.mode("overwrite").parquet(str(folder / "per_key"))
+    schema = "kind string, what string, queue int, offset bigint"
+    spark.createDataFrame([tuple(one.values()) for one in violations], schema).write.mode("overwrite").parquet(str(folder / "violations"))
+    made = Findings(
+        counts, {"dueToStored": None, "storedToRead": quantiles(sound, (F.col("read_us") - F.col("stored_us")) / 1_000)}, violations
+    )
+    late = (F.col("stored_us") - F.col("born_us")) / 1_000
+    seconds = per_second(sound, late)
+    seconds.write.mode("overwrite").parquet(str(folder / "per_second"))
+    made.seconds = [row.asDict() for row in spark.read.parquet(str(folder / "per_second")).orderBy("second").collect()]
+    made.queues = queue_balance(sound, manifest)
+    if manifest.rate:
+        made.latency["dueToStored"] = quantiles(sound, late)
+        made.histogram = histogram(sound, late)
+    ours.unpersist()
+    per_key.unpersist()
+    return made
+
+
+def expectation(spark: SparkSession, manifest: Manifest) -> DataFrame:
+    """key_number, expected."""
+    deal = manifest.deal
+    if not deal.skew:
+        whole, rest = divmod(manifest.rows, manifest.keys)
+        return spark.range(manifest.keys).select(
+            F.col("id").alias("key_number"), (F.lit(whole) + F.when(F.col("id") < rest, 1).otherwise(0)).alias("expected")
+        )
+    return spark.createDataFrame(pa.table({"key_number": range(manifest.keys), "expected": deal.counts(manifest.rows)}))
+
+
+def by_key(ours: DataFrame, expected: DataFrame) -> DataFrame:
+    """key_number, expected, found, lost, repeated, unexpected. A row beyond what its key should have is unexpected, however often."""
+    known = ours.join(expected, "key_number", "left")
+    within = F.col("seq").between(0, F.col("expected") - 1)
+    counted = known.groupBy("key_number").agg(
+        F.count("*").alias("found"),
+        F.sum(F.coalesce(within, F.lit(False)).cast("bigint")).alias("within"),
+        F.countDistinct(F.when(within, F.col("seq"))).alias("distinct"),
+    )
+    every = expected.join(counted, "key_number", "full").fillna(0)
+    return every.select(
+        "key_number",
+        "expected",
+        "found",
+        (F.col("expected") - F.col("distinct")).alias("lost"),
+        (F.col("within") - F.col("distinct")).alias("repeated"),
+        (F.col("found") - F.col("within")).alias("unexpected"),
+    )
+
+
+def out_of_order(sound: DataFrame, manifest: Manifest) -> DataFrame:
+    """First occurrences that stand behind a higher seq of their key in the same queue."""
+    firsts = sound.groupBy("key_number", "queue", "seq").agg(F.min("offset").alias("offset"))
+    before = Window.partitionBy("key_number", "queue").orderBy("offset").rowsBetween(Window.unboundedPreceding, -1)
+    checked = firsts.withColumn("highest", F.max("seq").over(before)).where(F.col("seq") < F.col("highest"))
+    return checked if manifest.order == "key" else checked.where(F.lit(False))
+
+
+def in_wrong_queue(sound: DataFrame, manifest: Manifest) -> DataFrame:
+    """Rows that stand in another queue than the SDK would choose for their key, or carry another key."""
+    if manifest.order != "key":
+        return sound.where(F.lit(False))
+    key = key_of(F.col("key_number"))
+    number = F.pmod(F.crc32(key.cast("binary")), F.lit(len(manifest.queues)))
+    return sound.where((F.col("queue") != number) | (F.col("key") != key) | F.col("key").isNull())
+
+
+def listed(ours: DataFrame, per_key: DataFrame, disordered: DataFrame, misplaced: DataFrame) -> list[dict[str, Any]]:
+    """The first of each kind: kind, what, queue, offset."""
+    found: list[dict[str, Any]] = []
+
+    def add(kind: str, what: str, queue: int | None = None, offset: int | None = None) -> None:
+        found.append({"kind": kind, "what": what, "queue": queue, "offset": offset})
+
+    for row in missing(ours, per_key).limit(LISTED_MAX).collect():
+        add("lost", f"key {row.key_number} seq {row.first}" + (f" to {row.last}" if row.last > row.first else ""))
+    places = F.sort_array(F.collect_list(F.struct("queue", "offset"))).alias("places")
+    repeats = ours.groupBy("key_number", "seq").agg(places).where(F.size("places") > 1)
+    for row in repeats.orderBy("key_number", "seq").limit(LISTED_MAX).collect():
+        first, *more = row.places
+        at = ", ".join(f"queue {place.queue} offset {place.offset}" for place in more)
+        add("repeated", f"key {row.key_number} seq {row.seq}, first in queue {first.queue} offset {first.offset}, again at {at}", *more[0])
+    for row in disordered.orderBy("queue", "offset").limit(LISTED_MAX).collect():
+        add("outOfOrder", f"key {row.key_number} seq {row.seq} behind seq {row.highest}", row.queue, row.offset)
+    for row in misplaced.orderBy("queue", "offset").limit(LISTED_MAX).collect():
+        add("misplaced", f"key {row.key_number} ({row.key}) seq {row.seq} in queue {row.queue}", row.queue, row.offset)
+    for row in ours.where(~F.col("crc_holds")).orderBy("queue", "offset").limit(LISTED_MAX).collect():
+        add("corrupt", f"its CRC does not hold; it says key {row.key_number} seq {row.seq}", row.queue, row.offset)
+    return found
+
+
+def missing(ours: DataFrame, per_key: DataFrame) -> DataFrame:
+    """key_number, first, last: runs of seqs that are not there."""
+    short = per_key.where("lost > 0").select("key_number", "expected")
+    there = ours.join(short, "key_number").where(F.col("seq").between(0, F.col("expected") - 1)).select("key_number", "seq").distinct()
+    edges = there.unionByName(short.select("key_number", F.lit(-1).cast("bigint").alias("seq"))).unionByName(
+        short.select("key_number", F.col("expected").cast("bigint").alias("seq"))
+    )
+    following = F.lead("seq").over(Window.partitionBy("key_number").orderBy("seq"))
+    gaps = edges.withColumn("next", following).where(F.col("next") > F.col("seq") + 1)
+    return gaps.select("key_number", (F.col("seq") + 1).alias("first"), (F.col("next") - 1).alias("last")).orderBy("key_number", "first")
+
+
+def quantiles(rows: DataFrame, ms: Column) -> dict[str, float] | None:
+    found = rows.agg(F.percentile_approx(ms, list(QUANTILES), 10_000).alias("at"), F.max(ms).alias("max")).first()
+    if found is None or found["at"] is None:
+        return None
+    named = {f"p{100 * quantile:g}": round(float(value), 1) for quantile, value in zip(QUANTILES, found["at"], strict=True)}
+    return {**named, "max": round(float(found["max"]), 1)}
+
+
+def per_second(sound: DataFrame, late: Column) -> DataFrame:
+    begin = sound.agg(F.min("stored_us")).first()
+    first = (begin[0] if begin is not None else None) or 0
+    second = F.floor((F.col("stored_us") - F.lit(first)) / 1_000_000).alias("second")
+    return sound.groupBy(second).agg(
+        F.count("*").alias("rows"),
+        F.percentile_approx(late, 0.5).alias("p50"),
+        F.percentile_approx(late, 0.99).alias("p99"),
+        F.max(late).alias("max"),
+    )
+
+
+def histogram(sound: DataFrame, late: Column) -> list[tuple[float, int]]:
+    """Four bins to each factor of ten, from 0.1 ms on; what is above the last one with it."""
+    step = F.least(F.greatest(F.ceil(F.log10(F.greatest(late, F.lit(0.1))) * 4), F.lit(-4)), F.lit(24)).cast("int").alias("step")
+    return [(10 ** (row.step / 4), row["count"]) for row in sound.groupBy(step).count().orderBy("step").collect()]
+
+
+def queue_balance(sound: DataFrame, manifest: Manifest) -> list[tuple[str, int]]:
+    counts = {row.queue: row["count"] for row in sound.groupBy("queue").count().collect()}
+    return [(name, counts.get(number, 0)) for number, name in enumerate(manifest.queues)]
