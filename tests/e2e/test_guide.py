@@ -58,6 +58,11 @@ def charged(_: Newcomer, process: Process) -> None:
     assert told == Counter(f"{order} attempt {attempt}" for order in ("1001", "1002") for attempt in range(3))
 
 
+def mailed(_: Newcomer, process: Process) -> None:
+    told = [f"{order} {step} after retries: {int(step == 'paid')}" for order in ("1001", "1002") for step in ("created", "paid", "shipped")]
+    assert sorted(lines(process, 6)) == told
+
+
 def archived(_: Newcomer, process: Process) -> None:
     assert sorted(lines(process, 2)) == [f"written: {order} created, {order} paid, {order} shipped" for order in ("1001", "1002")]
 
@@ -106,6 +111,7 @@ PROGRAMS: dict[str, Callable[[Newcomer, Process], None]] = {
     "send.py": sent,
     "shipping.py": shipped,
     "charge.py": charged,
+    "mail.py": mailed,
     "manual.py": archived,
     "book.py": booked,
     "watched.py": watched,

@@ -3,6 +3,8 @@
 from lockstep.client.consumer import (
     Backoff,
     Cancelled,
+    ConcurrentlyContext,
+    ConsumeConcurrentlyStatus,
     ConsumeFromWhere,
     ConsumeOrderlyStatus,
     ConsumerEvent,
@@ -44,7 +46,9 @@ __all__ = [
     "BatchSendError",
     "BrokerError",
     "Cancelled",
+    "ConcurrentlyContext",
     "ConfigError",
+    "ConsumeConcurrentlyStatus",
     "ConsumeFromWhere",
     "ConsumeOrderlyStatus",
     "ConsumerEvent",

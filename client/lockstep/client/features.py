@@ -8,6 +8,8 @@ from lockstep.protocol.errors import RequestCodeNotSupported
 from lockstep.protocol.queue import TopicLayout
 
 CONSUMING_IN_ORDER = ("ordered", "sync")
+CONSUMING_AND_GIVING_UP = (*CONSUMING_IN_ORDER, "dead_letters")
+CONSUMING_CONCURRENTLY = ("concurrent", "sync")
 SENDING = ("records", "sequences", "layouts")
 
 

@@ -234,3 +234,47 @@ def test_nothing_is_lost_order_is_kept_and_the_commit_offset_is_right(steps: lis
         assert held.taken == model.taken
         assert held.next_offset == model.seen
         assert (held.size_bytes == 0) is (held.count == 0)
+
+
+def test_what_finishes_out_of_order_moves_progress_to_the_smallest_unfinished() -> None:
+    """RocketMQ: a slow 7 blocks the commit behind a finished 8; a restart repeats instead of losing."""
+    held = queue(5)
+    held.put(stored(6, 7, 8, 9), 10, 400)
+    six, seven, eight, nine = held.take(4)
+    assert not held.finish([eight])
+    assert (held.commit_offset, held.count) == (6, 3)
+    assert held.finish([six])
+    assert held.commit_offset == 7
+    assert not held.finish([eight]), "a second time"
+    assert held.finish([seven])
+    assert (held.commit_offset, held.count) == (9, 1)
+    assert held.finish([nine])
+    assert (held.commit_offset, held.count, held.size_bytes) == (10, 0, 0)
+    assert not held.finish([six, nine])
+    held.put(stored(10), 11, 100)
+    assert held.commit_offset == 10
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_progress_never_passes_an_unfinished_message_and_ends_behind_all(data: st.DataObject) -> None:
+    held = queue(0)
+    running: list[MessageExt] = []
+    unfinished: set[int] = set()
+    following = 0
+    for _ in range(data.draw(st.integers(1, 12))):
+        found = stored(*range(following, following + data.draw(st.integers(0, 4))))
+        following += len(found) + data.draw(st.integers(0, 2))
+        held.put(found, following, 10 * len(found))
+        unfinished |= {message.queue_offset for message in found}
+        running += held.take(data.draw(st.integers(1, 4)))
+        done = data.draw(st.lists(st.sampled_from(running), unique=True)) if running else []
+        held.finish(done)
+        running = [message for message in running if message not in done]
+        unfinished -= {message.queue_offset for message in done}
+        assert held.commit_offset == min(unfinished, default=following)
+        assert held.count == len(unfinished)
+    while left := running + held.take(100):
+        held.finish(left)
+        running = []
+    assert (held.commit_offset, held.count, held.size_bytes) == (following, 0, 0)

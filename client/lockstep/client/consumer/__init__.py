@@ -1,15 +1,24 @@
-"""The push consumer: ordered, fenced consumption."""
+"""The push consumer: ordered, fenced consumption, and concurrent consumption."""
 
 from lockstep.client.consumer.config import Backoff, ConsumeFromWhere, OrderedRetry
 from lockstep.client.consumer.events import ConsumerEvent, QueueAssigned, QueueBlocked, QueueGap, QueueRevoked
 from lockstep.client.consumer.health import BrokerHealth, ConsumerHealth, ConsumerState, QueueHealth
-from lockstep.client.consumer.listener import Cancelled, ConsumeOrderlyStatus, Fence, OrderlyContext
+from lockstep.client.consumer.listener import (
+    Cancelled,
+    ConcurrentlyContext,
+    ConsumeConcurrentlyStatus,
+    ConsumeOrderlyStatus,
+    Fence,
+    OrderlyContext,
+)
 from lockstep.client.consumer.push_consumer import PushConsumer
 
 __all__ = [
     "Backoff",
     "BrokerHealth",
     "Cancelled",
+    "ConcurrentlyContext",
+    "ConsumeConcurrentlyStatus",
     "ConsumeFromWhere",
     "ConsumeOrderlyStatus",
     "ConsumerEvent",

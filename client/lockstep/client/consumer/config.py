@@ -5,6 +5,7 @@ from typing import Literal, TypedDict
 
 from lockstep.protocol.allocate import STRATEGIES
 from lockstep.protocol.bodies import MessageModel, StartPoint
+from lockstep.protocol.delays import RETRIES_MAX
 from lockstep.protocol.errors import ConfigError
 
 ConsumeFromWhere = StartPoint
@@ -46,20 +47,23 @@ class OrderedRetry:
 
     `max_attempts` None: tried for ever with back-off, as RocketMQ does. A number with `on_exhausted="block"`: after that many failed calls
     the queue stands still and QueueBlocked is told; the next grant (restart, move) or `consumer.resume()` gives it one call more. Attempts
-    are stored with the progress: neither a move nor a restart resets them. Nothing is skipped, ever.
+    are stored with the progress: neither a move nor a restart resets them. Nothing is skipped. With `on_exhausted="dlq"` the broker copies
+    the batch's messages to the topic `%DLQ%group` and moves the group's progress behind them; the queue goes on.
 
     Part of the group's contract: its members must agree on it.
     """
 
     max_attempts: int | None = None
     backoff: Backoff = field(default_factory=Backoff)
-    on_exhausted: Literal["block"] = "block"
+    on_exhausted: Literal["block", "dlq"] = "block"
 
     def __post_init__(self) -> None:
         if self.max_attempts is not None and self.max_attempts < 1:
             raise ConfigError(f"max_attempts {self.max_attempts}: expected None (unlimited) or ≥ 1")
-        if self.on_exhausted != "block":
-            raise ConfigError(f'on_exhausted {self.on_exhausted!r}: expected "block" (dead-lettering is not built yet)')
+        if self.on_exhausted not in ("block", "dlq"):
+            raise ConfigError(f'on_exhausted {self.on_exhausted!r}: expected "block" or "dlq"')
+        if self.on_exhausted == "dlq" and self.max_attempts is None:
+            raise ConfigError('on_exhausted "dlq" needs max_attempts: unlimited attempts are never exhausted')
 
     def __str__(self) -> str:
         """The group's retry policy, on which its members must agree."""
@@ -68,6 +72,14 @@ class OrderedRetry:
 
     def exhausted(self, attempts: int) -> bool:
         return self.max_attempts is not None and attempts >= self.max_attempts
+
+    def blocks(self, attempts: int) -> bool:
+        """After this many failed calls the queue stands still."""
+        return self.on_exhausted == "block" and self.exhausted(attempts)
+
+    def gives_up(self, attempts: int) -> bool:
+        """After this many failed calls the batch is dead-lettered."""
+        return self.on_exhausted == "dlq" and self.exhausted(attempts)
 
     def tells(self, attempts: int) -> bool:
         """Whether QueueBlocked is told after this many failed calls."""
@@ -95,6 +107,9 @@ class ConsumerOptions(TypedDict, total=False):
     queue_span_max: int
     drain_timeout_ms: int
     stop_timeout_ms: int
+    concurrency: int
+    max_reconsume_times: int
+    consume_timeout_ms: int
 
 
 _RANGES = {
@@ -107,6 +122,9 @@ _RANGES = {
     "queue_span_max": (1, 1 << 31),
     "drain_timeout_ms": (0, 600_000),
     "stop_timeout_ms": (0, 600_000),
+    "concurrency": (1, 1_000),
+    "max_reconsume_times": (0, 1_000_000),
+    "consume_timeout_ms": (100, 86_400_000),
 }
 
 
@@ -139,6 +157,12 @@ class ConsumerConfig:
     """How long a running listener may go on when a rebalance takes its queue away."""
     stop_timeout_ms: int = 8_000
     """The same when the consumer stops."""
+    concurrency: int = 20
+    """A concurrent listener's calls at a time, over all queues. RocketMQ: consumeThreadMax."""
+    max_reconsume_times: int = RETRIES_MAX
+    """Retries of a message that a concurrent listener failed; then it is dead-lettered. RocketMQ: maxReconsumeTimes."""
+    consume_timeout_ms: int = 900_000
+    """A concurrent call that runs longer has its messages sent back, and its result counts no more. RocketMQ: consumeTimeout."""
 
     def __post_init__(self) -> None:
         for f in fields(self):

@@ -26,6 +26,18 @@ class ConsumeOrderlyStatus(Enum):
     """With `context.auto_commit = False`: everything taken and not committed so far comes again."""
 
 
+class ConsumeConcurrentlyStatus(Enum):
+    """What a concurrent listener returns. None, any other value or an exception counts as RECONSUME_LATER.
+
+    SystemExit and KeyboardInterrupt besides end the consumer: `wait_closed()` raises them.
+    """
+
+    CONSUME_SUCCESS = "CONSUME_SUCCESS"
+    """The batch is done up to `context.ack_index`; what stands behind it comes again."""
+    RECONSUME_LATER = "RECONSUME_LATER"
+    """The whole batch comes again, each message after its delay."""
+
+
 class Step(Enum):
     """What a call's status does to the process queue."""
 
@@ -140,10 +152,45 @@ class OrderlyContext:
         self.cancelled.set()
 
 
+class ConcurrentlyContext:
+    """One call's circumstances. RocketMQ: ConsumeConcurrentlyContext.
+
+    queue       the MessageQueue
+    ack_index   with CONSUME_SUCCESS: index of the last message of the batch that is done; −1: none. At first the last one
+    delay_level_when_next_consume   of the messages that failed: 0 by the number of their retries, 1 … 18 this level, −1 dead-letter now
+    cancelled   see Cancelled: the queue has gone to another member, or the call has run for too long and its messages come again
+    """
+
+    __slots__ = ("_cancelled", "_lapsed", "ack_index", "delay_level_when_next_consume", "queue")
+
+    def __init__(self, queue: MessageQueue, count: int, lapsed: Callable[[], bool]) -> None:
+        self.queue = queue
+        self.ack_index = count - 1
+        self.delay_level_when_next_consume = 0
+        self._lapsed = lapsed
+        self._cancelled: Cancelled | None = None
+
+    @property
+    def cancelled(self) -> Cancelled:
+        if self._cancelled is None:
+            self._cancelled = Cancelled(self._lapsed)
+        return self._cancelled
+
+    def cancel(self) -> None:
+        """The consumer's own: nobody waits for this call's result."""
+        self.cancelled.set()
+
+
 OrderlyResult = ConsumeOrderlyStatus | None
+ConcurrentlyResult = ConsumeConcurrentlyStatus | None
 AsyncListener = Callable[[Sequence[MessageExt], OrderlyContext], Awaitable[OrderlyResult]]
 PlainListener = Callable[[Sequence[MessageExt], OrderlyContext], OrderlyResult]
-Listener = AsyncListener | PlainListener
+OrderlyListener = AsyncListener | PlainListener
+ConcurrentlyListener = (
+    Callable[[Sequence[MessageExt], ConcurrentlyContext], Awaitable[ConcurrentlyResult]]
+    | Callable[[Sequence[MessageExt], ConcurrentlyContext], ConcurrentlyResult]
+)
+Listener = OrderlyListener | ConcurrentlyListener
 
 
 def is_async(listener: Listener) -> bool:
@@ -173,12 +220,20 @@ def read_result(result: object) -> tuple[ConsumeOrderlyStatus, str | None]:
     """The status, and what was wrong with the result where it counts as SUSPEND for that."""
     if isinstance(result, ConsumeOrderlyStatus):
         return result, None
+    return ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT, _what_is_wrong(result, ConsumeOrderlyStatus)
+
+
+def read_concurrent_result(result: object) -> tuple[ConsumeConcurrentlyStatus, str | None]:
+    """The status, and what was wrong with the result where it counts as RECONSUME_LATER for that."""
+    if isinstance(result, ConsumeConcurrentlyStatus):
+        return result, None
+    return ConsumeConcurrentlyStatus.RECONSUME_LATER, _what_is_wrong(result, ConsumeConcurrentlyStatus)
+
+
+def _what_is_wrong(result: object, expected: type[Enum]) -> str:
     if result is None:
-        return ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT, "the listener returned None, expected a ConsumeOrderlyStatus"
+        return f"the listener returned None, expected a {expected.__name__}"
     if inspect.iscoroutine(result):
         result.close()
-        return (
-            ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT,
-            "the listener returned a coroutine: declare the listener itself `async def`",
-        )
-    return ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT, f"the listener returned {result!r:.100}, expected a ConsumeOrderlyStatus"
+        return "the listener returned a coroutine: declare the listener itself `async def`"
+    return f"the listener returned {result!r:.100}, expected a {expected.__name__}"

@@ -13,7 +13,7 @@ from lockstep.client.consumer.rebalance import MemberLists, Wanted, plan
 from lockstep.client.consumer.session import BrokerSession
 from lockstep.client.consumer.sessions import Sessions
 from lockstep.client.consumer.worker import Consumption, QueueWorker
-from lockstep.client.features import CONSUMING_IN_ORDER, check_features
+from lockstep.client.features import check_features
 from lockstep.client.instance import Instance
 from lockstep.protocol.bodies import HeartbeatReply, ListVersion, MemberList, QueueFreeBody
 from lockstep.protocol.codec.msgpack_body import decode_body
@@ -70,6 +70,8 @@ class Membership:
                 self.link_up(link, link.view)
         self.rebalance()
         self._use.tasks.spawn(self._rounds(), f"{self._use.group} rounds")
+        if self._use.crew is not None:
+            self._use.tasks.spawn(self._use.crew.sweep(), f"{self._use.group} sweep")
 
     async def drain(self, drain_ms: int) -> None:
         """Want nothing any more; returns when every queue is released and no call runs."""
@@ -152,7 +154,7 @@ class Membership:
         if self._joined:
             self._session(link)
             try:
-                check_features(reply, CONSUMING_IN_ORDER)
+                check_features(reply, self._use.features)
             except RequestCodeNotSupported as error:
                 self._use.failed(error)
         if self._leaving and self._use.group in reply.groups:

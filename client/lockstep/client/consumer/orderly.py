@@ -9,11 +9,15 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from lockstep.client.consumer.calls import Answer, call, ends_the_consumer
 from lockstep.client.consumer.config import clamp_suspend_ms
 from lockstep.client.consumer.events import QueueBlocked
 from lockstep.client.consumer.listener import STEPS, ConsumeOrderlyStatus, OrderlyContext, Step, read_result
 from lockstep.client.consumer.loop_watch import BLOCKED_MS
 from lockstep.client.consumer.ownership import State
+from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.errors import BrokerError, TransportError
+from lockstep.protocol.headers.send import DeadLetterHeader
 from lockstep.protocol.message import MessageExt
 from lockstep.runtime.log import get_logger
 
@@ -22,6 +26,8 @@ if TYPE_CHECKING:
 
 log = get_logger("client.consumer")
 
+REASON_LENGTH_MAX = 200
+"""Of the words that go with a dead letter."""
 SLICE_MS = 5
 """After so long without letting the loop go on, a runner does: sockets are read and other queues have their turn."""
 _SUCCESS = ConsumeOrderlyStatus.SUCCESS
@@ -60,8 +66,11 @@ async def consume(worker: "QueueWorker", holding: "Holding") -> None:
             session.changed(own)
             pause_ms = 0
         else:
-            pause_ms = _process(worker, holding, batch, context, result, error)
-            if error is not None and _ends_the_consumer(error):
+            if await _is_given_up(worker, holding, batch, context, result, error):
+                pause_ms = _leave_behind(worker, holding, batch)
+            else:
+                pause_ms = _process(worker, holding, batch, context, result, error)
+            if error is not None and ends_the_consumer(error):
                 use.failed(error)
         ended_ms = boot_ms()
         if ended_ms - now_ms >= BLOCKED_MS and watch.beat_ms < now_ms and use.in_loop:
@@ -85,56 +94,19 @@ def _lapsed(worker: "QueueWorker") -> Callable[[], bool]:
     return lambda: clock.boot_ms() >= proof.deadline_ms
 
 
-def _ends_the_consumer(error: BaseException) -> bool:
-    """SystemExit, KeyboardInterrupt: whoever raises them means more than this batch."""
-    return not isinstance(error, Exception | asyncio.CancelledError)
-
-
-async def _call(worker: "QueueWorker", batch: list[MessageExt], context: OrderlyContext) -> tuple[object, BaseException | None]:
-    """The listener's result, or what it raised."""
-    use, task = worker.use, asyncio.current_task()
+async def _call(worker: "QueueWorker", batch: list[MessageExt], context: OrderlyContext) -> Answer:
+    """The listener's result, or what it raised; a call that was given up is cancelled and counts as failed."""
+    task = asyncio.current_task()
     assert task is not None
     try:
-        if use.in_loop:
-            return await use.listener(batch, context), None  # type: ignore[misc]
-        return await _call_in_thread(worker, batch, context)
-    except asyncio.CancelledError as error:
-        if not worker.given_up_call and task.cancelling():
-            worker.own.running = False  # the consumer ends: nobody waits for a result
-            raise
-        return None, error
-    except GeneratorExit:
+        return await call(worker.use, worker.queue, batch, context, lambda: worker.given_up_call)
+    except asyncio.CancelledError:
+        worker.own.running = False  # the consumer ends: nobody waits for a result
         raise
-    except BaseException as error:  # listener: whatever it raises means SUSPEND; out of this task, SystemExit would tear the loop down
-        return None, error
     finally:
         if worker.given_up_call:
             worker.given_up_call = False
             task.uncancel()
-
-
-async def _call_in_thread(worker: "QueueWorker", batch: list[MessageExt], context: OrderlyContext) -> tuple[object, BaseException | None]:
-    """A plain listener in a daemon thread: it blocks neither the loop nor the end of the process."""
-    use, loop = worker.use, asyncio.get_running_loop()
-    answer: asyncio.Future[tuple[object, BaseException | None]] = loop.create_future()
-
-    def work() -> None:
-        try:
-            result: tuple[object, BaseException | None] = (use.listener(batch, context), None)
-        except BaseException as error:  # listener: judged on the loop, as an async one's
-            result = (None, error)
-        try:
-            loop.call_soon_threadsafe(_give, answer, result)
-        except RuntimeError:
-            log.warning("call.outlived_its_loop", listener=use.listener_name, queue=str(worker.queue))
-
-    use.host.threads.start_daemon(work, f"{use.listener_name} {worker.queue}")
-    return await answer
-
-
-def _give(answer: "asyncio.Future[tuple[object, BaseException | None]]", result: tuple[object, BaseException | None]) -> None:
-    if not answer.done():
-        answer.set_result(result)
 
 
 def _process(
@@ -171,6 +143,44 @@ def _process(
     return pause_ms
 
 
+async def _is_given_up(
+    worker: "QueueWorker", holding: "Holding", batch: list[MessageExt], context: OrderlyContext, result: object, error: BaseException | None
+) -> bool:
+    """The batch has failed for the last time, and its messages are in the group's dead-letter topic: each by one request.
+
+    False as well where that could not be done: it is called again, and given up after the next failure.
+    """
+    use, own, messages = worker.use, worker.own, holding.messages
+    attempts = messages.batch_attempts + 1 if holding.alive else 0
+    if not use.config.retry.gives_up(attempts):
+        return False
+    status, wrong = read_result(result) if error is None else (ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT, error)
+    if STEPS[context.auto_commit, status] is not Step.PUT_BACK or (error is not None and ends_the_consumer(error)):
+        return False
+    why = str(wrong) if not isinstance(wrong, BaseException) else f"{type(wrong).__name__}: {wrong}"
+    advance = messages.taken == len(batch)
+    for message in batch:
+        place = (own.group, worker.queue.topic, worker.queue.queue_id, holding.epoch, message.queue_offset)
+        header = DeadLetterHeader(*place, attempts, why[:REASON_LENGTH_MAX], advance)
+        try:
+            await worker.session.link.call(RequestCode.DEAD_LETTER, header)
+        except (TransportError, BrokerError) as failed:
+            log.warning("dead_letter.failed", queue=str(worker.queue), offset=message.queue_offset, error=str(failed))
+            return False
+        facts = {"queue": str(worker.queue), "offset": message.queue_offset, "attempts": attempts, "error": why}
+        log.error("message.dead_lettered", group=own.group, **facts)
+    return holding.alive
+
+
+def _leave_behind(worker: "QueueWorker", holding: "Holding", batch: list[MessageExt]) -> int:
+    """The batch was dead-lettered: it counts as handled. What the listener has not committed yet keeps it company."""
+    if holding.messages.taken == len(batch):
+        holding.messages.commit()
+    worker.own.call_ended(holding.epoch, holding.messages.commit_offset, holding.messages.committed_attempts)
+    worker.session.changed(worker.own)
+    return 0
+
+
 def _suspend_ms(worker: "QueueWorker", context: OrderlyContext) -> int:
     asked_ms = context.suspend_current_queue_time_ms
     return clamp_suspend_ms(worker.use.config.suspend_current_queue_time_ms if asked_ms is None else asked_ms)
@@ -191,7 +201,7 @@ def _put_back(
     if retry.tells(attempts):
         log.warning("queue.blocked", group=use.group, queue=str(worker.queue), offset=offset, attempts=attempts, error=why)
         use.tell(QueueBlocked(worker.queue, offset, attempts, why))
-    holding.blocked = retry.exhausted(attempts)
+    holding.blocked = retry.blocks(attempts)
     if wrong is None or context.suspend_current_queue_time_ms is not None:
         return _suspend_ms(worker, context)
     return retry.backoff.pause_ms(attempts)

@@ -99,6 +99,9 @@ class QueueOwnership:
     `changed` counts the state's changes: a shell that looks again after an await compares it.
     """
 
+    fenced = True
+    """Held under a lock, so that a result may become void with the proof of life."""
+
     __slots__ = (
         "_fenced",
         "_settled",
@@ -229,6 +232,14 @@ class QueueOwnership:
             self.attempts = 0
 
     # --------------------------------------------------------------------------------------------------------------- LOCK
+
+    @property
+    def asks(self) -> bool:
+        """QUERY_CONSUMER_OFFSET is to ask for it: never of a queue that is locked."""
+        return False
+
+    def query_sent(self) -> Sent:
+        raise NotImplementedError
 
     @property
     def may_lock(self) -> bool:

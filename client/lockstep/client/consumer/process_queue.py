@@ -10,7 +10,7 @@ over them because `next_offset` knows how far was seen. No time, no lock: the ev
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from lockstep.protocol.message import MessageExt
@@ -31,6 +31,7 @@ class ProcessQueue:
         "_batch",
         "_chunks",
         "_failed_offset",
+        "_finished",
         "_first",
         "_limits",
         "_messages",
@@ -54,6 +55,8 @@ class ProcessQueue:
         self._attempts = attempts
         self._failed_offset = offset
         """`_attempts` failed calls belong to the batch that begins at this offset and to no other."""
+        self._finished: set[int] = set()
+        """Offsets that are done behind one that is not: a concurrent consumer's."""
         self._chunks: deque[tuple[int, int]] = deque()
         """(end offset, record bytes) of each pull that still holds an uncommitted message: a pull's memory goes as a whole."""
 
@@ -61,8 +64,8 @@ class ProcessQueue:
 
     @property
     def count(self) -> int:
-        """Messages held: taken and waiting."""
-        return len(self._messages) - self._first
+        """Messages held: taken and waiting; not those that are done and wait for an earlier one."""
+        return len(self._messages) - self._first - len(self._finished)
 
     @property
     def waiting(self) -> int:
@@ -136,6 +139,20 @@ class ProcessQueue:
         self._settle()
         return self.commit_offset
 
+    def finish(self, messages: Iterable[MessageExt]) -> bool:
+        """These are done, in whatever order: progress goes to the smallest unfinished one. True: the commit offset moved."""
+        held, finished = self._messages, self._finished
+        for message in messages:
+            if message.queue_offset >= self.commit_offset:
+                finished.add(message.queue_offset)
+        while self._first < self._next and held[self._first].queue_offset in finished:
+            finished.discard(held[self._first].queue_offset)
+            self._first += 1
+        if self._first == len(held):
+            held.clear()
+            self._first = self._next = self._batch = 0
+        return self._settle()
+
     def roll_back(self) -> None:
         """All that is taken waits again."""
         self._next = self._first
@@ -152,6 +169,7 @@ class ProcessQueue:
         """The grant is gone, and with it everything held."""
         self._messages.clear()
         self._chunks.clear()
+        self._finished.clear()
         self._first = self._next = self._batch = 0
         self.size_bytes = 0
 

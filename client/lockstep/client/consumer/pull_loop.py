@@ -62,7 +62,8 @@ async def pull(worker: "QueueWorker", holding: "Holding") -> None:
             sys_flag=SUSPEND,
             suspend_timeout_millis=POLL_MS,
             max_msg_bytes=max(min(config.queue_bytes_max - messages.size_bytes, config.pull_bytes), 1),
-            epoch=holding.epoch,
+            epoch=None if use.concurrent else holding.epoch,
+            generation=holding.epoch if use.concurrent else None,
         )
         asked_ms = clock.boot_ms()
         try:

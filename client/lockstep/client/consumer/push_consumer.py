@@ -1,4 +1,4 @@
-"""The ordered consumer as users hold it. RocketMQ: DefaultMQPushConsumer, DefaultMQPushConsumerImpl, RebalancePushImpl.
+"""The push consumer as users hold it. RocketMQ: DefaultMQPushConsumer, DefaultMQPushConsumerImpl, RebalancePushImpl.
 
 NEW --start()--> STARTING --joined--> RUNNING --stop()--> STOPPING --drained--> STOPPED
                  STARTING --refused--> NEW                RUNNING --refused, died--> STOPPING --drained--> FAILED
@@ -11,19 +11,36 @@ from typing import TypeVar, Unpack
 from weakref import WeakKeyDictionary, ref
 
 from lockstep.client.config import nameserver_addresses, takes_settings_of
+from lockstep.client.consumer.concurrently import Crew
 from lockstep.client.consumer.config import ConsumerConfig, ConsumerOptions
 from lockstep.client.consumer.events import ConsumerEvent
 from lockstep.client.consumer.health import BrokerHealth, ConsumerHealth, ConsumerState, QueueHealth
-from lockstep.client.consumer.listener import Listener, check_listener, is_async, listener_name
+from lockstep.client.consumer.listener import (
+    ConcurrentlyListener,
+    Listener,
+    OrderlyListener,
+    check_listener,
+    is_async,
+    listener_name,
+)
 from lockstep.client.consumer.loop_watch import LoopWatch
 from lockstep.client.consumer.membership import Membership
 from lockstep.client.consumer.sessions import Sessions
 from lockstep.client.consumer.worker import Consumption
-from lockstep.client.features import CONSUMING_IN_ORDER, check_features
+from lockstep.client.features import check_features
 from lockstep.client.instance import ConsumerHooks, Instance
+from lockstep.client.topics import create_topic
 from lockstep.protocol.bodies import ConsumerGroup, StartPolicy, Subscription
-from lockstep.protocol.errors import ConfigError, RouteNotReady, StateError, SubscriptionConflict
-from lockstep.protocol.names import check_group, check_topic
+from lockstep.protocol.errors import (
+    BrokerError,
+    ConfigError,
+    RemoteProtocolError,
+    RouteNotReady,
+    StateError,
+    SubscriptionConflict,
+    TransportError,
+)
+from lockstep.protocol.names import check_group, check_topic, retry_topic
 from lockstep.protocol.tags import TagFilter
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
@@ -31,7 +48,8 @@ from lockstep.runtime.log import get_logger
 
 log = get_logger("client.consumer")
 
-ListenerT = TypeVar("ListenerT", bound=Listener)
+ListenerT = TypeVar("ListenerT", bound=OrderlyListener)
+ConcurrentT = TypeVar("ConcurrentT", bound=ConcurrentlyListener)
 CallbackT = TypeVar("CallbackT", bound=Callable[[ConsumerEvent], object])
 
 ANSWER_WAIT_MS = 2_000
@@ -57,7 +75,9 @@ def _closing(instance: Instance) -> Callable[[], bool]:
 
 
 class PushConsumer:
-    """Consumes topics in order within each queue. One listener per consumer; everything runs on the event loop that `start` ran on.
+    """Consumes topics, in order within each queue (`orderly`) or not (`concurrently`).
+
+    One listener per consumer; everything runs on the event loop that `start` ran on.
 
     It takes the settings of ConsumerConfig, which says what each is (docs/guide.md those that matter). Raises ConfigError for one out of
     range and for an address that is none, LocalProtocolError for a bad group or topic name.
@@ -81,6 +101,7 @@ class PushConsumer:
         self._host = host
         self._expressions: dict[str, str] = {}
         self._listener: Listener | None = None
+        self._is_concurrent = False
         self._callbacks: list[Callable[[ConsumerEvent], object]] = []
         self.failure: BaseException | None = None
         """What killed it."""
@@ -114,11 +135,25 @@ class PushConsumer:
 
         ConfigError for what can't be called with (messages, context).
         """
+        self._take_listener(listener)
+        return listener
+
+    def concurrently(self, listener: ConcurrentT) -> ConcurrentT:
+        """Decorator, as `orderly`: up to `concurrency` calls at a time over all queues, in no order. What fails is sent back to the broker
+        and comes again after a delay, `max_reconsume_times` times; then it is dead-lettered.
+
+        LocalProtocolError where the group's name is too long for the topics `%RETRY%group` and `%DLQ%group`.
+        """
+        retry_topic(self.group)
+        self._take_listener(listener)
+        self._is_concurrent = True
+        return listener
+
+    def _take_listener(self, listener: Listener) -> None:
         if self._listener is not None:
             raise StateError(f"{self.group} has a listener already: {listener_name(self._listener)}")
         check_listener(listener)
         self._listener = listener
-        return listener
 
     def on_event(self, callback: CallbackT) -> CallbackT:
         """Call back with each QueueAssigned, QueueRevoked, QueueGap, QueueBlocked, on the event loop. Usable as a decorator."""
@@ -136,7 +171,7 @@ class PushConsumer:
         if self.state is not ConsumerState.NEW:
             raise StateError(f"{self.group} is {self.state.value}: a consumer starts once; make a new one")
         if self._listener is None:
-            raise StateError(f"{self.group} has no listener: decorate one with @consumer.orderly before the start")
+            raise StateError(f"{self.group} has no listener: decorate one with @consumer.orderly or @consumer.concurrently")
         if not self._expressions:
             raise ConfigError(f"{self.group} subscribes to nothing: call consumer.subscribe(topic) before the start")
         self.state = ConsumerState.STARTING
@@ -147,20 +182,22 @@ class PushConsumer:
             for topic in self._expressions:
                 if not await _is_routed(instance, topic):
                     log.warning("topic.missing", group=self.group, topic=topic, then="consumption begins when it is there")
+            if self._is_concurrent:
+                await _ready_retries(instance, self.group)
             instance.register_consumer(self.group, self._contract, self._hooks())
             self._registered = True
             await self._join(instance)
             if self.failure is not None:
                 raise self.failure
+            assert self._use is not None
             for link in instance.links():
                 if link.up and link.view is not None:
-                    check_features(link.view, CONSUMING_IN_ORDER)
+                    check_features(link.view, self._use.features)
         except BaseException as error:  # re-raised
             await self._undo_start(instance, refused=isinstance(error, SubscriptionConflict))
             raise
         self.state = ConsumerState.RUNNING
         assert self._membership is not None
-        assert self._use is not None
         self._use.watch.start()
         self._membership.begin()
         log.info("consumer.started", group=self.group, client_id=instance.client_id, topics=list(self._expressions))
@@ -173,7 +210,7 @@ class PushConsumer:
         in_loop = is_async(listener)
         name = listener_name(listener)
         watch = LoopWatch(instance.host, name, lambda: in_loop and self._membership is not None and self._membership.any_running)
-        filters = {topic: TagFilter.parse(expression) for topic, expression in self._expressions.items()}
+        filters = {topic: TagFilter.parse(expression) for topic, expression in self._subscribed().items()}
         membership: Membership
         self._use = use = Consumption(
             group=self.group,
@@ -193,6 +230,8 @@ class PushConsumer:
             failed=self._die,
             finished=lambda worker: self._membership.forget(worker) if self._membership else None,
         )
+        if self._is_concurrent:
+            use.crew = Crew(use)
         membership = self._membership = Membership(instance, sessions, use)
         sessions.enter(self.group, membership)
 
@@ -213,14 +252,18 @@ class PushConsumer:
     def _contract(self) -> ConsumerGroup:
         return ConsumerGroup(
             self.group,
-            tuple(Subscription(topic, expression) for topic, expression in sorted(self._expressions.items())),
+            tuple(Subscription(topic, expression) for topic, expression in sorted(self._subscribed().items())),
             message_model=self.config.message_model,
             consume_from_where=self.config.consume_from_where,
             consume_timestamp_ms=self.config.consume_timestamp_ms,
-            ordered=True,
+            ordered=not self._is_concurrent,
             allocate=self.config.allocate,
-            retry=str(self.config.retry),
+            retry=f"{self.config.max_reconsume_times} retries, then dlq" if self._is_concurrent else str(self.config.retry),
         )
+
+    def _subscribed(self) -> dict[str, str]:
+        """Topic → expression; a concurrent group's retries are its own business."""
+        return {**self._expressions, retry_topic(self.group): "*"} if self._is_concurrent else self._expressions
 
     def _start_policy(self, topic: str) -> StartPolicy:
         since = None if self._membership is None else self._membership.since(topic)
@@ -266,7 +309,7 @@ class PushConsumer:
         if self.state is ConsumerState.STARTING:
             raise StateError(f"{self.group} is starting: cancel start() instead")
         membership, current = self._membership, asyncio.current_task()
-        if membership is not None and any(current is task for worker in membership.workers for task in worker.running_tasks()):
+        if membership is not None and any(current is task for task in self._running_tasks(membership)):
             raise StateError("stop() inside a listener would wait for that very listener: call it from another task")
         self._stop_soon()
         await self.ended.wait()
@@ -303,7 +346,7 @@ class PushConsumer:
         if self._use is not None:
             self._use.watch.stop()
         if membership is not None:
-            runs = [task for worker in membership.workers for task in worker.running_tasks()]
+            runs = self._running_tasks(membership)
             membership.abandon()
             for task in runs:
                 task.cancel()
@@ -315,6 +358,11 @@ class PushConsumer:
         if sessions is not None:
             sessions.leave(self.group)
         await instance.close(group=self.group)
+
+    def _running_tasks(self, membership: Membership) -> list[asyncio.Task[None]]:
+        """The tasks in which listeners run."""
+        crew = None if self._use is None else self._use.crew
+        return [*(task for worker in membership.workers for task in worker.running_tasks()), *(() if crew is None else crew.tasks)]
 
     def _die(self, error: BaseException) -> None:
         """What makes going on impossible: drain, then `wait_closed()` raises it."""
@@ -384,3 +432,13 @@ async def _is_routed(instance: Instance, topic: str) -> bool:
         return await instance.route(topic) is not None
     except RouteNotReady:
         return False
+
+
+async def _ready_retries(instance: Instance, group: str) -> None:
+    """The topic of the group's retries is there, or will be with the first message that is sent back."""
+    topic = retry_topic(group)
+    try:
+        if not await _is_routed(instance, topic):
+            await create_topic(instance, topic, 1)
+    except (TransportError, BrokerError, RemoteProtocolError) as error:
+        log.warning("topic.missing", group=group, topic=topic, error=str(error), then="a broker makes it when a message is sent back")

@@ -7,10 +7,12 @@ is due next; answers, triggers and link changes lead back to it. Nothing here aw
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from lockstep.client.broker_link import BrokerLink
 from lockstep.client.consumer.ownership import Event, QueueOwnership, Sent, State
 from lockstep.client.consumer.parties import GroupParty, QueueParty
+from lockstep.client.consumer.query import query_header, read_query
 from lockstep.client.consumer.schedule import LockSchedule, Proof, Stamp, SyncSchedule
 from lockstep.protocol.bodies import (
     ListVersion,
@@ -37,6 +39,8 @@ ANSWER_TIMEOUT_MS = 30_000
 """LOCK and SYNC with items wait for the broker's disk; one without an answer for so long ends the connection, and the next LOCK tells."""
 RETIRING_LOOK_MS = 500
 """How often a session without a group looks whether its link is up again."""
+QUERY_AGAIN_MS = 1_000
+"""A queue of a concurrent group that was refused is asked for again after this."""
 SILENCE_CHECK_MS = 100
 """Silence is believed when it is seen twice, so far apart: after a standstill of this process the answers lie unread in the socket."""
 
@@ -205,7 +209,7 @@ class BrokerSession:
             next_ms = min(next_ms, deadline_ms)
         for party in list(self._parties.values()):
             own = party.own
-            if lapsed and not self._lapse_told:
+            if lapsed and not self._lapse_told and own.fenced:
                 party.cancel_soon()
             if own.state is not State.DRAINING or own.drain_at_ms is None:
                 continue
@@ -252,9 +256,16 @@ class BrokerSession:
             return None
         return self._silence_seen_ms + SILENCE_CHECK_MS
 
-    def _request(self, code: RequestCode, body: object, timeout_ms: int, answered: Callable[["asyncio.Future[Command]"], None]) -> None:
+    def _request(
+        self,
+        code: RequestCode,
+        body: object,
+        timeout_ms: int,
+        answered: Callable[["asyncio.Future[Command]"], None],
+        header: object | None = None,
+    ) -> None:
         try:
-            future = self.link.request(code, None, body, timeout_ms=timeout_ms)
+            future = self.link.request(code, header, body, timeout_ms=timeout_ms)
         except TransportError:
             return  # the link has just gone down: `disconnected` follows
         future.add_done_callback(answered)
@@ -307,6 +318,7 @@ class BrokerSession:
         body = ReconcileBody(tuple(items), tuple(starts.values()))
         log.debug("lock.sent", broker=self.link.name, items=len(items))
         self._request(RequestCode.LOCK_BATCH_MQ, body, ANSWER_TIMEOUT_MS, lambda future: self._lock_answered(future, stamp, sent))
+        self._send_queries()
 
     def _lock_answered(self, future: "asyncio.Future[Command]", stamp: Stamp, sent: list[Sent]) -> None:
         response = self._read(future, stamp.connection, "LOCK")
@@ -356,6 +368,36 @@ class BrokerSession:
             log.info("lock.refused", group=own.group, queue=str(own.queue), verdict=answer.verdict.name, remark=answer.remark)
             if answer.verdict is Verdict.NOT_YOURS and own.group in self._groups:
                 self._groups[own.group].doubted(self.link)
+        party.answered()
+
+    # --------------------------------------------------------------------------------------------------------------- QUERY
+
+    def _send_queries(self) -> None:
+        """One for each queue of a concurrent group that is wanted and not held."""
+        for party in list(self._parties.values()):
+            if party.own.asks:
+                sent, connection, header = party.own.query_sent(), self._connection, query_header(party)
+                answered = partial(self._query_answered, party, sent, connection)
+                self._request(RequestCode.QUERY_CONSUMER_OFFSET, None, ANSWER_TIMEOUT_MS, answered, header)
+
+    def _query_answered(self, party: QueueParty, sent: Sent, connection: int, future: "asyncio.Future[Command]") -> None:
+        own = party.own
+        response = self._read(future, connection, "QUERY_CONSUMER_OFFSET")
+        if connection != self._connection:
+            return
+        answer = None if response is None else read_query(own, response)
+        event = None if answer is None else own.lock_answered(sent, answer)
+        own.in_lock = False
+        if own not in self._parties:
+            return
+        if answer is None:
+            if own.group in self._groups:
+                self._groups[own.group].doubted(self.link)
+            self._loop.call_later(QUERY_AGAIN_MS / 1000, self.trigger)
+        elif event is Event.GRANTED and own.state is State.HELD:
+            party.granted(answer)
+        elif event is Event.GRANTED:
+            self.changed(own, urgent=True)
         party.answered()
 
     # ---------------------------------------------------------------------------------------------------------------- SYNC

@@ -5,9 +5,11 @@ dropped at once; a call that still runs ends in its own time, and until then the
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from lockstep.client.consumer.concurrently import Crew, consume_concurrently
 from lockstep.client.consumer.config import ConsumerConfig
 from lockstep.client.consumer.events import ConsumerEvent, QueueAssigned, QueueGap, QueueRevoked
 from lockstep.client.consumer.health import QueueHealth
@@ -18,7 +20,10 @@ from lockstep.client.consumer.ownership import QueueOwnership, State
 from lockstep.client.consumer.process_queue import FlowLimits, ProcessQueue
 from lockstep.client.consumer.pull_loop import pull
 from lockstep.client.consumer.session import BrokerSession
+from lockstep.client.consumer.shared_ownership import SharedOwnership
+from lockstep.client.features import CONSUMING_AND_GIVING_UP, CONSUMING_CONCURRENTLY, CONSUMING_IN_ORDER
 from lockstep.protocol.bodies import LockAnswer, StartPolicy
+from lockstep.protocol.message import MessageExt
 from lockstep.protocol.queue import MessageQueue
 from lockstep.protocol.tags import TagFilter
 from lockstep.runtime.daemon import Tasks
@@ -53,11 +58,24 @@ class Consumption:
     """Going on is impossible: the consumer drains and ends."""
     finished: Callable[["QueueWorker"], None]
     paused: bool = False
+    crew: Crew | None = None
+    """A concurrent listener's calls; None: the listener is an orderly one."""
+
+    @property
+    def concurrent(self) -> bool:
+        return self.crew is not None
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """What brokers must be able to do for it."""
+        if self.concurrent:
+            return CONSUMING_CONCURRENTLY
+        return CONSUMING_AND_GIVING_UP if self.config.retry.on_exhausted == "dlq" else CONSUMING_IN_ORDER
 
 
 @dataclass(slots=True, eq=False)
 class Holding:
-    """One grant at work. `alive` until its epoch is gone."""
+    """One grant at work. `alive` until its epoch (a concurrent group's generation) is gone."""
 
     epoch: int
     fence: Fence
@@ -70,6 +88,8 @@ class Holding:
     """Of uncommitted messages that fill the queue's share."""
     traced: tuple[int, type[BaseException]] | None = None
     """Offset and kind of the failure whose traceback was logged last."""
+    again: deque[list[MessageExt]] = field(default_factory=deque)
+    """Taken messages that a concurrent listener gets once more from here."""
     run_wake: asyncio.Event = field(default_factory=asyncio.Event)
     pull_wake: asyncio.Event = field(default_factory=asyncio.Event)
     pull_task: "asyncio.Task[None] | None" = None
@@ -87,7 +107,7 @@ class QueueWorker:
 
     def __init__(self, queue: MessageQueue, session: BrokerSession, use: Consumption) -> None:
         self.queue = queue
-        self.own = QueueOwnership(use.group, queue)
+        self.own: QueueOwnership = SharedOwnership(use.group, queue) if use.concurrent else QueueOwnership(use.group, queue)
         self.session = session
         self.use = use
         self.holding: Holding | None = None
@@ -171,7 +191,8 @@ class QueueWorker:
         self.gap(answer.gap_first, answer.gap_end)
         name = f"{own.group} {self.queue}"
         holding.pull_task = self.use.tasks.spawn(pull(self, holding), f"{name} pull")
-        holding.run_task = self.use.runs.spawn(consume(self, holding), f"{name} run")
+        run = consume_concurrently if self.use.concurrent else consume
+        holding.run_task = self.use.runs.spawn(run(self, holding), f"{name} run")
         self._run_tasks[holding.run_task] = None
         holding.run_task.add_done_callback(self._run_ended)
 
@@ -196,13 +217,16 @@ class QueueWorker:
         self.cancel_soon()
         facts = {"listener": self.use.listener_name, "started_ms_ago": self.use.host.clock.boot_ms() - self.call_started_ms}
         log.warning("call.given_up", group=self.own.group, queue=str(self.queue), epoch=self.own.epoch, **facts)
-        if self.use.in_loop and self.holding is not None and self.holding.run_task is not None:
+        if self.use.in_loop and not self.use.concurrent and self.holding is not None and self.holding.run_task is not None:
             self.given_up_call = True
             self.holding.run_task.cancel()
 
     def cancel_soon(self) -> None:
         if self.call is not None:
             self.call.cancel()
+        if self.use.crew is not None:
+            for running in self.use.crew.running(self):
+                running.context.cancel()
 
     def answered(self) -> None:
         if self.holding is not None:

@@ -1,0 +1,406 @@
+"""Concurrent consumption against a whole cluster under a virtual clock: what is called, what comes again and when, what is committed."""
+
+import asyncio
+import itertools
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from lockstep.client import (
+    ConcurrentlyContext,
+    ConfigError,
+    ConsumeConcurrentlyStatus,
+    LocalProtocolError,
+    Message,
+    MessageExt,
+    Producer,
+    PushConsumer,
+    StateError,
+    SubscriptionConflict,
+    TransportError,
+)
+from lockstep.testing import TestCluster, simulate
+
+GROUP = "billing"
+DONE, LATER = ConsumeConcurrentlyStatus.CONSUME_SUCCESS, ConsumeConcurrentlyStatus.RECONSUME_LATER
+
+
+class World:
+    """A cluster with topic `orders`, a producer, and what the listeners saw: (seconds, body, retries)."""
+
+    def __init__(self, cluster: TestCluster, producer: Producer) -> None:
+        self.cluster = cluster
+        self.producer = producer
+        self.seen: list[tuple[float, bytes, int]] = []
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [body for _, body, _ in self.seen]
+
+    async def send(self, *bodies: bytes, topic: str = "orders", **how: Any) -> None:
+        for body in bodies:
+            await self.producer.send(Message(topic, body), **how)
+
+    def consumer(self, judge: Callable[[MessageExt], Any] = lambda message: DONE, group: str = GROUP, **settings: Any) -> PushConsumer:
+        """Its listener notes each message and answers what `judge` says of the batch's first one."""
+        made = PushConsumer(group, nameserver=self.cluster.nameserver, **settings)
+        made.subscribe("orders")
+
+        @made.concurrently
+        async def listen(messages: Sequence[MessageExt], context: ConcurrentlyContext) -> Any:
+            for message in messages:
+                assert message.topic == "orders"
+                self.seen.append((asyncio.get_running_loop().time(), message.body, message.reconsume_times))
+            return judge(messages[0])
+
+        return made
+
+
+@asynccontextmanager
+async def world(queues: int = 2, **settings: Any) -> AsyncIterator[World]:
+    async with TestCluster(**settings) as cluster:
+        await cluster.create_topic("orders", queues=queues)
+        async with Producer("shop", nameserver=cluster.nameserver) as producer:
+            yield World(cluster, producer)
+
+
+async def dead(world: World, group: str = GROUP) -> list[bytes]:
+    """The bodies in the group's dead-letter topic."""
+    found: list[bytes] = []
+    reader = PushConsumer(f"{group}-morgue", nameserver=world.cluster.nameserver)
+    reader.subscribe(f"%DLQ%{group}")
+
+    @reader.concurrently
+    async def read(messages: Sequence[MessageExt], _: ConcurrentlyContext) -> ConsumeConcurrentlyStatus:
+        found.extend(message.body for message in messages)
+        return DONE
+
+    async with reader:
+        await world.cluster.advance(seconds=5)
+    return found
+
+
+def test_every_message_is_handled_once_and_the_next_consumer_goes_on_behind() -> None:
+    async def main() -> None:
+        async with world() as w:
+            await w.send(*(b"%d" % i for i in range(50)))
+            async with w.consumer():
+                await w.cluster.advance(seconds=2)
+            assert sorted(w.bodies) == sorted(b"%d" % i for i in range(50))
+            await w.send(b"later")
+            async with w.consumer():
+                await w.cluster.advance(seconds=2)
+            assert w.bodies[50:] == [b"later"]
+
+    simulate(main)
+
+
+def test_a_failed_message_comes_again_by_rocketmqs_table_and_the_others_go_on() -> None:
+    async def main() -> None:
+        async with world(queues=1) as w:
+            async with w.consumer(lambda message: LATER if message.body == b"bad" and message.reconsume_times < 4 else DONE):
+                await w.send(b"bad", b"good")
+                await w.cluster.advance(seconds=300)
+            assert sorted((body, times) for _, body, times in w.seen) == [*((b"bad", times) for times in range(5)), (b"good", 0)]
+            at = [seconds for seconds, body, _ in w.seen if body == b"bad"]
+            waits = [later - earlier for earlier, later in itertools.pairwise(at)]
+            assert all(due <= wait < due + 1 for wait, due in zip(waits, (10, 30, 60, 120), strict=True)), waits
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("answer", [None, "nonsense", ValueError("no")], ids=["none", "nonsense", "raises"])
+def test_none_nonsense_and_an_exception_mean_later(answer: object) -> None:
+    def judge(message: MessageExt) -> object:
+        if message.reconsume_times:
+            return DONE
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def main() -> None:
+        async with world() as w, w.consumer(judge):
+            await w.send(b"x")
+            await w.cluster.advance(seconds=15)
+            assert [times for _, _, times in w.seen] == [0, 1]
+
+    simulate(main)
+
+
+def test_ack_index_says_how_much_of_a_batch_is_done() -> None:
+    async def main() -> None:
+        async with world(queues=1) as w:
+            calls: list[list[bytes]] = []
+            consumer = PushConsumer(GROUP, nameserver=w.cluster.nameserver, batch_count=4, concurrency=1)
+            consumer.subscribe("orders")
+
+            @consumer.concurrently
+            async def listen(messages: Sequence[MessageExt], context: ConcurrentlyContext) -> ConsumeConcurrentlyStatus:
+                calls.append([message.body for message in messages])
+                assert context.ack_index == len(messages) - 1
+                if messages[0].reconsume_times == 0:
+                    context.ack_index = 1
+                return DONE
+
+            await w.producer.send_batch([Message("orders", b"%d" % i) for i in range(4)])
+            async with consumer:
+                await w.cluster.advance(seconds=15)
+            assert calls[0] == [b"0", b"1", b"2", b"3"]
+            assert sorted(body for call in calls[1:] for body in call) == [b"2", b"3"]
+
+    simulate(main)
+
+
+def test_after_the_last_retry_it_is_a_dead_letter() -> None:
+    async def main() -> None:
+        async with world() as w:
+            async with w.consumer(lambda _: LATER, max_reconsume_times=2):
+                await w.send(b"poison")
+                await w.cluster.advance(seconds=120)
+                assert [times for _, _, times in w.seen] == [0, 1, 2]
+            assert await dead(w) == [b"poison"]
+
+    simulate(main)
+
+
+def test_sixteen_retries_by_default_then_the_dead_letter_queue() -> None:
+    async def main() -> None:
+        async with world() as w:
+            async with w.consumer(lambda _: LATER):
+                await w.send(b"poison")
+                await w.cluster.advance(minutes=300)
+                assert [times for _, _, times in w.seen] == list(range(17))
+            assert await dead(w) == [b"poison"]
+
+    simulate(main)
+
+
+def test_the_listener_chooses_the_delay_or_gives_up() -> None:
+    async def main() -> None:
+        async with world() as w:
+            consumer = PushConsumer(GROUP, nameserver=w.cluster.nameserver)
+            consumer.subscribe("orders")
+            at: list[float] = []
+
+            @consumer.concurrently
+            async def listen(messages: Sequence[MessageExt], context: ConcurrentlyContext) -> ConsumeConcurrentlyStatus:
+                at.append(asyncio.get_running_loop().time())
+                context.delay_level_when_next_consume = 1 if messages[0].reconsume_times == 0 else -1
+                return LATER
+
+            async with consumer:
+                await w.send(b"x")
+                await w.cluster.advance(seconds=30)
+            assert len(at) == 2
+            assert 1 <= at[1] - at[0] < 2
+            assert await dead(w) == [b"x"]
+
+    simulate(main)
+
+
+def test_progress_stops_at_the_smallest_unfinished_message() -> None:
+    """A consumer that is killed while one call runs leaves that message, and only what stands behind it, to be repeated."""
+
+    async def main() -> None:
+        async with world(queues=1, brokers=1) as w:
+            await w.send(b"0", b"1", b"slow", b"3", b"4")
+
+            async def program() -> None:
+                consumer = PushConsumer(GROUP, nameserver=w.cluster.nameserver)
+                consumer.subscribe("orders")
+
+                @consumer.concurrently
+                async def listen(messages: Sequence[MessageExt], _: ConcurrentlyContext) -> ConsumeConcurrentlyStatus:
+                    if messages[0].body == b"slow":
+                        await asyncio.sleep(1_000)
+                    return DONE
+
+                async with consumer:
+                    await consumer.wait_closed()
+
+            await w.cluster.start("worker", program)
+            await w.cluster.advance(seconds=3)
+            await w.cluster.kill("worker")
+            async with w.consumer():
+                await w.cluster.advance(seconds=30)
+            assert w.bodies == [b"slow", b"3", b"4"]
+
+    simulate(main)
+
+
+def test_so_many_calls_at_a_time_and_no_more_over_all_queues() -> None:
+    async def main() -> None:
+        async with world(queues=4) as w:
+            running = most = 0
+            consumer = PushConsumer(GROUP, nameserver=w.cluster.nameserver, concurrency=3)
+            consumer.subscribe("orders")
+
+            @consumer.concurrently
+            async def listen(_: Sequence[MessageExt], context: ConcurrentlyContext) -> ConsumeConcurrentlyStatus:
+                nonlocal running, most
+                running += 1
+                most = max(most, running)
+                await asyncio.sleep(0.1)
+                running -= 1
+                return DONE
+
+            await w.send(*(b"%d" % i for i in range(30)))
+            async with consumer:
+                await w.cluster.advance(seconds=5)
+            assert (running, most) == (0, 3)
+
+    simulate(main)
+
+
+def test_a_call_that_runs_too_long_is_told_and_its_messages_come_again() -> None:
+    async def main() -> None:
+        async with world() as w:
+            told: list[bool] = []
+            consumer = PushConsumer(GROUP, nameserver=w.cluster.nameserver, consume_timeout_ms=1_000)
+            consumer.subscribe("orders")
+
+            @consumer.concurrently
+            async def listen(messages: Sequence[MessageExt], context: ConcurrentlyContext) -> ConsumeConcurrentlyStatus:
+                w.seen.append((0, messages[0].body, messages[0].reconsume_times))
+                if messages[0].reconsume_times == 0:
+                    told.append(await context.cancelled.wait())
+                    await asyncio.sleep(1)
+                    return LATER  # counts no more: else there were two copies
+                return DONE
+
+            async with consumer:
+                await w.send(b"x")
+                await w.cluster.advance(seconds=60)
+            assert told == [True]
+            assert [times for _, _, times in w.seen] == [0, 1]
+
+    simulate(main)
+
+
+def test_a_send_back_that_fails_is_called_again_here_after_five_seconds() -> None:
+    async def main() -> None:
+        async with world(queues=1, brokers=1) as w:
+            async with w.consumer(lambda message: LATER if len(w.seen) == 1 else DONE) as consumer:
+                session = consumer._membership.workers[0].session  # type: ignore[union-attr]
+                original, refused = session.link.call, []
+
+                async def call(code: int, *args: Any, **how: Any) -> Any:
+                    if code == 36 and not refused:
+                        refused.append(code)
+                        raise TransportError("the broker restarts")
+                    return await original(code, *args, **how)
+
+                session.link.call = call  # type: ignore[method-assign, assignment]
+                await w.send(b"x")
+                await w.cluster.advance(seconds=20)
+            assert [(body, times) for _, body, times in w.seen] == [(b"x", 0), (b"x", 0)]
+            assert 5 <= w.seen[1][0] - w.seen[0][0] < 5.5
+
+    simulate(main)
+
+
+def test_two_members_share_the_queues_and_a_stop_hands_them_over() -> None:
+    async def main() -> None:
+        async with world(queues=4) as w:
+            first, second = w.consumer(), w.consumer()
+            async with first:
+                async with second:
+                    await w.cluster.advance(seconds=2)
+                    held = [len([q for q in each.health().queues if q.queue.topic == "orders"]) for each in (first, second)]
+                    assert held == [4, 4]
+                    await w.send(*(b"%d" % i for i in range(40)))
+                    await w.cluster.advance(seconds=2)
+                await w.send(b"last")
+                await w.cluster.advance(seconds=2)
+            assert Counter(w.bodies) == Counter([b"%d" % i for i in range(40)] + [b"last"])
+
+    simulate(main)
+
+
+def test_a_plain_listener_runs_in_threads() -> None:
+    async def main() -> None:
+        async with world() as w:
+            consumer = PushConsumer(GROUP, nameserver=w.cluster.nameserver)
+            consumer.subscribe("orders")
+            names: list[str] = []
+
+            @consumer.concurrently
+            def listen(messages: Sequence[MessageExt], _: ConcurrentlyContext) -> ConsumeConcurrentlyStatus:
+                names.append(threading.current_thread().name)
+                return DONE
+
+            async with consumer:
+                await w.send(b"x")
+                await w.cluster.advance(seconds=2)
+            assert len(names) == 1
+
+    simulate(main)
+
+
+def test_a_stop_waits_for_the_running_call_and_its_message_is_done() -> None:
+    async def main() -> None:
+        async with world() as w:
+            consumer = PushConsumer(GROUP, nameserver=w.cluster.nameserver)
+            consumer.subscribe("orders")
+            begun = asyncio.Event()
+
+            @consumer.concurrently
+            async def listen(_: Sequence[MessageExt], context: ConcurrentlyContext) -> ConsumeConcurrentlyStatus:
+                begun.set()
+                await asyncio.sleep(3)
+                return DONE
+
+            await consumer.start()
+            await w.send(b"x")
+            await begun.wait()
+            await consumer.stop()
+            async with w.consumer():
+                await w.cluster.advance(seconds=3)
+            assert w.bodies == []
+
+    simulate(main)
+
+
+def test_a_pause_calls_nobody_and_resume_goes_on() -> None:
+    async def main() -> None:
+        async with world() as w, w.consumer() as consumer:
+            consumer.pause()
+            await w.send(b"x")
+            await w.cluster.advance(seconds=3)
+            assert w.bodies == []
+            consumer.resume()
+            await w.cluster.advance(seconds=3)
+            assert w.bodies == [b"x"]
+
+    simulate(main)
+
+
+def test_an_ordered_member_is_refused_in_a_concurrent_group() -> None:
+    async def main() -> None:
+        async with world() as w, w.consumer():
+            other = PushConsumer(GROUP, nameserver=w.cluster.nameserver)
+            other.subscribe("orders")
+
+            @other.orderly
+            async def listen(*_: object) -> None: ...
+
+            with pytest.raises(SubscriptionConflict, match="ordered: False here, True asked for"):
+                await other.start()
+
+    simulate(main)
+
+
+def test_bad_input_is_told_at_once() -> None:
+    consumer = PushConsumer("g" * 121, nameserver="127.0.0.1:1")
+    with pytest.raises(LocalProtocolError, match="at most 120"):
+        consumer.concurrently(lambda messages, context: None)
+    fine = PushConsumer("g", nameserver="127.0.0.1:1")
+    fine.concurrently(lambda messages, context: None)
+    with pytest.raises(StateError, match="a listener already"):
+        fine.orderly(lambda messages, context: None)
+    with pytest.raises(ConfigError, match="concurrency 0"):
+        PushConsumer("g", nameserver="127.0.0.1:1", concurrency=0)

@@ -1,0 +1,199 @@
+"""OrderedRetry(on_exhausted="dlq"): a poisoned batch leaves its queue, once, and the rest goes on in order."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from lockstep.client import (
+    Backoff,
+    ConfigError,
+    ConsumeConcurrentlyStatus,
+    ConsumeOrderlyStatus,
+    Message,
+    MessageExt,
+    OrderedRetry,
+    OrderlyContext,
+    Producer,
+    PushConsumer,
+)
+from lockstep.testing import TestCluster, simulate
+
+GROUP = "billing"
+S = ConsumeOrderlyStatus
+RETRY = OrderedRetry(max_attempts=3, backoff=Backoff(first_ms=100), on_exhausted="dlq")
+
+
+async def dead(cluster: TestCluster) -> list[MessageExt]:
+    found: list[MessageExt] = []
+    reader = PushConsumer("morgue", nameserver=cluster.nameserver)
+    reader.subscribe(f"%DLQ%{GROUP}")
+
+    @reader.concurrently
+    async def read(messages: Sequence[MessageExt], _: object) -> ConsumeConcurrentlyStatus:
+        found.extend(messages)
+        return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+    async with reader:
+        await cluster.advance(seconds=5)
+    return found
+
+
+async def sent(cluster: TestCluster, *bodies: bytes) -> None:
+    await cluster.create_topic("orders", queues=1)
+    async with Producer("shop", nameserver=cluster.nameserver) as producer:
+        for body in bodies:
+            await producer.send(Message("orders", body, tags="t", keys=["k"]), sharding_key="one")
+
+
+def consumer_of(cluster: TestCluster, seen: list[tuple[bytes, int]], **settings: Any) -> PushConsumer:
+    made = PushConsumer(GROUP, nameserver=cluster.nameserver, **{"retry": RETRY, **settings})
+    made.subscribe("orders")
+
+    @made.orderly
+    async def listen(messages: Sequence[MessageExt], context: OrderlyContext) -> ConsumeOrderlyStatus:
+        seen.append((messages[0].body, context.attempt))
+        if any(message.body == b"poison" for message in messages):
+            raise ValueError("can't be read")
+        return S.SUCCESS
+
+    return made
+
+
+def test_after_the_last_attempt_it_is_a_dead_letter_and_the_queue_goes_on() -> None:
+    async def main() -> None:
+        async with TestCluster() as cluster:
+            await sent(cluster, b"0", b"poison", b"2")
+            seen: list[tuple[bytes, int]] = []
+            async with consumer_of(cluster, seen):
+                await cluster.advance(seconds=10)
+            assert seen == [(b"0", 0), (b"poison", 0), (b"poison", 1), (b"poison", 2), (b"2", 0)]
+            (letter,) = await dead(cluster)
+            assert (letter.body, letter.tags, letter.keys, letter.sharding_key) == (b"poison", "t", ("k",), "one")
+            assert letter.properties["RETRY_TOPIC"] == "orders"
+            assert letter.all_properties["__LS_REASON"] == "ValueError: can't be read"
+            async with consumer_of(cluster, seen):
+                await cluster.advance(seconds=5)
+            assert len(seen) == 5, "progress is behind it"
+
+    simulate(main)
+
+
+def test_suspend_counts_as_an_attempt() -> None:
+    async def main() -> None:
+        async with TestCluster() as cluster:
+            await sent(cluster, b"0", b"1")
+            calls: list[tuple[bytes, int]] = []
+            consumer = PushConsumer(GROUP, nameserver=cluster.nameserver, retry=RETRY, suspend_current_queue_time_ms=50)
+            consumer.subscribe("orders")
+
+            @consumer.orderly
+            async def listen(messages: Sequence[MessageExt], context: OrderlyContext) -> ConsumeOrderlyStatus:
+                calls.append((messages[0].body, context.attempt))
+                return S.SUSPEND_CURRENT_QUEUE_A_MOMENT if messages[0].body == b"0" else S.SUCCESS
+
+            async with consumer:
+                await cluster.advance(seconds=5)
+            assert calls == [(b"0", 0), (b"0", 1), (b"0", 2), (b"1", 0)]
+            assert [letter.body for letter in await dead(cluster)] == [b"0"]
+
+    simulate(main)
+
+
+def test_a_batch_goes_as_a_whole() -> None:
+    async def main() -> None:
+        async with TestCluster() as cluster:
+            await sent(cluster, b"0", b"poison", b"2", b"3")
+            seen: list[tuple[bytes, int]] = []
+            async with consumer_of(cluster, seen, batch_count=4):
+                await cluster.advance(seconds=10)
+            assert seen == [(b"0", 0), (b"0", 1), (b"0", 2)]
+            assert [letter.body for letter in await dead(cluster)] == [b"0", b"poison", b"2", b"3"]
+
+    simulate(main)
+
+
+def test_attempts_survive_a_move() -> None:
+    async def main() -> None:
+        async with TestCluster() as cluster:
+            await sent(cluster, b"poison", b"1")
+            seen: list[tuple[bytes, int]] = []
+            slow = OrderedRetry(max_attempts=3, backoff=Backoff(first_ms=5_000, factor=1, max_ms=5_000), on_exhausted="dlq")
+            async with consumer_of(cluster, seen, retry=slow):
+                await cluster.advance(seconds=7)
+            async with consumer_of(cluster, seen, retry=slow):
+                await cluster.advance(seconds=7)
+            assert seen == [(b"poison", 0), (b"poison", 1), (b"poison", 2), (b"1", 0)]
+            assert [letter.body for letter in await dead(cluster)] == [b"poison"]
+
+    simulate(main)
+
+
+def test_with_manual_commit_what_stands_before_it_waits_for_its_commit() -> None:
+    async def main() -> None:
+        async with TestCluster() as cluster:
+            await sent(cluster, b"0", b"poison", b"2")
+
+            def program(seen: list[bytes], last: ConsumeOrderlyStatus) -> PushConsumer:
+                consumer = PushConsumer(GROUP, nameserver=cluster.nameserver, retry=RETRY)
+                consumer.subscribe("orders")
+
+                @consumer.orderly
+                async def listen(messages: Sequence[MessageExt], context: OrderlyContext) -> ConsumeOrderlyStatus:
+                    context.auto_commit = False
+                    seen.append(messages[0].body)
+                    if messages[0].body == b"poison":
+                        raise ValueError
+                    return last if messages[0].body == b"2" else S.SUCCESS
+
+                return consumer
+
+            first: list[bytes] = []
+            async with program(first, S.SUCCESS):
+                await cluster.advance(seconds=5)
+            assert first == [b"0", b"poison", b"poison", b"poison", b"2"]
+            again: list[bytes] = []
+            async with program(again, S.COMMIT):
+                await cluster.advance(seconds=5)
+            assert again[0] == b"0", "nothing was committed"
+            third: list[bytes] = []
+            async with program(third, S.COMMIT):
+                await cluster.advance(seconds=5)
+            assert third == []
+
+    simulate(main)
+
+
+def test_while_the_broker_is_away_nothing_is_lost_and_the_letter_is_written_when_it_is_back() -> None:
+    async def main() -> None:
+        async with TestCluster(brokers=1) as cluster:
+            await sent(cluster, b"poison", b"1")
+            seen: list[tuple[bytes, int]] = []
+            consumer = consumer_of(cluster, seen, retry=OrderedRetry(max_attempts=1, backoff=Backoff(first_ms=100), on_exhausted="dlq"))
+            original = consumer._listener
+            assert original is not None
+            waits = asyncio.Event()
+
+            async def slow(messages: Sequence[MessageExt], context: OrderlyContext) -> Any:
+                waits.set()
+                await asyncio.sleep(0.3)
+                return await original(messages, context)  # type: ignore[misc, arg-type]
+
+            consumer._listener = slow
+            async with consumer:
+                await waits.wait()
+                await cluster.kill("broker-a")
+                await cluster.restart("broker-a")
+                await cluster.advance(seconds=20)
+            assert (b"1", 0) in seen
+            assert [letter.body for letter in await dead(cluster)] == [b"poison"]
+
+    simulate(main)
+
+
+def test_a_dlq_needs_a_number_of_attempts() -> None:
+    with pytest.raises(ConfigError, match="needs max_attempts"):
+        OrderedRetry(on_exhausted="dlq")
+    with pytest.raises(ConfigError, match='expected "block" or "dlq"'):
+        OrderedRetry(max_attempts=2, on_exhausted="park")  # type: ignore[arg-type]
