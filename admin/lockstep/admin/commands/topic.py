@@ -1,12 +1,12 @@
-"""lockstep topic create | list | show."""
+"""lockstep topic create | list | show; alter and delete are topic_change.py's."""
 
-import asyncio
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from lockstep.admin.client import AdminClient, absent, by_name, gather
+from lockstep.admin.commands.topic_change import QUEUES_MAX, alter_command, delete_command, routed
 from lockstep.admin.options import DEFAULT_NAMESERVER, CommandFailed, JsonOption, NameserverOption, run
 from lockstep.admin.render import print_json, print_table
 from lockstep.client.instance import Instance
@@ -18,11 +18,11 @@ from lockstep.runtime.host import Host
 
 app = typer.Typer(no_args_is_help=True, help="Topics and their queues.")
 
+app.command("alter")(alter_command)
+app.command("delete")(delete_command)
+
 QUEUES_DEFAULT = 4
 """RocketMQ's defaultTopicQueueNums of a producer."""
-QUEUES_MAX = 4_096
-ROUTED_S = 5
-ROUTED_STEP_S = 0.05
 TopicArgument = Annotated[str, typer.Argument(help="The topic's name.")]
 
 
@@ -73,24 +73,8 @@ async def create_and_wait(nameserver: str, topic: str, queues: int) -> TopicLayo
         layout = await create_topic(instance, topic, queues)
     finally:
         await instance.close()
-    await _routed(layout, nameserver)
+    await routed(AdminClient(Host.current(), nameserver), layout)
     return layout
-
-
-async def _routed(layout: TopicLayout, nameserver: str) -> None:
-    """Wait until the nameserver knows the layout, so that whoever comes next finds it; brokers tell it at once."""
-    admin = AdminClient(Host.current(), nameserver)
-    try:
-        async with asyncio.timeout(ROUTED_S):
-            while True:
-                try:
-                    if (await admin.route(layout.topic)).layout.version >= layout.version:
-                        return
-                except TopicNotExist:
-                    pass
-                await asyncio.sleep(ROUTED_STEP_S)
-    except TimeoutError:
-        raise CommandFailed(f"topic {layout.topic} is created, but no broker has told the nameserver within {ROUTED_S} s") from None
 
 
 def _describe(entries: tuple[LayoutEntry, ...]) -> str:

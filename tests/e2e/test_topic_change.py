@@ -1,0 +1,87 @@
+"""A topic is deleted and altered while it is used."""
+
+import json
+import signal
+
+import pytest
+
+from support.cluster import Cluster, now_us
+
+pytestmark = pytest.mark.e2e
+
+CONSUMERS = ("consumer-1", "consumer-2")
+
+
+async def busy(cluster: Cluster) -> None:
+    await cluster.servers(queues=2)
+    for name in CONSUMERS:
+        await cluster.consumer(name)
+    await cluster.until_held(4, *CONSUMERS)
+    await cluster.producer("producer", "--keys", "20", "--pause-ms", "20")
+    await cluster.until_handled(200)
+
+
+async def test_a_topic_deleted_under_load_is_gone_for_everybody_and_comes_back_empty(cluster: Cluster) -> None:
+    """Producers get TOPIC_NOT_EXIST, consumers drop its queues and live on; made anew, it begins behind what it had, under new epochs."""
+    await busy(cluster)
+    before = await cluster.epochs()
+    ends = {queue: max(offset for _, _, at, offset in cluster.acks() if at == queue) + 1 for queue in cluster.told_queues()}
+    assert "is deleted: its 4 queues" in await cluster.command("topic", "delete", "orders")
+    failures = await cluster.until_heard("producer", "send.failed")
+    assert failures["error"] == "TopicNotExist", failures
+    await cluster.until("every key has failed", lambda: len({each["key"] for each in cluster.heard("producer", "send.failed")}) == 20)
+    assert {each["error"] for each in cluster.heard("producer", "send.failed")} <= {"TopicNotExist", "PrecedingSendFailed"}
+    await cluster.until("no consumer holds a queue", lambda: not any(cluster.held(name) for name in CONSUMERS))
+    assert "orders" not in await cluster.command("topic", "list")
+    assert "no topic 'orders'" in await cluster.command("topic", "delete", "orders", code=1)
+    cluster.processes["producer"].signal(signal.SIGTERM)
+    await cluster.processes["producer"].wait()
+
+    again_us = now_us()
+    await cluster.command("topic", "create", "orders", "--queues", "2")
+    await cluster.until_held(4, *CONSUMERS)
+    await cluster.producer("producer-2", "--first", "1000", "--keys", "20", "--steps", "5")
+    await cluster.until("the new events", lambda: len({(d.order, d.step) for d in cluster.deeds() if d.order >= 1000}) == 100)
+    assert all(offset >= ends.get(queue, 0) for _, _, queue, offset in cluster.acks("producer-2")), "no offset names two messages"
+    assert not [deed for deed in cluster.deeds() if deed.order < 1000 and deed.begun_us > again_us], "what was deleted stays away"
+    epochs = await cluster.epochs()
+    assert all(int(epochs[queue]) > int(before[queue]) for queue in epochs)
+    await cluster.stop(*CONSUMERS)
+
+
+async def test_queues_added_under_load_are_filled_and_read_and_nothing_is_lost(cluster: Cluster) -> None:
+    await cluster.servers(queues=2, brokers=("broker-a",))
+    for name in CONSUMERS:
+        await cluster.consumer(name)
+    await cluster.until_held(2, *CONSUMERS)
+    await cluster.producer("producer", "--keys", "30", "--pause-ms", "20")
+    await cluster.until_handled(100)
+    changed = json.loads(await cluster.command("topic", "alter", "orders", "--queues", "4", "--force", "--json"))
+    assert (changed["changed"], changed["keys_move"], changed["version"]["counter"]) == (True, True, 2)
+    await cluster.until_held(4, *CONSUMERS)
+    await cluster.until("the new queues are filled", lambda: len(cluster.told_queues()) == 4)
+    assert not cluster.heard("producer", "send.failed")
+    await cluster.finish_producer()
+    await cluster.until_done()
+    await cluster.stop(*CONSUMERS)
+    per_key: dict[str, list[int]] = {}
+    for deed in cluster.deeds():
+        per_key.setdefault(f"{deed.order} {deed.queue}", []).append(deed.step)
+    assert all(steps == sorted(steps) for steps in per_key.values()), "within one layout a key stays in order"
+
+
+async def test_while_an_ordered_group_is_behind_an_alteration_needs_force(cluster: Cluster) -> None:
+    await cluster.servers(queues=2, brokers=("broker-a",))
+    await cluster.consumer("consumer-1")
+    await cluster.producer("producer", "--keys", "4", "--steps", "5")
+    await cluster.until_handled(20)
+    await cluster.stop("consumer-1")
+    await cluster.producer("producer-2", "--first", "100", "--keys", "4", "--steps", "5")
+    await cluster.until("more is stored", lambda: len(cluster.acks("producer-2")) == 20)
+    error = await cluster.command("topic", "alter", "orders", "--queues", "3", code=1)
+    assert "nothing was changed: groups are behind in orders (billing by 20)" in error
+    assert "--force" in error
+    kept = json.loads(await cluster.command("topic", "alter", "orders", "--write-queues", "2", "--read-queues", "3", "--json"))
+    assert kept["keys_move"] is False, "queues that are only read break no order"
+    assert "layout 3" in await cluster.command("topic", "alter", "orders", "--queues", "3", "--force")
+    assert "has that many queues already" in await cluster.command("topic", "alter", "orders", "--queues", "3")

@@ -1,0 +1,84 @@
+"""The next layout of a topic: queues that stay keep their ids and their age."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.admin.layout_change import altered, counts, deleted
+from lockstep.protocol.errors import ConfigError
+from lockstep.protocol.layouts import check_layout
+from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+
+BOTH = ("broker-a", "broker-b")
+
+
+def layout(*entries: LayoutEntry, counter: int = 1) -> TopicLayout:
+    return TopicLayout("orders", LayoutVersion(counter, 7), entries)
+
+
+def entry(name: str, write: int, read: int | None = None, counter: int = 1) -> LayoutEntry:
+    return LayoutEntry(name, write, write if read is None else read, counter)
+
+
+TWO = layout(entry("broker-a", 2), entry("broker-b", 2))
+
+
+@pytest.mark.parametrize(
+    ("before", "brokers", "write", "read", "after"),
+    [
+        (TWO, BOTH, 3, 3, (*TWO.entries, entry("broker-a", 1, counter=2), entry("broker-b", 1, counter=2))),
+        (TWO, ("broker-a",), 3, 3, (*TWO.entries, entry("broker-a", 1, counter=2))),
+        (TWO, ("broker-c",), 2, 2, (*TWO.entries, entry("broker-c", 2, counter=2))),
+        (TWO, BOTH, 1, 2, (entry("broker-a", 1, 2), entry("broker-b", 1, 2))),
+        (TWO, BOTH, 1, 1, (entry("broker-a", 1), entry("broker-b", 1))),
+        (layout(entry("broker-a", 1, 2)), ("broker-a",), 2, 2, (entry("broker-a", 2),)),
+        (layout(entry("broker-a", 1, 2)), ("broker-a",), 3, 3, (entry("broker-a", 2), entry("broker-a", 1, counter=2))),
+        (layout(entry("broker-a", 2), entry("broker-a", 2)), ("broker-a",), 1, 1, (entry("broker-a", 1),)),
+    ],
+)
+def test_what_is_added_comes_last_and_what_goes_goes_from_the_end(
+    before: TopicLayout, brokers: tuple[str, ...], write: int, read: int, after: tuple[LayoutEntry, ...]
+) -> None:
+    made = altered(before, brokers, write_count=write, read_count=read, writer=9)
+    assert (made.entries, made.version) == (after, LayoutVersion(2, 9))
+
+
+def test_nothing_to_change_is_the_same_layout() -> None:
+    assert altered(TWO, BOTH, write_count=2, read_count=2, writer=9) is TWO
+
+
+def test_a_deleted_topic_has_no_queues_and_a_higher_counter() -> None:
+    gone = deleted(TWO, 9)
+    assert (gone.deleted, gone.version) == (True, LayoutVersion(2, 9))
+
+
+@given(st.lists(st.tuples(st.integers(1, 6), st.integers(0, 3), st.sets(st.sampled_from([*BOTH, "broker-c"]), min_size=1)), max_size=8))
+def test_after_any_changes_each_broker_has_the_queues_that_were_last_asked_for(steps: list[tuple[int, int, set[str]]]) -> None:
+    now, wanted = TWO, dict.fromkeys(BOTH, (2, 2))
+    for write, more, brokers in steps:
+        before = now
+        now = altered(before, brokers, write_count=write, read_count=write + more, writer=9)
+        wanted |= dict.fromkeys(brokers, (write, write + more))
+        check_layout(now)
+        assert {name: (now.write_count(name), now.read_count(name)) for name in wanted} == wanted
+        for name, (_, read) in wanted.items():
+            ids = [queue.queue_id for queue in now.read_queues if queue.broker_name == name]
+            assert ids == list(range(read)), "what the broker serves is what the layout names"
+        stayed = [queue for queue in before.read_queues if queue in now.number_of]
+        assert all(now.added_in(queue) <= before.added_in(queue) for queue in stayed), "a queue never grows younger"
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ((None, None, None), "say how many"),
+        ((None, 2, None), "say how many"),
+        ((2, 2, None), "--queues sets both"),
+        ((None, 3, 2), "nobody would ever read"),
+    ],
+)
+def test_counts_that_say_nothing_or_too_much_are_refused(asked: tuple[int | None, int | None, int | None], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        counts(*asked)
+    assert counts(4, None, None) == (4, 4)
+    assert counts(None, 2, 4) == (2, 4)
