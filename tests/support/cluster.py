@@ -156,6 +156,14 @@ class Cluster:
 
     async def command(self, *arguments: str, code: int = 0) -> str:
         """Runs `lockstep …` to its end; its standard output, or for another exit code its standard error."""
+        out, error = await self._ended(arguments, code)
+        return out if code == 0 else error
+
+    async def run_command(self, *arguments: str, code: int) -> str:
+        """Standard output of a command that ends with this exit code."""
+        return (await self._ended(arguments, code))[0]
+
+    async def _ended(self, arguments: tuple[str, ...], code: int) -> tuple[str, str]:
         child = await asyncio.create_subprocess_exec(
             *[sys.executable, "-m", "lockstep.admin.cli", *arguments],
             stdout=asyncio.subprocess.PIPE,
@@ -164,7 +172,7 @@ class Cluster:
         )
         out, error = await asyncio.wait_for(child.communicate(), WAIT_S)
         assert child.returncode == code, (arguments, child.returncode, out.decode(), error.decode())
-        return out.decode() if code == 0 else error.decode()
+        return out.decode(), error.decode()
 
     # ---------------------------------------------------------------------------------------------------------- what was told
 

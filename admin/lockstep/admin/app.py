@@ -7,6 +7,7 @@ from lockstep.admin import cli
 from lockstep.admin.commands import group, message, topic
 from lockstep.admin.commands.bench import bench_command
 from lockstep.admin.commands.cluster import cluster_command
+from lockstep.admin.commands.doctor import doctor_command
 from lockstep.admin.commands.send import send_command
 from lockstep.admin.commands.tail import tail_command
 from lockstep.admin.commands.up import up_command
@@ -34,6 +35,7 @@ app.command("send")(send_command)
 app.command("tail")(tail_command)
 app.add_typer(message.app, name="message")
 app.command("bench")(bench_command)
+app.command("doctor")(doctor_command)
 
 
 @app.command("nameserver", context_settings=PASSED_ON)

@@ -71,6 +71,17 @@ class AdminClient:
             return ()
         return decode_body(ClusterInfo, answer.body).brokers
 
+    async def brokers_at(self, nameserver: str) -> tuple[BrokerAddress, ...]:
+        """What this one nameserver tells; none where it has heard of none."""
+        answer = await call(self.host, nameserver, RequestCode.GET_BROKER_CLUSTER_INFO, timeout_ms=self.timeout_ms)
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise not_a_nameserver(nameserver, RequestCode.GET_BROKER_CLUSTER_INFO)
+        if answer.code == ResponseCode.ROUTE_NOT_READY:
+            return ()
+        if answer.code != ResponseCode.SUCCESS:
+            raise broker_error(answer.code, answer.remark)
+        return decode_body(ClusterInfo, answer.body).brokers
+
     async def topics(self) -> tuple[str, ...]:
         """Every topic of the cluster but deleted and system ones, sorted."""
         answer = await self._ask_nameserver(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)

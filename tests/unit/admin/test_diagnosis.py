@@ -1,0 +1,132 @@
+"""Each finding of `lockstep doctor`: when it is made, and that it names the next step."""
+
+from dataclasses import replace
+
+import pytest
+
+from lockstep.admin import diagnosis
+from lockstep.admin.diagnosis import CLOCK_MS_MAX, Finding
+from lockstep.admin.group_report import GroupReport, MemberLine
+from lockstep.protocol.bodies import BrokerAddress, BrokerStatus, NameserverStanding
+
+NOW = 1_700_000_000_000
+A = BrokerAddress("broker-a", "DefaultCluster", "10.0.0.1:10911", True, 7)
+STATUS = BrokerStatus(
+    broker_name="broker-a",
+    cluster="DefaultCluster",
+    store_id="5" * 32,
+    term=7,
+    listeners={"internal": A.address},
+    wall_ms=NOW,
+    up_ms=1,
+    log_bytes=1,
+    disk_total_bytes=1_000 << 20,
+    disk_free_bytes=500 << 20,
+    disk_reserve_bytes=50 << 20,
+    nameservers=(NameserverStanding("n1:9876", "accepted"),),
+)
+MEMBER = MemberLine("client-1", "89abcdef", "10.0.0.9:5555", True, 1, ("orders",), {"orders": "*"}, ())
+
+
+def problems(findings: list[Finding]) -> list[tuple[str, str]]:
+    for finding in findings:
+        assert (finding.problem is None) == (finding.step == ""), "who names a problem names the next step"
+    return [(finding.check, finding.problem) for finding in findings if finding.problem is not None]
+
+
+def looked_at(status: BrokerStatus | None, address: BrokerAddress = A, *, reason: str = "", took_ms: int = 0) -> list[tuple[str, str]]:
+    return problems(diagnosis.broker(address, status, reason, NOW, took_ms))
+
+
+def test_a_broker_that_is_well_has_no_problem_and_says_what_was_checked() -> None:
+    assert looked_at(STATUS) == []
+    checks = {finding.check for finding in diagnosis.broker(A, STATUS, "", NOW, 0)}
+    assert checks == {"broker reached", "clock", "store writable", "broker registered"}
+
+
+@pytest.mark.parametrize(
+    ("brokers", "words"),
+    [
+        (None, "does not answer: refused"),
+        ((), "knows no registered broker"),
+        ((replace(A, registered=False),), "knows no registered broker"),
+    ],
+)
+def test_a_nameserver_answers_and_knows_a_broker(brokers: tuple[BrokerAddress, ...] | None, words: str) -> None:
+    assert problems([diagnosis.nameserver("n1:9876", brokers, "refused")]) == [("nameserver", words)]
+    assert problems([diagnosis.nameserver("n1:9876", (A,))]) == []
+
+
+def test_a_broker_is_registered_and_answers_at_its_advertised_address() -> None:
+    assert looked_at(None, replace(A, registered=False)) == [("broker registered", "is not registered now")]
+    assert looked_at(None, reason="10.0.0.1:10911: timed out") == [
+        ("broker reached", "does not answer from here: 10.0.0.1:10911: timed out")
+    ]
+    assert looked_at(replace(STATUS, broker_name="broker-b")) == [("broker reached", "is answered by broker-b: two advertise one address")]
+
+
+@pytest.mark.parametrize(
+    ("apart_ms", "took_ms", "words"),
+    [
+        (CLOCK_MS_MAX, 0, None),
+        (-CLOCK_MS_MAX, 0, None),
+        (CLOCK_MS_MAX + 1, 0, "its clock is 2.0 s ahead of the one here"),
+        (-CLOCK_MS_MAX - 1_000, 0, "its clock is 3.0 s behind the one here"),
+        (-CLOCK_MS_MAX - 1_000, 1_000, None),
+    ],
+)
+def test_a_clock_may_differ_by_a_little_and_by_what_the_answer_took(apart_ms: int, took_ms: int, words: str | None) -> None:
+    assert looked_at(replace(STATUS, wall_ms=NOW + apart_ms), took_ms=took_ms) == ([] if words is None else [("clock", words)])
+
+
+@pytest.mark.parametrize(
+    ("free_mib", "words"),
+    [
+        (100, None),
+        (99, "the disk is nearly full: 99 MiB free of 1000 MiB"),
+        (50, "the disk is nearly full: 50 MiB free of 1000 MiB"),
+        (49, "sends are refused: 49 MiB free of 1000 MiB, 50 MiB are reserved"),
+    ],
+)
+def test_a_disk_has_a_tenth_free_and_more_than_the_reserve(free_mib: int, words: str | None) -> None:
+    assert looked_at(replace(STATUS, disk_free_bytes=free_mib << 20)) == ([] if words is None else [("store writable", words)])
+
+
+@pytest.mark.parametrize(
+    ("standing", "remark", "found"),
+    [
+        ("accepted", "", []),
+        ("unreachable", "", [("broker registered", "is unreachable")]),
+        ("pending", "", [("broker registered", "is pending")]),
+        ("refused", "the name is taken", [("one broker a name", "was refused: the name is taken")]),
+    ],
+)
+def test_a_broker_is_accepted_by_each_of_its_nameservers(standing: str, remark: str, found: list[tuple[str, str]]) -> None:
+    assert looked_at(replace(STATUS, nameservers=(NameserverStanding("n1:9876", standing, remark),))) == found
+
+
+@pytest.mark.parametrize(
+    ("other", "two"),
+    [
+        (A, False),
+        (replace(A, registered=False, address="10.0.0.2:10911"), False),
+        (replace(A, address="10.0.0.2:10911"), True),
+        (replace(A, term=8), True),
+    ],
+)
+def test_nameservers_that_tell_of_one_broker_in_two_ways_have_heard_two(other: BrokerAddress, two: bool) -> None:
+    found = problems(diagnosis.disagreements({"n1:9876": (A,), "n2:9876": (other,)}))
+    assert [check for check, _ in found] == (["one broker a name"] if two else [])
+    if two:
+        assert "n1:9876" in found[0][1]
+        assert "n2:9876" in found[0][1]
+
+
+def test_a_member_is_listed_at_every_broker_of_its_topics_and_all_agree() -> None:
+    report = GroupReport("billing", True, (), (MEMBER,), ())
+    assert problems(diagnosis.group(report)) == []
+    missing = replace(report, members=(replace(MEMBER, missing_at=("broker-b", "broker-c")),))
+    assert problems(diagnosis.group(missing)) == [("members complete", "is missing at broker-b, broker-c")]
+    split = replace(report, conflicts=("broker-b and broker-a have different contracts: ordered",))
+    assert problems(diagnosis.group(split)) == [("one contract", "broker-b and broker-a have different contracts: ordered")]
+    assert diagnosis.group(replace(report, members=())) == [], "a group without a member has nothing to be incomplete"
