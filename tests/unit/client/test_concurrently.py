@@ -321,6 +321,20 @@ def test_two_members_share_the_queues_and_a_stop_hands_them_over() -> None:
     simulate(main)
 
 
+def test_consumption_goes_on_after_each_kind_of_broker_restart_and_nothing_is_lost() -> None:
+    async def main() -> None:
+        async with world(queues=2, brokers=1) as w, w.consumer():
+            for number, end in enumerate((w.cluster.kill, w.cluster.stop, w.cluster.kill)):
+                await w.send(*(b"%d-%d" % (number, i) for i in range(20)))
+                await end("broker-a")
+                await w.cluster.advance(seconds=1 + 30 * number)
+                await w.cluster.restart("broker-a")
+                await w.cluster.advance(seconds=10)
+                assert {b"%d-%d" % (number, i) for i in range(20)} <= set(w.bodies)
+
+    simulate(main)
+
+
 def test_a_plain_listener_runs_in_threads() -> None:
     async def main() -> None:
         async with world() as w:

@@ -342,6 +342,9 @@ class BrokerSession:
         self._proven(stamp)
         for one, answer in zip(sent, reply.items, strict=True):
             self._one_locked(one, answer)
+        for party in list(self._parties.values()):
+            if not party.own.fenced:
+                party.answered()  # nothing was asked for it: it goes on where the connection stands
         self._hear(reply.versions)
         if self._over is not None and not self._parties:
             self.close()

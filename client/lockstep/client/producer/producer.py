@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any, Unpack
 
 from lockstep.client.config import nameserver_addresses, takes_settings_of
@@ -10,6 +11,7 @@ from lockstep.client.features import SENDING, check_brokers
 from lockstep.client.instance import Instance, ProducerHooks
 from lockstep.client.producer.batch import Batch, Division, Placed, Share, held_bytes_of
 from lockstep.client.producer.config import ProducerConfig, ProducerOptions, Require, check_terms
+from lockstep.client.producer.delayed import DelayedSend, delay_level_of
 from lockstep.client.producer.departures import Departures
 from lockstep.client.producer.gate import Gate
 from lockstep.client.producer.parcel import QUEUE_WIDE, Parcel
@@ -141,6 +143,8 @@ class Producer:
         queue: MessageQueue | None = None,
         timeout_ms: int | None = None,
         require: Require = "stored",
+        delay_level: int | None = None,
+        delay: timedelta | None = None,
     ) -> SendResult:
         """Send one message; returns when a broker has stored it.
 
@@ -149,10 +153,17 @@ class Producer:
         within 3 s, else SendTimeout. Also raises PrecedingSendFailed, TopicNotExist, LocalProtocolError, and the BrokerError of a refusal
         that no retry mends. `require="durable"`: NotDurable where the broker stored it and could not confirm it in time.
 
+        `delay_level` 1 … 18, or a `delay` that is one of them (1 s, 5 s, 10 s, 30 s, 1 … 10 min, 20 min, 30 min, 1 h, 2 h): consumers get
+        it so much later, in no order with others. Such a send is not idempotent: repeated after a lost answer it may be stored twice. Its
+        result has no queue offset yet (−1).
+
         Cancelling withdraws the message if it is not written yet; later its outcome is unknown.
         """
         if timeout_ms is not None or require != "stored":
             check_terms(timeout_ms, require)
+        if delay_level is not None or delay is not None:
+            way = way_of(message, sharding_key, selector, arg, queue)
+            return await self._send_delayed(message, delay_level_of(delay_level, delay), way, sharding_key, timeout_ms, require)
         topic = self._topics.get(message.topic)
         if topic is None:
             topic = await self._open(message.topic)
@@ -182,6 +193,23 @@ class Producer:
         except asyncio.CancelledError:
             _withdraw(parcel, future)
             raise
+        if require == "durable":
+            _check_durable([result])
+        return result
+
+    async def _send_delayed(
+        self, message: Message, level: int, way: Way, sharding_key: str | None, timeout_ms: int | None, require: Require
+    ) -> SendResult:
+        topic = self._topics.get(message.topic) or await self._open(message.topic)
+        shared, held_bytes = self._shared, held_bytes_of(message)
+        assert shared is not None
+        await self._gate.enter(1, held_bytes, [])
+        try:
+            sending = DelayedSend(shared, self.group, topic, way, message, self._ids.next(self._clock.wall_ms()), level)
+            whole_ms = self.config.send_timeout_ms if way is UNKEYED else self.config.keyed_send_timeout_ms
+            result = await sending.run(sharding_key, timeout_ms or whole_ms)
+        finally:
+            self._gate.release(1, held_bytes)
         if require == "durable":
             _check_durable([result])
         return result

@@ -67,7 +67,7 @@ class SendResult:
 
     @property
     def queue_offset(self) -> int:
-        """Its place in the queue; −1: stored, and the broker no longer knows where (it was a late repeat)."""
+        """Its place in the queue; −1: stored, and not known where: a late repeat, or a message that waits for its delay."""
         first = self._answer.first_offset
         return -1 if first < 0 else first + self._index
 

@@ -1,0 +1,100 @@
+"""Sending a message that waits at the broker: RocketMQ's single send with the property DELAY.
+
+It has no sequence: a send that was not answered is repeated, and may then be there twice. It waits in its level's queue and gets its place
+in its own queue when its time has come.
+"""
+
+import asyncio
+from datetime import timedelta
+
+from lockstep.client.errors import Outcome, QueueUnavailable, SendTimeout
+from lockstep.client.features import DELAYING, check_features
+from lockstep.client.producer.queue_sender import QueueSender
+from lockstep.client.producer.result import STATUS_OF_CODE, FrameAnswer, SendResult
+from lockstep.client.producer.topic_sender import Shared, TopicSender
+from lockstep.client.producer.way import UNKEYED, Way
+from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.command import Command
+from lockstep.protocol.delays import check_level, level_of
+from lockstep.protocol.errors import BrokerError, LocalProtocolError, TransportError, broker_error
+from lockstep.protocol.fields import from_plain
+from lockstep.protocol.headers.send import SendMessageHeader, SendReply
+from lockstep.protocol.message import Message, encode_message
+from lockstep.protocol.properties import DELAY
+from lockstep.protocol.record import RecordView
+
+AGAIN_MS = 100
+"""Between two tries."""
+TRY_MS = 3_000
+"""One try, where the deadline leaves so long."""
+
+
+def delay_level_of(delay_level: int | None, delay: timedelta | None) -> int:
+    """The level that a send asks for by one of the two. LocalProtocolError names the levels."""
+    if delay_level is not None and delay is not None:
+        raise LocalProtocolError("delay_level and delay both say how long the message waits: give one of them")
+    if delay is not None:
+        return level_of(delay)
+    assert delay_level is not None
+    check_level(delay_level)
+    return delay_level
+
+
+class DelayedSend:
+    """One message on its way to a broker's delay queue."""
+
+    def __init__(self, shared: Shared, group: str, topic: TopicSender, way: Way, message: Message, message_id: str, level: int) -> None:
+        self._clock = shared.instance.host.clock
+        self._shared = shared
+        self._group = group
+        self._topic = topic
+        self._way = way
+        self._message = message
+        self._message_id = message_id
+        self._level = str(level)
+        self._outcome = Outcome.NOT_STORED
+
+    async def run(self, sharding_key: str | None, timeout_ms: int) -> SendResult:
+        """SendTimeout or QueueUnavailable at the deadline; BrokerError for a refusal that no retry mends."""
+        born_ms = self._clock.wall_ms()
+        deadline_ms = self._clock.monotonic_ms() + timeout_ms
+        record = RecordView(encode_message(self._message, 0, self._message_id, born_ms, sharding_key, {DELAY: self._level}))
+        properties = str(record.properties, "utf-8")
+        while True:
+            if self._outcome is Outcome.UNKNOWN:
+                self._shared.possible_duplicates += 1
+            sender = self._way.sender(self._topic)
+            left_ms = deadline_ms - self._clock.monotonic_ms()
+            try:
+                response = await self._try(sender, properties, born_ms, max(1, min(left_ms, TRY_MS)))
+                return self._result(sender, response)
+            except (TransportError, BrokerError) as error:
+                if isinstance(error, BrokerError) and not error.retriable:
+                    raise
+                if self._clock.monotonic_ms() + AGAIN_MS >= deadline_ms:
+                    raise self._failure(sender, str(error)) from error
+            await asyncio.sleep(AGAIN_MS / 1000)
+
+    async def _try(self, sender: QueueSender, properties: str, born_ms: int, timeout_ms: int) -> Command:
+        link = sender.link
+        if link is None or not link.up or link.view is None:
+            raise TransportError(f"broker {sender.queue.broker_name} is not connected")
+        check_features(link.view, DELAYING)
+        header = SendMessageHeader(self._group, self._message.topic, sender.queue.queue_id, 0, born_ms, self._message.flag, properties)
+        try:
+            return await link.request(RequestCode.SEND_MESSAGE, header, self._message.body, timeout_ms=timeout_ms)
+        except TransportError:
+            self._outcome = Outcome.UNKNOWN
+            raise
+
+    def _result(self, sender: QueueSender, response: Command) -> SendResult:
+        status = STATUS_OF_CODE.get(response.code)
+        if status is None:
+            raise broker_error(response.code, response.remark)
+        from_plain(SendReply, response.fields)
+        return SendResult(FrameAnswer(status, sender.queue, -1, -1, "", []), 0, self._message_id)
+
+    def _failure(self, sender: QueueSender, why: str) -> Exception:
+        if self._way is UNKEYED:
+            return SendTimeout(self._message.topic, self._outcome, why)
+        return QueueUnavailable(sender.queue, self._outcome, why)

@@ -1,0 +1,154 @@
+"""delay_level and delay: when a message arrives, what is refused, what survives."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from lockstep.client import (
+    ConcurrentlyContext,
+    ConsumeConcurrentlyStatus,
+    LocalProtocolError,
+    Message,
+    MessageExt,
+    Producer,
+    PushConsumer,
+    SendStatus,
+)
+from lockstep.protocol.delays import LEVELS_MS, check_level, level_of, parse_levels
+from lockstep.testing import TestCluster, simulate
+
+Seen = list[tuple[float, MessageExt]]
+
+
+@asynccontextmanager
+async def listening(cluster: TestCluster) -> AsyncIterator[tuple[Producer, Seen]]:
+    await cluster.create_topic("orders", queues=2)
+    consumer = PushConsumer("billing", nameserver=cluster.nameserver)
+    consumer.subscribe("orders")
+    seen: Seen = []
+
+    @consumer.concurrently
+    async def listen(messages: Sequence[MessageExt], _: ConcurrentlyContext) -> ConsumeConcurrentlyStatus:
+        seen.extend((asyncio.get_running_loop().time(), message) for message in messages)
+        return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+    async with consumer, Producer("shop", nameserver=cluster.nameserver) as producer:
+        yield producer, seen
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def test_every_level_arrives_at_its_time_and_none_early() -> None:
+    async def main() -> None:
+        async with TestCluster() as cluster, listening(cluster) as (producer, seen):
+            began = now()
+            for level in range(18, 0, -1):
+                result = await producer.send(Message("orders", b"%d" % level), delay_level=level)
+                assert (result.status, result.queue_offset) == (SendStatus.SEND_OK, -1)
+            await cluster.advance(hours=2, minutes=1)
+            assert [int(message.body) for _, message in seen] == list(range(1, 19))
+            late = [at - began - LEVELS_MS[int(message.body) - 1] / 1000 for at, message in seen]
+            assert all(0 <= seconds < 1 for seconds in late), late
+
+    simulate(main)
+
+
+def test_a_delay_that_is_a_level_is_taken_and_the_message_arrives_as_it_was_sent() -> None:
+    async def main() -> None:
+        async with TestCluster() as cluster, listening(cluster) as (producer, seen):
+            message = Message("orders", b"x", tags="paid", keys=["a", "b"], properties={"tenant": "t"}, flag=7)
+            result = await producer.send(message, delay=timedelta(seconds=5), sharding_key="1001")
+            await cluster.advance(seconds=8)
+            ((_, found),) = seen
+            assert (found.message_id, found.queue_id, found.broker_name) == (
+                result.message_id,
+                result.queue.queue_id,
+                result.queue.broker_name,
+            )
+            assert (found.body, found.tags, found.keys, found.sharding_key, found.flag) == (b"x", "paid", ("a", "b"), "1001", 7)
+            assert found.properties["tenant"] == "t"
+            assert "DELAY" not in found.properties
+
+    simulate(main)
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"delay": timedelta(seconds=7)}, "is no delay level: choose one of 1s 5s 10s 30s 1m"),
+        ({"delay": timedelta(seconds=-1)}, "is no delay level"),
+        ({"delay": timedelta(seconds=1, microseconds=1)}, "is no delay level"),
+        ({"delay_level": 0}, r"expected 1 … 18, which wait 1s 5s"),
+        ({"delay_level": 19}, r"expected 1 … 18"),
+        ({"delay_level": True}, r"expected 1 … 18"),
+        ({"delay_level": 1, "delay": timedelta(seconds=1)}, "give one of them"),
+    ],
+)
+def test_what_is_no_level_is_refused_with_the_list(how: dict[str, Any], words: str) -> None:
+    async def main() -> None:
+        async with TestCluster(brokers=1) as cluster, Producer("shop", nameserver=cluster.nameserver) as producer:
+            with pytest.raises(LocalProtocolError, match=words):
+                await producer.send(Message("orders", b"x"), **how)
+
+    simulate(main)
+
+
+def test_the_table_is_rocketmqs_and_reads_every_unit() -> None:
+    assert [LEVELS_MS[level - 1] // 1000 for level in (1, 2, 3, 4, 5, 14, 15, 16, 17, 18)] == [
+        1,
+        5,
+        10,
+        30,
+        60,
+        600,
+        1200,
+        1800,
+        3600,
+        7200,
+    ]
+    assert [level_of(timedelta(milliseconds=ms)) for ms in LEVELS_MS] == list(range(1, 19))
+    for level in range(1, 19):
+        check_level(level)
+    assert parse_levels("100ms 2s 1d") == (100, 2_000, 86_400_000)
+    for bad in ("", "1", "s", "0s", "1y", "-1s", "1.5s"):
+        with pytest.raises(LocalProtocolError):
+            parse_levels(bad)
+
+
+def test_delayed_messages_survive_kills_and_an_orderly_restart_none_lost_none_early() -> None:
+    async def main() -> None:
+        async with TestCluster(brokers=1) as cluster, listening(cluster) as (producer, seen):
+            sent: dict[bytes, float] = {}
+            for number in range(60):
+                body = b"%d" % number
+                await producer.send(Message("orders", body), delay_level=1 + number % 5)
+                sent[body] = now()
+            for stop in (cluster.kill, cluster.stop, cluster.kill):
+                await cluster.advance(seconds=4)
+                await stop("broker-a")
+                await cluster.advance(seconds=2)
+                await cluster.restart("broker-a")
+            await cluster.advance(seconds=90)
+            early = [body for at, m in seen if at < sent[body := m.body] + LEVELS_MS[int(body) % 5] / 1000 - 0.01]
+            assert early == []
+            assert {message.body for _, message in seen} == set(sent)
+
+    simulate(main)
+
+
+def test_a_delayed_message_goes_to_a_broker_that_lives() -> None:
+    async def main() -> None:
+        async with TestCluster() as cluster, listening(cluster) as (producer, seen):
+            await cluster.kill("broker-a")
+            for number in range(6):
+                await producer.send(Message("orders", b"%d" % number), delay_level=1)
+            await cluster.advance(seconds=5)
+            assert sorted(int(message.body) for _, message in seen) == list(range(6))
+
+    simulate(main)
