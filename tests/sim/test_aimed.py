@@ -1,6 +1,6 @@
 """Interleavings in which one rule alone decides: where a swarm needs luck, or where other rules mend what its absence breaks."""
 
-from lockstep.protocol.bodies import Verdict
+from lockstep.protocol.bodies import ReconcileBody, Verdict
 from support.coordination_kit import GRACE, Bench, Client, replay
 
 
@@ -46,3 +46,17 @@ def test_what_a_silent_client_wakes_up_on_is_closed() -> None:
     assert bench.lists() == ("b",)
     assert connection in bench.closed()
     assert a.beat() is None, "what still arrives on it means nothing"
+
+
+def test_what_comes_late_on_an_older_connection_frees_nothing() -> None:
+    """A LOCK that waited in an old connection's socket names less than its session holds by now."""
+    bench = Bench()
+    a, b = pair(bench)
+    late = a.connection
+    a.connect()
+    assert bench.closed() == [late]
+    epoch = a.lock(0)[0].epoch
+    bench.c.reconcile(late, ReconcileBody(()), bench.now_ms)
+    assert bench.owner(0) == "a"
+    assert a.commit(0, 1, epoch=epoch) is Verdict.OK
+    assert b.verdicts(0) == {0: Verdict.NOT_YOURS}

@@ -1,5 +1,10 @@
 """Each rule of ours, switched off, is noticed. The usual run tries a few; LOCKSTEP_TEST_SLOW=1 all of them."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from lockstep.testing.mutants import MUTANTS, switched_off
@@ -7,6 +12,7 @@ from lockstep.testing.sweep import catch
 
 FAST = ("epochs_are_not_checked", "locks_in_memory", "repeats_are_stored")
 SEEDS_MAX = 60
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("name", FAST)
@@ -16,10 +22,25 @@ def test_a_rule_that_is_off_is_noticed(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in MUTANTS if name not in FAST])
+@pytest.mark.parametrize("name", [name for name, mutant in MUTANTS.items() if name not in FAST and not mutant.aimed])
 def test_every_rule_that_is_off_is_noticed(name: str) -> None:
     _, found, tried = catch(name, SEEDS_MAX)
     assert found is not None, f"{MUTANTS[name].rule} Nobody noticed its absence in {tried} universes"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, mutant in MUTANTS.items() if mutant.aimed])
+def test_the_aimed_test_notices(name: str) -> None:
+    environment = {**os.environ, "LOCKSTEP_MUTANT": name, "PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), *filter(None, sys.path)])}
+    command = [sys.executable, "-m", "pytest", "-p", "support.mutated", "-q", "--tb=no", "-p", "no:cacheprovider", MUTANTS[name].aimed]
+    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert run.returncode == pytest.ExitCode.TESTS_FAILED, f"{MUTANTS[name].rule} {run.stdout}"
+
+
+def test_every_aimed_test_exists() -> None:
+    for mutant in MUTANTS.values():
+        path, _, test = mutant.aimed.partition("::")
+        assert not path or f"def {test}(" in (ROOT / path).read_text(), mutant.aimed
 
 
 def test_a_rule_holds_again_afterwards() -> None:

@@ -198,12 +198,17 @@ def wipe(storm: Storm) -> None:
     """A broker comes back with an empty disk."""
     name, address = storm.broker()
     storm.universe.kill(address)
-    storm.note("wipe", name, machine=address)
-    disk = storm.universe.machine(address).disk
-    disk.names.clear()
-    disk.durable_names.clear()
-    disk.directories = {"/"}
-    storm.later(storm.random.choice([0.0, 0.5, 3]), storm.universe.start, address)
+    storm.later(storm.random.choice([0.5, 3]), _start_empty, storm, name, address)
+
+
+def _start_empty(storm: Storm, name: str, address: str) -> None:
+    if not storm.universe.alive(address):
+        storm.note("wipe", name, machine=address)
+        disk = storm.universe.machine(address).disk
+        disk.names.clear()
+        disk.durable_names.clear()
+        disk.directories = {"/"}
+        storm.universe.start(address)
 
 
 def kill_at_write(storm: Storm) -> None:

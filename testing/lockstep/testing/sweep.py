@@ -68,11 +68,16 @@ def catch(name: str, seeds_max: int) -> tuple[str, Summary | None, int]:
 
 
 def mutants(names: list[str], seeds_max: int, *, workers: int, tell: Callable[[str], None]) -> list[str]:
-    """A line for each rule that was switched off; the names of those whose absence nobody noticed."""
+    """A line for each rule that was switched off; the names of those whose absence nobody noticed. Those with an aimed test are listed:
+    tests/sim/test_mutants.py runs them.
+    """
     lived = []
     tell(f"{'rule switched off':44} {'seeds':>5}  noticed by")
+    for name in [name for name in names if MUTANTS[name].aimed]:
+        tell(f"{name:44} {'aimed':>5}  {MUTANTS[name].aimed}")
+    swarmed = [name for name in names if not MUTANTS[name].aimed]
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        for name, one, tried in pool.map(catch, names, [seeds_max] * len(names)):
+        for name, one, tried in pool.map(catch, swarmed, [seeds_max] * len(swarmed)):
             if one is None:
                 lived.append(name)
                 tell(f"{name:44} {tried:>5}  NOBODY ({', '.join(MUTANTS[name].worlds)}): {MUTANTS[name].rule}")

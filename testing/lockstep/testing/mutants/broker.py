@@ -31,14 +31,14 @@ def pulls_are_not_checked(patch: Patches) -> None:
     """A pull under an epoch that is not good is answered STALE_EPOCH."""
     check = ClassicRules.check_pull
 
-    def unchecked(self: ClassicRules, connection: int, key: Key, epoch: int | None) -> PullCheck | None:
-        found = check(self, connection, key, epoch)
+    def unchecked(self: ClassicRules, *facts: Any) -> PullCheck | None:
+        found = check(self, *facts)
         return None if found is None else replace(found, stale=False)
 
     patch.set(ClassicRules, "check_pull", unchecked)
 
 
-@mutant("pause")
+@mutant("pause", aimed="tests/sim/test_aimed.py::test_what_a_silent_client_wakes_up_on_is_closed")
 def silent_connection_left_open(patch: Patches) -> None:
     """A session that was silent for its timeout loses its connection too."""
     close = Books.close
@@ -67,13 +67,15 @@ def no_grace_after_a_start(patch: Patches) -> None:
     patch.set(Membership, "recorded", lambda self, now_ms: None)
 
 
-@mutant("pause", "broker")
+@mutant(
+    "pause", "broker", aimed="tests/unit/broker/test_membership.py::test_a_broker_that_stood_still_ends_nobody_for_being_silent_meanwhile"
+)
 def standstill_counts_as_silence(patch: Patches) -> None:
     """Time in which the broker itself stood still is no silence of its clients."""
     patch.set(SessionTable, "shift", lambda self, pause_ms, now_ms: None)
 
 
-@mutant("late")
+@mutant("late", aimed="tests/sim/test_aimed.py::test_what_comes_late_on_an_older_connection_frees_nothing")
 def older_connection_still_served(patch: Patches) -> None:
     """A session is bound to its newest connection; the older one is closed unread."""
     heard, bind = SessionTable.heard, SessionTable.bind
@@ -96,7 +98,7 @@ def older_connection_still_served(patch: Patches) -> None:
     patch.set(SessionTable, "bind", both_bound)
 
 
-@mutant("late")
+@mutant("late", aimed="tests/unit/broker/test_membership.py::test_a_late_heartbeat_of_an_older_connection_closes_that_unanswered")
 def any_heartbeat_binds(patch: Patches) -> None:
     """A HEART_BEAT with a lower connection number does not take the session over."""
     bind = SessionTable.bind
@@ -123,13 +125,15 @@ def omitted_locks_are_kept(patch: Patches) -> None:
     patch.set(LockTable, "held_by", nothing)
 
 
-@mutant("churn", "net")
+@mutant("churn", "net", aimed="tests/unit/broker/test_app.py::test_a_released_queue_is_offered_to_whom_the_list_names")
 def anybody_may_lock(patch: Patches) -> None:
     """A LOCK for a queue that the broker's list gives to another is answered NOT_YOURS."""
     patch.set(Reconciliation, "_lists", lambda self, group, session, key: True)
 
 
-@mutant("net", "pause")
+@mutant(
+    "net", "pause", aimed="tests/unit/broker/test_reconcile.py::test_a_freed_epoch_that_nobody_superseded_commits_releases_pulls_and_renews"
+)
 def freed_epochs_never_come_back(patch: Patches) -> None:
     """A freed epoch is good until a higher one exists: its own session holds the queue again by naming it."""
     renew = Reconciliation._renew
@@ -171,7 +175,7 @@ def generations_stay(patch: Patches) -> None:
     patch.set(ProgressTable, "renew_all", lambda self, generation: None)
 
 
-@mutant("recontract")
+@mutant("recontract", aimed="tests/unit/broker/test_membership.py::test_the_only_member_may_change_the_contract_and_its_grants_end")
 def a_changed_contract_keeps_its_grants(patch: Patches) -> None:
     """When a contract is dropped or changed its grants end."""
     patch.set(Books, "end_group", lambda self, group: None)
@@ -183,7 +187,7 @@ def contracts_are_not_compared(patch: Patches) -> None:
     patch.set(Membership, "_conflict", lambda self, group, here, session, asked: None)
 
 
-@mutant("broker", "power")
+@mutant("broker", "power", aimed="tests/unit/broker/test_coordination.py::test_the_list_after_a_start_is_recorded_and_live")
 def members_in_memory(patch: Patches) -> None:
     """Members are recorded."""
     patch.set(GroupTable, "_do", lambda self, change: self.apply(change))
@@ -195,7 +199,7 @@ def locks_in_memory(patch: Patches) -> None:
     patch.set(LockTable, "_do", lambda self, change: self.apply(change))
 
 
-@mutant("broker", "late")
+@mutant("broker", "late", aimed="tests/sim/test_aimed.py::test_a_hold_that_was_renewed_after_a_release_is_found_again_by_a_start")
 def renewed_locks_in_memory(patch: Patches) -> None:
     """That a freed epoch is held again is recorded."""
     patch.set(LockTable, "hold", lambda self, key: self.apply(("lock.held", *key)))
@@ -213,7 +217,7 @@ def progress_in_memory(patch: Patches) -> None:
     patch.set(ProgressTable, "commit", commit)
 
 
-@mutant("late", "pause")
+@mutant("late", "pause", aimed="tests/unit/broker/test_coordination.py::test_what_changes_nothing_writes_nothing")
 def lower_commits_are_stored(patch: Patches) -> None:
     """A lower offset changes nothing."""
 
@@ -223,7 +227,7 @@ def lower_commits_are_stored(patch: Patches) -> None:
     patch.set(ProgressTable, "commit", commit)
 
 
-@mutant("late", "pause")
+@mutant("late", "pause", aimed="tests/sim/test_aimed.py::test_who_has_lost_a_lock_is_still_a_member")
 def a_lost_lock_removes_the_member(patch: Patches) -> None:
     """A lost lock does not change membership."""
     renew = Reconciliation._renew
@@ -267,7 +271,7 @@ def no_hold_after_a_loss(patch: Patches) -> None:
     patch.set(Coordination, "opened", unheld)
 
 
-@mutant("power")
+@mutant("power", aimed="tests/unit/broker/test_coordination.py::test_a_start_within_the_hold_begins_it_again")
 def a_second_start_forgets_the_hold(patch: Patches) -> None:
     """The hold is a record, ended by a record: a start that finds it not ended begins it again."""
     started = Coordination.started
@@ -320,7 +324,7 @@ def a_longer_grace_is_forgotten(patch: Patches) -> None:
     patch.set(Coordination, "started", forgetful)
 
 
-@mutant("retention")
+@mutant("retention", aimed="tests/unit/broker/test_reconcile.py::test_a_gap_that_grows_is_told_again")
 def retention_asks_nobody(patch: Patches) -> None:
     """Groups that had not read what retention removes are moved, and told."""
     patch.set(Coordination, "retention_moved", lambda self, minimums: None)

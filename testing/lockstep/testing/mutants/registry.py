@@ -34,12 +34,14 @@ class Mutant:
     worlds: tuple[str, ...]
     """Where its absence shows soonest; seeds go through them in turn."""
     apply: Apply
+    aimed: str = ""
+    """The test that notices it, where a swarm needs luck, or other rules mend what its absence breaks."""
 
 
 MUTANTS: dict[str, Mutant] = {}
 
 
-def mutant(*worlds: str) -> Callable[[Apply], Apply]:
+def mutant(*worlds: str, aimed: str = "") -> Callable[[Apply], Apply]:
     """Decorator: registers a function that switches the rule of its docstring off, under its own name."""
 
     def register(apply: Apply) -> Apply:
@@ -47,7 +49,7 @@ def mutant(*worlds: str) -> Callable[[Apply], Apply]:
         name = apply.__name__.strip("_")
         assert rule
         assert name not in MUTANTS, name
-        MUTANTS[name] = Mutant(name, rule, worlds, apply)
+        MUTANTS[name] = Mutant(name, rule, worlds, apply, aimed)
         return apply
 
     return register

@@ -91,7 +91,11 @@ def later_sends_of_a_failed_key_go_on(patch: Patches) -> None:
     patch.set(QueueSender, "_fail_behind", lambda self, failed: None)
 
 
-@mutant("send", "net")
+@mutant(
+    "send",
+    "net",
+    aimed="tests/unit/client/test_producer.py::test_an_unkeyed_send_that_left_a_queue_which_may_have_stored_it_never_ends_as_not_stored",
+)
 def moved_sends_end_as_not_stored(patch: Patches) -> None:
     """A send that left a queue which may have it does not end as not stored."""
     from lockstep.client.producer import parcel
