@@ -1,0 +1,82 @@
+"""docs/operations.md: its commands are run one by one, its settings and metrics are compared with the code."""
+
+import json
+import os
+import re
+import shutil
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from lockstep.broker.config import BrokerConfig
+from support.newcomer import Newcomer, blocks, is_free
+
+pytestmark = pytest.mark.e2e
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "operations.md").read_text()
+CURL = """#!{python}
+import sys, urllib.request
+words = sys.argv[1:]
+data = words[words.index("-d") + 1].encode() if "-d" in words else None
+method = words[words.index("-X") + 1] if "-X" in words else "GET"
+sys.stdout.write(urllib.request.urlopen(urllib.request.Request(words[-1], data, method=method)).read().decode())
+"""
+
+
+class Operator(Newcomer):
+    """Has the page's ports, or free ones in their places."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        free = (port for port in range(20_000, 60_000, 7) if is_free(port))
+        self.ports = {
+            port: port if is_free(int(port)) else str(next(free)) for port in sorted(set(re.findall(r"127\.0\.0\.1:(\d+)", PAGE)))
+        }
+        self.environment["LOCKSTEP_NAMESERVER"] = f"127.0.0.1:{self.ports['9876']}"
+        if shutil.which("curl") is None:
+            script = folder / "bin" / "curl"
+            script.parent.mkdir()
+            script.write_text(CURL.format(python=sys.executable))
+            script.chmod(0o755)
+            self.environment["PATH"] = f"{script.parent}{os.pathsep}{os.environ['PATH']}"
+
+    def here(self, text: str) -> str:
+        text = text.replace("/tmp/lockstep-store", str(self.folder / "store"))
+        return re.sub(r"127\.0\.0\.1:(\d+)", lambda match: f"127.0.0.1:{self.ports[match[1]]}", text)
+
+
+def test_every_command_of_the_page_does_what_it_says(tmp_path: Path) -> None:
+    operator = Operator(tmp_path)
+    operator.use_this_environment()
+    nameserver, broker, *others = blocks(PAGE)
+    with ExitStack() as stack:
+        for block, started in ((nameserver, "nameserver.started"), (broker, "broker.started")):
+            (command,) = block.commands
+            process = stack.enter_context(operator.terminal(command))
+            assert process.stdout is not None
+            assert next(json.loads(line) for line in process.stdout if f'"{started}"' in line)
+        said = {command: operator.types(command) for block in others for command in block.commands}
+    answers = {re.sub(r"\s+", " ", command.removeprefix(".venv/bin/lockstep ")): text for command, text in said.items()}
+    assert "0 problems" in answers["doctor"]
+    assert json.loads(answers["curl -s http://127.0.0.1:10912/readyz"])["status"] == "ok"
+    metrics = answers["curl -s http://127.0.0.1:10912/metrics"]
+    for name in set(re.findall(r"`((?:rocketmq|lockstep)_\w+)`", PAGE)):
+        assert f"# TYPE {name} " in metrics or f"# HELP {name} " in metrics, f"the page names {name}, the broker does not"
+    assert answers["curl -s -X PUT -d debug http://127.0.0.1:10912/log-level"] == "debug\n"
+    assert "8 queues to write, 8 to read" in answers["topic alter orders --queues 8"]
+    assert "topic orders is deleted" in answers["topic delete orders"]
+    assert "0 messages again, 0 skipped" in answers["group reset-offset billing --topic payments --to beginning"]
+    assert "lag: 1" in answers["group show billing"]
+    assert "0 messages again, 1 skipped: nothing was changed" in answers["group reset-offset billing --to end --dry-run"]
+    assert "0 messages again, 0 skipped" in answers["group reset-offset billing --to 30m"]
+
+
+def test_the_settings_that_the_page_names_have_the_defaults_that_it_says() -> None:
+    fields = BrokerConfig.model_fields
+    for option, default in re.findall(r"`--([a-z-]+)` \((\d+)\)", PAGE):
+        assert fields[option.replace("-", "_")].default == int(default), option
+    servers = {"config", "show-config", "queues", "write-queues", "read-queues", "force", "dry-run", "topic", "to", "queue"}
+    for option in set(re.findall(r"`--([a-z-]+)", PAGE)) - servers:
+        assert option.replace("-", "_") in fields, f"no broker has --{option}"
