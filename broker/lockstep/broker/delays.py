@@ -14,7 +14,7 @@ from lockstep.broker.letter import Letter
 from lockstep.broker.store import Appended, ReadResult, ReadStatus, Store
 from lockstep.broker.tables.delay_table import DelayTable
 from lockstep.broker.tables.topic_table import TopicTable
-from lockstep.protocol.errors import LocalProtocolError, MessageIllegal, RemoteProtocolError, ServiceNotAvailable, StoreError
+from lockstep.protocol.errors import BrokerError, LocalProtocolError, MessageIllegal, RemoteProtocolError
 from lockstep.protocol.names import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from lockstep.protocol.record import RecordView, split_records
 from lockstep.runtime.host import Host
@@ -111,7 +111,8 @@ class Delays:
             self._table.delivered(level, result.min_offset)
             return
         if result.status is not ReadStatus.FOUND:
-            self._due_ms.pop(level, None)
+            if self._store.bounds(SCHEDULE_TOPIC, level - 1)[1] <= offset:  # else one has arrived while the disk was read
+                self._due_ms.pop(level, None)
             return
         data = b"".join(result.parts)
         done = 0
@@ -137,11 +138,11 @@ class Delays:
                 log.warning("delay.homeless", topic=letter.topic, **facts, why="its topic has no queue here any more")
                 return True
             store_letter(self._store, letter.sent_to(letter.topic, queue_id))
-        except ServiceNotAvailable as error:
-            log.warning("delay.refused", **facts, error=str(error))
-            return False
-        except (LocalProtocolError, RemoteProtocolError, MessageIllegal, StoreError) as error:
-            log.error("delay.unreadable", **facts, error=str(error))
+        except (BrokerError, LocalProtocolError, RemoteProtocolError) as error:
+            if isinstance(error, BrokerError) and error.retriable:
+                log.warning("delay.refused", **facts, error=str(error))
+                return False
+            log.error("delay.undeliverable", **facts, error=str(error))
         return True
 
 

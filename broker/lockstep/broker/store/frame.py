@@ -28,6 +28,7 @@ from struct import error as StructError
 
 from lockstep.protocol.errors import MessageIllegal, RemoteProtocolError
 from lockstep.protocol.frame import BODY_BYTES_MAX
+from lockstep.protocol.names import SCHEDULE_TOPIC
 from lockstep.protocol.sequence import COUNT_AT, COUNT_DIGITS, SEQUENCE_DIGITS, STAMP_HEAD, find_sequence
 from lockstep.protocol.tags import tags_code
 
@@ -92,6 +93,11 @@ def tag_code(properties: bytes, at: int) -> int:
             _tag_codes.clear()
         code = _tag_codes[tag] = tags_code(tag.decode("utf-8", "replace"))
     return code
+
+
+def due_of(topic: str, queue_id: int, store_ms: int, delays_ms: tuple[int, ...]) -> int | None:
+    """What an entry of a delay level holds instead of a tag hash: when its message is due. None: it is no such queue."""
+    return store_ms + delays_ms[queue_id] if topic == SCHEDULE_TOPIC and queue_id < len(delays_ms) else None
 
 
 def take_frame(

@@ -17,7 +17,7 @@ from lockstep.broker.store.commit_log import CommitLog, Segment
 from lockstep.broker.store.config import StoreConfig
 from lockstep.broker.store.directory import StoreDirectory
 from lockstep.broker.store.errors import StoreCorrupt
-from lockstep.broker.store.frame import ENTRY, ENTRY_BYTES
+from lockstep.broker.store.frame import ENTRY, ENTRY_BYTES, due_of
 from lockstep.broker.store.queue_table import QueueTable
 from lockstep.broker.store.results import Recovery, Replay
 from lockstep.broker.store.scan import BadRecord, LogScan, ScanSink, StoredRecord, read_record
@@ -43,11 +43,18 @@ class LogState:
     """Log offset of the newest record; −1 while there is none."""
 
 
+def entry_of(record: StoredRecord, delays_ms: tuple[int, ...]) -> bytes:
+    """The record's consume-queue entry."""
+    due_ms = due_of(record.topic, record.queue_id, record.store_ms, delays_ms)
+    return ENTRY.pack(record.position, record.size, record.tag if due_ms is None else due_ms)
+
+
 class _ReplaySink:
     """Hands good records on: entries to their queues, state and frames to the replay."""
 
-    def __init__(self, queues: QueueTable, replay: Replay, state: LogState, dense: bool) -> None:
+    def __init__(self, queues: QueueTable, replay: Replay, state: LogState, dense: bool, delays_ms: tuple[int, ...]) -> None:
         self._queues = queues
+        self._delays_ms = delays_ms
         self._replay = replay
         self._state = state
         self._dense = dense
@@ -75,7 +82,7 @@ class _ReplaySink:
         if queue is None:
             queue = self._queues.obtain(record.topic, record.queue_id)
             queue.restore(record.queue_offset, record.queue_offset)
-        queue.add(ENTRY.pack(record.position, record.size, record.tag), 1)
+        queue.add(entry_of(record, self._delays_ms), 1)
         self._queues.added(queue, 1)
         self._queues.flush_full(queue)
         self._queues.flush_some()
@@ -87,8 +94,15 @@ class _ReplaySink:
 class _RebuildSink:
     """Fills consume queues whose files are missing, from the log's start up to the snapshot. Nothing else is touched."""
 
-    def __init__(self, queues: QueueTable, missing: dict[tuple[str, int], int], minimum: dict[tuple[str, int], int]) -> None:
+    def __init__(
+        self,
+        queues: QueueTable,
+        missing: dict[tuple[str, int], int],
+        minimum: dict[tuple[str, int], int],
+        delays_ms: tuple[int, ...],
+    ) -> None:
         self._queues = queues
+        self._delays_ms = delays_ms
         self._missing = missing
         """Queue → next offset by the snapshot."""
         self._minimum = minimum
@@ -110,7 +124,7 @@ class _RebuildSink:
         queue = self._queues.obtain(*key)
         if queue.next != record.queue_offset:
             queue.restore(record.queue_offset, record.queue_offset)
-        queue.add(ENTRY.pack(record.position, record.size, record.tag), 1)
+        queue.add(entry_of(record, self._delays_ms), 1)
         self._queues.added(queue, 1)
         self._queues.flush_full(queue)
         self._queues.flush_some()
@@ -156,7 +170,9 @@ class Recoverer:
         self._restore_queues(snapshot)
         if snapshot is not None:
             replay.snapshot(snapshot.plain)
-        scan = LogScan(log, start, _ReplaySink(self._queues, replay, self.state, dense=snapshot is not None or log.start == 0))
+        scan = LogScan(
+            log, start, _ReplaySink(self._queues, replay, self.state, snapshot is not None or log.start == 0, self._config.delays_ms)
+        )
         scan.run()
         self.state.store_ms = max(self.state.store_ms, scan.store_ms)
         if scan.last_record >= 0:
@@ -247,7 +263,7 @@ class Recoverer:
             queue = self._queues.obtain(*key)
             self._queues.files.cut(queue, 0)
             queue.restore(queue.min, queue.min)
-        sink: ScanSink = _RebuildSink(self._queues, missing, minimum)
+        sink: ScanSink = _RebuildSink(self._queues, missing, minimum, self._config.delays_ms)
         scan = LogScan(self._log, self._log.start, sink, limit)
         scan.run()
         if scan.reason and not self._config.cut_corrupt:

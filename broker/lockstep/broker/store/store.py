@@ -20,7 +20,7 @@ from lockstep.broker.store.directory import StoreDirectory, StoreIdentity
 from lockstep.broker.store.disk import DiskWatch
 from lockstep.broker.store.errors import StoreDiskError
 from lockstep.broker.store.flusher import Flusher
-from lockstep.broker.store.frame import POSITION, STAMP, take_frame
+from lockstep.broker.store.frame import POSITION, STAMP, due_of, take_frame
 from lockstep.broker.store.query import Query
 from lockstep.broker.store.queue_table import QueueTable
 from lockstep.broker.store.reader import Reader
@@ -190,6 +190,8 @@ class Store:
         )
         if not known:
             self._queues.adopt(queue)
+        if (due_ms := due_of(topic, queue_id, store_ms, self._config.delays_ms)) is not None:
+            POSITION.pack_into(entries, len(entries) - 8, due_ms)
         queue_offset = queue.next
         queue.add(entries, count)
         self._queues.added(queue, count)

@@ -1,0 +1,239 @@
+"""Delayed messages at the broker: what is due and when, what the entries say, what a refusal and a missing home do."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lockstep.broker.delays import AGAIN_MS, Delays, GroupTopics
+from lockstep.broker.journal import Journal, decode_changes
+from lockstep.broker.letter import Letter
+from lockstep.broker.tables.delay_table import DelayTable
+from lockstep.broker.tables.topic_table import TopicTable
+from lockstep.protocol.errors import ServiceNotAvailable
+from lockstep.protocol.layouts import LayoutTable
+from lockstep.protocol.names import SCHEDULE_TOPIC
+from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.protocol.record import HOSTS, PLACE, RecordView, encode_record
+from lockstep.runtime.host import Host
+from support.broker_fakes import FakeHost, FakeStore
+from support.store_kit import ASYNC, SimFiles, confirmed, host_of, open_store
+
+LEVELS = (100, 1_000, 60_000)
+
+
+class Clocked(FakeStore):
+    """Stamps what it takes, as the store does."""
+
+    def __init__(self, host: FakeHost) -> None:
+        super().__init__()
+        self.host = host
+
+    def append_frame(self, topic: str, queue_id: int, frame: bytes | bytearray, count: int, **how: Any) -> Any:
+        if self.refuse is not None:
+            raise self.refuse
+        data = bytearray(frame)
+        PLACE.pack_into(data, 20, len(self.queues.get((topic, queue_id), [])), self.end)
+        HOSTS.pack_into(data, 48, how["born_host"], self.host.clock.now_ms, self.store_host)
+        return self.append(topic, queue_id, [bytes(data)], how["born_host"])
+
+
+class Desk:
+    def __init__(self) -> None:
+        self.host = FakeHost()
+        self.store = Clocked(self.host)
+        self.journal = Journal()
+        self.table = DelayTable(self.journal)
+        self.topics = TopicTable(LayoutTable(), Journal(), "broker-a")
+        self.topics.create(TopicLayout("orders", LayoutVersion(1, 7), (LayoutEntry("broker-a", 4, 4, 1),)))
+        self.delays = self.service()
+
+    def service(self) -> Delays:
+        host = cast(Host, self.host)
+        return Delays(host, cast(Any, self.store), self.table, GroupTopics(host, self.topics), LEVELS)
+
+    def put(self, body: bytes, level: int, topic: str = "orders", queue_id: int = 2) -> None:
+        record = encode_record(topic.encode(), queue_id, body, b"TAGS\x01paid", born_ms=1)
+        self.delays.append(Letter.of(RecordView(record)), level)
+        self.delays.arrived(min(level, len(LEVELS)) - 1)
+
+    async def look(self) -> None:
+        """What the running service does when it looks."""
+        for level in [level for level, due_ms in self.delays._due_ms.items() if due_ms <= self.host.clock.now_ms]:
+            await self.delays._deliver(level)
+
+    async def pass_ms(self, ms: int) -> None:
+        self.host.clock.now_ms += ms
+        await self.look()
+
+    def arrived(self, topic: str = "orders", queue_id: int = 2) -> list[bytes]:
+        return [RecordView(record).body for record, _ in self.store.queues.get((topic, queue_id), [])]
+
+
+async def test_a_message_is_due_at_its_store_time_plus_its_level_and_not_a_millisecond_before() -> None:
+    desk = Desk()
+    desk.put(b"x", 2)
+    await desk.look()
+    await desk.pass_ms(999)
+    assert desk.arrived() == []
+    await desk.pass_ms(1)
+    assert desk.arrived() == [b"x"]
+    await desk.pass_ms(10_000)
+    assert desk.arrived() == [b"x"], "once"
+
+
+async def test_a_level_above_the_last_one_counts_as_the_last() -> None:
+    desk = Desk()
+    desk.put(b"x", 99)
+    await desk.pass_ms(59_999)
+    assert desk.arrived() == []
+    await desk.pass_ms(1)
+    assert desk.arrived() == [b"x"]
+
+
+async def test_a_wall_clock_that_is_set_back_makes_nothing_early() -> None:
+    desk = Desk()
+    desk.put(b"x", 2)
+    await desk.pass_ms(-5_000)
+    await desk.pass_ms(5_999)
+    assert desk.arrived() == []
+    await desk.pass_ms(1)
+    assert desk.arrived() == [b"x"]
+
+
+async def test_progress_is_written_with_what_it_is_about_and_a_restart_goes_on_behind_it() -> None:
+    desk = Desk()
+    for number in range(3):
+        desk.put(b"%d" % number, 1)
+    await desk.pass_ms(100)
+    (body,) = desk.journal.encode(1 << 20)
+    table = DelayTable(Journal())
+    for change in decode_changes(body):
+        table.apply(change)
+    assert table.next(1) == 3
+    desk.table = DelayTable(Journal())
+    desk.table.restore(table.snapshot())
+    desk.delays = desk.service()
+    desk.put(b"3", 1)
+    await desk.pass_ms(100)
+    assert desk.arrived() == [b"0", b"1", b"2", b"3"]
+
+
+async def test_a_full_disk_stops_a_level_until_there_is_room_and_keeps_its_order() -> None:
+    desk = Desk()
+    desk.put(b"0", 1)
+    desk.put(b"1", 1)
+    desk.store.refuse = ServiceNotAvailable("full")
+    await desk.pass_ms(100)
+    assert desk.table.next(1) == 0
+    desk.store.refuse = None
+    await desk.pass_ms(AGAIN_MS - 1)
+    assert desk.arrived() == []
+    await desk.pass_ms(1)
+    assert desk.arrived() == [b"0", b"1"]
+
+
+async def test_a_topic_that_is_gone_takes_its_messages_with_it_and_the_others_go_on() -> None:
+    desk = Desk()
+    desk.put(b"gone", 1, topic="doomed")
+    desk.put(b"here", 1)
+    await desk.pass_ms(100)
+    assert desk.arrived() == [b"here"]
+
+
+async def test_a_group_topic_is_made_where_a_message_needs_it() -> None:
+    desk = Desk()
+    desk.put(b"x", 1, topic="%RETRY%billing", queue_id=0)
+    await desk.pass_ms(100)
+    assert desk.arrived("%RETRY%billing", 0) == [b"x"]
+    layout = desk.topics.find("%RETRY%billing")
+    assert layout is not None
+    assert layout.write_count("broker-a") == 1
+
+
+async def test_one_that_arrives_while_the_disk_is_read_is_not_forgotten() -> None:
+    desk = Desk()
+    desk.put(b"0", 1)
+    await desk.pass_ms(100)
+    desk.store.cold = True
+    original = desk.store.read_cold
+
+    async def read_cold(*place: Any, **page: Any) -> Any:
+        found = await original(*place, **page)
+        if not desk.store.queues[SCHEDULE_TOPIC, 0][1:]:
+            desk.put(b"1", 1)
+        return found
+
+    desk.store.read_cold = read_cold  # type: ignore[method-assign]
+    await desk.look()
+    await desk.pass_ms(100)
+    await desk.look()
+    assert desk.arrived() == [b"0", b"1"]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 2_000)), max_size=20))
+def test_whatever_comes_when_each_arrives_once_at_the_first_look_at_or_after_its_time(coming: list[tuple[int, int]]) -> None:
+    async def main() -> None:
+        desk = Desk()
+        due: dict[bytes, int] = {}
+        began = desk.host.clock.now_ms
+        for number, (level, wait_ms) in enumerate(coming):
+            desk.put(b"%d" % number, level)
+            due[b"%d" % number] = desk.host.clock.now_ms + LEVELS[level - 1]
+            await desk.pass_ms(wait_ms)
+            await desk.look()
+            assert set(desk.arrived()) == {body for body, at in due.items() if at <= desk.host.clock.now_ms}
+        desk.host.clock.now_ms = began + 200_000
+        await desk.look()
+        assert sorted(desk.arrived()) == sorted(due)
+
+    asyncio.run(main())
+
+
+async def test_the_entries_hold_when_each_is_due_also_after_they_were_built_again() -> None:
+    """RocketMQ reads the delivery time there: one of 0 would be due at once."""
+    files = SimFiles()
+    store = await open_store(files, host=host_of(files), flush=ASYNC, delays_ms=LEVELS)
+    record = encode_record(SCHEDULE_TOPIC.encode(), 1, b"x", b"TAGS\x01paid", born_ms=1)
+    stored_ms = store.append_frame(SCHEDULE_TOPIC, 1, record, 1, born_host=bytes(8), trusted=True).store_timestamp
+    await confirmed(store)
+
+    def entry(of: Any) -> Any:
+        return of._queues.get((SCHEDULE_TOPIC, 1)).memory_entry(0)
+
+    first = entry(store)
+    assert first[2] == stored_ms + LEVELS[1]
+    await store.close(clean=False)
+    again = await open_store(files, host=host_of(files), flush=ASYNC, delays_ms=LEVELS)
+    assert entry(again) == first
+    await again.close()
+
+
+@asynccontextmanager
+async def running(desk: Desk) -> AsyncIterator[None]:
+    task = asyncio.ensure_future(desk.delays.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+async def test_nobody_is_woken_while_nothing_waits() -> None:
+    desk = Desk()
+    async with running(desk):
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        reads: list[object] = []
+        original = desk.store.read
+        desk.store.read = lambda *place, **page: reads.append(place) or original(*place, **page)  # type: ignore[method-assign, func-returns-value]
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert reads == []
+        desk.put(b"x", 1)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert len(reads) == 1
