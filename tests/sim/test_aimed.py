@@ -1,6 +1,12 @@
 """Interleavings in which one rule alone decides: where a swarm needs luck, or where other rules mend what its absence breaks."""
 
+import re
+
+import pytest
+
 from lockstep.protocol.bodies import ReconcileBody, Verdict
+from lockstep.testing.simulation import SimFiles
+from lockstep.testing.sweep import run_one
 from support.coordination_kit import GRACE, Bench, Client, replay
 
 
@@ -60,3 +66,32 @@ def test_what_comes_late_on_an_older_connection_frees_nothing() -> None:
     assert bench.owner(0) == "a"
     assert a.commit(0, 1, epoch=epoch) is Verdict.OK
     assert b.verdicts(0) == {0: Verdict.NOT_YOURS}
+
+
+def test_a_pull_under_an_epoch_that_was_beaten_is_stale() -> None:
+    bench = Bench()
+    a, _ = pair(bench)
+    epoch = a.lock(0)[0].epoch
+    assert a.pull(0, epoch) is True
+    again = a.lock(0, held={})[0].epoch
+    assert again > epoch
+    assert a.pull(0, epoch) is False
+
+
+def test_a_snapshot_begins_when_the_log_is_durable_up_to_its_position(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the very operation that makes its file: a start would ignore one that is ahead of the log, so no universe can show it."""
+    tick, made, ahead = SimFiles.tick, [], []
+
+    def look(self: SimFiles, operation: str, path: str, process: int) -> None:
+        tick(self, operation, path, process)
+        if operation == "create" and (name := re.search(r"/snapshot-(\d+)", path)):
+            made.append(int(name[1]))
+            for log, inode in self.names.items():
+                if re.fullmatch(r".*/\d{20}", log) and "consumequeue" not in log:
+                    unsynced = [int(log[-20:]) + offset for offset, data in inode.pending if data]
+                    ahead.extend((path, log, at) for at in unsynced if at < made[-1])
+
+    monkeypatch.setattr(SimFiles, "tick", look)
+    run_one(3, "disk", storm_s=15.0)
+    assert made
+    assert not ahead

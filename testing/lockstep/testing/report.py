@@ -1,7 +1,7 @@
 """What a sweep reports: one Summary a universe, added up, as text and as JSON."""
 
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from lockstep.testing.history import CallBegan, Fault, ProcessEnded, SendAcked
@@ -91,7 +91,8 @@ class Total:
         return bool(self.violations or self.unreached)
 
     def plain(self) -> dict[str, Any]:
-        return {**asdict(self), "unreached": self.unreached, "simulated_hours": round(self.simulated_s / 3600, 3)}
+        figures = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {**figures, "unreached": self.unreached, "simulated_hours": round(self.simulated_s / 3600, 3)}
 
     def lines(self) -> list[str]:
         speed = self.simulated_s / self.cpu_s if self.cpu_s else 0.0

@@ -26,7 +26,7 @@ def epochs_are_not_checked(patch: Patches) -> None:
     patch.set(Lock, "good", lambda self, session, epoch: True)
 
 
-@mutant("net", "pause")
+@mutant("net", "pause", aimed="tests/sim/test_aimed.py::test_a_pull_under_an_epoch_that_was_beaten_is_stale")
 def pulls_are_not_checked(patch: Patches) -> None:
     """A pull under an epoch that is not good is answered STALE_EPOCH."""
     check = ClassicRules.check_pull
@@ -289,7 +289,7 @@ def boot_id_is_ignored(patch: Patches) -> None:
     patch.set(Store, "may_have_forgotten", lambda self, boot_id: False)
 
 
-@mutant("power")
+@mutant("power", aimed="tests/unit/broker/test_app.py::test_the_boot_id_is_stored_when_the_new_term_is_durable_and_before_the_port_is_open")
 def boot_id_is_stored_first(patch: Patches) -> None:
     """The boot id is stored last: a second crash within recovery must not hide the first."""
     enter = app.Broker._enter_term

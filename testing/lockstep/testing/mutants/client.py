@@ -67,13 +67,13 @@ def not_fenced_at_the_drain_limit(patch: Patches) -> None:
     patch.set(QueueOwnership, "tick", unfenced)
 
 
-@mutant("late", "churn")
+@mutant("late", "churn", aimed="tests/unit/client/test_ownership.py::test_every_pair_goes_where_the_table_says_and_nowhere_else")
 def release_not_awaited(patch: Patches) -> None:
     """A released queue is acquired anew only when the release was answered."""
     patch.set(ownership, "TRANSITIONS", {**ownership.TRANSITIONS, (State.RELEASING, Event.SENT): State.GONE})
 
 
-@mutant("pause", "churn")
+@mutant("pause", "churn", aimed="tests/unit/client/test_ownership.py::test_a_queue_is_not_locked_again_while_its_old_listener_runs")
 def locked_while_an_old_call_runs(patch: Patches) -> None:
     """A queue whose old listener still runs in this process is not locked again by it."""
     patch.set(QueueOwnership, "may_lock", property(lambda self: self.state is State.WANTED))
@@ -117,7 +117,7 @@ def left_once(patch: Patches) -> None:
     patch.set(Membership, "_leave_again", lambda self, link: None)
 
 
-@mutant("late", "swarm")
+@mutant("late", "swarm", aimed="tests/unit/client/test_rebalance.py::test_a_list_without_me_is_no_list")
 def a_list_without_me_is_believed(patch: Patches) -> None:
     """A list without me is no list: heartbeat, ask again, drop nothing."""
 
@@ -130,13 +130,19 @@ def a_list_without_me_is_believed(patch: Patches) -> None:
     patch.set(MemberLists, "adopt", adopt)
 
 
-@mutant("single")
+@mutant(
+    "single", aimed="tests/unit/client/test_broker_session.py::test_an_empty_sync_leaves_every_third_of_the_grace_while_a_queue_is_held"
+)
 def no_proof_of_life(patch: Patches) -> None:
     """A session says something every grace/3 while it holds a lock, and every 5 s in any case."""
     patch.set(Proof, "due_ms", lambda self, holding: 1 << 60)
 
 
-@mutant("net", "machines")
+@mutant(
+    "net",
+    "machines",
+    aimed="tests/unit/client/test_broker_session.py::test_one_empty_sync_unanswered_for_the_grace_closes_the_connection_and_reconnects",
+)
 def silence_is_not_watched(patch: Patches) -> None:
     """An empty SYNC that is not answered within the grace ends the connection."""
     patch.set(BrokerSession, "_watch_silence", lambda self, now_ms: None)
@@ -156,7 +162,9 @@ def late_results_are_not_offered(patch: Patches) -> None:
     patch.set(QueueOwnership, "lock_item", without)
 
 
-@mutant("late")
+@mutant(
+    "late", aimed="tests/unit/client/test_instance.py::test_a_link_is_up_after_the_answered_heartbeat_and_each_connect_has_a_higher_number"
+)
 def newest_session_dials_under_an_old_number(patch: Patches) -> None:
     """HEART_BEAT carries a connection number that rises with each connect."""
     describe = Instance._describe

@@ -70,7 +70,7 @@ def directories_are_not_synced(patch: Patches) -> None:
     patch.set(SimFiles, "sync_directory", lambda self, path: None)
 
 
-@mutant("power", "disk")
+@mutant("power", "disk", aimed="tests/sim/test_aimed.py::test_a_snapshot_begins_when_the_log_is_durable_up_to_its_position")
 def snapshot_before_sync(patch: Patches) -> None:
     """A snapshot is written when the log is durable up to its position."""
     write = Checkpointer.write
@@ -82,7 +82,7 @@ def snapshot_before_sync(patch: Patches) -> None:
     patch.set(Checkpointer, "write", early)
 
 
-@mutant("power", "disk")
+@mutant("power", "disk", aimed="tests/unit/broker/store/test_recovery.py::test_a_snapshot_ahead_of_the_log_is_ignored_and_goes")
 def a_snapshot_ahead_of_the_log_is_believed(patch: Patches) -> None:
     """A snapshot that the log does not bear out is removed."""
     patch.set(Recoverer, "_borne_out", lambda self, snapshot: True)
@@ -131,7 +131,7 @@ def a_failed_sync_is_tried_again(patch: Patches) -> None:
     patch.set(SyncPlan, "run", again)
 
 
-@mutant("disk")
+@mutant("disk", aimed="tests/unit/broker/store/test_append.py::test_a_failed_write_or_sync_is_final_and_nothing_is_answered")
 def served_after_a_failed_write(patch: Patches) -> None:
     """After a failed write or sync nothing is answered any more."""
 
@@ -157,7 +157,7 @@ class _NoCrc:
         return _Whatever()
 
 
-@mutant("power", "disk")
+@mutant("power", "disk", aimed="tests/unit/broker/store/test_crashes.py::test_what_was_confirmed_survives_and_nothing_is_invented")
 def checksums_are_not_looked_at(patch: Patches) -> None:
     """A record whose CRC is wrong is no record."""
     patch.set(scan, "zlib", _NoCrc)

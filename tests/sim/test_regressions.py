@@ -1,0 +1,19 @@
+"""Universes that once showed a bug, by its name. A change of the cluster or of the workload re-rolls them: each bug has a unit test too."""
+
+import pytest
+
+from lockstep.testing.sweep import run_one
+
+FOUND = {
+    "an unkeyed send that was given up at one broker ended as not stored": ("send", 2),
+    "a heartbeat on its way when a consumer left kept it on the list": ("disk", 92),
+    "the same, with another group of the process": ("dual", 156),
+}
+"""Bug → (world, seed)."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", FOUND)
+def test_never_again(bug: str) -> None:
+    world, seed = FOUND[bug]
+    assert [str(violation) for violation in run_one(seed, world).violations] == []
