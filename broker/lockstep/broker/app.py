@@ -139,7 +139,7 @@ class Broker:
         host, config, coordination = self._host, self.config, state.coordination
         topic = TopicProcessor(host, state.topics, auto_create=config.auto_create_topics)
         self._pulls = pulls = PullProcessor(host, self._tasks, store, state.topics, coordination)
-        homes = GroupTopics(host, state.topics)
+        homes = GroupTopics(host, state.topics, store)
         self._delays = delays = Delays(host, store, state.delays, homes, config.delay_levels_ms())
         processors = [
             SendProcessor(host, store, state.topics, state.sequences, topic, self._gate, delays),
@@ -158,6 +158,7 @@ class Broker:
         self._leases = Leases(host, coordination)
         store.on_arrival = self._arrived
         state.on_topic_changed.append(pulls.topic_changed)
+        state.on_topic_changed.append(homes.changed)
         self._metrics = BrokerMetrics(config, host.clock, store, state, pulls)
         return server
 

@@ -34,9 +34,16 @@ TURN_BYTES = 256 << 10
 class GroupTopics:
     """The topics that belong to a group, `%RETRY%…` and `%DLQ%…`: one queue at each broker that has something to put there."""
 
-    def __init__(self, host: Host, topics: TopicTable) -> None:
+    def __init__(self, host: Host, topics: TopicTable, store: Store) -> None:
         self._random = host.random
         self._topics = topics
+        self._store = store
+
+    def changed(self, topic: str) -> None:
+        """Another broker's layout won, which lacks the queue of this one: messages lie in it, so it is added to that layout."""
+        layout = self._topics.find(topic) if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else None
+        if layout is not None and not self._topics.own_write_count(layout) and self._store.end_offset(topic, 0):
+            asyncio.get_running_loop().call_soon(self.ready, topic)
 
     def ready(self, topic: str) -> None:
         """The topic has a queue here from now on."""

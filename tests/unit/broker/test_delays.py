@@ -53,7 +53,7 @@ class Desk:
 
     def service(self) -> Delays:
         host = cast(Host, self.host)
-        return Delays(host, cast(Any, self.store), self.table, GroupTopics(host, self.topics), LEVELS)
+        return Delays(host, cast(Any, self.store), self.table, GroupTopics(host, self.topics, cast(Any, self.store)), LEVELS)
 
     def put(self, body: bytes, level: int, topic: str = "orders", queue_id: int = 2) -> None:
         record = encode_record(topic.encode(), queue_id, body, b"TAGS\x01paid", born_ms=1)

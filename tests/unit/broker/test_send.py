@@ -40,7 +40,7 @@ class Broker:
         self.gate = SendGate()
         creator = TopicProcessor(self.host, self.topics, auto_create=auto_create)  # type: ignore[arg-type]
         self.sequences = SequenceTable()
-        homes = GroupTopics(self.host, self.topics)  # type: ignore[arg-type]
+        homes = GroupTopics(self.host, self.topics, self.store)  # type: ignore[arg-type]
         self.delays = Delays(self.host, self.store, DelayTable(Journal()), homes, LEVELS_MS)  # type: ignore[arg-type]
         self.processor = SendProcessor(self.host, self.store, self.topics, self.sequences, creator, self.gate, self.delays)  # type: ignore[arg-type]
         self.dispatcher = Dispatcher([self.processor, creator], self.store.when_confirmed)

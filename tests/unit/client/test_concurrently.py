@@ -179,6 +179,19 @@ def test_sixteen_retries_by_default_then_the_dead_letter_queue() -> None:
     simulate(main)
 
 
+def test_two_brokers_that_make_the_dead_letter_topic_at_once_keep_the_letters_of_both() -> None:
+    """Both write a first layout of it, one of which wins: the other's queue is added to that one with its next registration."""
+
+    async def main() -> None:
+        async with world(queues=2) as w:
+            async with w.consumer(lambda _: LATER, max_reconsume_times=0):
+                await w.send(*(b"%d" % i for i in range(8)))
+                await w.cluster.advance(seconds=60)
+            assert sorted(await dead(w)) == [b"%d" % i for i in range(8)]
+
+    simulate(main)
+
+
 def test_the_listener_chooses_the_delay_or_gives_up() -> None:
     async def main() -> None:
         async with world() as w:

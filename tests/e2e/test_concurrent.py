@@ -1,0 +1,146 @@
+"""Concurrent consumption and delays with real processes: what is killed, restarted or missing loses nothing. Delays are shortened."""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from lockstep.client import Message, Producer
+from support.cluster import QUICK, Cluster, Report
+
+pytestmark = pytest.mark.e2e
+
+SHORT = (*QUICK, "--message-delay-level", "100ms 500ms " + " ".join(["300ms"] * 16))
+"""Level 1: 100 ms, level 2: 500 ms, every retry after 300 ms."""
+DELAYS = (*QUICK, "--message-delay-level", "1s 3s 8s")
+
+
+class Lines:
+    """What concurrent consumers have noted: (body, retries, result, wall ms)."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def all(self) -> list[tuple[str, int, str, int]]:
+        text = self.path.read_text() if self.path.exists() else ""
+        rows = [line.split(" ") for line in text[: text.rfind("\n") + 1].splitlines()]
+        return [(body, int(times), result, int(at_ms)) for body, times, result, at_ms in rows]
+
+    def done(self) -> dict[str, int]:
+        """Body → how often it was handled well."""
+        return Counter(body for body, _, result, _ in self.all() if result == "done")
+
+
+async def consumer(cluster: Cluster, name: str, *options: str) -> Lines:
+    path = cluster.folder / f"{name}.lines"
+    command = ["-m", "support.worker_concurrent", "--nameserver", cluster.nameservers, "--file", str(path), *options]
+    await cluster.start(name, command, "worker.ready")
+    return Lines(path)
+
+
+async def send(cluster: Cluster, bodies: Sequence[str], topic: str = "orders") -> None:
+    async with Producer("test", nameserver=cluster.nameservers) as producer:
+        for first in range(0, len(bodies), 1_000):
+            await producer.send_batch([Message(topic, body.encode()) for body in bodies[first : first + 1_000]])
+
+
+async def test_what_is_sent_back_while_the_broker_restarts_is_handled_in_the_end(cluster: Cluster, report: Report) -> None:
+    """Every message fails once, and the broker is killed three times while they are sent back."""
+    await cluster.servers(*SHORT, brokers=("broker-a",))
+    bodies = [f"m{number}" for number in range(600)]
+    lines = await consumer(cluster, "worker", "--fail", "m", "--fail-times", "1", "--work-ms", "20", "--concurrency", "4")
+    await send(cluster, bodies)
+    for number in range(3):
+        await cluster.until(f"{100 * number + 20} calls", lambda number=number: len(lines.all()) >= 100 * number + 20)  # type: ignore[misc]
+        await cluster.kill("broker-a")
+        await cluster.restart("broker-a")
+    await cluster.until("all are handled", lambda: set(lines.done()) == set(bodies))
+    assert all(times >= 1 for body, times, result, _ in lines.all() if result == "done"), "the first call of each fails"
+    report(f"{sum(lines.done().values()) - len(bodies)} of {len(bodies)} handled a second time, three kills of the broker")
+    await cluster.stop("worker")
+    await cluster.until_lag(0, "mailing")
+
+
+async def test_a_missing_dead_letter_topic_is_made_and_holds_every_message(cluster: Cluster) -> None:
+    await cluster.servers(*SHORT, queues=2, brokers=("broker-a",))
+    bodies = [f"m{number}" for number in range(60)]
+    assert "%DLQ%mailing" not in await cluster.command("topic", "list")
+    lines = await consumer(cluster, "worker", "--fail", "m", "--fail-times", "99", "--max-reconsume-times", "1")
+    await send(cluster, bodies)
+    await cluster.until("each was tried twice", lambda: Counter(body for body, *_ in lines.all()) == dict.fromkeys(bodies, 2))
+    await cluster.stop("worker")
+    dead = await consumer(cluster, "morgue", "--group", "morgue", "--topic", "%DLQ%mailing")
+    await cluster.until("every dead letter is read", lambda: set(dead.done()) == set(bodies))
+    assert sum(dead.done().values()) == len(bodies)
+    assert {times for _, times, _, _ in dead.all()} == {2}
+
+
+async def test_one_failing_message_of_a_batch_comes_again_with_those_behind_it_and_no_other(cluster: Cluster) -> None:
+    await cluster.servers(*SHORT, queues=1, brokers=("broker-a",))
+    bodies = ["a0", "a1", "bad", "a3", "a4"]
+    await send(cluster, bodies)
+    lines = await consumer(cluster, "worker", "--batch-count", "5", "--concurrency", "1", "--fail", "bad", "--fail-times", "2")
+    await cluster.until("all are handled", lambda: set(lines.done()) == set(bodies))
+    calls = Counter(body for body, *_ in lines.all())
+    assert calls["a0"] == calls["a1"] == 1
+    assert calls["bad"] == 3
+    assert set(lines.done().values()) == {1}
+    await cluster.stop("worker")
+
+
+async def test_a_consumer_killed_between_send_back_and_commit_repeats_and_loses_nothing(cluster: Cluster) -> None:
+    await cluster.servers(*SHORT, queues=1, brokers=("broker-a",))
+    bodies = ["bad", *(f"m{number}" for number in range(30))]
+    await send(cluster, bodies)
+    command = ["--fail", "bad", "--fail-times", "1"]
+    lines = await consumer(cluster, "victim", *command, "--concurrency", "1", "--die-after-send-back")
+    await cluster.processes["victim"].wait()
+    assert "bad" not in lines.done()
+    again = await consumer(cluster, "heir", *command)
+    await cluster.until("all are handled", lambda: set(again.done()) | set(lines.done()) == set(bodies))
+    await cluster.until_lag(0, "mailing")
+    await cluster.stop("heir")
+    assert again.done()["bad"] == 2, "the copy of the victim's send back, and that of the repeat"
+
+
+@pytest.mark.parametrize("count", [5_000, pytest.param(100_000, marks=pytest.mark.slow)])
+async def test_very_many_messages_that_fail_at_once_all_come_again(cluster: Cluster, report: Report, count: int) -> None:
+    await cluster.servers(*SHORT, queues=4, brokers=("broker-a",))
+    bodies = [f"m{number}" for number in range(count)]
+    await send(cluster, bodies)
+    began = time.monotonic()
+    lines = await consumer(cluster, "worker", "--fail", "m", "--fail-times", "1", "--concurrency", "64")
+    await cluster.until("all are handled", lambda: lines.path.exists() and lines.path.read_bytes().count(b" done ") >= count, timeout_s=300)
+    seconds = time.monotonic() - began
+    report(f"{count:,} messages failed once and were handled in {seconds:.1f} s, {2 * count / seconds:,.0f} calls a second")
+    await cluster.until_lag(0, "mailing")
+    assert set(lines.done()) == set(bodies)
+    assert sum(lines.done().values()) == count, "nothing was cut or killed: nothing comes twice"
+    await cluster.stop("worker")
+
+
+async def test_delayed_messages_over_three_restarts_none_lost_none_early(cluster: Cluster, report: Report) -> None:
+    await cluster.servers(*DELAYS, queues=2, brokers=("broker-a",))
+    lines = await consumer(cluster, "worker")
+    waits_ms = (1_000, 3_000, 8_000)
+    sent: dict[str, tuple[int, int]] = {}
+    async with Producer("test", nameserver=cluster.nameservers) as producer:
+        for number in range(300):
+            level = 1 + number % 3
+            await producer.send(Message("orders", b"m%d" % number), delay_level=level)
+            sent[f"m{number}"] = (time.time_ns() // 1_000_000, waits_ms[level - 1])
+    for goal, end in ((1, "kill"), (120, "stop"), (220, "kill")):
+        await cluster.until(f"{goal} have arrived", lambda goal=goal: len(lines.done()) >= goal)  # type: ignore[misc]
+        await (cluster.kill if end == "kill" else cluster.stop)("broker-a")
+        await cluster.restart("broker-a")
+    await cluster.until("all have arrived", lambda: set(lines.done()) == set(sent))
+    first: dict[str, int] = {}
+    for body, _, _, at_ms in lines.all():
+        first.setdefault(body, at_ms)
+    slack_ms = 50  # `sent` is taken when the answer is here, which is after the broker's stamp
+    early = [body for body, (at_ms, wait_ms) in sent.items() if first[body] < at_ms + wait_ms - slack_ms]
+    assert early == []
+    report(f"{sum(lines.done().values()) - len(sent)} of {len(sent)} came twice")
+    await cluster.stop("worker")
