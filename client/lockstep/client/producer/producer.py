@@ -118,7 +118,7 @@ class Producer:
 
     @property
     def possible_duplicates(self) -> int:
-        """Unkeyed messages that went to another broker while the first one may have stored them."""
+        """Unkeyed messages that went to another broker, and delayed ones that were sent again, while the first one may have been stored."""
         return 0 if self._shared is None else self._shared.possible_duplicates
 
     @property
