@@ -28,8 +28,8 @@ from lockstep.spark.offsets import Plain, to_plain
 from lockstep.spark.placing import keyed
 
 TIMEOUT_MS = 10_000
-LEAD_US = 300_000
-"""From the end of planning to the first row of a paced run: what Spark needs to start its tasks."""
+LEAD_US = 3_000_000
+"""From the shuffle to the first row of a paced run: Spark starts two Python processes and the tasks meanwhile, 0.7 s on an idle machine."""
 CONF = {
     "spark.sql.adaptive.enabled": "false",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
@@ -37,13 +37,13 @@ CONF = {
 }
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Exit 0: everything is stored. 3: it is not, and one line says why."""
+def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -> int:
+    """Exit 0: everything is stored. 3: it is not, and one line says why. In `spark`, or in a session of its own."""
     options = parser().parse_args(argv)
-    return run(lambda: load(options))
+    return run(lambda: load(options, spark))
 
 
-def load(options: argparse.Namespace) -> int:
+def load(options: argparse.Namespace, given: SparkSession | None) -> int:
     host = Host.real()
     begun_us = host.clock.monotonic_us()
     rows = check(options)
@@ -70,11 +70,12 @@ def load(options: argparse.Namespace) -> int:
     )
     earlier = resumed(folder, manifest)
     say(f"run {run_id}: {rows:,} rows to topic {options.topic}, {len(layout.write_queues)} queues. Starting Spark, about 10 s")
-    spark = session("lockstep load", options.master, CONF)
+    spark = given or session("lockstep load", options.master, CONF)
     try:
         return send(spark, earlier or manifest, options, folder, begun_us, host, again=earlier is not None)
     finally:
-        spark.stop()
+        if given is None:
+            spark.stop()
 
 
 def check(options: argparse.Namespace) -> int:

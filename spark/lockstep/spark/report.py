@@ -23,7 +23,7 @@ figure{margin:0}svg{width:100%;height:auto;background:#f9fafb;border-radius:6px}
 svg text{font-size:11px;fill:#4b5563}
 table{border-collapse:collapse}td,th{padding:.2rem .8rem .2rem 0;text-align:left;border-bottom:1px solid #e5e7eb;
 font-weight:normal}
-th{color:#6b7280}td.n{text-align:right;font-variant-numeric:tabular-nums}
+th{color:#6b7280}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
 .key{display:inline-block;width:10px;height:10px;margin:0 4px 0 12px}
 """
 COUNTS = (
@@ -52,7 +52,7 @@ def page(verdict: dict[str, Any], findings: "Findings") -> str:
         late = [[(row["second"], row[name]) for row in findings.seconds] for name in ("p50", "p99", "max")]
         charts += [
             chart("From due to stored, ms, by second", lines(late, "s since the first row", "ms"), legend=("p50", "p99", "max")),
-            chart("From due to stored, how many took up to …", bars([(f"{ms:.3g} ms", count) for ms, count in findings.histogram])),
+            chart("From due to stored, how many took up to …", bars([(time_of(ms), count) for ms, count in findings.histogram])),
         ]
     return "\n".join(
         (
@@ -80,7 +80,7 @@ def latency_table(latency: dict[str, dict[str, float] | None]) -> str:
     rows = [(words, figures) for words, figures in named if figures]
     if not rows:
         return ""
-    head = "".join(f"<th>{escape(name)}</th>" for name in rows[0][1])
+    head = "".join(f"<th class=n>{escape(name)}</th>" for name in rows[0][1])
     body = "".join(
         f"<tr><td>{words}</td>{''.join(f'<td class=n>{value:,}</td>' for value in figures.values())}</tr>" for words, figures in rows
     )
@@ -169,6 +169,10 @@ def nice(value: float) -> float:
         return 1
     scale: float = 10.0 ** int(log10(value) // 1)
     return next(step * scale for step in (1, 2, 4, 8, 10) if step * scale >= value)
+
+
+def time_of(ms: float) -> str:
+    return f"{ms / 1_000:.3g} s" if ms >= 1_000 else f"{ms:.3g} ms"
 
 
 def short(value: float) -> str:

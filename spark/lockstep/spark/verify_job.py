@@ -25,13 +25,13 @@ EXIT_BROKEN, EXIT_REPEATED = 1, 2
 VIOLATIONS_TOLD = 5
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -> int:
     """Exit 0 clean; 1 lost, out of order, misplaced, unexpected or corrupt; 2 repeats beyond --allow-duplicates; 3 could not run."""
     options = parser().parse_args(argv)
-    return run(lambda: verify(options))
+    return run(lambda: verify(options, spark))
 
 
-def verify(options: argparse.Namespace) -> int:
+def verify(options: argparse.Namespace, given: SparkSession | None) -> int:
     clock = Host.real().clock
     begun_ms = clock.monotonic_ms()
     manifest = read_manifest(Path(options.manifest))
@@ -39,13 +39,14 @@ def verify(options: argparse.Namespace) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     what = f"{manifest.rows:,} rows of {manifest.keys:,} keys must be in topic {manifest.topic}"
     say(f"run {manifest.run_id}: {what}. Starting Spark, about 10 s")
-    spark = session("lockstep verify", options.master, {**CONF, "spark.sql.shuffle.partitions": "4"})
+    spark = given or session("lockstep verify", options.master, {**CONF, "spark.sql.shuffle.partitions": "4"})
     try:
         if not options.landed:
             land(spark, manifest, options.nameserver, folder / "landing")
         findings = find(spark, spark.read.parquet(str(folder / "landing")), manifest, folder)
     finally:
-        spark.stop()
+        if given is None:
+            spark.stop()
     verdict = judged(findings, manifest, options, (clock.monotonic_ms() - begun_ms) / 1_000)
     (folder / "verdict.json").write_text(json.dumps(verdict, indent=2) + "\n")  # world: the driver's disk
     (folder / "report.html").write_text(page(verdict, findings))  # world: the driver's disk

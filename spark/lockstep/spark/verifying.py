@@ -4,6 +4,7 @@ Of each (key, seq) the first one in its queue counts; the others are repeats. A 
 counted as lost besides.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,33 +34,51 @@ class Findings:
     queues: list[tuple[str, int]] = field(default_factory=list)
 
 
-def find(spark: SparkSession, landing: DataFrame, manifest: Manifest, folder: Path) -> Findings:
-    """Writes per_key, per_second and violations beside the landing."""
-    ours = landing.where(F.col("run_id") == manifest.run_id).persist()
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What is wrong: how often, and the first of each kind."""
+
+    counts: dict[str, int]
+    violations: list[dict[str, Any]]
+
+
+def judge(ours: DataFrame, foreign: int, per_key: DataFrame, manifest: Manifest) -> Judgement:
+    """`ours`: the run's rows as landed; `per_key`: of `by_key`."""
     sound = ours.where("crc_holds")
-    expected = expectation(spark, manifest)
-    per_key = by_key(ours, expected).persist()
     totals = per_key.agg(*(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in ("found", "lost", "repeated", "unexpected"))).first()
     assert totals is not None
     disordered, misplaced = out_of_order(sound, manifest), in_wrong_queue(sound, manifest)
     counts = {
-        "found": ours.count(),
-        **{name: int(totals[name]) for name in ("lost", "repeated", "unexpected")},
+        **{name: int(totals[name]) for name in ("found", "lost", "repeated", "unexpected")},
         "outOfOrder": disordered.count(),
         "misplaced": misplaced.count(),
         "corrupt": ours.where(~F.col("crc_holds")).count(),
-        "foreign": landing.where(F.col("run_id").isNull() | (F.col("run_id") != manifest.run_id)).count(),
+        "foreign": foreign,
     }
-    violations = listed(ours, per_key, disordered, misplaced)
+    return Judgement(counts, listed(ours, per_key, disordered, misplaced, counts))
+
+
+def of_run(landing: DataFrame, manifest: Manifest) -> tuple[DataFrame, int]:
+    """The run's own rows, and how many are of others."""
+    foreign = landing.where(F.col("run_id").isNull() | (F.col("run_id") != manifest.run_id)).count()
+    return landing.where(F.col("run_id") == manifest.run_id), foreign
+
+
+def find(spark: SparkSession, landing: DataFrame, manifest: Manifest, folder: Path) -> Findings:
+    """Judges, measures, and writes per_key, per_second and violations beside the landing."""
+    own, foreign = of_run(landing, manifest)
+    ours = own.persist()
+    sound = ours.where("crc_holds")
+    per_key = by_key(ours, expectation(spark, manifest)).persist()
+    judgement = judge(ours, foreign, per_key, manifest)
     per_key.write.mode("overwrite").parquet(str(folder / "per_key"))
     schema = "kind string, what string, queue int, offset bigint"
-    spark.createDataFrame([tuple(one.values()) for one in violations], schema).write.mode("overwrite").parquet(str(folder / "violations"))
-    made = Findings(
-        counts, {"dueToStored": None, "storedToRead": quantiles(sound, (F.col("read_us") - F.col("stored_us")) / 1_000)}, violations
-    )
+    rows = [tuple(one.values()) for one in judgement.violations]
+    spark.createDataFrame(rows, schema).write.mode("overwrite").parquet(str(folder / "violations"))
+    read_late = quantiles(sound, (F.col("read_us") - F.col("stored_us")) / 1_000)
+    made = Findings(judgement.counts, {"dueToStored": None, "storedToRead": read_late}, judgement.violations)
     late = (F.col("stored_us") - F.col("born_us")) / 1_000
-    seconds = per_second(sound, late)
-    seconds.write.mode("overwrite").parquet(str(folder / "per_second"))
+    per_second(sound, late).write.mode("overwrite").parquet(str(folder / "per_second"))
     made.seconds = [row.asDict() for row in spark.read.parquet(str(folder / "per_second")).orderBy("second").collect()]
     made.queues = queue_balance(sound, manifest)
     if manifest.rate:
@@ -118,27 +137,39 @@ def in_wrong_queue(sound: DataFrame, manifest: Manifest) -> DataFrame:
     return sound.where((F.col("queue") != number) | (F.col("key") != key) | F.col("key").isNull())
 
 
-def listed(ours: DataFrame, per_key: DataFrame, disordered: DataFrame, misplaced: DataFrame) -> list[dict[str, Any]]:
-    """The first of each kind: kind, what, queue, offset."""
+def listed(
+    ours: DataFrame, per_key: DataFrame, disordered: DataFrame, misplaced: DataFrame, counts: Mapping[str, int]
+) -> list[dict[str, Any]]:
+    """The first of each kind that there is: kind, what, queue, offset."""
     found: list[dict[str, Any]] = []
 
     def add(kind: str, what: str, queue: int | None = None, offset: int | None = None) -> None:
         found.append({"kind": kind, "what": what, "queue": queue, "offset": offset})
 
-    for row in missing(ours, per_key).limit(LISTED_MAX).collect():
-        add("lost", f"key {row.key_number} seq {row.first}" + (f" to {row.last}" if row.last > row.first else ""))
-    places = F.sort_array(F.collect_list(F.struct("queue", "offset"))).alias("places")
-    repeats = ours.groupBy("key_number", "seq").agg(places).where(F.size("places") > 1)
-    for row in repeats.orderBy("key_number", "seq").limit(LISTED_MAX).collect():
-        first, *more = row.places
-        at = ", ".join(f"queue {place.queue} offset {place.offset}" for place in more)
-        add("repeated", f"key {row.key_number} seq {row.seq}, first in queue {first.queue} offset {first.offset}, again at {at}", *more[0])
-    for row in disordered.orderBy("queue", "offset").limit(LISTED_MAX).collect():
-        add("outOfOrder", f"key {row.key_number} seq {row.seq} behind seq {row.highest}", row.queue, row.offset)
-    for row in misplaced.orderBy("queue", "offset").limit(LISTED_MAX).collect():
-        add("misplaced", f"key {row.key_number} ({row.key}) seq {row.seq} in queue {row.queue}", row.queue, row.offset)
-    for row in ours.where(~F.col("crc_holds")).orderBy("queue", "offset").limit(LISTED_MAX).collect():
-        add("corrupt", f"its CRC does not hold; it says key {row.key_number} seq {row.seq}", row.queue, row.offset)
+    def first(rows: DataFrame, *order: str) -> list[Any]:
+        return list(rows.orderBy(*order).limit(LISTED_MAX).collect())
+
+    if counts["lost"]:
+        for row in first(missing(ours, per_key), "key_number", "first"):
+            add("lost", f"key {row.key_number} seq {row.first}" + (f" to {row.last}" if row.last > row.first else ""))
+    if counts["repeated"] or counts["unexpected"]:
+        places = F.sort_array(F.collect_list(F.struct("queue", "offset"))).alias("places")
+        for row in first(ours.groupBy("key_number", "seq").agg(places).where(F.size("places") > 1), "key_number", "seq"):
+            one, *more = row.places
+            at = ", ".join(f"queue {place.queue} offset {place.offset}" for place in more)
+            add("repeated", f"key {row.key_number} seq {row.seq}, first in queue {one.queue} offset {one.offset}, again at {at}", *more[0])
+        beyond = ours.join(per_key.select("key_number", "expected"), "key_number").where(~F.col("seq").between(0, F.col("expected") - 1))
+        for row in first(beyond, "queue", "offset"):
+            add("unexpected", f"key {row.key_number} seq {row.seq}, and the key has {row.expected}", row.queue, row.offset)
+    if counts["outOfOrder"]:
+        for row in first(disordered, "queue", "offset"):
+            add("outOfOrder", f"key {row.key_number} seq {row.seq} behind seq {row.highest}", row.queue, row.offset)
+    if counts["misplaced"]:
+        for row in first(misplaced, "queue", "offset"):
+            add("misplaced", f"key {row.key_number} ({row.key}) seq {row.seq} in queue {row.queue}", row.queue, row.offset)
+    if counts["corrupt"]:
+        for row in first(ours.where(~F.col("crc_holds")), "queue", "offset"):
+            add("corrupt", f"its CRC does not hold; it says key {row.key_number} seq {row.seq}", row.queue, row.offset)
     return found
 
 
@@ -151,7 +182,7 @@ def missing(ours: DataFrame, per_key: DataFrame) -> DataFrame:
     )
     following = F.lead("seq").over(Window.partitionBy("key_number").orderBy("seq"))
     gaps = edges.withColumn("next", following).where(F.col("next") > F.col("seq") + 1)
-    return gaps.select("key_number", (F.col("seq") + 1).alias("first"), (F.col("next") - 1).alias("last")).orderBy("key_number", "first")
+    return gaps.select("key_number", (F.col("seq") + 1).alias("first"), (F.col("next") - 1).alias("last"))
 
 
 def quantiles(rows: DataFrame, ms: Column) -> dict[str, float] | None:

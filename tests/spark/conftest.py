@@ -1,0 +1,90 @@
+"""One Spark session and one cluster of real processes for all of these tests; a topic of its own for each.
+
+Without pyspark or Java they are skipped and say so; with LOCKSTEP_TEST_SPARK=1, as in CI, that is a failure.
+"""
+
+import os
+import sys
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockstep.protocol.errors import LockstepError
+from support.spark_table import SparkCluster, Table
+
+REQUIRED = os.environ.get("LOCKSTEP_TEST_SPARK") == "1"
+
+
+def missing() -> str | None:
+    """Why these tests can't run here."""
+    try:
+        import pyarrow  # noqa: F401
+        import pyspark  # noqa: F401
+
+        from lockstep.spark.job import check_java
+    except ImportError as error:
+        return f"{error}: install the extra [spark]"
+    try:
+        check_java()
+    except LockstepError as error:
+        return str(error)
+    return None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    own = [item for item in items if item.path.is_relative_to(here)]
+    why = missing() if own else None
+    for item in own:
+        item.add_marker(pytest.mark.spark)
+        if why is not None and not REQUIRED:
+            item.add_marker(pytest.mark.skip(reason=why))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    if REQUIRED and (why := missing()) is not None:
+        pytest.fail(f"LOCKSTEP_TEST_SPARK=1, and {why}")
+    folder = tmp_path_factory.mktemp("spark")
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    tests, path = Path(__file__).resolve().parents[1], os.environ.get("PYTHONPATH", "")
+    os.environ["PYTHONPATH"] = os.pathsep.join([*(one for one in sys.path if one), str(tests), path])
+    from lockstep.spark.job import session
+
+    java = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djava.io.tmpdir={folder}"
+    manager = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    conf = {
+        "spark.driver.extraJavaOptions": java,
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.local.dir": str(folder),
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.execution.arrow.pyspark.validateSchema": "true",
+        "spark.sql.python.filterPushdown.enabled": "true",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.streaming.checkpointFileManagerClass": manager,
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.log.level": "OFF",
+    }
+    # local[2] alone allows no task to be tried again.
+    made = session("lockstep tests", "local[2,3]", conf)
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="session")
+def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    made = SparkCluster(tmp_path_factory.mktemp("cluster"))
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def table(spark: Any, spark_cluster: SparkCluster, request: pytest.FixtureRequest) -> Table:
+    """A topic of 4 queues, of its own."""
+    number = zlib.crc32(request.node.nodeid.encode())
+    return Table(spark, spark_cluster, f"t-{number:08x}-{request.node.originalname}"[:120], 4)

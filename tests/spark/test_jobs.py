@@ -1,0 +1,215 @@
+"""The load generator and the verifying pipeline: a run that is whole is called clean, and each fault is counted exactly."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs the extra [spark]")
+
+from pyspark.sql import functions as F
+
+from lockstep.spark import load_job, verify_job
+from lockstep.spark.load_rows import Manifest
+from lockstep.spark.verifying import Findings, Judgement, by_key, expectation, judge, of_run
+from support.spark_table import SparkCluster, Table
+
+CLEAN = {"lost": 0, "repeated": 0, "unexpected": 0, "outOfOrder": 0, "misplaced": 0, "corrupt": 0, "foreign": 0}
+
+
+def load(table: Table, folder: Path, *more: str) -> int:
+    given = [
+        "--nameserver",
+        table.cluster.nameserver,
+        "--topic",
+        table.topic,
+        "--out",
+        str(folder),
+        "--no-warmup",
+        "--no-progress",
+        "--json",
+    ]
+    return load_job.main([*given, *more], table.spark)
+
+
+def verify(table: Table, folder: Path, *more: str) -> int:
+    given = ["--nameserver", table.cluster.nameserver, "--manifest", str(folder / "manifest.json"), "--json"]
+    return verify_job.main([*given, *more], table.spark)
+
+
+def verdict(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "verdict.json").read_text())
+    return found
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param(
+            ["--keys", "50", "--skew", "0.9", "--size", "60-120", "--tags", "a,b", "--rate", "20000", "--fail-task", "1:500"], id="paced"
+        ),
+        pytest.param(["--order", "none"], id="without keys"),
+    ],
+)
+def test_a_load_is_verified_clean_and_again_adds_nothing(
+    table: Table, tmp_path: Path, more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = ["--rows", "3000", "--run-id", "0123456789abcdef", *more]
+    assert load(table, tmp_path, *run) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["rows"] == 3_000
+    assert (summary["repeatedFrames"] > 0) == ("--fail-task" in more)
+    assert load(table, tmp_path, *run) == 0, "the same run again"
+    assert sum(table.cluster.ends(table.topic).values()) == 3_000
+    assert verify(table, tmp_path) == 0
+    found = verdict(tmp_path)
+    assert {name: found[name] for name in CLEAN} == CLEAN
+    assert (found["clean"], found["found"]) == (True, 3_000)
+    assert (found["latencyMs"]["dueToStored"] is not None) == ("--rate" in more)
+    assert "<svg" in (tmp_path / "report.html").read_text()
+
+
+def test_a_run_of_other_settings_does_not_go_on_in_the_same_folder(
+    table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = ["--run-id", "0123456789abcdef", "--rows"]
+    assert load(table, tmp_path, *run, "100") == 0
+    assert load(table, tmp_path, *run, "200") == 3
+    assert "with other settings: give another --out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--nameserver", "127.0.0.1:1"], "no nameserver can be reached"),
+        (["--topic", "no-such-topic", "--no-create"], "lockstep topic create no-such-topic"),
+        (["--size", "31"], "expected 32 (the head that verify_load reads) to"),
+        (["--size", "100-50"], "--size 100-50"),
+        (["--duration", "5"], "--duration goes with --rate"),
+        (["--run-id", "mine"], "expected 16 lower-case hex digits"),
+        (["--keys", "200000", "--skew", "1"], "at most 100000"),
+    ],
+)
+def test_what_can_not_be_loaded_is_told_before_spark_starts(
+    spark_cluster: SparkCluster, tmp_path: Path, more: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--nameserver", spark_cluster.nameserver, "--topic", "load", "--out", str(tmp_path)]
+    assert load_job.main([*given, *more]) == 3
+    assert said in capsys.readouterr().err
+
+
+def test_a_manifest_that_is_none_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for text, said in ((None, "the load generator writes"), ("{", "is no JSON"), ("{}", "no manifest"), ('{"version": 9}', "version 9")):
+        path = tmp_path / "manifest.json"
+        if text is not None:
+            path.write_text(text)
+        assert verify_job.main(["--manifest", str(path)]) == 3
+        assert said in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def landed(spark: Any, spark_cluster: SparkCluster, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Manifest]:
+    """A whole run of 2,000 rows and 40 keys, as landed."""
+    folder = tmp_path_factory.mktemp("landed")
+    table = Table(spark, spark_cluster, "t-landed", 4)
+    assert load(table, folder, "--rows", "2000", "--keys", "40") == 0
+    assert verify(table, folder) == 0
+    manifest = Manifest.parse(json.loads((folder / "manifest.json").read_text()))
+    return spark.read.parquet(str(folder / "landing")).persist(), manifest
+
+
+def judged(landed: tuple[Any, Manifest], change: Callable[[Any], Any]) -> Judgement:
+    rows, manifest = landed
+    ours, foreign = of_run(change(rows), manifest)
+    return judge(ours, foreign, by_key(ours, expectation(rows.sparkSession, manifest)).persist(), manifest)
+
+
+def counts(findings: Judgement) -> dict[str, int]:
+    return {name: findings.counts[name] for name in CLEAN if findings.counts[name]}
+
+
+def is_(key: int, *seqs: int) -> Any:
+    return (F.col("key_number") == key) & F.col("seq").isin(*seqs)
+
+
+def test_lost_rows_are_counted_and_named(landed: tuple[Any, Manifest]) -> None:
+    findings = judged(landed, lambda rows: rows.where(~(is_(3, 0, 10, 11, 12, 49) | is_(5, 7))))
+    assert counts(findings) == {"lost": 6}
+    assert [one["what"] for one in findings.violations] == ["key 3 seq 0", "key 3 seq 10 to 12", "key 3 seq 49", "key 5 seq 7"]
+
+
+def test_a_key_of_which_nothing_came_is_lost_whole(landed: tuple[Any, Manifest]) -> None:
+    findings = judged(landed, lambda rows: rows.where("key_number != 39"))
+    assert counts(findings) == {"lost": 50}
+    assert [one["what"] for one in findings.violations] == ["key 39 seq 0 to 49"]
+
+
+def test_repeats_are_counted_and_are_not_out_of_order(landed: tuple[Any, Manifest]) -> None:
+    again = lambda rows: rows.where(is_(3, 4, 5) | is_(8, 20)).withColumn("offset", F.col("offset") + 100_000)  # noqa: E731
+    findings = judged(landed, lambda rows: rows.unionByName(again(rows)).unionByName(again(rows).where(is_(8, 20))))
+    assert counts(findings) == {"repeated": 4}
+    assert [one["kind"] for one in findings.violations] == ["repeated"] * 3
+
+
+def test_swapped_rows_are_out_of_order_once(landed: tuple[Any, Manifest]) -> None:
+    def swapped(rows: Any) -> Any:
+        places = {row.seq: row.offset for row in rows.where(is_(3, 10, 11)).collect()}
+        other = F.when(is_(3, 10), places[11]).when(is_(3, 11), places[10]).otherwise(F.col("offset"))
+        return rows.withColumn("offset", other.cast("bigint"))
+
+    findings = judged(landed, swapped)
+    assert counts(findings) == {"outOfOrder": 1}
+    assert findings.violations[0]["what"] == "key 3 seq 10 behind seq 11"
+
+
+def test_a_row_in_another_queue_is_misplaced(landed: tuple[Any, Manifest]) -> None:
+    moved = F.when(is_(3, 10), F.pmod(F.col("queue") + 1, F.lit(4))).otherwise(F.col("queue")).cast("int")
+    assert counts(judged(landed, lambda rows: rows.withColumn("queue", moved))) == {"misplaced": 1}
+    other = F.when(is_(3, 10), F.lit("k000004")).otherwise(F.col("key"))
+    assert counts(judged(landed, lambda rows: rows.withColumn("key", other))) == {"misplaced": 1}
+
+
+def test_corrupt_rows_are_not_lost_besides(landed: tuple[Any, Manifest]) -> None:
+    findings = judged(landed, lambda rows: rows.withColumn("crc_holds", F.col("crc_holds") & ~is_(3, 10, 11)))
+    assert counts(findings) == {"corrupt": 2}
+
+
+def test_rows_of_others_are_counted_apart_and_rows_that_nobody_sent_are_told(landed: tuple[Any, Manifest]) -> None:
+    foreign = lambda rows: rows.where(is_(3, 10)).withColumn("run_id", F.lit("ffffffffffffffff"))  # noqa: E731
+    assert counts(judged(landed, lambda rows: rows.unionByName(foreign(rows)))) == {"foreign": 1}
+    beyond = lambda rows: rows.where(is_(3, 49)).withColumns({"seq": F.lit(50).cast("bigint"), "offset": F.col("offset") + 100_000})  # noqa: E731
+    assert counts(judged(landed, lambda rows: rows.unionByName(beyond(rows)))) == {"unexpected": 1}
+
+
+def test_faults_together_are_counted_each_for_itself(landed: tuple[Any, Manifest]) -> None:
+    def faulty(rows: Any) -> Any:
+        again = rows.where(is_(9, 1, 2, 3, 4, 5)).withColumn("offset", F.col("offset") + 100_000)
+        return rows.where(~is_(7, 20, 21, 22)).unionByName(again).withColumn("crc_holds", F.col("crc_holds") & ~is_(1, 1))
+
+    assert counts(judged(landed, faulty)) == {"lost": 3, "repeated": 5, "corrupt": 1}
+
+
+def test_the_manifest_is_what_is_expected_not_what_is_there(landed: tuple[Any, Manifest]) -> None:
+    rows, manifest = landed
+    findings = judged((rows, replace(manifest, rows=2_100)), lambda rows: rows)
+    assert counts(findings) == {"lost": 100}
+
+
+def test_exit_codes_say_what_is_wrong() -> None:
+    options = verify_job.parser().parse_args(["--manifest", "m"])
+    manifest = Manifest("0" * 16, "t", ("a:0",), {}, 10, 1, 0.0, 1, (100, 100), 0, "key", (), 0, 1, "sequence")
+
+    def code(allowed: int = 0, **wrong: int) -> int:
+        options.allow_duplicates = allowed
+        findings = Findings({"found": 10, **CLEAN, **wrong}, {}, [])
+        return int(verify_job.judged(findings, manifest, options, 1.0)["exitCode"])
+
+    assert code() == 0
+    assert code(foreign=3) == 0
+    assert code(repeated=3) == 2
+    assert code(allowed=3, repeated=3) == 0
+    assert [code(allowed=9, **{name: 1}) for name in ("lost", "outOfOrder", "misplaced", "unexpected", "corrupt")] == [1] * 5
+    assert code(lost=1, repeated=1) == 1

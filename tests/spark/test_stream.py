@@ -1,0 +1,222 @@
+"""Streams: from a topic, to a topic, and on again after a restart."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.spark_table import Table
+
+pytest.importorskip("pyspark", reason="needs the extra [spark]")
+
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
+
+from lockstep.spark.offsets import to_plain
+from lockstep.spark.options import SourceOptions
+from lockstep.spark.reading import DataLost
+from lockstep.spark.stream_reader import LockstepStreamReader
+
+
+def filled(table: Table, first: int, count: int) -> None:
+    """Rows first … first+count−1, spread over the queues."""
+    ids = table.spark.range(first, first + count, 1, 1)
+    table.write(ids.select(F.col("id").cast("string").alias("value"), (F.col("id") % 4).cast("int").alias("partition")))
+
+
+def run(table: Table, folder: Path, **options: str) -> Any:
+    """One AvailableNow run into parquet, continued at the next one."""
+    query = (
+        table.stream(columns="value,partition,offset", **options)
+        .writeStream.format("parquet")
+        .option("path", str(folder / "rows"))
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return query
+
+
+def landed(table: Table, folder: Path) -> list[int]:
+    rows = table.spark.read.schema("value binary").parquet(str(folder / "rows")).collect()
+    return sorted(int(row.value) for row in rows)
+
+
+def batches(query: Any) -> list[int]:
+    return [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
+
+
+def test_a_stream_reads_everything_once_over_restarts(table: Table, tmp_path: Path) -> None:
+    filled(table, 0, 100)
+    run(table, tmp_path, startingOffsets="earliest")
+    assert landed(table, tmp_path) == list(range(100))
+    run(table, tmp_path, startingOffsets="earliest")
+    filled(table, 100, 50)
+    run(table, tmp_path, startingOffsets="earliest")
+    assert landed(table, tmp_path) == list(range(150))
+
+
+def test_latest_is_where_the_query_first_began_not_where_it_was_started_again(table: Table, tmp_path: Path) -> None:
+    filled(table, 0, 20)
+    run(table, tmp_path)
+    filled(table, 20, 37)
+    run(table, tmp_path)
+    assert landed(table, tmp_path) == list(range(20, 57))
+
+
+def test_a_limit_gives_batches_of_just_that_size(table: Table, tmp_path: Path) -> None:
+    filled(table, 0, 400)
+    assert batches(run(table, tmp_path, startingOffsets="earliest", maxOffsetsPerTrigger="100")) == [100] * 4
+
+
+def test_the_offsets_of_a_group_are_published_and_can_be_begun_from(table: Table, tmp_path: Path) -> None:
+    filled(table, 0, 80)
+    query = run(table, tmp_path, startingOffsets="earliest", maxOffsetsPerTrigger="40", group="spark-reader")
+    committed = table.cluster.committed("spark-reader", table.topic)
+    assert sum(offset or 0 for offset in committed.values()) == 40, "Spark commits a batch when it plans the next one"
+    assert len(table.values(startingOffsets="group", group="spark-reader")) == 40
+    assert json.loads(query.lastProgress.json)["sources"][0]["latestOffset"], "lag can be told from the progress"
+
+
+def test_a_batch_that_is_run_again_is_stored_once(table: Table, tmp_path: Path) -> None:
+    target = Table(table.spark, table.cluster, f"{table.topic[:100]}-out", 2)
+    filled(table, 0, 90)
+
+    def copy() -> None:
+        query = (
+            table.stream(startingOffsets="earliest", maxOffsetsPerTrigger="30", columns="value")
+            .writeStream.format("lockstep")
+            .options(nameserver=table.cluster.nameserver, topic=target.topic)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    copy()
+    commits = sorted((tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    commits[-1].unlink()  # as if the driver had died between the sink's commit and its own
+    (tmp_path / "checkpoint" / "commits" / f".{commits[-1].name}.crc").unlink(missing_ok=True)
+    copy()
+    filled(table, 90, 10)
+    copy()
+    assert sorted(map(int, target.values())) == list(range(100))
+
+
+def test_two_queries_read_side_by_side(table: Table, tmp_path: Path) -> None:
+    filled(table, 0, 50)
+    started = [
+        table.stream(startingOffsets="earliest", columns="value")
+        .writeStream.format("parquet")
+        .option("path", str(tmp_path / name / "rows"))
+        .option("checkpointLocation", str(tmp_path / name / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+        for name in ("one", "two")
+    ]
+    for query in started:
+        query.awaitTermination()
+    assert [landed(table, tmp_path / name) for name in ("one", "two")] == [list(range(50))] * 2
+
+
+# --------------------------------------------------------------------------- what Spark asks of the reader, asked without Spark
+
+
+@pytest.fixture
+def reader(table: Table, request: pytest.FixtureRequest) -> Any:
+    options = {"nameserver": table.cluster.nameserver, "subscribe": table.topic, "offsetPollMs": "0", **getattr(request, "param", {})}
+    made = LockstepStreamReader(SourceOptions.parse(options))
+    yield made
+    made.stop()
+
+
+def at(table: Table, *offsets: int) -> dict[str, dict[str, int]]:
+    return to_plain(dict(zip(table.layout.read_queues, offsets, strict=True)))
+
+
+def test_the_start_is_pinned_by_an_empty_batch_and_asked_for_twice(table: Table, reader: Any) -> None:
+    filled(table, 0, 4)
+    start = reader.initialOffset()
+    filled(table, 4, 8)
+    assert reader.latestOffset(start, ReadAllAvailable()) == start == at(table, 1, 1, 1, 1) == reader.initialOffset()
+    assert reader.latestOffset(start, ReadAllAvailable()) == at(table, 3, 3, 3, 3)
+
+
+def test_the_text_of_an_offset_is_that_of_its_queues_in_order(table: Table, reader: Any) -> None:
+    filled(table, 0, 40)
+    texts = {json.dumps(reader.latestOffset(at(table, 1, 0, 0, 0), ReadAllAvailable())) for _ in range(3)}
+    assert len(texts) == 1
+    assert list(json.loads(texts.pop())[table.topic]) == [f"broker-a:{number}" for number in range(4)]
+
+
+def test_nothing_new_answers_the_start_unchanged(table: Table, reader: Any) -> None:
+    filled(table, 0, 4)
+    start = at(table, 1, 1, 1, 1)
+    assert reader.latestOffset(start, ReadMaxRows(5)) == start
+
+
+def test_available_now_ends_where_the_topic_ended_when_it_began(table: Table, reader: Any) -> None:
+    filled(table, 0, 8)
+    reader.prepareForTriggerAvailableNow()
+    filled(table, 8, 8)
+    assert reader.latestOffset(at(table, 0, 0, 0, 0), ReadAllAvailable()) == at(table, 2, 2, 2, 2)
+    assert reader.latestOffset(at(table, 2, 2, 2, 2), ReadAllAvailable()) == at(table, 2, 2, 2, 2)
+
+
+@pytest.mark.parametrize("reader", [{"minOffsetsPerTrigger": "5", "maxTriggerDelay": "1h"}], indirect=True)
+def test_a_batch_waits_for_its_least_number(table: Table, reader: Any) -> None:
+    filled(table, 0, 4)
+    start = at(table, 0, 0, 0, 0)
+    assert reader.latestOffset(start, ReadAllAvailable()) == start
+    filled(table, 4, 4)
+    assert reader.latestOffset(start, ReadAllAvailable()) == at(table, 2, 2, 2, 2)
+
+
+@pytest.mark.parametrize("reader", [{"minOffsetsPerTrigger": "5", "maxTriggerDelay": "0"}], indirect=True)
+def test_a_batch_waits_no_longer_than_it_may(table: Table, reader: Any) -> None:
+    filled(table, 0, 4)
+    assert reader.latestOffset(at(table, 0, 0, 0, 0), ReadAllAvailable()) == at(table, 1, 1, 1, 1)
+
+
+def test_a_limit_in_bytes_is_about_as_many_messages(table: Table, reader: Any) -> None:
+    filled(table, 0, 400)
+    end = reader.latestOffset(at(table, 0, 0, 0, 0), ReadMaxBytes(10_000))
+    assert 40 <= sum(end[table.topic].values()) <= 100, "records of some 100 to 250 bytes"
+
+
+def test_a_start_above_its_end_is_an_empty_range(table: Table, reader: Any) -> None:
+    filled(table, 0, 40)
+    parts = reader.partitions(at(table, 5, 5, 5, 5), at(table, 3, 5, 6, 10))
+    assert [(range_.queue.queue_id, range_.start, range_.end) for part in parts for range_, _ in part.reading.ranges] == [
+        (2, 5, 6),
+        (3, 5, 10),
+    ]
+
+
+def test_a_queue_that_is_gone_is_loss(table: Table, reader: Any) -> None:
+    gone = {table.topic: {"broker-z:0": 7, **at(table, 0, 0, 0, 0)[table.topic]}}
+    with pytest.raises(DataLost, match="stands at 7, and the queue is not there any more"):
+        reader.latestOffset(gone, ReadAllAvailable())
+
+
+def test_a_topic_that_begins_anew_is_loss(table: Table, reader: Any) -> None:
+    with pytest.raises(DataLost, match=r"stands at 9, and the queue ends at 0.*failOnDataLoss=false"):
+        reader.latestOffset(at(table, 9, 0, 0, 0), ReadAllAvailable())
+
+
+@pytest.mark.parametrize("reader", [{"failOnDataLoss": "false"}], indirect=True)
+def test_loss_is_a_warning_where_that_is_wanted(table: Table, reader: Any) -> None:
+    filled(table, 0, 8)
+    gone = {table.topic: {"broker-z:0": 7, **at(table, 9, 0, 0, 0)[table.topic]}}
+    assert reader.latestOffset(gone, ReadAllAvailable()) == at(table, 2, 2, 2, 2)
+
+
+def test_a_new_queue_begins_at_its_first_message(table: Table, reader: Any) -> None:
+    filled(table, 0, 8)
+    before = {table.topic: {"broker-a:0": 1, "broker-a:1": 1, "broker-a:2": 1}}
+    end = reader.latestOffset(before, ReadAllAvailable())
+    assert end == at(table, 2, 2, 2, 2)
+    parts = reader.partitions(before, end)
+    assert [(range_.start, range_.end) for part in parts for range_, _ in part.reading.ranges] == [(1, 2), (1, 2), (1, 2), (0, 2)]

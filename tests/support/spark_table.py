@@ -1,0 +1,101 @@
+"""A cluster of real processes for the Spark tests, and a topic as a test reads and writes it."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lockstep.client import Message, Producer
+from lockstep.protocol.queue import MessageQueue, TopicLayout
+from support.background import Background
+
+
+class SparkCluster:
+    """A nameserver and a broker that can be killed and comes back as it was."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._count = 0
+        self._nameserver = Background(folder, "nameserver", "-m", "lockstep.nameserver", "--listen", "127.0.0.1:0")
+        self.nameserver = str(self._nameserver.started("nameserver.started")["address"])
+        self._listen = "127.0.0.1:0"
+        self.broker = self._start_broker()
+
+    def _start_broker(self) -> Background:
+        self._count += 1
+        options = ["--name", "broker-a", "--listen", self._listen, "--nameserver", self.nameserver, "--store", str(self._folder / "store")]
+        broker = Background(self._folder, f"broker-{self._count}", "-m", "lockstep.broker", *options)
+        self._listen = str(broker.started("broker.started")["address"])
+        return broker
+
+    def kill_broker(self) -> None:
+        self.broker.end()
+
+    def start_broker(self) -> None:
+        self.broker = self._start_broker()
+
+    def end(self) -> None:
+        self.broker.end()
+        self._nameserver.end()
+
+    def create(self, topic: str, queues: int) -> TopicLayout:
+        from lockstep.spark.cluster import ask
+
+        return ask((self.nameserver,), 10_000, lambda cluster: cluster.create(topic, queues))
+
+    def ends(self, topic: str) -> dict[MessageQueue, int]:
+        """Next offset of each queue."""
+        from lockstep.spark.cluster import Cluster, ask
+
+        async def look(cluster: Cluster) -> dict[MessageQueue, int]:
+            return {queue: high for queue, (_, high) in (await cluster.bounds([await cluster.layout(topic)])).items()}
+
+        return ask((self.nameserver,), 10_000, look)
+
+    def committed(self, group: str, topic: str) -> dict[MessageQueue, int | None]:
+        from lockstep.spark.cluster import Cluster, ask
+
+        async def look(cluster: Cluster) -> dict[MessageQueue, int | None]:
+            queues = (await cluster.layout(topic)).read_queues
+            return {queue: await cluster.committed(group, queue) for queue in queues}
+
+        return ask((self.nameserver,), 10_000, look)
+
+    def send(self, topic: str, bodies: Sequence[bytes], *, key: str | None = None, **more: Any) -> None:
+        """By the SDK."""
+
+        async def send() -> None:
+            async with Producer("tests", nameserver=self.nameserver) as producer:
+                for body in bodies:
+                    await producer.send(Message(topic, body, **more), sharding_key=key)
+
+        asyncio.run(send())
+
+
+class Table:
+    """A topic, and how this test reads and writes it."""
+
+    def __init__(self, spark: Any, cluster: SparkCluster, topic: str, queues: int) -> None:
+        self.spark = spark
+        self.cluster = cluster
+        self.topic = topic
+        self.layout = cluster.create(topic, queues)
+
+    def writer(self, df: Any, **options: str) -> Any:
+        return df.write.format("lockstep").mode("append").options(nameserver=self.cluster.nameserver, topic=self.topic, **options)
+
+    def write(self, df: Any, **options: str) -> None:
+        self.writer(df, **options).save()
+
+    def read(self, **options: str) -> Any:
+        given = {"nameserver": self.cluster.nameserver, "subscribe": self.topic, **options}
+        return self.spark.read.format("lockstep").options(**given).load()
+
+    def stream(self, **options: str) -> Any:
+        given = {"nameserver": self.cluster.nameserver, "subscribe": self.topic, **options}
+        return self.spark.readStream.format("lockstep").options(**given).load()
+
+    def values(self, **options: str) -> list[bytes]:
+        """In the order of queue and offset."""
+        rows = self.read(columns="value,partition,offset", **options).collect()
+        return [bytes(row.value) for row in sorted(rows, key=lambda row: (row.partition, row.offset))]
