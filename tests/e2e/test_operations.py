@@ -71,6 +71,7 @@ def test_every_command_of_the_page_does_what_it_says(tmp_path: Path) -> None:
     assert "lag: 1" in answers["group show billing"]
     assert "0 messages again, 1 skipped: nothing was changed" in answers["group reset-offset billing --to end --dry-run"]
     assert "0 messages again, 0 skipped" in answers["group reset-offset billing --to 30m"]
+    assert "may NOT consume" in answers["group update billing --no-consume"]
 
 
 def test_the_settings_that_the_page_names_have_the_defaults_that_it_says() -> None:
@@ -78,5 +79,6 @@ def test_the_settings_that_the_page_names_have_the_defaults_that_it_says() -> No
     for option, default in re.findall(r"`--([a-z-]+)` \((\d+)\)", PAGE):
         assert fields[option.replace("-", "_")].default == int(default), option
     servers = {"config", "show-config", "queues", "write-queues", "read-queues", "force", "dry-run", "topic", "to", "queue"}
+    servers |= {"no-consume", "consume", "subscription-policy"}
     for option in set(re.findall(r"`--([a-z-]+)", PAGE)) - servers:
         assert option.replace("-", "_") in fields, f"no broker has --{option}"

@@ -105,6 +105,7 @@ REQUESTS: dict[RequestCode, tuple[type | None, type | None]] = {
     R.CONSUMER_SEND_MSG_BACK: (send.SendBackHeader, None),
     R.DEAD_LETTER: (send.DeadLetterHeader, None),
     R.RESET_OFFSETS: (None, bodies.ResetBody),
+    R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: (None, bodies.GroupSettings),
     R.GET_BROKER_RUNTIME_INFO: (None, None),
 }
 """Header and body of every request."""
@@ -130,6 +131,7 @@ REPLIES: dict[RequestCode, tuple[type | None, type | None]] = {
     R.TOPIC_OFFSETS: (None, bodies.TopicOffsets),
     R.GROUP_STATUS: (None, bodies.GroupStatusReply),
     R.RESET_OFFSETS: (None, bodies.ResetReply),
+    R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: (None, bodies.GroupSettings),
     R.GET_BROKER_RUNTIME_INFO: (None, bodies.BrokerStatus),
 }
 """Header and body of every answer that has one."""

@@ -15,6 +15,7 @@ from lockstep.protocol.bodies import (
     BrokerStatus,
     ClusterInfo,
     CreateTopicReply,
+    GroupSettings,
     GroupStatusReply,
     OffsetRange,
     ResetBody,
@@ -139,6 +140,11 @@ class AdminClient:
     async def reset(self, broker: BrokerAddress, body: ResetBody) -> ResetReply:
         """Sets a group's progress at one broker: all the queues that are named, or none."""
         return decode_body(ResetReply, (await self.ask(broker, RequestCode.RESET_OFFSETS, body=encode_body(body))).body)
+
+    async def configure(self, broker: BrokerAddress, settings: GroupSettings) -> GroupSettings:
+        """Sets a group up at one broker."""
+        answer = await self.ask(broker, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=encode_body(settings))
+        return decode_body(GroupSettings, answer.body)
 
     async def broker_status(self, broker: BrokerAddress) -> BrokerStatus:
         """What one broker says of itself."""

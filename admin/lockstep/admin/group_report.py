@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from lockstep.protocol.bodies import ConsumerGroup, GroupStatus, MemberStatus, QueueStatus
+from lockstep.protocol.bodies import ConsumerGroup, GroupSettings, GroupStatus, MemberStatus, QueueStatus
 from lockstep.protocol.queue import MessageQueue
 
 
@@ -52,7 +52,11 @@ class GroupReport:
     queues: tuple[QueueLine, ...]
     members: tuple[MemberLine, ...]
     conflicts: tuple[str, ...]
-    """Brokers whose contract differs from the first one's, and in what."""
+    """Brokers whose contract or settings differ from the first one's, and in what."""
+    settings: GroupSettings | None = None
+    """None: nobody has set any."""
+    overruled_count: int = 0
+    """Members whose subscriptions replaced those of others, at the broker where it happened most."""
 
     @property
     def lag(self) -> int:
@@ -83,7 +87,9 @@ def report(
         None if first is None else first.ordered,
         tuple(sorted(known + unknown, key=_place)),
         tuple(_member(listed[client_id], wanted, contracts) for client_id in sorted(listed)),
-        _conflicts(contracts),
+        _conflicts(contracts) + _unequal_settings(statuses),
+        next((status.settings for status in statuses.values() if status.settings is not None), None),
+        max((status.overruled_count for status in statuses.values()), default=0),
     )
 
 
@@ -149,6 +155,16 @@ def _conflicts(contracts: Mapping[str, ConsumerGroup]) -> tuple[str, ...]:
         if fields:
             found.append(f"{broker} and {brokers[0]} have different contracts: {', '.join(fields)}")
     return tuple(found)
+
+
+def _unequal_settings(statuses: Mapping[str, GroupStatus]) -> tuple[str, ...]:
+    """A broker that came later was not there when the group was set up."""
+    brokers = list(statuses)
+    return tuple(
+        f"{broker} and {brokers[0]} have different settings: run `lockstep group update` again"
+        for broker in brokers[1:]
+        if statuses[broker].settings != statuses[brokers[0]].settings
+    )
 
 
 def _fields(contract: ConsumerGroup) -> dict[str, object]:

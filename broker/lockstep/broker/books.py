@@ -14,6 +14,7 @@ from lockstep.broker.tables.group_table import Group, GroupTable
 from lockstep.broker.tables.lock_table import Fence, Key, LockTable
 from lockstep.broker.tables.progress_table import ProgressTable
 from lockstep.broker.tables.session_table import SessionTable
+from lockstep.broker.tables.settings_table import SettingsTable
 from lockstep.protocol.allocate import BY_BROKER, owner_of
 from lockstep.protocol.bodies import FreeQueue, Limits, ListVersion
 from lockstep.protocol.errors import ConfigError, StoreError
@@ -75,6 +76,9 @@ class Books:
         self.groups = GroupTable(journal)
         self.locks = LockTable(journal)
         self.progress = ProgressTable(journal)
+        self.settings = SettingsTable(journal)
+        self.overruled: dict[str, int] = {}
+        """Group → how often a member's subscriptions replaced those of others, since the start."""
         self.term = 0
         """Of the start that wrote last."""
         self.holding = False

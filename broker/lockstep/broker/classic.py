@@ -108,8 +108,10 @@ class ClassicRules:
     # ----------------------------------------------------------------------------------------------------- pull and offset
 
     def check_pull(self, connection: int, key: Key, epoch: int | None, generation: int | None = None) -> PullCheck | None:
-        """None: the pull carries an epoch on a connection without a session, which is being closed."""
+        """None: the pull carries an epoch on a connection without a session, which is being closed. NoPermission."""
         books = self._books
+        if not books.settings.may_consume(key[0]):
+            raise NoPermission(f"group {key[0]} may not consume: allow it with `lockstep group update {key[0]} --consume`")
         session = books.sessions.of_connection(connection)
         if epoch is None and generation is not None:
             progress = books.progress.get(key)

@@ -22,7 +22,9 @@ from lockstep.broker.status import group_names, group_status
 from lockstep.broker.tables.group_table import GroupTable
 from lockstep.broker.tables.lock_table import Key, LockTable
 from lockstep.broker.tables.progress_table import Progress, ProgressTable
+from lockstep.broker.tables.settings_table import SettingsTable
 from lockstep.protocol.bodies import (
+    GroupSettings,
     GroupStatus,
     HeartbeatBody,
     HeartbeatReply,
@@ -41,6 +43,7 @@ from lockstep.protocol.bodies import (
 )
 from lockstep.protocol.headers.offsets import QueryConsumerOffsetHeader
 from lockstep.protocol.layouts import LayoutTable
+from lockstep.protocol.names import check_group
 
 __all__ = ["TICK_MS_MAX", "Coordination", "CoordinationConfig", "PullCheck", "QueueBounds", "next_term"]
 
@@ -62,7 +65,7 @@ class Coordination:
     Running: heard() for every frame that comes in, the calls below, tick() when it says; drain() whenever `wake` was called.
     """
 
-    KINDS = Books.KINDS | GroupTable.KINDS | LockTable.KINDS | ProgressTable.KINDS
+    KINDS = Books.KINDS | GroupTable.KINDS | LockTable.KINDS | ProgressTable.KINDS | SettingsTable.KINDS
     """First words of the journal changes that `apply` takes."""
 
     def __init__(self, config: CoordinationConfig, layouts: LayoutTable, bounds: QueueBounds, journal: Journal) -> None:
@@ -107,6 +110,8 @@ class Coordination:
             self._books.progress.apply(change)
         elif kind in GroupTable.KINDS:
             self._books.groups.apply(change)
+        elif kind in SettingsTable.KINDS:
+            self._books.settings.apply(change)
         else:
             self._books.apply(change)
 
@@ -120,6 +125,7 @@ class Coordination:
             "groups": books.groups.snapshot(),
             "locks": books.locks.snapshot(),
             "progress": books.progress.snapshot(),
+            "settings": books.settings.snapshot(),
         }
 
     def restore(self, plain: Mapping[str, Any]) -> None:
@@ -129,6 +135,7 @@ class Coordination:
         books.groups.restore(plain["groups"])
         books.locks.restore(plain["locks"])
         books.progress.restore(plain["progress"])
+        books.settings.restore(plain.get("settings", []))
 
     # -------------------------------------------------------------------------------------------------------------- start
 
@@ -343,6 +350,15 @@ class Coordination:
     def progress(self) -> Iterator[tuple[Key, Progress]]:
         """Of every (group, topic, queue id) that has one."""
         return iter(self._books.progress)
+
+    def configure(self, settings: GroupSettings) -> None:
+        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP. The answer waits until the log is confirmed."""
+        check_group(settings.group)
+        self._books.settings.set(settings)
+
+    def overruled_count(self, group: str) -> int:
+        """How often a member's subscriptions replaced those of others, since the start."""
+        return self._books.overruled.get(group, 0)
 
     def groups(self) -> tuple[str, ...]:
         """Every group of which anything is known."""

@@ -4,7 +4,7 @@ A session joins a group by HEART_BEAT. It leaves by UNREGISTER_CLIENT, by a late
 over; its locks it loses only when it is over or lets them go. A classic client leaves with its connection, or after 120 s of silence.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lockstep.broker.books import Books
 from lockstep.broker.contract import check_contract, contract_of, differences
@@ -88,7 +88,9 @@ class Membership:
         books = self._books
         offered = contract_of(entry)
         group = books.groups.get(entry.group)
-        if group is not None and group.contract is not None and group.contract != offered:
+        if group is not None and group.contract is not None and self._overrules(group, group.contract, session, offered):
+            pass
+        elif group is not None and group.contract is not None and group.contract != offered:
             conflict = self._conflict(group, group.contract, session, offered)
             if conflict is not None:
                 return conflict
@@ -99,6 +101,16 @@ class Membership:
         books.join(entry.group, session.client_id, session.id)
         self._note_versions(entry)
         return None
+
+    def _overrules(self, group: Group, here: ConsumerGroup, session: Session, offered: ConsumerGroup) -> bool:
+        """Whether only the subscriptions differ and the group's policy lets them. Who comes decides for all, who was there says nothing."""
+        books = self._books
+        if not books.settings.classic(group.name) or here == offered or replace(here, subscriptions=offered.subscriptions) != offered:
+            return False
+        if group.members.get(session.client_id) != session.id:
+            books.overruled[group.name] = books.overruled.get(group.name, 0) + 1
+            books.groups.agree(group.name, offered)
+        return True
 
     def _note_versions(self, entry: ConsumerGroup) -> None:
         group = self._books.groups.get(entry.group)

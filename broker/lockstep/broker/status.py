@@ -14,8 +14,9 @@ SESSION_DIGITS_SHOWN = 8
 
 
 def group_names(books: Books) -> tuple[str, ...]:
-    """Every group with members, a contract, locks or progress, sorted."""
+    """Every group with members, a contract, locks, progress or settings, sorted."""
     names = {group.name: None for group in books.groups} | dict.fromkeys(books.progress.groups()) | {key[0]: None for key, _ in books.locks}
+    names |= dict.fromkeys(books.settings.groups())
     return tuple(sorted(names))
 
 
@@ -32,6 +33,8 @@ def group_status(
         contract=None if group is None else group.contract,
         members=() if group is None else tuple(_member(books, membership, group, each, now_ms, address) for each in group.member_ids),
         queues=tuple(_queue(books, classic, key, now_ms) for key in _keys(books, name, group)),
+        settings=books.settings.get(name),
+        overruled_count=books.overruled.get(name, 0),
     )
 
 

@@ -383,6 +383,25 @@ class MemberStatus:
     heard_ago_ms: int
 
 
+class SubscriptionPolicy(Enum):
+    """What becomes of a member whose subscriptions are not those of the group."""
+
+    STRICT = "strict"
+    """It is refused, both sides named."""
+    CLASSIC = "classic"
+    """RocketMQ: the member that came last decides for all; the others' messages are lost to them."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200), asked for and answered. RocketMQ: SubscriptionGroupConfig. Outlives its members."""
+
+    group: str = field(metadata={"wire": "groupName"})
+    subscription_policy: SubscriptionPolicy = SubscriptionPolicy.STRICT
+    consume_enable: bool = True
+    """False: nobody of the group is given messages; who pulls is told NO_PERMISSION."""
+
+
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
     group: str
@@ -390,6 +409,10 @@ class GroupStatus:
     contract: ConsumerGroup | None
     members: tuple[MemberStatus, ...]
     queues: tuple[QueueStatus, ...]
+    settings: GroupSettings | None = None
+    """None: nobody has set any."""
+    overruled_count: int = 0
+    """Since the start: members whose subscriptions replaced other ones (`subscription_policy` classic)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""lockstep group list | show | reset-offset (reset.py): who consumes, how far, and what keeps it from going on."""
+"""lockstep group list | show; what changes a group is in group_settings.py and reset.py."""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from lockstep.admin.client import AdminClient, gather
+from lockstep.admin.commands.group_settings import create_command, update_command, words
 from lockstep.admin.commands.reset import reset_command
 from lockstep.admin.group_reading import read_group
 from lockstep.admin.group_report import GroupReport
@@ -15,6 +16,8 @@ from lockstep.runtime.host import Host
 
 app = typer.Typer(no_args_is_help=True, help="Consumer groups.")
 app.command("reset-offset")(reset_command)
+app.command("create")(create_command)
+app.command("update")(update_command)
 
 
 @app.command("list")
@@ -53,7 +56,10 @@ async def _show(group: str, nameserver: str, as_json: bool) -> None:
     if made is None:
         raise CommandFailed(answers.complaint() or f"no broker knows group {group!r}; `lockstep group list` names those that are known")
     if as_json:
-        print_json({**asdict(made), "lag": made.lag, "failed": dict(answers.failed)})
+        settings = None
+        if made.settings is not None:
+            settings = {"subscription_policy": made.settings.subscription_policy.value, "consume": made.settings.consume_enable}
+        print_json({**asdict(made), "settings": settings, "lag": made.lag, "failed": dict(answers.failed)})
     else:
         _print(made)
     _raise_incomplete(answers.complaint())
@@ -63,6 +69,9 @@ def _print(made: GroupReport) -> None:
     who = f"{'ordered' if made.ordered else 'concurrent'}, members: {len(made.members)}" if made.members else "no members"
     unknown = f" and what {', '.join(made.unreached)} has" if made.unreached else ""
     print(f"group {made.group}: {who}, lag: {made.lag}{unknown}")
+    if made.settings is not None:
+        overruled = f"; subscriptions replaced: {made.overruled_count}" if made.overruled_count else ""
+        print(f"settings: {words(made.settings)}{overruled}")
     print_table(
         ["topic", "broker", ">queue", "owner", ">epoch", ">lease left", ">committed", ">max", ">lag", ">last commit", ">attempts"],
         [

@@ -8,6 +8,9 @@ from lockstep.protocol.headers.clients import GroupHeader, GroupStatusHeader, Un
 from lockstep.runtime.dispatch import HELD, Outcome, Request, handles
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
+from lockstep.runtime.log import get_logger
+
+log = get_logger("broker")
 
 
 class ClientProcessor:
@@ -27,7 +30,12 @@ class ClientProcessor:
         if endpoint.id not in self._peers:
             self._peers[endpoint.id] = endpoint.peer
             endpoint.on_close.append(self._forget)
-        reply = self._coordination.heartbeat(endpoint.id, request.body, self._clock.boot_ms())
+        body: HeartbeatBody = request.body
+        before = [self._coordination.overruled_count(entry.group) for entry in body.consumers]
+        reply = self._coordination.heartbeat(endpoint.id, body, self._clock.boot_ms())
+        for entry, count in zip(body.consumers, before, strict=True):
+            if self._coordination.overruled_count(entry.group) > count:
+                log.warning("subscription.overruled", group=entry.group, client=body.client_id, effect="it holds for all members now")
         return HELD if reply is None else request.reply(body=reply)
 
     @handles(RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from lockstep.broker.coordination import Coordination
-from lockstep.protocol.bodies import BrokerStatus, ResetBody
+from lockstep.protocol.bodies import BrokerStatus, GroupSettings, ResetBody
 from lockstep.protocol.codes import RequestCode
 from lockstep.runtime.dispatch import Outcome, Pending, Request, handles
 from lockstep.runtime.log import get_logger
@@ -21,6 +21,14 @@ class StatusProcessor:
     @handles(RequestCode.GET_BROKER_RUNTIME_INFO)
     def broker_status(self, request: Request) -> Outcome:
         return request.reply(body=self._status())
+
+    @handles(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, GroupSettings)
+    def configure(self, request: Request) -> Outcome:
+        settings: GroupSettings = request.body
+        self._coordination.configure(settings)
+        facts = {"subscription_policy": settings.subscription_policy.value, "consume_enable": settings.consume_enable}
+        log.info("group.configured", group=settings.group, peer=request.endpoint.peer, **facts)
+        return Pending(request.reply(body=settings))
 
     @handles(RequestCode.RESET_OFFSETS, None, ResetBody)
     def reset(self, request: Request) -> Outcome:

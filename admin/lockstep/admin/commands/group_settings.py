@@ -1,0 +1,83 @@
+"""lockstep group create | update."""
+
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from lockstep.admin.client import AdminClient, gather
+from lockstep.admin.group_reading import read_group
+from lockstep.admin.options import DEFAULT_NAMESERVER, CommandFailed, JsonOption, NameserverOption, run
+from lockstep.admin.render import print_json
+from lockstep.protocol.bodies import GroupSettings, SubscriptionPolicy
+from lockstep.protocol.names import check_group
+from lockstep.runtime.host import Host
+
+GroupArgument = Annotated[str, typer.Argument(help="The group's name.")]
+PolicyOption = Annotated[
+    SubscriptionPolicy | None,
+    typer.Option(
+        "--subscription-policy",
+        help="strict (the default): a member with other subscriptions is refused; classic, as RocketMQ: who came last decides for all.",
+    ),
+]
+ConsumeOption = Annotated[
+    bool | None, typer.Option("--consume/--no-consume", help="Whether its members are given messages (the default: yes).")
+]
+
+
+def create_command(
+    group: GroupArgument,
+    subscription_policy: PolicyOption = None,
+    consume: ConsumeOption = None,
+    nameserver: NameserverOption = DEFAULT_NAMESERVER,
+    as_json: JsonOption = False,
+) -> None:
+    """Set a group up before it starts. Groups need no creating: one that nobody has set up has the defaults."""
+    run(_set(group, subscription_policy, consume, nameserver, as_json, new=True))
+
+
+def update_command(
+    group: GroupArgument,
+    subscription_policy: PolicyOption = None,
+    consume: ConsumeOption = None,
+    nameserver: NameserverOption = DEFAULT_NAMESERVER,
+    as_json: JsonOption = False,
+) -> None:
+    """Change what is said here of a group, for running members too; the rest stays."""
+    run(_set(group, subscription_policy, consume, nameserver, as_json, new=False))
+
+
+async def _set(group: str, policy: SubscriptionPolicy | None, consume: bool | None, nameserver: str, as_json: bool, *, new: bool) -> None:
+    check_group(group)
+    admin = AdminClient(Host.current(), nameserver)
+    report, _ = await read_group(admin, group)
+    before = None if report is None else report.settings
+    if new and before is not None:
+        raise CommandFailed(f"group {group} is set up already ({words(before)}): use `lockstep group update`")
+    if not new and report is None:
+        raise CommandFailed(f"no broker knows group {group}: use `lockstep group create`")
+    if not new and policy is None and consume is None:
+        raise CommandFailed("nothing to change: say --subscription-policy or --consume")
+    after = before or GroupSettings(group)
+    after = replace(
+        after,
+        subscription_policy=after.subscription_policy if policy is None else policy,
+        consume_enable=after.consume_enable if consume is None else consume,
+    )
+    brokers = [broker for broker in await admin.brokers() if broker.registered]
+    if not brokers:
+        raise CommandFailed("no broker is registered at the nameserver: start one first")
+    answers = await gather({broker.name: admin.configure(broker, after) for broker in brokers})
+    if answers.failed:
+        raise CommandFailed(f"not everywhere: {answers.complaint()}; run `lockstep group update` when they are back")
+    if as_json:
+        settings = {"subscription_policy": after.subscription_policy.value, "consume": after.consume_enable}
+        print_json({"group": group, "created": new, **settings, "brokers": sorted(answers.given)})
+    else:
+        print(f"group {group}: {words(after)}, at {', '.join(sorted(answers.given))}")
+
+
+def words(settings: GroupSettings) -> str:
+    """The settings in a few words."""
+    return f"subscription policy {settings.subscription_policy.value}, {'may consume' if settings.consume_enable else 'may NOT consume'}"

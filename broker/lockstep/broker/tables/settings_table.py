@@ -1,0 +1,59 @@
+"""What operators have set of a group. RocketMQ: SubscriptionGroupManager."""
+
+from typing import Any
+
+from lockstep.broker.journal import Change, Journal
+from lockstep.protocol.bodies import GroupSettings, SubscriptionPolicy
+from lockstep.protocol.errors import StoreError
+from lockstep.protocol.fields import from_plain, to_plain
+
+
+class SettingsTable:
+    """Group name → settings, durable. A group that nobody has set up has the defaults."""
+
+    KINDS = frozenset({"group.settings"})
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._settings: dict[str, GroupSettings] = {}
+        self._silenced: dict[str, None] = {}
+        """Groups that may not consume: asked for with every pull."""
+
+    def get(self, group: str) -> GroupSettings | None:
+        """None: nobody has set any."""
+        return self._settings.get(group)
+
+    def groups(self) -> list[str]:
+        return list(self._settings)
+
+    def may_consume(self, group: str) -> bool:
+        return group not in self._silenced
+
+    def classic(self, group: str) -> bool:
+        """The member that came last decides what the group subscribes to."""
+        settings = self._settings.get(group)
+        return settings is not None and settings.subscription_policy is SubscriptionPolicy.CLASSIC
+
+    def set(self, settings: GroupSettings) -> None:
+        change = ("group.settings", to_plain(settings))
+        self.apply(change)
+        self._journal.append(change)
+
+    def apply(self, change: Change) -> None:
+        """One change: live or from the log."""
+        match change:
+            case ("group.settings", plain):
+                settings = from_plain(GroupSettings, plain)
+            case _:
+                raise StoreError(f"state change {change[:1]} is unknown to the settings")
+        self._settings[settings.group] = settings
+        self._silenced.pop(settings.group, None)
+        if not settings.consume_enable:
+            self._silenced[settings.group] = None
+
+    def snapshot(self) -> list[Any]:
+        return [to_plain(self._settings[group]) for group in sorted(self._settings)]
+
+    def restore(self, plain: list[Any]) -> None:
+        for each in plain:
+            self.apply(("group.settings", each))

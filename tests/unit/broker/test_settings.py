@@ -1,0 +1,136 @@
+"""What operators set of a group: kept over restarts and without members; who may consume; whose subscriptions count."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.broker.journal import Journal, decode_changes
+from lockstep.broker.tables.settings_table import SettingsTable
+from lockstep.protocol.bodies import ConsumerGroup, GroupSettings, Subscription, SubscriptionPolicy
+from lockstep.protocol.errors import LocalProtocolError, NoPermission, StoreError, SubscriptionConflict
+from support.coordination_kit import GROUP, TOPIC, Bench, Client, ordered
+
+CLASSIC = GroupSettings(GROUP, SubscriptionPolicy.CLASSIC)
+SILENT = GroupSettings(GROUP, consume_enable=False)
+
+
+def tagged(expression: str, **changes: object) -> ConsumerGroup:
+    return ordered(expression=expression, **changes)
+
+
+def joined(bench: Bench, name: str, group: ConsumerGroup) -> Client:
+    client = Client(bench, name, group)
+    client.connect()
+    return client
+
+
+def subscribed(bench: Bench) -> str:
+    found = bench.c.subscription(GROUP, TOPIC)
+    assert found is not None
+    return found.expression
+
+
+SETTINGS = st.builds(GroupSettings, st.sampled_from(["a", "b"]), st.sampled_from(list(SubscriptionPolicy)), st.booleans())
+
+
+@given(st.lists(SETTINGS, max_size=8))
+def test_the_last_settings_of_each_group_hold_and_log_and_snapshot_give_them_back(all_set: list[GroupSettings]) -> None:
+    journal = Journal()
+    table = SettingsTable(journal)
+    for settings in all_set:
+        table.set(settings)
+    last = {settings.group: settings for settings in all_set}
+    again, restored = SettingsTable(Journal()), SettingsTable(Journal())
+    for record in journal.encode(1 << 20):
+        for change in decode_changes(record):
+            again.apply(change)
+    restored.restore(table.snapshot())
+    for each in (table, again, restored):
+        assert {group: each.get(group) for group in each.groups()} == last
+        for group in ("a", "b", "c"):
+            assert each.may_consume(group) == (group not in last or last[group].consume_enable)
+            assert each.classic(group) == (group in last and last[group].subscription_policy is SubscriptionPolicy.CLASSIC)
+
+
+def test_a_change_of_another_table_is_refused() -> None:
+    with pytest.raises(StoreError, match="unknown to the settings"):
+        SettingsTable(Journal()).apply(("lock.freed", "g", "t", 0))
+
+
+def test_settings_need_no_member_and_survive_a_restart() -> None:
+    bench = Bench()
+    bench.c.configure(CLASSIC)
+    bench.restart()
+    assert bench.c.groups() == (GROUP,)
+    status = bench.c.status(GROUP, bench.now_ms, str)
+    assert status is not None
+    assert (status.settings, status.contract) == (CLASSIC, None)
+
+
+def test_a_group_needs_a_name() -> None:
+    with pytest.raises(LocalProtocolError, match="group is blank"):
+        Bench().c.configure(GroupSettings(""))
+
+
+def test_a_group_that_may_not_consume_is_refused_every_pull_and_keeps_its_locks() -> None:
+    bench = Bench()
+    a = joined(bench, "a", ordered())
+    a.lock(0)
+    bench.c.configure(SILENT)
+    with pytest.raises(NoPermission, match="lockstep group update billing --consume"):
+        a.pull(0)
+    assert a.commit(0, 5).name == "OK", "what it has may be finished"
+    bench.c.configure(GroupSettings(GROUP))
+    assert a.pull(0) is True
+
+
+def test_strictly_the_second_subscription_is_refused() -> None:
+    bench = Bench()
+    joined(bench, "a", tagged("tagA"))
+    with pytest.raises(SubscriptionConflict, match="'tagA' here, 'tagB' asked for"):
+        joined(bench, "b", tagged("tagB"))
+
+
+def test_classically_the_last_to_come_decides_for_all_and_heartbeats_do_not_turn_it_back() -> None:
+    bench = Bench()
+    bench.c.configure(CLASSIC)
+    a = joined(bench, "a", tagged("tagA"))
+    b = joined(bench, "b", tagged("tagB"))
+    assert (subscribed(bench), bench.lists()) == ("tagB", ("a", "b"))
+    a.beat()
+    assert subscribed(bench) == "tagB"
+    b.leave()
+    a.beat()
+    assert subscribed(bench) == "tagB", "nobody came"
+    joined(bench, "c", tagged("tagA"))
+    assert subscribed(bench) == "tagA"
+    assert bench.c.overruled_count(GROUP) == 2
+    status = bench.c.status(GROUP, bench.now_ms, str)
+    assert status is not None
+    assert status.overruled_count == 2
+
+
+def test_classically_locks_outlive_another_ones_subscription() -> None:
+    bench = Bench()
+    bench.c.configure(CLASSIC)
+    a = joined(bench, "a", tagged("tagA"))
+    a.lock(0)
+    joined(bench, "b", tagged("tagB"))
+    assert a.pull(0) is True
+
+
+def test_classically_what_else_is_in_the_contract_must_still_be_the_same() -> None:
+    bench = Bench()
+    bench.c.configure(CLASSIC)
+    joined(bench, "a", tagged("tagA"))
+    with pytest.raises(SubscriptionConflict, match="ordered"):
+        joined(bench, "b", tagged("tagB", ordered=False))
+
+
+def test_one_that_says_the_same_overrules_nobody() -> None:
+    bench = Bench()
+    bench.c.configure(CLASSIC)
+    same = (Subscription(TOPIC, "*"),)
+    joined(bench, "a", ordered(subscriptions=same))
+    joined(bench, "b", ordered(subscriptions=same))
+    assert bench.c.overruled_count(GROUP) == 0
