@@ -1,0 +1,52 @@
+"""Listeners have names: who asks a nameserver at one is told the brokers' addresses of that name, else `internal`."""
+
+import json
+
+import pytest
+
+from support.cluster import QUICK, Cluster
+
+pytestmark = pytest.mark.e2e
+
+
+async def addresses(cluster: Cluster, nameserver: str) -> dict[str, str]:
+    """Broker → the address that this listener of the nameserver tells; each answers there."""
+    brokers = json.loads(await cluster.command("cluster", "--json", "--nameserver", nameserver))["brokers"]
+    assert all(broker["reached"] for broker in brokers), brokers
+    return {broker["name"]: broker["address"] for broker in brokers}
+
+
+async def test_each_side_is_told_the_addresses_of_its_listener_and_works_there(cluster: Cluster) -> None:
+    both = ["--listen", "internal=127.0.0.1:0", "--listen", "external=127.0.0.1:0"]
+    process = await cluster.start("nameserver", ["-m", "lockstep.nameserver", *both], "nameserver.started")
+    told = (await process.event("nameserver.started"))["listeners"]
+    assert told["internal"] != told["external"]
+    command = ["-m", "lockstep.broker", "--nameserver", told["internal"], *QUICK]
+    listeners = {}
+    for name, options in (("broker-a", both), ("broker-b", ["--listen", "127.0.0.1:0"])):
+        store = str(cluster.folder / f"store-{name}")
+        broker = await cluster.start(name, [*command, "--name", name, "--store", store, *options], "broker.started")
+        listeners[name] = (await broker.event("broker.started"))["listeners"]
+    assert await addresses(cluster, told["internal"]) == {name: each["internal"] for name, each in listeners.items()}
+    assert await addresses(cluster, told["external"]) == {
+        "broker-a": listeners["broker-a"]["external"],
+        "broker-b": listeners["broker-b"]["internal"],
+    }
+    cluster.addresses["nameserver"] = told["external"]
+    await cluster.command("topic", "create", "orders", "--queues", "2")
+    await cluster.consumer("consumer-1")
+    cluster.addresses["nameserver"] = told["internal"]
+    await cluster.consumer("consumer-2")
+    await cluster.until_held(4, "consumer-1", "consumer-2")
+    await cluster.producer("producer", "--keys", "20", "--steps", "5")
+    await cluster.until_handled(100)
+    await cluster.finish_producer()
+    await cluster.prove("consumer-1", "consumer-2")
+
+
+async def test_an_advertised_address_is_told_in_place_of_the_one_listened_on(cluster: Cluster) -> None:
+    await cluster.nameserver()
+    told = await cluster.broker("broker-a", *QUICK, "--advertise", "localhost:0")
+    assert told.startswith("localhost:")
+    assert not told.endswith(":0"), "port 0 stands for the one that it got"
+    assert await addresses(cluster, cluster.addresses["nameserver"]) == {"broker-a": told}
