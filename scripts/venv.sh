@@ -11,6 +11,12 @@ command -v "$python" >/dev/null 2>&1 || fail "python3 is missing: install the pa
     fail "$("$python" --version 2>&1) is too old: lockstep needs Python 3.11 or newer. Name another one with PYTHON=/path/to/python3."
 "$python" -c 'import venv, ensurepip' 2>/dev/null || fail "Python's venv module is missing: install the package python3-venv, then run this again."
 
+# Whether there is a Java that Spark runs on.
+found_java() {
+    local java="${JAVA_HOME:+$JAVA_HOME/bin/}java" told
+    command -v "$java" >/dev/null 2>&1 && told="$("$java" -version 2>&1)" && [[ "$told" =~ version\ \"([0-9]+) ]] && [ "${BASH_REMATCH[1]}" -ge 17 ]
+}
+
 install_project() {
     local extra="$1" stamp
     stamp="$root/.venv/installed-$extra-$("$python" -c 'import hashlib, sys; print(hashlib.sha256(open(sys.argv[1], "rb").read()).hexdigest()[:16])' "$root/pyproject.toml")"

@@ -43,11 +43,12 @@ class Process:
         tasks: Tasks,
         environment: Mapping[str, str] | None = None,
         cwd: Path | None = None,
+        program: str = sys.executable,
     ) -> "Process":
-        """Runs this Python with `arguments` (as `-m module …`)."""
+        """Runs `program`, this Python, with `arguments` (as `-m module …`)."""
         with log.open("ab") as stderr:
             child = await asyncio.create_subprocess_exec(
-                sys.executable,
+                program,
                 *arguments,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,

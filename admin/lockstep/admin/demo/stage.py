@@ -1,6 +1,8 @@
 """The demo's processes: a nameserver, two brokers, producers, consumers, and what their files say so far."""
 
 import asyncio
+import sys
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -31,8 +33,9 @@ class ConsumerFile:
 class Stage:
     """Starts, kills and restarts the demo's processes; leaving it ends them all."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, topic: str = TOPIC) -> None:
         self.folder = folder
+        self.topic = topic
         self.processes: dict[str, Process] = {}
         self.files: dict[str, ConsumerFile] = {}
         self.nameserver = ""
@@ -62,7 +65,7 @@ class Stage:
         self._addresses[name] = str((await process.event("broker.started"))["address"])
 
     async def create_topic(self, queues: int) -> None:
-        command = ["topic", "create", TOPIC, "--queues", str(queues), "--nameserver", self.nameserver]
+        command = ["topic", "create", self.topic, "--queues", str(queues), "--nameserver", self.nameserver]
         process = await self._start("topic create", ["-m", "lockstep.admin.cli", *command])
         if await process.wait() != 0:
             raise ProcessError(f"topic create failed: {process.last_words()}")
@@ -71,13 +74,20 @@ class Stage:
         options = ["--share", str(share), "--of", str(of), "--orders", str(orders), "--seconds", str(seconds)]
         await self._start(f"producer-{share + 1}", ["-m", "lockstep.admin.demo.producer", "--nameserver", self.nameserver, *options])
 
-    async def start_consumer(self, name: str) -> None:
+    async def start_consumer(self, name: str, *more: str) -> None:
         path = self.folder / f"{name}.jsonl"
-        process = await self._start(
-            name, ["-m", "lockstep.admin.demo.consumer", "--nameserver", self.nameserver, "--name", name, "--file", str(path)]
-        )
+        options = ["--nameserver", self.nameserver, "--topic", self.topic, "--name", name, "--file", str(path), *more]
+        process = await self._start(name, ["-m", "lockstep.admin.demo.consumer", *options])
         self.files[name] = ConsumerFile(path)
         await process.event("consumer.started")
+
+    async def spark_submit(self, name: str, script: Path, *options: str) -> Process:
+        """Runs a job of scripts/ by the spark-submit that stands beside this Python."""
+        submit = Path(sys.executable).with_name("spark-submit")
+        if not submit.exists():
+            raise ProcessError(f"{submit} is missing: install lockstep-mq[spark] into this environment")
+        environment = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+        return await self._start(name, [str(script), *options], program=str(submit), environment=environment)
 
     async def kill(self, name: str) -> None:
         await self.processes[name].kill()
@@ -98,8 +108,11 @@ class Stage:
                 raise ProcessError(f"{process.name} failed with exit code {process.exit_code}.\n{process.last_words()}")
         return all(process.exit_code == 0 for process in producers)
 
-    async def _start(self, name: str, arguments: list[str]) -> Process:
-        process = await Process.start(name, arguments, log=self.folder / f"{name.replace(' ', '-')}.log", tasks=self._tasks)
+    async def _start(
+        self, name: str, arguments: list[str], *, program: str = sys.executable, environment: Mapping[str, str] | None = None
+    ) -> Process:
+        log = self.folder / f"{name.replace(' ', '-')}.log"
+        process = await Process.start(name, arguments, log=log, tasks=self._tasks, program=program, environment=environment)
         self.processes[name] = process
         return process
 
