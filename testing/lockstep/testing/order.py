@@ -17,14 +17,14 @@ from lockstep.client import (
     SendError,
     SendResult,
 )
-from lockstep.client.consumer.listener import Listener, is_async
+from lockstep.client.consumer.listener import OrderlyListener, is_async
 from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.tags import TagFilter
 from lockstep.testing.cluster import TestCluster
 from lockstep.testing.errors import OrderViolated
 from lockstep.testing.order_laws import Broken, Fate, Handling, Send, judge, key_group, show
 
-ListenerT = TypeVar("ListenerT", bound=Listener)
+ListenerT = TypeVar("ListenerT", bound=OrderlyListener)
 
 DONE = (ConsumeOrderlyStatus.SUCCESS, ConsumeOrderlyStatus.COMMIT)
 NEARBY_COUNT = 6
