@@ -39,6 +39,9 @@ SWEEPS = 4
 """Looks for calls that run too long, in each `consume_timeout_ms`."""
 
 
+_SUCCESS = ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+
 @dataclass(slots=True, eq=False)
 class Running:
     """A call of the listener."""
@@ -119,7 +122,11 @@ class Crew:
         try:
             result, error = await call(self._use, worker.queue, running.batch, running.context)
             self._watch(running)
-            await self._judge(running, result, error)
+            whole = running.context.ack_index == len(running.batch) - 1
+            if result is _SUCCESS and whole and running.holding.alive and not running.expired:
+                self._finish(running, running.batch)
+            else:
+                await self._judge(running, result, error)
             if error is not None and ends_the_consumer(error):
                 self._use.failed(error)
         finally:

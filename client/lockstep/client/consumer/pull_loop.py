@@ -87,7 +87,8 @@ def _take_in(worker: "QueueWorker", holding: "Holding", response: Command, offse
         worker.fenced(holding)
         return 0
     if response.code not in _PULL_CODES:
-        return _refused(worker, response)
+        # After a leave the group may be unknown while this queue drains.
+        return _refused(worker, response) if worker.own.state is State.HELD else BUSY_PAUSE_MS
     try:
         reply = from_plain(PullReply, response.fields)
         found = _read(worker, response, reply, offset)
