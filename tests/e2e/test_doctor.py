@@ -70,3 +70,23 @@ async def test_two_brokers_of_one_name_are_named_with_their_nameservers(cluster:
     assert found[0]["where"] == "broker-a"
     assert first in found[0]["problem"]
     assert second in found[0]["problem"]
+
+
+async def test_a_member_that_reaches_only_some_brokers_is_named_with_those_that_it_misses(cluster: Cluster) -> None:
+    """It asks at a listener whose address of broker-b leads nowhere; from here everything is reached."""
+    both = ["--listen", "internal=127.0.0.1:0", "--listen", "external=127.0.0.1:0"]
+    process = await cluster.start("nameserver", ["-m", "lockstep.nameserver", *both], "nameserver.started")
+    told = (await process.event("nameserver.started"))["listeners"]
+    for name, options in (("broker-a", both), ("broker-b", [*both, "--advertise", "external=127.0.0.1:1"])):
+        store = str(cluster.folder / f"store-{name}")
+        command = ["-m", "lockstep.broker", "--nameserver", told["internal"], *QUICK, "--name", name, "--store", store, *options]
+        await cluster.start(name, command, "broker.started")
+    cluster.addresses["nameserver"] = told["internal"]
+    await cluster.command("topic", "create", "orders", "--queues", "2")
+    cluster.addresses["nameserver"] = told["external"]
+    await cluster.consumer("consumer-1")
+    await cluster.until_held(2, "consumer-1")
+    cluster.addresses["nameserver"] = told["internal"]
+    (found,) = await doctor(cluster, healthy=False)
+    assert (found["check"], found["problem"]) == ("members complete", "is missing at broker-b")
+    assert found["where"].startswith("billing ")

@@ -24,8 +24,9 @@ async def read_group(admin: AdminClient, group: str) -> tuple[GroupReport | None
             queues.update(dict.fromkeys((await admin.route(topic)).layout.read_queues))
         except TopicNotExist:
             continue
+    strangers = [name for name in brokers if name not in answers.given and name not in answers.failed]
     answers = Answers(answers.given, {**answers.failed, **absent([queue.broker_name for queue in queues], brokers)})
-    return report(group, answers.given, queues, answers.failed), answers
+    return report(group, answers.given, queues, answers.failed, strangers), answers
 
 
 async def _statuses(admin: AdminClient, brokers: Iterable[BrokerAddress], group: str) -> Answers[GroupStatus]:

@@ -70,12 +70,19 @@ class GroupReport:
 
 
 def report(
-    group: str, statuses: Mapping[str, GroupStatus], layout_queues: Collection[MessageQueue], unreached: Collection[str] = ()
+    group: str,
+    statuses: Mapping[str, GroupStatus],
+    layout_queues: Collection[MessageQueue],
+    unreached: Collection[str] = (),
+    strangers: Collection[str] = (),
 ) -> GroupReport:
-    """`statuses`: broker name → its answer. `layout_queues`: every queue of the group's topics. `unreached`: brokers without an answer."""
+    """`statuses`: broker name → its answer. `layout_queues`: every queue of the group's topics. `unreached`: brokers without an answer.
+
+    `strangers`: brokers that know nothing of the group: no member has ever come there.
+    """
     contracts = {broker: status.contract for broker, status in statuses.items() if status.contract is not None}
     first = next(iter(contracts.values()), None)
-    wanted = [broker for broker in dict.fromkeys(queue.broker_name for queue in layout_queues) if broker in statuses]
+    wanted = [name for name in dict.fromkeys(queue.broker_name for queue in layout_queues) if name in statuses or name in strangers]
     known = [_queue(broker, queue) for broker, status in statuses.items() for queue in status.queues]
     unknown = [_unknown(queue) for queue in layout_queues if queue.broker_name in unreached]
     listed: dict[str, dict[str, MemberStatus]] = {}

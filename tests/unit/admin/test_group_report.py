@@ -43,6 +43,11 @@ def test_a_member_is_missing_where_the_topics_have_queues_and_the_list_lacks_it(
     assert [(line.client_id, line.missing_at) for line in made.members] == [("x", ()), ("y", ("b",))]
 
 
+def test_a_member_is_missing_at_a_broker_that_knows_nothing_of_its_group() -> None:
+    made = report("g", {"a": status(member("x"))}, at("a", "b", "c"), {"c": "refused"}, strangers=["b", "elsewhere"])
+    assert [(line.client_id, line.missing_at) for line in made.members] == [("x", ("b",))]
+
+
 def test_a_broker_that_did_not_answer_is_not_called_missing() -> None:
     assert report("g", {"a": status(member("x"))}, at("a", "silent")).members[0].missing_at == ()
 
