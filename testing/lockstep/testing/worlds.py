@@ -145,6 +145,10 @@ WORLDS: Mapping[str, World] = {
     "power": World(
         {"power_broker": 3, "power_at_write": 3, "power_twice": 3, "kill_broker": 1, "stop_consumer": 1, "slow_disk": 1, "everything": 1}
     ),
+    "fsync": World(
+        {"slow_disk": 4, "power_broker": 3, "power_at_write": 2, "power_twice": 2, "reset": 2, "cut_at_answer": 2},
+        {"flush": ("sync",), "exile": (False,), "segment_bytes": (32 << 10,), "fault_every_s": (0.7, 1.5)},
+    ),
     "disk": World(
         {
             "eio": 3,

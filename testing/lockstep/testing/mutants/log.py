@@ -14,13 +14,13 @@ from lockstep.testing.mutants.registry import Patches, mutant
 from lockstep.testing.simulation.disk import SimFiles
 
 
-@mutant("power", "disk")
+@mutant("fsync", "power")
 def answered_before_confirmed(patch: Patches) -> None:
     """An answer waits until the log is confirmed up to its end."""
     patch.set(Store, "when_confirmed", lambda self, callback: callback())
 
 
-@mutant("power", "disk")
+@mutant("fsync", "power")
 def answers_that_append_nothing_leave_at_once(patch: Patches) -> None:
     """A repeat's answer waits for the log too: the first one may not be durable yet."""
     wait = Confirmations.wait
@@ -34,7 +34,7 @@ def answers_that_append_nothing_leave_at_once(patch: Patches) -> None:
     patch.set(Confirmations, "wait", impatient)
 
 
-@mutant("power", "disk")
+@mutant("fsync", "power", aimed="tests/unit/broker/store/test_append.py::test_a_turn_is_one_write_and_is_seen_only_after_it")
 def shown_before_confirmed(patch: Patches) -> None:
     """Readers see what is confirmed, no more."""
     add = ConsumeQueue.add
@@ -46,7 +46,7 @@ def shown_before_confirmed(patch: Patches) -> None:
     patch.set(ConsumeQueue, "add", shown)
 
 
-@mutant("power")
+@mutant("fsync", "power", aimed="tests/unit/broker/store/test_crashes.py::test_what_was_confirmed_survives_and_nothing_is_invented")
 def recovered_is_served_unsynced(patch: Patches) -> None:
     """What a start found and decided is durable before the port opens."""
 
@@ -88,7 +88,7 @@ def a_snapshot_ahead_of_the_log_is_believed(patch: Patches) -> None:
     patch.set(Recoverer, "_borne_out", lambda self, snapshot: True)
 
 
-@mutant("power", "disk")
+@mutant("power", "disk", aimed="tests/unit/broker/store/test_recovery.py::test_a_torn_tail_is_cut_and_zero_again")
 def the_cut_tail_is_not_zeroed(patch: Patches) -> None:
     """What lies behind the end of the recovered log is zero again, durably."""
 
@@ -103,14 +103,19 @@ def the_cut_tail_is_not_zeroed(patch: Patches) -> None:
     patch.set(CommitLog, "begin", begin)
 
 
-@mutant("disk")
+@mutant(
+    "disk", aimed="tests/unit/broker/store/test_recovery.py::test_a_death_between_a_failed_sync_and_its_mark_loses_nothing_that_was_shown"
+)
 def the_page_cache_is_trusted(patch: Patches) -> None:
     """After a failed sync, what can be read may not be on the disk: it is copied into new files."""
     patch.set(CommitLog, "replace_segments", lambda self, position, end: None)
     patch.set(CommitLog, "rewrite", lambda self, position, end: None)
 
 
-@mutant("disk")
+@mutant(
+    "disk",
+    aimed="tests/unit/broker/store/test_recovery.py::test_after_a_failed_sync_the_tail_is_copied_into_a_new_file_before_it_is_trusted",
+)
 def a_failed_sync_is_forgotten(patch: Patches) -> None:
     """A failed sync is marked, for the next start."""
     patch.set(StoreDirectory, "mark_sync_failed", lambda self, failed: None)

@@ -34,7 +34,7 @@ def layout_before_sequence(patch: Patches) -> None:
     patch.set(SendProcessor, "_send_in_sequence", stale_first)
 
 
-@mutant("alter")
+@mutant("alter", aimed="tests/unit/broker/test_send.py::test_a_keyed_send_over_an_older_layout_is_refused")
 def older_layouts_are_taken(patch: Patches) -> None:
     """A keyed send that was hashed over an older layout is refused."""
     patch.set(SendProcessor, "_stale", lambda self, header: None)
@@ -85,7 +85,11 @@ def a_key_moves_with_its_broker(patch: Patches) -> None:
     patch.set(TopicSender, "of_key", live)
 
 
-@mutant("send", "broker")
+@mutant(
+    "send",
+    "broker",
+    aimed="tests/unit/client/test_producer.py::test_what_waits_behind_a_failed_send_of_its_key_fails_unsent_and_other_keys_go_on",
+)
 def later_sends_of_a_failed_key_go_on(patch: Patches) -> None:
     """If a keyed send fails, later ones of its key that wait fail unsent."""
     patch.set(QueueSender, "_fail_behind", lambda self, failed: None)
@@ -103,7 +107,7 @@ def moved_sends_end_as_not_stored(patch: Patches) -> None:
     patch.set(parcel.Parcel, "left_behind", property(lambda self: False, lambda self, value: None))
 
 
-@mutant("alter", "swarm")
+@mutant("alter", "swarm", aimed="tests/unit/protocol/test_layouts.py::test_the_higher_version_wins_by_counter_then_writer")
 def two_writers_of_one_layout_both_win(patch: Patches) -> None:
     """Of two layouts of one counter the higher writer wins, everywhere."""
     vars(LayoutTable)
@@ -118,7 +122,7 @@ def two_writers_of_one_layout_both_win(patch: Patches) -> None:
     patch.set(LayoutTable, "adopt", first)
 
 
-@mutant("send")
+@mutant("send", aimed="tests/unit/broker/test_sequence_table.py::test_is_refused")
 def an_unknown_scope_is_a_duplicate(patch: Patches) -> None:
     """A frame of an unknown scope that does not begin it is out of sequence, not known."""
     check = SequenceTable.check
