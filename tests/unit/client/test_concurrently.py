@@ -316,6 +316,30 @@ def test_a_send_back_that_fails_is_called_again_here_after_five_seconds() -> Non
     simulate(main)
 
 
+def test_progress_does_not_pass_what_could_not_be_sent_back() -> None:
+    """The consumer that leaves before it could try again leaves it to the next one."""
+
+    async def main() -> None:
+        async with world(queues=1, brokers=1) as w:
+            async with w.consumer(lambda _: LATER) as consumer:
+                session = consumer._membership.workers[0].session  # type: ignore[union-attr]
+                original = session.link.call
+
+                async def call(code: int, *args: Any, **how: Any) -> Any:
+                    if code == 36:
+                        raise TransportError("the broker restarts")
+                    return await original(code, *args, **how)
+
+                session.link.call = call  # type: ignore[method-assign, assignment]
+                await w.send(b"x")
+                await w.cluster.advance(seconds=2)
+            async with w.consumer():
+                await w.cluster.advance(seconds=2)
+            assert [(body, times) for _, body, times in w.seen] == [(b"x", 0), (b"x", 0)]
+
+    simulate(main)
+
+
 def test_two_members_share_the_queues_and_a_stop_hands_them_over() -> None:
     async def main() -> None:
         async with world(queues=4) as w:

@@ -1,0 +1,92 @@
+"""A concurrent group's queue between consumer and broker: QUERY grants, SYNC commits under the generation, nothing is locked."""
+
+from lockstep.client.consumer.ownership import Event, State
+from lockstep.client.consumer.shared_ownership import SharedOwnership
+from lockstep.protocol.bodies import LockAnswer, SyncAnswer, SyncItem, Verdict
+from lockstep.protocol.queue import MessageQueue
+
+QUEUE = MessageQueue("orders", "a", 2)
+GENERATION = 77
+
+
+def granted(offset: int = 5) -> SharedOwnership:
+    own = SharedOwnership("g", QUEUE)
+    own.want()
+    sent = own.query_sent()
+    answer = LockAnswer("g", "orders", 2, Verdict.OK, epoch=GENERATION, offset=offset, generation=GENERATION)
+    assert own.lock_answered(sent, answer) is Event.GRANTED
+    return own
+
+
+def item(offset: int) -> SyncItem:
+    return SyncItem("g", "orders", 2, None, GENERATION, offset)
+
+
+def test_it_is_asked_for_once_and_never_named_in_a_lock() -> None:
+    own = SharedOwnership("g", QUEUE)
+    assert not own.asks
+    own.want()
+    assert own.asks
+    assert own.lock_item() is None
+    own.query_sent()
+    assert not own.asks, "an answer is on its way"
+    own.cut()
+    assert own.asks, "no more"
+    own = granted()
+    assert (own.state, own.asks, own.lock_item()) == (State.HELD, False, None)
+
+
+def test_commits_carry_the_generation_and_what_was_not_answered_is_offered_again_after_a_cut() -> None:
+    own = granted()
+    assert own.sync_item() is None
+    own.progressed(GENERATION, 9)
+    sent = own.sync_item()
+    assert sent == item(9)
+    own.sync_sent(sent)
+    assert own.sync_item() is None
+    own.cut()
+    assert own.sync_item() == item(9)
+    again = own.sync_sent(item(9))
+    assert own.sync_answered(again, SyncAnswer(Verdict.OK)) is Event.ANSWERED
+    assert (own.settled_offset, own.sync_item()) == (9, None)
+
+
+def test_a_release_is_the_last_commit_and_is_sent_again_after_a_cut() -> None:
+    own = granted()
+    own.progressed(GENERATION, 9)
+    own.unwant(0, 1_000)
+    assert own.state is State.RELEASING
+    own.sync_sent(item(9))
+    assert own.state is State.RELEASED
+    own.cut()
+    assert (own.state, own.sync_item()) == (State.RELEASING, item(9))
+    sent = own.sync_sent(item(9))
+    assert own.sync_answered(sent, SyncAnswer(Verdict.OK)) is Event.ANSWERED
+    assert own.done
+
+
+def test_past_the_drain_limit_what_is_finished_is_committed_all_the_same() -> None:
+    own = granted()
+    own.call_started()
+    own.progressed(GENERATION, 7)
+    own.unwant(0, 1_000)
+    assert own.state is State.DRAINING
+    assert own.tick(1_000)
+    assert own.sync_item() == item(7)
+
+
+def test_a_stale_generation_ends_it_and_it_is_asked_for_anew() -> None:
+    own = granted()
+    own.progressed(GENERATION, 9)
+    sent = own.sync_sent(item(9))
+    assert own.sync_answered(sent, SyncAnswer(Verdict.STALE)) is Event.STALE
+    assert (own.state, own.asks) == (State.WANTED, True)
+
+
+def test_while_old_calls_run_it_is_not_asked_for() -> None:
+    own = granted()
+    own.call_started()
+    assert own.stale(GENERATION)
+    assert (own.state, own.asks) == (State.WANTED, False)
+    own.call_ended(GENERATION, 0, 0)
+    assert own.asks
