@@ -54,6 +54,12 @@ def test_keyed_rows_stand_in_order_in_the_queue_that_the_sdk_chooses(table: Tabl
     assert sum(map(len, orders.values())) == 600
 
 
+def test_rows_that_are_alike_in_their_order_are_sorted_by_key(table: Table) -> None:
+    rows = table.spark.range(0, 300, 1, 3).select((F.col("id") % 3).alias("version"), F.concat(F.lit("k"), F.col("id") % 50).alias("key"))
+    for task in keyed(rows.distinct().repartition(5), 4, "key", "version").rdd.glom().collect():
+        assert [(row.version, row.key) for row in task] == sorted({(row.version, row.key) for row in task})
+
+
 def test_a_task_that_fails_after_many_frames_is_tried_again_and_nothing_stands_twice(table: Table, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     df = keyed(numbered(table.spark, 2_000, keys=50), 4, "key", "id", tasks=2).drop("id")

@@ -23,7 +23,7 @@ TESTS = Path(__file__).resolve().parents[1]
 class Background:
     """One process; its JSON lines on stdout are its events."""
 
-    def __init__(self, folder: Path, name: str, *arguments: str) -> None:
+    def __init__(self, folder: Path, name: str, *arguments: str, own_group: bool = False) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.name = name
         self.said = folder / f"{name}.out"
@@ -36,6 +36,7 @@ class Background:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
+                start_new_session=own_group,
                 env=clean_environment(PYTHONPATH=os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])),
             )
 

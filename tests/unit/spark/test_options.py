@@ -1,5 +1,8 @@
 """Options of reads and writes: every one is known, checked, and named when it does not do."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from lockstep.protocol.errors import ConfigError
@@ -98,6 +101,11 @@ def test_a_write_is_checked_as_well(given: dict[str, str], said: str) -> None:
 
 def test_what_spark_hands_on_of_its_own_is_left_alone() -> None:
     assert SinkOptions.parse({**WRITE, "checkpointLocation": "/tmp/c", "failTask": "2:100"}).fail_task == (2, 100)
+
+
+def test_every_option_stands_in_the_guide() -> None:
+    told = set(re.findall(r"`(\w+)`", (Path(__file__).resolve().parents[3] / "docs" / "spark.md").read_text()))
+    assert SOURCE.keys() | SINK.keys() | COLUMN_TYPES.keys() <= told
 
 
 @pytest.mark.parametrize("table", [SOURCE, SINK])

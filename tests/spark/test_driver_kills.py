@@ -1,0 +1,75 @@
+"""The driver of a stream is killed over and over, and restarted with the same checkpoint: every row arrives once."""
+
+import asyncio
+import os
+import signal
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lockstep.client import Message, Producer
+from support.background import Background
+from support.spark_table import SparkCluster, Table
+
+pytest.importorskip("pyspark", reason="needs the extra [spark]")
+
+KILLS = 4
+ROWS = 20_000
+KEYS = 50
+START_S = 120.0
+LOOK_S = 0.05
+
+
+class Driver(Background):
+    """In a group of its own: the JVM and its workers die with it."""
+
+    def __init__(self, folder: Path, number: int, *arguments: str) -> None:
+        super().__init__(folder, f"driver-{number}", "-m", "support.worker_spark_copy", *arguments, own_group=True)
+
+    def wait_for(self, goal: int, stored: Callable[[], int]) -> None:
+        """Until so many rows are stored."""
+        end = time.monotonic() + START_S
+        while (count := stored()) < goal:
+            assert self.process.poll() is None, f"{self.name} ended with {self.process.returncode}: {self.words()}"
+            assert time.monotonic() < end, f"{count} of {goal} rows are stored after {START_S:.0f} s: {self.words()}"
+            time.sleep(LOOK_S)
+
+    def kill(self) -> None:
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+@pytest.mark.slow
+def test_a_stream_whose_driver_is_killed_four_times_stores_every_row_once(table: Table, tmp_path: Path) -> None:
+    target = Table(table.spark, table.cluster, f"{table.topic[:100]}-out", 4)
+    fill(table.cluster, table.topic)
+    where = ["--nameserver", table.cluster.nameserver, "--source", table.topic, "--target", target.topic]
+    kept = ["--checkpoint", str(tmp_path / "checkpoint"), "--scratch", str(tmp_path)]
+
+    def stored() -> int:
+        return sum(table.cluster.ends(target.topic).values())
+
+    for number in range(KILLS + 1):
+        driver = Driver(tmp_path, number, *where, *kept)
+        try:
+            goal = ROWS if number == KILLS else stored() + ROWS // (KILLS + 2)
+            driver.wait_for(goal, stored)
+        finally:
+            driver.kill()
+    orders = defaultdict(list)
+    for row in target.read().orderBy("partition", "offset").collect():
+        orders[bytes(row.key)].append(int(row.value))
+    assert sum(map(len, orders.values())) == ROWS, "no more, no fewer"
+    assert all(values == sorted(set(values)) for values in orders.values()), "and every key's in order"
+
+
+def fill(cluster: SparkCluster, topic: str) -> None:
+    async def send() -> None:
+        async with Producer("fill", nameserver=cluster.nameserver) as producer:
+            messages = [Message(topic, b"%d" % number) for number in range(ROWS)]
+            await producer.send_batch(messages, sharding_keys=[f"k{number % KEYS}" for number in range(ROWS)])
+
+    asyncio.run(send())
