@@ -14,6 +14,7 @@ from lockstep.client import (
     ConcurrentlyContext,
     ConfigError,
     ConsumeConcurrentlyStatus,
+    ConsumeFromWhere,
     LocalProtocolError,
     Message,
     MessageExt,
@@ -368,6 +369,40 @@ def test_consumption_goes_on_after_each_kind_of_broker_restart_and_nothing_is_lo
                 await w.cluster.restart("broker-a")
                 await w.cluster.advance(seconds=10)
                 assert {b"%d-%d" % (number, i) for i in range(20)} <= set(w.bodies)
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("point", list(ConsumeFromWhere))
+def test_a_new_group_begins_where_it_says_and_later_messages_are_not_skipped(point: ConsumeFromWhere) -> None:
+    async def main() -> None:
+        async with world(queues=1) as w:
+            times: list[int] = []
+            async with w.consumer(lambda message: times.append(message.stored_ms) or DONE, group="first"):
+                for body in (b"0", b"1", b"2"):
+                    await w.send(body)
+                    await w.cluster.advance(seconds=10)
+            w.seen.clear()
+            at = times[1] - 1 if point is ConsumeFromWhere.TIMESTAMP else None
+            async with w.consumer(consume_from_where=point, consume_timestamp_ms=at):
+                await w.cluster.advance(seconds=5)
+                await w.send(b"3")
+                await w.cluster.advance(seconds=5)
+            begin = {ConsumeFromWhere.FIRST_OFFSET: 0, ConsumeFromWhere.TIMESTAMP: 1, ConsumeFromWhere.LAST_OFFSET: 3}[point]
+            assert sorted(w.bodies) == [b"%d" % i for i in range(begin, 4)]
+
+    simulate(main)
+
+
+def test_a_topic_that_is_made_later_is_consumed_from_its_first_message() -> None:
+    async def main() -> None:
+        async with TestCluster() as cluster, Producer("shop", nameserver=cluster.nameserver) as producer:
+            w = World(cluster, producer)
+            async with w.consumer():
+                await cluster.create_topic("orders", queues=2)
+                await w.send(b"x")
+                await cluster.advance(seconds=40)
+            assert w.bodies == [b"x"]
 
     simulate(main)
 

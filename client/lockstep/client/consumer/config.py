@@ -140,7 +140,7 @@ class ConsumerConfig:
     batch_count: int = 1
     """Messages a listener call at most. RocketMQ: consumeMessageBatchMaxSize."""
     commit: Literal["interval", "each"] = "interval"
-    """"interval": by SYNC at most every 100 ms. "each": the next batch waits until the commit is answered."""
+    """"interval": by SYNC at most every 100 ms. "each": an orderly listener's next batch waits until the commit is answered."""
     retry: OrderedRetry = field(default_factory=OrderedRetry)
     suspend_current_queue_time_ms: int = 1_000
     """Pause after a listener returned SUSPEND_CURRENT_QUEUE_A_MOMENT and named no pause of its own."""
