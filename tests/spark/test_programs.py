@@ -1,0 +1,65 @@
+"""What users start: the demo, spark-submit, and a session that was told nothing."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.processes import clean_environment, run_program
+from support.spark_table import SparkCluster, Table
+
+pytest.importorskip("pyspark", reason="needs the extra [spark]")
+pytestmark = pytest.mark.slow
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+FOUND = """
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+print("rows:", spark.read.format("lockstep").options(nameserver="{nameserver}", subscribe="{topic}").load().count())
+"""
+
+
+def submit(script: str, *options: str) -> "subprocess.CompletedProcess[str]":
+    command = [str(Path(sys.executable).with_name("spark-submit")), str(SCRIPTS / script), *options]
+    environment = clean_environment(PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
+
+
+def test_a_load_by_spark_submit_is_verified_by_spark_submit(spark_cluster: SparkCluster, tmp_path: Path) -> None:
+    where = ["--nameserver", spark_cluster.nameserver]
+    loaded = submit("load_generator.py", *where, "--topic", "t-submitted", "--rows", "5000", "--out", str(tmp_path), "--progress")
+    assert loaded.returncode == 0, loaded.stderr[-2_000:]
+    assert loaded.stdout.startswith("5,000 rows stored in ")
+    verified = submit("verify_load.py", *where, "--manifest", str(tmp_path / "manifest.json"), "--json")
+    assert verified.returncode == 0, verified.stderr[-2_000:]
+    assert json.loads(verified.stdout)["clean"] is True
+
+
+def test_without_a_nameserver_spark_submit_says_so_in_one_line(tmp_path: Path) -> None:
+    failed = submit("load_generator.py", "--nameserver", "127.0.0.1:1", "--out", str(tmp_path))
+    assert failed.returncode == 3
+    assert [line for line in failed.stderr.splitlines() if "no nameserver can be reached" in line and line.startswith("failed: ")]
+
+
+def test_spark_finds_the_source_by_itself(table: Table) -> None:
+    table.cluster.send(table.topic, [b"1", b"2"])
+    program = FOUND.format(nameserver=table.cluster.nameserver, topic=table.topic)
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, env=environment, check=False)
+    assert "rows: 2" in done.stdout, done.stderr[-2_000:]
+
+
+def test_the_demo_proves_its_result(tmp_path: Path) -> None:
+    options = ["--scripts", str(SCRIPTS), "--rows", "4000", "--rate", "1000", "--folder", str(tmp_path)]
+    demo = run_program("lockstep.admin.demo.load", *options, environment=clean_environment(COLUMNS="200"), limit_s=500)
+    assert demo.returncode == 0, demo.stdout + demo.stderr
+    for told in (
+        "kill -9 broker-b",
+        "were sent again and stored once",
+        "4,000 of 4,000 rows are there: 0 lost, 0 repeated, 0 out of order",
+    ):
+        assert told in demo.stdout
+    assert "proved: 4,000 rows, every key's in order" in demo.stdout

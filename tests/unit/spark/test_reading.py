@@ -1,0 +1,104 @@
+"""A task's ranges, pull by pull: bounded by the planned end, and loss is told."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="needs the extra [spark]")
+
+from lockstep.protocol.message import Message, encode_message
+from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.record import INT64, QUEUE_OFFSET_AT
+from lockstep.spark import reading
+from lockstep.spark.cluster import Pulled
+from lockstep.spark.offsets import Range
+from lockstep.spark.options import SourceOptions
+from lockstep.spark.reading import DataLost, Reading, read
+
+QUEUE = MessageQueue("t", "a", 0)
+
+
+def record(offset: int) -> bytes:
+    made = bytearray(encode_message(Message("t", b"%d" % offset), 0, f"{offset:032X}", 5))
+    made[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8] = INT64.pack(offset)
+    return bytes(made)
+
+
+class FakeQueue:
+    """A queue that has [low, high), some of it filtered out by the broker; stands where a task has its connection."""
+
+    def __init__(self, low: int, high: int, *, page: int = 3, hidden: range = range(0)) -> None:
+        self.low, self.high, self.page, self.hidden = low, high, page, hidden
+        self.asked: list[int] = []
+        self.closed = False
+
+    def ask(self, question: Callable[[Any], Any]) -> Any:
+        made = question(self)
+        try:
+            made.send(None)
+        except StopIteration as ended:
+            return ended.value
+        raise AssertionError("the fake never waits")
+
+    async def layout(self, topic: str) -> None:
+        return None
+
+    async def begin(self, pull: Any) -> None:
+        return None
+
+    async def pull(self, pull: Any, begun: None) -> Pulled:
+        at = pull.offset
+        self.asked.append(at)
+        if not self.low <= at <= self.high:
+            return Pulled(b"", max(self.low, min(at, self.high)), self.low, self.high, True)
+        offsets = [offset for offset in range(at, min(at + self.page, self.high)) if offset not in self.hidden]
+        return Pulled(b"".join(map(record, offsets)), min(at + self.page, self.high), self.low, self.high, False)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def offsets(queue: FakeQueue, monkeypatch: pytest.MonkeyPatch, start: int, end: int, **options: str) -> list[int]:
+    monkeypatch.setattr(reading, "Kept", lambda *_: queue)
+    given = SourceOptions.parse({"nameserver": "h:1", "subscribe": "t", "columns": "offset", **options})
+    batches = read(given, "g", Reading(((Range(QUEUE, start, end), 0),)))
+    return [offset for batch in batches for offset in batch.column("offset").to_pylist()]
+
+
+def test_a_range_is_read_to_its_planned_end_and_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = FakeQueue(0, 100)
+    assert offsets(queue, monkeypatch, 5, 13) == list(range(5, 13))
+    assert queue.asked == [5, 8, 11]
+    assert queue.closed
+
+
+def test_what_the_broker_filters_out_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert offsets(FakeQueue(0, 20, hidden=range(2, 15)), monkeypatch, 0, 18) == [0, 1, 15, 16, 17]
+
+
+def test_a_start_below_what_is_stored_fails_and_names_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(
+        DataLost, match=r"t@a:0: offset 5 is not stored any more, what is there is 8 to 20\. To go on .* failOnDataLoss=false"
+    ):
+        offsets(FakeQueue(8, 20), monkeypatch, 5, 15)
+
+
+def test_where_loss_is_no_failure_a_read_goes_on_with_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert offsets(FakeQueue(8, 20), monkeypatch, 5, 12, failOnDataLoss="false") == list(range(8, 12))
+    assert offsets(FakeQueue(8, 20), monkeypatch, 5, 7, failOnDataLoss="false") == []
+
+
+def test_a_queue_that_ends_before_the_planned_end_is_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DataLost, match="the queue ends at 10, before the planned 15"):
+        offsets(FakeQueue(0, 10), monkeypatch, 5, 15)
+    assert offsets(FakeQueue(0, 10), monkeypatch, 5, 15, failOnDataLoss="false") == list(range(5, 10))
+
+
+def test_a_reader_that_has_enough_closes_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = FakeQueue(0, 100)
+    monkeypatch.setattr(reading, "Kept", lambda *_: queue)
+    rows = read(SourceOptions.parse({"nameserver": "h:1", "subscribe": "t"}), "g", Reading(((Range(QUEUE, 0, 100), 0),)))
+    next(rows)
+    rows.close()  # type: ignore[attr-defined]
+    assert queue.closed
