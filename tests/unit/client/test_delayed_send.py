@@ -14,9 +14,12 @@ from lockstep.client import (
     LocalProtocolError,
     Message,
     MessageExt,
+    Outcome,
     Producer,
     PushConsumer,
+    QueueUnavailable,
     SendStatus,
+    SendTimeout,
 )
 from lockstep.protocol.delays import LEVELS_MS, check_level, level_of, parse_levels
 from lockstep.testing import TestCluster, simulate
@@ -150,5 +153,36 @@ def test_a_delayed_message_goes_to_a_broker_that_lives() -> None:
                 await producer.send(Message("orders", b"%d" % number), delay_level=1)
             await cluster.advance(seconds=5)
             assert sorted(int(message.body) for _, message in seen) == list(range(6))
+
+    simulate(main)
+
+
+def test_a_delayed_send_that_finds_no_broker_says_that_it_is_not_stored() -> None:
+    async def main() -> None:
+        async with TestCluster(brokers=1) as cluster, listening(cluster) as (producer, _):
+            await cluster.kill("broker-a")
+            await cluster.advance(seconds=1)
+            began = now()
+            with pytest.raises(SendTimeout) as unkeyed:
+                await producer.send(Message("orders", b"x"), delay_level=1)
+            assert (unkeyed.value.outcome, 2 < now() - began < 4) == (Outcome.NOT_STORED, True)
+            with pytest.raises(QueueUnavailable) as keyed:
+                await producer.send(Message("orders", b"x"), delay_level=1, sharding_key="1001", timeout_ms=5_000)
+            assert keyed.value.outcome is Outcome.NOT_STORED
+            assert producer.in_flight_count == 0
+
+    simulate(main)
+
+
+def test_a_delayed_send_outlasts_the_restart_of_its_broker() -> None:
+    async def main() -> None:
+        async with TestCluster(brokers=1) as cluster, listening(cluster) as (producer, seen):
+            await cluster.kill("broker-a")
+            sending = asyncio.ensure_future(producer.send(Message("orders", b"x"), delay_level=1, sharding_key="1001"))
+            await cluster.advance(seconds=5)
+            await cluster.restart("broker-a")
+            assert (await sending).status is SendStatus.SEND_OK
+            await cluster.advance(seconds=10)
+            assert [message.body for _, message in seen] == [b"x"]
 
     simulate(main)

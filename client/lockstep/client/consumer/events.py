@@ -7,7 +7,7 @@ from lockstep.protocol.queue import MessageQueue
 
 @dataclass(frozen=True, slots=True)
 class QueueAssigned:
-    """The broker granted the queue: consumption begins at `offset` under `epoch`."""
+    """Consumption begins at `offset` under `epoch`: the broker granted the queue. Of a concurrent group `epoch` is the generation."""
 
     queue: MessageQueue
     epoch: int
