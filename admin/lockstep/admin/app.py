@@ -4,7 +4,7 @@ import typer
 from typer.core import TyperCommand
 
 from lockstep.admin import cli
-from lockstep.admin.commands import group, message, topic
+from lockstep.admin.commands import dlq, group, message, topic
 from lockstep.admin.commands.bench import bench_command
 from lockstep.admin.commands.cluster import cluster_command
 from lockstep.admin.commands.doctor import doctor_command
@@ -30,6 +30,7 @@ app = typer.Typer(
 app.command("up")(up_command)
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
+app.add_typer(dlq.app, name="dlq")
 app.command("cluster")(cluster_command)
 app.command("send")(send_command)
 app.command("tail")(tail_command)
@@ -50,6 +51,6 @@ def broker_command(context: typer.Context) -> None:
     raise typer.Exit(cli.serve("broker", context.args))
 
 
-for below in (app, topic.app, group.app, message.app):
+for below in (app, topic.app, group.app, dlq.app, message.app):
     for command in below.registered_commands:
         command.cls = Command

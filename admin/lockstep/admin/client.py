@@ -31,6 +31,7 @@ from lockstep.protocol.errors import LockstepError, RouteNotReady, TransportErro
 from lockstep.protocol.fields import from_plain, to_plain
 from lockstep.protocol.headers.clients import GroupStatusHeader
 from lockstep.protocol.headers.offsets import OffsetReply, SearchOffsetHeader, TopicHeader, ViewMessageHeader
+from lockstep.protocol.headers.pull import SUBSCRIPTION, PullHeader, PullReply
 from lockstep.protocol.headers.routes import CreateTopicHeader
 from lockstep.protocol.queue import TopicLayout
 from lockstep.runtime.host import Host
@@ -38,6 +39,15 @@ from lockstep.runtime.pool import call
 
 T = TypeVar("T")
 
+READER = "LOCKSTEP_TAIL"
+"""Named in pulls; it commits nothing, so that no progress of it exists."""
+PULL_BYTES_MAX = 256 * 1024
+PULLED = (
+    ResponseCode.SUCCESS,
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_OFFSET_MOVED,
+)
 TIMEOUT_MS = 5_000
 """RocketMQ's admin tools wait as long."""
 
@@ -136,6 +146,17 @@ class AdminClient:
         """The first message that was stored then or later; the queue's end where there is none."""
         answer = await self.ask(broker, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetHeader(topic, queue_id, timestamp_ms))
         return from_plain(OffsetReply, answer.fields).offset
+
+    async def pull(self, broker: BrokerAddress, topic: str, queue_id: int, offset: int, count: int) -> tuple[bytes, int]:
+        """Stored records of one queue from an offset on, and the offset to go on with. Commits nothing, waits for nothing."""
+        header = PullHeader(
+            READER, topic, queue_id, offset, count, SUBSCRIPTION, subscription="*", expression_type="TAG", max_msg_bytes=PULL_BYTES_MAX
+        )
+        answer = await call(self.host, broker.address, RequestCode.PULL_MESSAGE, to_plain(header), timeout_ms=self.timeout_ms)
+        if answer.code not in PULLED:
+            raise broker_error(answer.code, answer.remark)
+        body = bytes(answer.body) if answer.code == ResponseCode.SUCCESS else b""
+        return body, from_plain(PullReply, answer.fields).next_begin_offset
 
     async def reset(self, broker: BrokerAddress, body: ResetBody) -> ResetReply:
         """Sets a group's progress at one broker: all the queues that are named, or none."""

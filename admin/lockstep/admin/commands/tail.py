@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from lockstep.admin.client import AdminClient, by_name, gather
+from lockstep.admin.client import READER, AdminClient, by_name, gather
 from lockstep.admin.commands.message import message_json
 from lockstep.admin.options import DEFAULT_NAMESERVER, NameserverOption, complain, run
 from lockstep.admin.render import body_text, printable, stamp
@@ -24,8 +24,6 @@ from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
 from lockstep.runtime.pool import Link
 
-GROUP = "LOCKSTEP_TAIL"
-"""Named in the pulls; it commits nothing, so that no progress of it exists."""
 HOLD_MS = 15_000
 """How long the broker holds a pull that finds nothing. RocketMQ: brokerSuspendMaxTimeMillis."""
 PULL_TIMEOUT_MS = 30_000
@@ -155,7 +153,7 @@ class Tail:
     async def _pull(self, queue: MessageQueue, offset: int) -> int:
         """One long poll; the offset to go on with."""
         header = PullHeader(
-            GROUP,
+            READER,
             queue.topic,
             queue.queue_id,
             offset,

@@ -1,0 +1,97 @@
+"""What lies in a group's dead-letter topic: read it, put it back, remember how far that went.
+
+How far: the progress of the group LOCKSTEP_REPLAY in the dead-letter topic, kept by the brokers like any group's. `lockstep group show
+LOCKSTEP_REPLAY` tells how many dead letters of which group wait.
+"""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from lockstep.admin.client import AdminClient
+from lockstep.broker.letter import REASON
+from lockstep.protocol.bodies import BrokerAddress, OffsetRange, QueueOffset, ResetBody
+from lockstep.protocol.errors import SubscriptionGroupNotExist
+from lockstep.protocol.message import Message, MessageExt, decode_messages
+from lockstep.protocol.names import dlq_topic
+from lockstep.protocol.properties import ORIGIN_MESSAGE_ID, RESERVED, RESERVED_PREFIXES, RETRY_TOPIC, decode_properties
+from lockstep.protocol.record import RecordView, split_records
+
+REPLAYER = "LOCKSTEP_REPLAY"
+PAGE_COUNT = 256
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    broker: BrokerAddress
+    message: MessageExt
+    """As it is stored in the dead-letter topic."""
+    physical_offset: int
+    origin_topic: str | None
+    origin_id: str | None
+    """Offset message id of the message that failed first."""
+    reason: str | None
+
+    def again(self) -> Message:
+        """The message as its producer sent it, for the topic that it came from."""
+        message = self.message
+        own = {name: value for name, value in message.properties.items() if name not in RESERVED and not name.startswith(RESERVED_PREFIXES)}
+        return Message(
+            self.origin_topic or message.topic, message.body, tags=message.tags, keys=message.keys, properties=own, flag=message.flag
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Morgue:
+    """A group's dead letters at one broker."""
+
+    broker: BrokerAddress
+    held: OffsetRange
+    next: int
+    """The first one that was not replayed."""
+
+    @property
+    def waiting(self) -> int:
+        return self.held.max_offset - self.next
+
+
+async def morgues(admin: AdminClient, group: str) -> list[Morgue]:
+    """Where the group has dead letters, by broker name. TopicNotExist where it never had one."""
+    topic = dlq_topic(group)
+    found = []
+    for broker in sorted((await admin.route(topic)).brokers, key=lambda broker: broker.name):
+        ranges = await admin.offsets(broker, topic)
+        found += [Morgue(broker, held, max(held.min_offset, await _replayed(admin, broker, topic, held.queue_id))) for held in ranges]
+    return found
+
+
+async def _replayed(admin: AdminClient, broker: BrokerAddress, topic: str, queue_id: int) -> int:
+    try:
+        status = (await admin.group_status(broker, REPLAYER)).status
+    except SubscriptionGroupNotExist:
+        return 0
+    queues = () if status is None else status.queues
+    return next((max(0, queue.committed_offset) for queue in queues if (queue.topic, queue.queue_id) == (topic, queue_id)), 0)
+
+
+async def remember(admin: AdminClient, morgue: Morgue, group: str, following: int) -> None:
+    """The dead letters before `following` need no further replay."""
+    body = ResetBody(REPLAYER, dlq_topic(group), (QueueOffset(morgue.held.queue_id, following),))
+    await admin.reset(morgue.broker, body)
+
+
+async def letters(admin: AdminClient, morgue: Morgue, group: str, first: int) -> AsyncIterator[DeadLetter]:
+    """From offset `first` to what was there when `morgue` was made."""
+    offset = max(first, morgue.held.min_offset)
+    while offset < morgue.held.max_offset:
+        data, following = await admin.pull(morgue.broker, dlq_topic(group), morgue.held.queue_id, offset, PAGE_COUNT)
+        for message, (start, _) in zip(decode_messages(data, morgue.broker.name), split_records(data), strict=True):
+            if message.queue_offset < morgue.held.max_offset:
+                yield _letter(morgue.broker, message, RecordView(data, start))
+        if following <= offset:
+            return
+        offset = following
+
+
+def _letter(broker: BrokerAddress, message: MessageExt, record: RecordView) -> DeadLetter:
+    said = decode_properties(record.properties)
+    return DeadLetter(broker, message, record.physical_offset, said.get(RETRY_TOPIC), said.get(ORIGIN_MESSAGE_ID), said.get(REASON))

@@ -1,0 +1,98 @@
+"""lockstep dlq: dead letters are listed with their reason, and handed out again, each once."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.cluster import Cluster
+
+pytestmark = pytest.mark.e2e
+
+BAD, GOOD = ("bad-1", "bad-2", "bad-3"), ("good-1", "good-2")
+
+
+async def mailing(cluster: Cluster) -> None:
+    """A concurrent group that gives up at the first failure of each message beginning with `bad`."""
+    await cluster.servers(queues=1)
+    file = str(cluster.folder / "mailing.calls")
+    options = ["--fail", "bad", "--fail-times", "1", "--max-reconsume-times", "0"]
+    command = ["-m", "support.worker_concurrent", "--nameserver", cluster.nameservers, "--file", file, *options]
+    await cluster.start("mailing", command, "worker.ready")
+    for body in (*BAD, *GOOD):
+        await cluster.command("send", "orders", body, "--key", body, "--tag", "mail", "--property", "tenant=a", "--sharding-key", "k")
+
+
+def calls(cluster: Cluster) -> list[tuple[str, str, str]]:
+    """(body, retries, result) of each message of each call."""
+    path = Path(cluster.folder / "mailing.calls")
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [(body, retries, result) for body, retries, result, _ in map(str.split, lines)]
+
+
+async def dlq(cluster: Cluster, *arguments: str) -> Any:
+    return json.loads(await cluster.command("dlq", *arguments, "--json"))
+
+
+async def dead(cluster: Cluster, count: int) -> list[dict[str, Any]]:
+    """The group's dead letters, when there are that many."""
+    await cluster.until("every message was called", lambda: {body for body, _, _ in calls(cluster)} == {*BAD, *GOOD})
+    while True:
+        shown = await dlq(cluster, "ls")
+        if sum(group["stored"] for group in shown["groups"]) >= count:
+            found: list[dict[str, Any]] = (await dlq(cluster, "ls", "mailing"))["dead_letters"]
+            return found
+
+
+async def test_dead_letters_are_listed_with_where_they_came_from_and_why(cluster: Cluster) -> None:
+    await mailing(cluster)
+    found = await dead(cluster, 3)
+    assert sorted(letter["body"] for letter in found) == sorted(BAD)
+    for letter in found:
+        assert (letter["origin_topic"], letter["tags"], letter["replayed"]) == ("orders", "mail", False)
+        assert letter["reason"] == "failed 1 times"
+        assert letter["properties"]["tenant"] == "a"
+    one = await dlq(cluster, "show", "mailing", found[0]["offset_message_id"])
+    assert one["body"] == found[0]["body"]
+    assert "has no dead letter" in await cluster.command("dlq", "show", "mailing", "0" * 32, code=1)
+    assert "group nobody has no dead letters" in await cluster.command("dlq", "ls", "nobody", code=1)
+
+
+async def test_a_replay_reaches_the_group_once_and_is_remembered(cluster: Cluster) -> None:
+    await mailing(cluster)
+    await dead(cluster, 3)
+    assert await dlq(cluster, "replay", "mailing", "--dry-run") == {"group": "mailing", "done": False, "to": "retry", "count": 3}
+    assert "3 dead letters of mailing went to %RETRY%mailing" in await cluster.command("dlq", "replay", "mailing")
+    await cluster.until("each was handled", lambda: {body for body, _, result in calls(cluster) if result == "done"} == {*BAD, *GOOD})
+    assert (await dlq(cluster, "replay", "mailing"))["count"] == 0, "each once"
+    assert (await dlq(cluster, "ls"))["groups"] == [{"group": "mailing", "stored": 3, "not_replayed": 0}]
+    assert all(letter["replayed"] for letter in (await dlq(cluster, "ls", "mailing"))["dead_letters"])
+    await cluster.kill("broker-a", "broker-b")
+    await cluster.restart("broker-a", "broker-b")
+    assert (await dlq(cluster, "ls"))["groups"][0]["not_replayed"] == 0, "also after a restart"
+    assert len([1 for body, _, result in calls(cluster) if body in BAD and result == "done"]) == 3
+
+
+async def test_a_replay_to_the_topic_sends_the_message_as_it_was(cluster: Cluster) -> None:
+    await mailing(cluster)
+    await dead(cluster, 3)
+    before = {(queue["broker"], queue["queue_id"]): queue["max_offset"] for queue in await topic(cluster)}
+    assert (await dlq(cluster, "replay", "mailing", "--to", "topic"))["count"] == 3
+    grown = {key: end - before[key] for key, end in ((((q["broker"], q["queue_id"])), q["max_offset"]) for q in await topic(cluster))}
+    assert sorted(grown.values()) == [0, 3], "by its sharding key, where it came from"
+    await cluster.until("they fail anew", lambda: len([1 for body, retries, _ in calls(cluster) if body in BAD and retries == "0"]) == 6)
+
+
+async def topic(cluster: Cluster) -> list[dict[str, Any]]:
+    queues: list[dict[str, Any]] = json.loads(await cluster.command("topic", "show", "orders", "--json"))["queues"]
+    return queues
+
+
+async def test_without_a_member_the_way_must_be_said(cluster: Cluster) -> None:
+    await mailing(cluster)
+    await dead(cluster, 3)
+    await cluster.stop("mailing")
+    assert "say --to retry (concurrent) or --to topic" in await cluster.command("dlq", "replay", "mailing", code=1)
+    assert "expected retry or topic" in await cluster.command("dlq", "replay", "mailing", "--to", "moon", code=1)
+    assert (await dlq(cluster, "replay", "mailing", "--to", "retry"))["count"] == 3
