@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeVar
 
 from lockstep.client.broker_link import BrokerLink, LinkHooks
 from lockstep.client.config import InstanceConfig, nameserver_addresses
@@ -44,6 +45,8 @@ from lockstep.runtime.host import Host, running_host
 from lockstep.runtime.log import get_logger
 
 log = get_logger("lockstep.client")
+
+T = TypeVar("T")
 
 
 CONFLICT_PAUSE_MS = 400
@@ -166,7 +169,15 @@ class Instance:
         self._topics: dict[str, None] = {}
         self._refreshed_ms: int | None = None
         self._refresh_wanted = asyncio.Event()
+        self._shared: dict[type, object] = {}
         self.tasks = Tasks(on_failure=self._failed)
+
+    def one_of(self, kind: type[T], make: Callable[[], T]) -> T:
+        """What those who share this client share beside it, one of each kind: the first who asks makes it."""
+        shared = self._shared.get(kind)
+        if not isinstance(shared, kind):
+            self._shared[kind] = shared = make()
+        return shared
 
     # -------------------------------------------------------------------------------------------------------------- identity
 

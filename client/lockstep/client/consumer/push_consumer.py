@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import Callable
 from types import TracebackType
 from typing import TypeVar, Unpack
-from weakref import WeakKeyDictionary, ref
 
 from lockstep.client.config import nameserver_addresses, takes_settings_of
 from lockstep.client.consumer.concurrently import Crew
@@ -61,18 +60,6 @@ CONFLICT_PAUSE_MS = 250
 CONFLICT_EXTRA_MS = 1_000
 """Beyond the grace: a broker frees an ended session's membership with its next tick."""
 
-_sessions: "WeakKeyDictionary[Instance, Sessions]" = WeakKeyDictionary()
-
-
-def _closing(instance: Instance) -> Callable[[], bool]:
-    known = ref(instance)  # the table of sessions must not keep its key alive
-
-    def closing() -> bool:
-        here = known()
-        return here is None or here.closing
-
-    return closing
-
 
 class PushConsumer:
     """Consumes topics, in order within each queue (`orderly`) or not (`concurrently`).
@@ -109,6 +96,7 @@ class PushConsumer:
         """Set when it has stopped or died."""
         self._instance: Instance | None = None
         self._membership: Membership | None = None
+        self._sessions: Sessions | None = None
         self._use: Consumption | None = None
         self._registered = False
         self._tasks = Tasks(on_failure=self._die)
@@ -204,9 +192,7 @@ class PushConsumer:
         return self
 
     def _assemble(self, instance: Instance, listener: Listener) -> None:
-        sessions = _sessions.get(instance)
-        if sessions is None:
-            sessions = _sessions[instance] = Sessions(instance.host, _closing(instance))
+        self._sessions = sessions = instance.one_of(Sessions, lambda: Sessions(instance.host, lambda: instance.closing))
         in_loop = is_async(listener)
         name = listener_name(listener)
         watch = LoopWatch(instance.host, name, lambda: in_loop and self._membership is not None and self._membership.any_running)
@@ -342,7 +328,7 @@ class PushConsumer:
 
     async def _let_go(self, instance: Instance) -> None:
         """End what runs, give the instance back. A listener that does not end when cancelled is left alone."""
-        membership, sessions = self._membership, _sessions.get(instance)
+        membership, sessions = self._membership, self._sessions
         if self._use is not None:
             self._use.watch.stop()
         if membership is not None:

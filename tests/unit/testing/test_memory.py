@@ -1,0 +1,33 @@
+"""A universe that is over leaves nothing behind, though its processes died without stopping what they had started."""
+
+import gc
+import weakref
+
+from lockstep.client import ConsumeOrderlyStatus, PushConsumer
+from lockstep.testing import TestCluster, simulate
+
+
+def test_a_consumer_that_was_killed_is_freed_when_the_next_client_starts() -> None:
+    consumers: list[weakref.ref[PushConsumer]] = []
+
+    async def main() -> None:
+        async with TestCluster(brokers=1) as cluster:
+
+            async def worker() -> None:
+                consumer = PushConsumer("billing", nameserver=cluster.nameserver)
+                consumer.subscribe("orders")
+                consumer.orderly(lambda messages, context: ConsumeOrderlyStatus.SUCCESS)
+                consumers.append(weakref.ref(consumer))
+                async with consumer:
+                    await consumer.wait_closed()
+
+            await cluster.create_topic("orders")
+            await cluster.start("worker", worker)
+            await cluster.settled("billing")
+            await cluster.kill("worker")
+
+    for _ in range(2):
+        simulate(main)
+        gc.collect()
+    assert len(consumers) == 2
+    assert consumers[0]() is None
