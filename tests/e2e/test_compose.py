@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from support.cluster import LOOK_S, WAIT_S, Cluster, Report, now_us
-from support.compose import ADMIN_PORTS, NAMESERVERS, Compose, compose_tool
+from support.compose import ADMIN_PORTS, HOST_PORTS, NAMESERVERS, Compose, compose_tool
 from support.http import fetch
+from support.newcomer import is_free
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -53,10 +54,24 @@ async def compose(tmp_path: Path) -> AsyncIterator[Compose]:
         pytest.skip("no compose tool here: install Docker, or name one with LOCKSTEP_TEST_COMPOSE")
     made = Compose(tool, f"lockstep-test-{os.getpid()}", tmp_path / "compose.log")
     try:
-        await made.run("up", "-d", "--build")
+        await made.run("build")
+        await host_ports_free()
+        await made.run("up", "-d")
         yield made
     finally:
         await made.run("down", "-v", code=None)
+
+
+async def host_ports_free() -> None:
+    """Another test may be using 9876; a compose tool whose ports are taken may wait for ever."""
+    try:
+        async with asyncio.timeout(WAIT_S):
+            while True:
+                if all(map(is_free, HOST_PORTS)):
+                    return
+                await asyncio.sleep(LOOK_S)
+    except TimeoutError:
+        pytest.fail(f"docker-compose.yml publishes {HOST_PORTS}, of which another program has {[p for p in HOST_PORTS if not is_free(p)]}")
 
 
 async def until_ready(*services: str) -> None:
