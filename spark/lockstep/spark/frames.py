@@ -170,11 +170,9 @@ class TopicFrames:
         return tails, self._numbers(columns["partition"])
 
     def _numbers(self, column: Any) -> Sequence[int]:
-        numbers: list[int] = column.cast(pa.int64()).to_pylist()
-        queues = len(self._queues)
-        wrong = next((number for number in numbers if number is None or not 0 <= number < queues), 0)
-        if wrong != 0:
-            found = "null" if wrong is None else wrong
+        numbers, queues = [] if column.null_count else _ints_of(column), len(self._queues)
+        if column.null_count or (numbers and not 0 <= min(numbers) <= max(numbers) < queues):
+            found = next((number for number in numbers if not 0 <= number < queues), "null")
             raise LocalProtocolError(
                 f"partition is {found}: topic {self._queues[0].topic} has {queues} writable queues, numbered from 0 on"
             )
@@ -259,7 +257,14 @@ def _bytes_of(column: Any) -> list[Any]:
 def _born_ms(column: Any) -> list[int]:
     if column.null_count:
         raise LocalProtocolError("bornTimestamp is null in a row: leave the column out, or give each row a time")
-    return [micros // 1_000 for micros in column.cast(pa.timestamp("us")).cast(pa.int64()).to_pylist()]
+    return [micros // 1_000 for micros in _ints_of(column.cast(pa.timestamp("us")))]
+
+
+def _ints_of(column: Any) -> list[int]:
+    """The numbers of a column without nulls, by its buffer, as `_bytes_of`."""
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    array = array.cast(pa.int64())
+    return memoryview(array.buffers()[1]).cast("q")[array.offset : array.offset + len(array)].tolist() if len(array) else []
 
 
 def _bad_body(body: bytes | None) -> LocalProtocolError:
