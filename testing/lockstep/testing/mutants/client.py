@@ -22,7 +22,11 @@ def no_deadline(patch: Patches) -> None:
     patch.set(Proof, "deadline_ms", property(lambda self: 1 << 60))
 
 
-@mutant("late", "pause")
+@mutant(
+    "late",
+    "pause",
+    aimed="tests/unit/client/test_schedule.py::test_nothing_is_proven_before_the_first_lock_of_a_connection_is_answered",
+)
 def proof_before_lock(patch: Patches) -> None:
     """On a new connection nothing is proven until its first LOCK is answered."""
     connected = Proof.connected
