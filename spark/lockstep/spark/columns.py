@@ -39,41 +39,45 @@ ARROW_TYPES: Mapping[str, pa.DataType] = {
 
 
 class Page:
-    """The records of one pull below `end`: fields in lists, one entry a record. RemoteProtocolError where they are no whole records."""
+    """The records of one pull below `end`, as far as a tag filter lets them pass. RemoteProtocolError where they are no whole records.
 
-    __slots__ = ("bodies", "born_us", "count", "data", "offsets", "properties", "reconsume_times", "stored_us")
+    One loop for what every record needs; the rest is taken out of `heads` by the column that wants it.
+    """
+
+    __slots__ = ("bodies", "count", "data", "heads", "properties")
 
     def __init__(self, data: bytes, end: int, tags: frozenset[str] | None = None) -> None:
         self.data = data
+        self.heads: list[tuple[int, ...]] = []
+        """_HEAD of each record."""
         self.bodies: list[bytes] = []
-        self.offsets: list[int] = []
-        self.stored_us: list[int] = []
-        self.born_us: list[int] = []
-        self.reconsume_times: list[int] = []
         self.properties: list[bytes] = []
-        head, length, at = _HEAD.unpack_from, len(data), 0
+        add_head, add_body, add_properties = self.heads.append, self.bodies.append, self.properties.append
+        unpack, length, at = _HEAD.unpack_from, len(data), 0
         while at < length:
             if length - at < RECORD_BYTES_MIN:
                 raise RemoteProtocolError(f"record at {at}: {length - at} bytes are left, a record has at least {RECORD_BYTES_MIN}")
-            size, magic, offset, born_ms, stored_ms, reconsumed, body_bytes = head(data, at)
-            next_at, topic_at = at + size, at + 89 + body_bytes
-            if magic != MAGIC or body_bytes < 0 or next_at > length or topic_at + 2 > next_at:
+            head = unpack(data, at)
+            body_bytes = head[6]
+            next_at, topic_at = at + head[0], at + 89 + body_bytes
+            if head[1] != MAGIC or body_bytes < 0 or next_at > length or topic_at + 2 > next_at:
                 raise _broken(data, at)
             properties_at = topic_at + 2 + data[topic_at - 1]
             if properties_at > next_at or (data[properties_at - 2] << 8 | data[properties_at - 1]) != next_at - properties_at:
                 raise _broken(data, at)
-            if offset >= end:
+            if head[2] >= end:
                 break
             properties = data[properties_at:next_at]
             if tags is None or _tag_of(properties) in tags:
-                self.bodies.append(data[at + BODY_AT : topic_at - 1])
-                self.offsets.append(offset)
-                self.stored_us.append(stored_ms * 1_000)
-                self.born_us.append(born_ms * 1_000)
-                self.reconsume_times.append(reconsumed)
-                self.properties.append(properties)
+                add_head(head)
+                add_body(data[at + BODY_AT : topic_at - 1])
+                add_properties(properties)
             at = next_at
-        self.count = len(self.offsets)
+        self.count = len(self.heads)
+
+    @property
+    def offsets(self) -> list[int]:
+        return [head[2] for head in self.heads]
 
     def messages(self, broker_name: str) -> list[MessageExt]:
         """The same records, whole."""
@@ -108,6 +112,19 @@ def _tag_of(properties: bytes) -> str | None:
     return None if tag is None else tag.decode("utf-8", "replace")
 
 
+def _keys(properties: Sequence[bytes]) -> list[bytes | None]:
+    """The sharding key of each: mostly it comes first."""
+    skip = len(_KEY)
+    keys: list[bytes | None] = []
+    for each in properties:
+        if each.startswith(_KEY):
+            end = each.find(b"\x02", skip)
+            keys.append(each[skip:] if end < 0 else each[skip:end])
+        else:
+            keys.append(property_of(each, _KEY))
+    return keys
+
+
 def _texts(properties: Sequence[bytes], head: bytes) -> list[str | None]:
     values = [property_of(each, head) for each in properties]
     return [None if value is None else value.decode("utf-8", "replace") for value in values]
@@ -138,12 +155,12 @@ class Columns:
         """The page as Arrow; of the types that the schema declares, no other will do for Spark."""
         messages = page.messages(self._queue.broker_name) if self._whole else []
         made: dict[str, Callable[[], Sequence[Any]]] = {
-            "key": lambda: [property_of(properties, _KEY) for properties in page.properties],
+            "key": lambda: _keys(page.properties),
             "value": lambda: page.bodies,
             "offset": lambda: page.offsets,
-            "timestamp": lambda: page.stored_us,
-            "bornTimestamp": lambda: page.born_us,
-            "reconsumeTimes": lambda: page.reconsume_times,
+            "timestamp": lambda: [head[4] * 1_000 for head in page.heads],
+            "bornTimestamp": lambda: [head[3] * 1_000 for head in page.heads],
+            "reconsumeTimes": lambda: [head[5] for head in page.heads],
             "tags": lambda: _texts(page.properties, _TAGS),
             "keys": lambda: _texts(page.properties, _KEYS),
             "messageId": lambda: [message.message_id for message in messages],
