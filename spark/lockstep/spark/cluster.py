@@ -36,6 +36,8 @@ T = TypeVar("T")
 PAUSE_MS = 100
 """Between two tries of a question that was not answered."""
 PAUSE_MS_MAX = 1_000
+KNOWN_PAUSE_MS = 20
+"""Between two questions for a topic that was just made: brokers register it within milliseconds."""
 
 
 PULLED = (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED)
@@ -102,8 +104,18 @@ class Cluster:
         return await self._instance.route(topic) or await self.layout(topic)
 
     async def create(self, topic: str, queue_count: int) -> TopicLayout:
-        """The topic with so many queues on each broker; one that is there stays as it is."""
-        return await create_topic(self._instance, topic, queue_count)
+        """The topic with so many queues on each broker, once a nameserver knows it; one that is there stays as it is."""
+        layout = await create_topic(self._instance, topic, queue_count)
+        clock = self._instance.host.clock
+        until_ms = clock.monotonic_ms() + self._timeout_ms
+        while True:
+            try:
+                if (await self._instance.nameservers.route(topic)).layout.version >= layout.version:
+                    return layout
+            except TopicNotExist:
+                if clock.monotonic_ms() >= until_ms:
+                    raise
+            await asyncio.sleep(KNOWN_PAUSE_MS / 1_000)
 
     async def bounds(self, layouts: Iterable[TopicLayout]) -> dict[MessageQueue, tuple[int, int]]:
         """First stored and next offset of every readable queue."""
