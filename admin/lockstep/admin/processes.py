@@ -121,6 +121,9 @@ class Process:
         try:
             event = json.loads(line)
         except ValueError:
+            # No event of ours: a job's own words, which spark-submit puts on stdout all together.
+            with self.log.open("ab") as log:
+                log.write(line)
             return
         if isinstance(event, dict) and "event" in event:
             if self.on_event is not None:

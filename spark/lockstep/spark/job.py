@@ -18,7 +18,7 @@ EXIT_FAILED = 3
 
 
 def say(line: str) -> None:
-    """To the terminal, beside the results on stdout."""
+    """To the terminal, beside the results on stdout. spark-submit puts both on stdout: results come last."""
     print(line, file=sys.stderr, flush=True)
 
 

@@ -3,7 +3,6 @@
 import argparse
 import json
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -137,7 +136,7 @@ def send(
     report = (folder / "write.json").resolve()
     sending_us = clock.monotonic_us()
     progress = Progress(options.nameserver, manifest, host)
-    if options.progress:
+    if options.progress or (options.progress is None and not options.json):
         progress.start()
     writer = to_send(placed, manifest).write.format("lockstep").mode("append")
     for name, value in sink_options(manifest, options, str(report)).items():
@@ -259,7 +258,7 @@ def parser() -> argparse.ArgumentParser:
     add("--idempotence", choices=("sequence", "none"), default="sequence")
     add("--fail-task", metavar="P:N", help="task P fails once after N acknowledged rows; needs a master that retries, as local[2,4]")
     add("--no-warmup", action="store_true")
-    add("--progress", action=argparse.BooleanOptionalAction, default=sys.stderr.isatty(), help="a line a second (default: on a terminal)")
-    add("--json", action="store_true", help="the summary as JSON")
+    add("--progress", action=argparse.BooleanOptionalAction, help="a line a second (default: unless --json)")
+    add("--json", action="store_true", help="the summary as JSON, the last line on stdout")
     add("--out", help="folder for manifest.json, write.json, summary.json (default runs/RUN_ID)")
     return made

@@ -143,5 +143,5 @@ def parser() -> argparse.ArgumentParser:
     add("--master", help="default: what spark-submit says")
     add("--allow-duplicates", type=int, default=0, help="so many repeats are no fault (idempotence=none; default 0)")
     add("--landed", action="store_true", help="judge what was landed before, and read nothing")
-    add("--json", action="store_true", help="the verdict as JSON on stdout")
+    add("--json", action="store_true", help="the verdict as JSON, the last line on stdout")
     return made
