@@ -119,25 +119,13 @@ class Cancelled:
                 waiter.set_result(None)
 
 
-class OrderlyContext:
-    """One call's circumstances. RocketMQ: ConsumeOrderlyContext.
+class _CallContext:
+    """What the context of a call has in either model."""
 
-    queue      the MessageQueue
-    fence      the right under which this call runs (Fence)
-    attempt    how often this batch has failed before, 0 for the first call; survives moves and restarts
-    cancelled  see Cancelled
-    auto_commit  True unless the listener sets it False: then only COMMIT moves the progress
-    suspend_current_queue_time_ms  set it with SUSPEND: pause before the next call, clamped to 10 … 30,000; None: the consumer's setting
-    """
+    __slots__ = ("_cancelled", "_lapsed", "queue")
 
-    __slots__ = ("_cancelled", "_lapsed", "attempt", "auto_commit", "fence", "queue", "suspend_current_queue_time_ms")
-
-    def __init__(self, queue: MessageQueue, fence: Fence, attempt: int, lapsed: Callable[[], bool]) -> None:
+    def __init__(self, queue: MessageQueue, lapsed: Callable[[], bool]) -> None:
         self.queue = queue
-        self.fence = fence
-        self.attempt = attempt
-        self.auto_commit = True
-        self.suspend_current_queue_time_ms: int | None = None
         self._lapsed = lapsed
         self._cancelled: Cancelled | None = None
 
@@ -152,7 +140,28 @@ class OrderlyContext:
         self.cancelled.set()
 
 
-class ConcurrentlyContext:
+class OrderlyContext(_CallContext):
+    """One call's circumstances. RocketMQ: ConsumeOrderlyContext.
+
+    queue      the MessageQueue
+    fence      the right under which this call runs (Fence)
+    attempt    how often this batch has failed before, 0 for the first call; survives moves and restarts
+    cancelled  see Cancelled
+    auto_commit  True unless the listener sets it False: then only COMMIT moves the progress
+    suspend_current_queue_time_ms  set it with SUSPEND: pause before the next call, clamped to 10 … 30,000; None: the consumer's setting
+    """
+
+    __slots__ = ("attempt", "auto_commit", "fence", "suspend_current_queue_time_ms")
+
+    def __init__(self, queue: MessageQueue, fence: Fence, attempt: int, lapsed: Callable[[], bool]) -> None:
+        super().__init__(queue, lapsed)
+        self.fence = fence
+        self.attempt = attempt
+        self.auto_commit = True
+        self.suspend_current_queue_time_ms: int | None = None
+
+
+class ConcurrentlyContext(_CallContext):
     """One call's circumstances. RocketMQ: ConsumeConcurrentlyContext.
 
     queue       the MessageQueue
@@ -161,24 +170,12 @@ class ConcurrentlyContext:
     cancelled   see Cancelled: the queue has gone to another member, or the call has run for too long and its messages come again
     """
 
-    __slots__ = ("_cancelled", "_lapsed", "ack_index", "delay_level_when_next_consume", "queue")
+    __slots__ = ("ack_index", "delay_level_when_next_consume")
 
     def __init__(self, queue: MessageQueue, count: int, lapsed: Callable[[], bool]) -> None:
-        self.queue = queue
+        super().__init__(queue, lapsed)
         self.ack_index = count - 1
         self.delay_level_when_next_consume = 0
-        self._lapsed = lapsed
-        self._cancelled: Cancelled | None = None
-
-    @property
-    def cancelled(self) -> Cancelled:
-        if self._cancelled is None:
-            self._cancelled = Cancelled(self._lapsed)
-        return self._cancelled
-
-    def cancel(self) -> None:
-        """The consumer's own: nobody waits for this call's result."""
-        self.cancelled.set()
 
 
 OrderlyResult = ConsumeOrderlyStatus | None
