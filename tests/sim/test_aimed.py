@@ -6,7 +6,7 @@ import pytest
 
 from lockstep.protocol.bodies import ReconcileBody, Verdict
 from lockstep.testing.simulation import SimFiles
-from lockstep.testing.sweep import run_one
+from lockstep.testing.sweep.seeds import run_one
 from support.coordination_kit import GRACE, Bench, Client, replay
 
 

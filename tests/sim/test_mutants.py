@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.testing.mutants import MUTANTS, switched_off
-from lockstep.testing.sweep import catch
+from lockstep.testing.sweep.mutants import MUTANTS, switched_off
+from lockstep.testing.sweep.seeds import catch
 
 FAST = ("repeats_are_stored", "sync_that_does_nothing")
 SEEDS_MAX = 60

@@ -2,8 +2,8 @@
 
 import pytest
 
-from lockstep.testing.sweep import run_one
-from lockstep.testing.worlds import WORLDS
+from lockstep.testing.sweep.seeds import run_one
+from lockstep.testing.sweep.worlds import WORLDS
 
 STORM_S = 12.0
 
@@ -15,7 +15,7 @@ def test_nothing_is_violated_in(world: str) -> None:
 
 
 def test_a_violation_is_told_with_the_seed_that_replays_it() -> None:
-    from lockstep.testing.report import Total, told
+    from lockstep.testing.sweep.report import Total, told
 
     total = Total()
     lines = told(17, "net", ("O1 at 1.000: wrong",) * 7)

@@ -8,30 +8,19 @@ from collections.abc import Callable
 from dataclasses import MISSING, fields
 from typing import Any
 
-from lockstep.testing.checkers.violation import Violation
-from lockstep.testing.history import (
-    Answer,
-    BrokerOpened,
-    CallBegan,
-    CallEnded,
-    CallResult,
+from lockstep.testing.sweep.checkers.violation import Violation
+from lockstep.testing.sweep.events import BrokerOpened, CallBegan, CallEnded, ReadingEnded, SendAcked, SendBegan, Stored
+from lockstep.testing.sweep.history import Answer, CallResult, Event, History, Outcome, QueueKey
+from lockstep.testing.sweep.wire_events import (
     CommitAnswered,
     CommitReceived,
     CommitSent,
-    Event,
     FrameAnswered,
     FrameWritten,
     GrantAnswered,
     GrantReceived,
-    History,
     LockSent,
-    Outcome,
     ProofReceived,
-    QueueKey,
-    ReadingEnded,
-    SendAcked,
-    SendBegan,
-    Stored,
 )
 
 TERM = 100

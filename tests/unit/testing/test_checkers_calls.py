@@ -2,17 +2,9 @@
 
 import pytest
 
-from lockstep.testing.checkers.calls import check, overlaps
-from lockstep.testing.history import (
-    ClockSet,
-    ConsumerStarted,
-    ConsumerStopBegan,
-    GrantAnswered,
-    LeaveSent,
-    LockSent,
-    ProcessEnded,
-    StaleReceived,
-)
+from lockstep.testing.sweep.checkers.calls import check, overlaps
+from lockstep.testing.sweep.events import ClockSet, ConsumerStarted, ConsumerStopBegan, ProcessEnded
+from lockstep.testing.sweep.wire_events import GrantAnswered, LeaveSent, LockSent, StaleReceived
 from support.stories import C1, C2, Q, Story, epoch
 
 

@@ -2,8 +2,9 @@
 
 import pytest
 
-from lockstep.testing.checkers.delivery import check, recovery_s
-from lockstep.testing.history import CallResult, Calm, ConsumerStarted, QueueGapSeen
+from lockstep.testing.sweep.checkers.delivery import check, recovery_s
+from lockstep.testing.sweep.events import Calm, ConsumerStarted, QueueGapSeen
+from lockstep.testing.sweep.history import CallResult
 from support.stories import C1, Q, Story
 
 

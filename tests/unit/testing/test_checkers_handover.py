@@ -2,20 +2,20 @@
 
 import pytest
 
-from lockstep.testing.checkers.handover import check, handovers
-from lockstep.testing.history import (
+from lockstep.testing.sweep.checkers.handover import check, handovers
+from lockstep.testing.sweep.events import (
     BrokerOpened,
     ConsumerStarted,
     ConsumerStopBegan,
     ConsumerStopped,
     Fault,
-    LeaveSent,
     PauseBegan,
     PowerCut,
     ProcessEnded,
     SendAcked,
     SendBegan,
 )
+from lockstep.testing.sweep.wire_events import LeaveSent
 from support.stories import C1, C2, B, P, Q, Story
 
 

@@ -2,8 +2,9 @@
 
 import pytest
 
-from lockstep.testing.checkers.keys import check
-from lockstep.testing.history import CallResult, ConsumerStarted, QueueKey
+from lockstep.testing.sweep.checkers.keys import check
+from lockstep.testing.sweep.events import ConsumerStarted
+from lockstep.testing.sweep.history import CallResult, QueueKey
 from support.stories import C1, C2, LOG, Story
 
 OTHER = QueueKey("", "broker-b", "orders", 0)

@@ -2,12 +2,10 @@
 
 import pytest
 
-from lockstep.testing.checkers.log import check
-from lockstep.testing.history import (
+from lockstep.testing.sweep.checkers.log import check
+from lockstep.testing.sweep.events import (
     BrokerOpened,
     Fault,
-    FrameAnswered,
-    FrameWritten,
     PauseBegan,
     PauseEnded,
     PowerCut,
@@ -17,6 +15,7 @@ from lockstep.testing.history import (
     SendBegan,
     Stored,
 )
+from lockstep.testing.sweep.wire_events import FrameAnswered, FrameWritten
 from support.stories import C2, LOG, B, P, Story
 
 B2 = ("B", 2)

@@ -3,19 +3,10 @@
 import pytest
 
 from lockstep.protocol.codes import ResponseCode
-from lockstep.testing.checkers.ownership import check
-from lockstep.testing.history import (
-    Answer,
-    CommitSent,
-    Fault,
-    GrantReceived,
-    LockRefused,
-    LockSent,
-    ProcessEnded,
-    ProgressReset,
-    PullReceived,
-    StaleReceived,
-)
+from lockstep.testing.sweep.checkers.ownership import check
+from lockstep.testing.sweep.events import Fault, ProcessEnded, ProgressReset
+from lockstep.testing.sweep.history import Answer
+from lockstep.testing.sweep.wire_events import CommitSent, GrantReceived, LockRefused, LockSent, PullReceived, StaleReceived
 from support.stories import C1, C2, B, Q, Story, epoch
 
 

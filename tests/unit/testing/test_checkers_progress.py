@@ -2,8 +2,10 @@
 
 import pytest
 
-from lockstep.testing.checkers.progress import check
-from lockstep.testing.history import Answer, BrokerOpened, GrantAnswered, PowerCut, ProcessEnded, ProgressReset
+from lockstep.testing.sweep.checkers.progress import check
+from lockstep.testing.sweep.events import BrokerOpened, PowerCut, ProcessEnded, ProgressReset
+from lockstep.testing.sweep.history import Answer
+from lockstep.testing.sweep.wire_events import GrantAnswered
 from support.stories import C1, C2, B, Story, epoch
 
 B2 = ("B", 2)

@@ -1,7 +1,9 @@
 """R9: what a send's end said is true."""
 
-from lockstep.testing.checkers.sends import check
-from lockstep.testing.history import BrokerOpened, FrameWritten, Outcome, PowerCut, SendBegan, SendFailed
+from lockstep.testing.sweep.checkers.sends import check
+from lockstep.testing.sweep.events import BrokerOpened, PowerCut, SendBegan, SendFailed
+from lockstep.testing.sweep.history import Outcome
+from lockstep.testing.sweep.wire_events import FrameWritten
 from support.stories import C2, LOG, P, Story
 
 OTHER = LOG._replace(queue=1)

@@ -2,8 +2,10 @@
 
 import pytest
 
-from lockstep.testing.checkers.steps import check
-from lockstep.testing.history import CallResult, ConsumerStarted, PullReceived, QueueGapSeen
+from lockstep.testing.sweep.checkers.steps import check
+from lockstep.testing.sweep.events import ConsumerStarted, QueueGapSeen
+from lockstep.testing.sweep.history import CallResult
+from lockstep.testing.sweep.wire_events import PullReceived
 from support.stories import C1, C2, Story, epoch
 
 

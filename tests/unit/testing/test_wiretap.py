@@ -30,30 +30,26 @@ from lockstep.protocol.headers.offsets import UpdateConsumerOffsetHeader
 from lockstep.protocol.headers.pull import PullHeader, PullReply
 from lockstep.protocol.headers.send import SendRecordsHeader, SendRecordsReply
 from lockstep.protocol.record import encode_record
-from lockstep.testing.history import (
-    Answer,
+from lockstep.testing.sweep.history import Answer, Event, History, QueueKey, Reached
+from lockstep.testing.sweep.wire_events import (
     CommitAnswered,
     CommitReceived,
     CommitSent,
     ConnectionCut,
-    Event,
     FrameAnswered,
     FrameWritten,
     GrantAnswered,
     GrantReceived,
-    History,
     LeaveSent,
     LockRefused,
     LockSent,
     ProofReceived,
     PullReceived,
     QueueFreeSent,
-    QueueKey,
-    Reached,
     SessionBound,
     StaleReceived,
 )
-from lockstep.testing.wiretap import Wiretap
+from lockstep.testing.sweep.wiretap import Wiretap
 
 Q0 = QueueKey("billing", "broker-a", "orders", 0)
 Q1 = QueueKey("billing", "broker-a", "orders", 1)

@@ -1,0 +1,39 @@
+"""What must always hold, asked of one history: O1–O8 of the ordering rules, R1–R9 of reliability. Each check is a pure function.
+
+| law | module | law | module |
+|---|---|---|---|
+| O1 offsets and epochs never fall | progress | R1 nothing acknowledged is lost | log |
+| O2 nothing is accepted twice | progress | R2 offsets in real-time order | log |
+| O3 when a listener may be called | calls | R3 one holder | ownership |
+| O4 the order of a key | keys | R4a offset after offset in an epoch; R4b | steps; calls.overlaps |
+| O5 nothing is skipped | steps, delivery | R5 liveness after the calm | delivery |
+| O6 nothing acknowledged is forgotten | progress | R6 the same over a start | progress |
+| O7 how fast a queue moves | handover | R7 what was delivered stays | log |
+| O8 one message a place, for ever | log | R9 what a send's end said is true | sends |
+"""
+
+from collections.abc import Callable
+
+from lockstep.testing.sweep.checkers import calls, delivery, handover, keys, log, ownership, progress, sends, steps
+from lockstep.testing.sweep.checkers.violation import Violation
+from lockstep.testing.sweep.history import History
+
+__all__ = ["CHECKERS", "Violation", "check"]
+
+CHECKERS: dict[str, Callable[[History], list[Violation]]] = {
+    "progress": progress.check,
+    "calls": calls.check,
+    "ownership": ownership.check,
+    "steps": steps.check,
+    "keys": keys.check,
+    "log": log.check,
+    "sends": sends.check,
+    "delivery": delivery.check,
+    "handover": handover.check,
+}
+"""Family → its check."""
+
+
+def check(history: History) -> list[Violation]:
+    """Every violation of every law, in order of time."""
+    return sorted((one for family in CHECKERS.values() for one in family(history)), key=lambda one: (one.t, one.law, one.text))

@@ -1,0 +1,201 @@
+"""What several checkers derive from a history in the same way: clocks, lives of brokers, what a power cut may take, who holds an epoch."""
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from itertools import pairwise
+
+from lockstep.testing.sweep.events import BrokerOpened, ClockSet, Fault, PauseBegan, PauseEnded, PowerCut, ProcessEnded
+from lockstep.testing.sweep.history import Event, History, QueueKey
+from lockstep.testing.sweep.wire_events import GrantReceived, ProofReceived
+
+MARGIN_MS = 500
+"""ordering.md 1: past proven + grace − 500 ms the client starts no new batch."""
+SYNC_S = 1.0
+"""How long one fdatasync may take where no disk fault was made."""
+
+Line = tuple[str, str]
+"""(session, broker)."""
+Held = tuple[QueueKey, int]
+"""(queue, epoch)."""
+
+
+class RisingMax:
+    """The highest of some values so far, at any earlier time."""
+
+    __slots__ = ("_times", "_values")
+
+    def __init__(self) -> None:
+        self._times: list[float] = []
+        self._values: list[int] = []
+
+    def add(self, t: float, value: int) -> None:
+        """Times never fall."""
+        if not self._values or value > self._values[-1]:
+            self._times.append(t)
+            self._values.append(value)
+
+    def before(self, t: float) -> int | None:
+        """The highest value that was added at a time < t."""
+        at = bisect_left(self._times, t)
+        return self._values[at - 1] if at else None
+
+
+class Clocks:
+    """Boot clocks of all machines at any time, from ClockSet; a machine without one goes at rate 1 from the last time that it told."""
+
+    def __init__(self, history: History) -> None:
+        self._set: dict[str, list[ClockSet]] = {}
+        for event in history.of(ClockSet):
+            self._set.setdefault(event.machine, []).append(event)
+        self._told: dict[str, tuple[list[float], list[int]]] = {}
+        for proof in history.of(ProofReceived):
+            times, clocks = self._told.setdefault(proof.machine, ([], []))
+            if not times or proof.asked_t > times[-1]:
+                times.append(proof.asked_t)
+                clocks.append(proof.asked_boot_ms)
+
+    def boot_ms(self, machine: str, t: float) -> float | None:
+        """None: nothing is known of this machine."""
+        last = None
+        for event in self._set.get(machine, ()):
+            if event.t > t:
+                break
+            last = event
+        if last is not None:
+            return last.boot_ms + (t - last.t) * 1000 * last.rate
+        times, clocks = self._told.get(machine, ([], []))
+        if not times:
+            return None
+        at = max(0, bisect_left(times, t) - 1)
+        return clocks[at] + (t - times[at]) * 1000
+
+
+@dataclass(slots=True)
+class Life:
+    """One process of a broker, from its open port on. `opened`, `ended`: places in the history."""
+
+    broker: str
+    machine: str
+    process: int
+    flush: str
+    interval_s: float
+    term: int
+    opened: int
+    ended: int | None = None
+    ended_t: float | None = None
+
+
+class Brokers:
+    """Lives of all brokers, and what a power cut may have taken from them."""
+
+    def __init__(self, history: History) -> None:
+        self.lives: dict[str, list[Life]] = {}
+        """By broker, in order."""
+        self.cuts: dict[str, list[int]] = {}
+        """Places of power cuts, by machine."""
+        self._lossy: dict[str, list[int]] = {}
+        self._pauses: dict[int, list[list[float]]] = {}
+        self._disk_faults: dict[str, float] = {}
+        by_process: dict[int, Life] = {}
+        for place, event in enumerate(history):
+            kind = type(event)
+            if kind is BrokerOpened:
+                assert isinstance(event, BrokerOpened)
+                life = Life(event.broker, event.machine, event.process, event.flush, event.flush_interval_ms / 1000, event.term, place)
+                self.lives.setdefault(event.broker, []).append(life)
+                by_process[event.process] = life
+            elif kind is ProcessEnded:
+                ending = by_process.get(event.process)
+                if ending is not None:
+                    ending.ended, ending.ended_t = place, event.t
+                assert isinstance(event, ProcessEnded)
+                if event.how == "power":
+                    self._cut(event, place)
+            elif kind is PowerCut:
+                self._cut(event, place)
+            elif kind is PauseBegan:
+                self._pauses.setdefault(event.process, []).append([event.t, float("inf")])
+            elif kind is PauseEnded:
+                self._pauses[event.process][-1][1] = event.t
+            elif kind is Fault:
+                assert isinstance(event, Fault)
+                if event.kind.startswith("disk"):
+                    self._disk_faults.setdefault(event.machine, event.t)
+
+    def _cut(self, event: Event, place: int) -> None:
+        self.cuts.setdefault(event.machine, []).append(place)
+
+    def life(self, broker: str, process: int) -> Life | None:
+        return next((life for life in self.lives.get(broker, ()) if life.process == process), None)
+
+    def lossy_cuts(self, broker: str) -> list[int]:
+        """Places of the power cuts that may have taken something from this broker: those after a life of it under async flush."""
+        if broker not in self._lossy:
+            lives = self.lives.get(broker, [])
+            found = []
+            for cut in self.cuts.get(lives[0].machine, []) if lives else []:
+                last = next((life for life in reversed(lives) if life.opened < cut), None)
+                if last is not None and last.flush != "sync":
+                    found.append(cut)
+            self._lossy[broker] = found
+        return self._lossy[broker]
+
+    def taken_by(self, broker: str, process: int, place: int, t: float) -> int | None:
+        """The place of the power cut that may take what this process answered at `t`; None: it must survive for ever.
+
+        It is gone only where the power was cut before another start had opened the port (a start makes durable what it found), and the
+        process had answered it no earlier than one flush interval and one sync, standstills not counted, before its own end.
+        """
+        life = self.life(broker, process)
+        if life is None or life.flush == "sync":
+            return None
+        later = next((other.opened for other in self.lives[broker] if other.opened > place), None)
+        cut = next((cut for cut in self.cuts.get(life.machine, ()) if cut > place), None)
+        if cut is None or (later is not None and later < cut):
+            return None
+        if self._disk_faults.get(life.machine, float("inf")) <= t + life.interval_s + SYNC_S:
+            return cut
+        ended_t = t if life.ended_t is None else life.ended_t
+        return cut if self._ran_s(process, t, ended_t) <= life.interval_s + SYNC_S else None
+
+    def _ran_s(self, process: int, since: float, until: float) -> float:
+        stood = sum(max(0.0, min(end, until) - max(begin, since)) for begin, end in self._pauses.get(process, ()))
+        return until - since - stood
+
+
+class Leases:
+    """Until when each session may start calls at each broker, on its own machine's boot clock. Fed with events in order."""
+
+    __slots__ = ("_grace", "_locked", "deadline_ms")
+
+    def __init__(self) -> None:
+        self.deadline_ms: dict[Line, int] = {}
+        """proven + grace − 500 ms."""
+        self._locked: set[tuple[Line, int]] = set()
+        """Connections on which a LOCK was answered: before that nothing is proven on them."""
+        self._grace: dict[Line, int] = {}
+
+    def proven(self, event: ProofReceived) -> None:
+        if event.session is None:
+            return
+        line = (event.session, event.broker)
+        if event.lock:
+            self._locked.add((line, event.connection))
+            if event.grace_ms is not None:
+                self._grace[line] = event.grace_ms
+        if (line, event.connection) in self._locked:
+            deadline_ms = event.asked_boot_ms + self._grace[line] - MARGIN_MS
+            self.deadline_ms[line] = max(deadline_ms, self.deadline_ms.get(line, deadline_ms))
+
+
+def holders(history: History) -> dict[Held, GrantReceived]:
+    """(queue, epoch) → the grant as its client received it first."""
+    found: dict[Held, GrantReceived] = {}
+    for event in history.of(GrantReceived):
+        found.setdefault((event.queue, event.epoch), event)
+    return found
+
+
+def falls(values: list[int]) -> list[tuple[int, int]]:
+    """Neighbours that do not rise."""
+    return [(one, next_) for one, next_ in pairwise(values) if next_ <= one]

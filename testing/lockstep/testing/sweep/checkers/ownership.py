@@ -1,0 +1,153 @@
+"""R3: one holder of a queue at a time, by what the broker answered.
+
+a  an epoch belongs to one session
+b  nobody is granted a queue while its holder is well: its proof is good, it has not released, it was not told that its epoch is over
+c  once a newer epoch was granted, nothing of an older one is served: no commit, no release, no renewal, no pull
+"""
+
+from lockstep.protocol.codes import ResponseCode
+from lockstep.testing.sweep.checkers.facts import Clocks, Held, Leases
+from lockstep.testing.sweep.checkers.violation import Violation, who
+from lockstep.testing.sweep.events import Fault, ProcessEnded, ProgressReset
+from lockstep.testing.sweep.history import Answer, History, QueueKey
+from lockstep.testing.sweep.wire_events import (
+    CommitAnswered,
+    CommitSent,
+    GrantAnswered,
+    GrantReceived,
+    LockRefused,
+    LockSent,
+    ProofReceived,
+    PullReceived,
+    StaleReceived,
+)
+
+
+def check(history: History) -> list[Violation]:
+    return _Owners(history).run()
+
+
+class _Owners:
+    """One pass over a history."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self.clocks = Clocks(history)
+        self.leases = Leases()
+        self.newest: dict[QueueKey, GrantAnswered] = {}
+        self.sessions: dict[Held, str | None] = {}
+        self.held: dict[QueueKey, GrantReceived] = {}
+        """The grant that its client has received and does not know to be over."""
+        self.over: set[Held] = set()
+        """Released or told, and not named in a LOCK since: what a LOCK from before is answered revives nothing."""
+        self.found: list[Violation] = []
+
+    def run(self) -> list[Violation]:
+        for event in self.history:
+            if isinstance(event, ProofReceived):
+                self.leases.proven(event)
+            elif isinstance(event, GrantAnswered):
+                self._granted(event)
+            elif isinstance(event, GrantReceived):
+                newest = self.newest.get(event.queue)
+                if (newest is None or newest.epoch <= event.epoch) and (event.queue, event.epoch) not in self.over:
+                    self.held[event.queue] = event
+            elif isinstance(event, CommitSent):
+                if event.released and event.epoch is not None:
+                    self._over(event.queue, event.epoch)
+            elif isinstance(event, StaleReceived):
+                self._over(event.queue, event.epoch)
+            elif isinstance(event, LockRefused):
+                if event.answer in (Answer.STALE, Answer.NOT_YOURS):
+                    self._over(event.queue, event.epoch)
+            elif isinstance(event, CommitAnswered):
+                self._committed(event)
+            elif isinstance(event, LockSent):
+                self._locked(event)
+            elif isinstance(event, PullReceived):
+                self._pulled(event)
+            elif isinstance(event, ProcessEnded):
+                for queue in [queue for queue, grant in self.held.items() if grant.process == event.process]:
+                    del self.held[queue]
+            elif isinstance(event, ProgressReset):
+                self.held.pop(event.queue, None)
+            elif isinstance(event, Fault) and event.kind == "wipe":
+                for queue in [queue for queue in self.held if queue.broker == event.target]:
+                    del self.held[queue]
+        return self.found
+
+    def _bad(self, t: float, text: str) -> None:
+        self.found.append(Violation("R3", t, text))
+
+    def _over(self, queue: QueueKey, epoch: int | None) -> None:
+        if epoch is not None:
+            self.over.add((queue, epoch))
+        grant = self.held.get(queue)
+        if grant is not None and grant.epoch == epoch:
+            del self.held[queue]
+
+    def _locked(self, event: LockSent) -> None:
+        """What a session holds and its LOCK does not name with its epoch, it has given up."""
+        named = {(queue, epoch) for queue, epoch in event.items if epoch is not None}
+        self.over -= named
+        for queue, grant in list(self.held.items()):
+            if queue.broker == event.broker and grant.session == event.session and (queue, grant.epoch) not in named:
+                del self.held[queue]
+
+    def _granted(self, event: GrantAnswered) -> None:
+        owner = self.sessions.setdefault((event.queue, event.epoch), event.session)
+        if owner != event.session:
+            text = f"{event.queue} epoch {event.epoch} was answered OK to session {_short(event.session)}: it is session {_short(owner)}'s"
+            self._bad(event.t, text)
+        newest = self.newest.get(event.queue)
+        if event.renewal:
+            if newest is not None and event.epoch < newest.epoch and event.asked_t > newest.t:
+                self._bad(event.t, f"{event.queue} epoch {event.epoch} was renewed for session {_short(event.session)}: {_beaten(newest)}")
+            return
+        holder = self.held.get(event.queue)
+        if holder is not None and holder.session is not None and holder.session != event.session and holder.epoch < event.epoch:
+            deadline_ms = self.leases.deadline_ms.get((holder.session, event.queue.broker))
+            now_ms = self.clocks.boot_ms(holder.machine, event.t)
+            if deadline_ms is not None and now_ms is not None and now_ms < deadline_ms:
+                text = (
+                    f"{event.queue} epoch {event.epoch} was granted to session {_short(event.session)} by "
+                    f"{who(event.machine, event.process)} while {who(holder.machine, holder.process)} held epoch {holder.epoch}: "
+                    f"its deadline is {deadline_ms} on its boot clock, which showed {now_ms:.0f}"
+                )
+                self._bad(event.t, text)
+        if newest is None or event.epoch > newest.epoch:
+            self.newest[event.queue] = event
+
+    def _committed(self, event: CommitAnswered) -> None:
+        if event.epoch is None:
+            return
+        if event.answer is Answer.STALE:
+            self._over(event.queue, event.epoch)
+        if event.answer is not Answer.OK:
+            return
+        what = "release" if event.released else "commit"
+        where = (
+            f"{event.queue}: {what} of offset {event.offset} under epoch {event.epoch} by session {_short(event.session)} was answered OK"
+        )
+        newest = self.newest.get(event.queue)
+        if newest is not None and event.epoch < newest.epoch and event.asked_t > newest.t:
+            self._bad(event.t, f"{where}: {_beaten(newest)}")
+        owner = self.sessions.get((event.queue, event.epoch), event.session)
+        if owner != event.session:
+            self._bad(event.t, f"{where}: the epoch is session {_short(owner)}'s")
+
+    def _pulled(self, event: PullReceived) -> None:
+        newest = self.newest.get(event.queue)
+        if event.epoch is None or newest is None or event.code != ResponseCode.SUCCESS:
+            return
+        if event.epoch < newest.epoch and event.asked_t > newest.t:
+            where = f"{event.queue}: a pull from {event.offset} under epoch {event.epoch} by {who(event.machine, event.process)} was served"
+            self._bad(event.t, f"{where}: {_beaten(newest)}")
+
+
+def _beaten(newest: GrantAnswered) -> str:
+    return f"epoch {newest.epoch} had been granted to session {_short(newest.session)} at {newest.t:.3f}, before it was asked"
+
+
+def _short(session: str | None) -> str:
+    return "none" if session is None else session[:8]

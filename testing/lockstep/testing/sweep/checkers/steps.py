@@ -1,0 +1,101 @@
+"""R4a and the safe half of O5: inside an epoch the listener gets offset after offset, and nothing is committed that it has not done.
+
+A new epoch begins at the committed offset that its grant names. A failed batch comes again from its own first message, a rolled back one
+from the first that was not committed. Only what the subscription filters, or a gap event names, is passed over.
+"""
+
+from dataclasses import dataclass, field
+
+from lockstep.testing.sweep.checkers.facts import Held, holders
+from lockstep.testing.sweep.checkers.messages import Messages, Passes
+from lockstep.testing.sweep.checkers.violation import Violation, who
+from lockstep.testing.sweep.events import CallBegan, CallEnded
+from lockstep.testing.sweep.history import CallResult, History, QueueKey
+from lockstep.testing.sweep.wire_events import CommitSent
+
+_DONE = (CallResult.SUCCESS, CallResult.COUNTED)
+
+
+@dataclass(slots=True)
+class _Run:
+    """One epoch at work."""
+
+    next_offset: int
+    """Where the next call begins."""
+    base: int
+    """First offset that was not committed: a roll back returns here."""
+    committed: int
+    """Everything below was accounted for when it was committed."""
+    done: set[int] = field(default_factory=set)
+
+
+def check(history: History) -> list[Violation]:
+    return _Steps(history).run()
+
+
+class _Steps:
+    """One pass over a history."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self.passes = Passes(history, Messages(history))
+        self.runs: dict[Held, _Run] = {
+            held: _Run(grant.offset, grant.offset, grant.offset) for held, grant in holders(history).items() if not grant.renewal
+        }
+        self.calls: dict[int, CallBegan] = {}
+        self.found: list[Violation] = []
+
+    def run(self) -> list[Violation]:
+        for event in self.history:
+            if isinstance(event, CallBegan):
+                self._began(event)
+            elif isinstance(event, CallEnded):
+                self._ended(event)
+            elif isinstance(event, CommitSent) and event.epoch is not None and event.offset is not None:
+                self._committed(event, event.epoch, event.offset)
+        return self.found
+
+    def _began(self, call: CallBegan) -> None:
+        self.calls[call.call] = call
+        run = self.runs.get((call.queue, call.epoch))
+        if run is None:
+            return
+        where = f"call {call.call} of {call.queue} epoch {call.epoch} in {who(call.machine, call.process)}"
+        expected = run.next_offset
+        for offset, _ in call.messages:
+            skipped = self._first_missed(call.queue, expected, offset, call.process)
+            if offset < expected:
+                self.found.append(Violation("R4a", call.t, f"{where} got offset {offset}: {expected} was next"))
+            elif skipped is not None:
+                self.found.append(Violation("R4a", call.t, f"{where} got offset {offset}: {skipped} was left out"))
+            expected = offset + 1
+
+    def _ended(self, event: CallEnded) -> None:
+        call, run = self.calls.get(event.call), self.runs.get((event.queue, event.epoch))
+        if call is None or run is None:
+            return
+        if event.result in _DONE:
+            run.done.update(offset for offset, _ in call.messages)
+            run.next_offset = call.last + 1
+            if event.result is CallResult.SUCCESS:
+                run.base = run.next_offset
+        elif event.result is CallResult.ROLLBACK:
+            run.next_offset = run.base
+        else:
+            run.next_offset = call.first
+
+    def _first_missed(self, queue: QueueKey, first: int, end: int, process: int) -> int | None:
+        return next((offset for offset in range(first, end) if not self.passes.may_pass(queue, offset, process)), None)
+
+    def _committed(self, event: CommitSent, epoch: int, upto: int) -> None:
+        run = self.runs.get((event.queue, epoch))
+        if run is None:
+            return
+        for offset in range(run.committed, upto):
+            if offset not in run.done and not self.passes.may_pass(event.queue, offset, event.process):
+                where = f"{event.queue} epoch {epoch} by {who(event.machine, event.process)} ({event.by})"
+                self.found.append(Violation("O5", event.t, f"{where} committed {upto}: no call had done {offset}"))
+                break
+        if upto > run.committed:
+            run.done.difference_update(range(run.committed, upto))
+            run.committed = upto

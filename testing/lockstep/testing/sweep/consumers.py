@@ -1,0 +1,262 @@
+"""Consumer processes: groups that join, leave and come back, and listeners that are quick, slow, failing, stopped or killed in a call."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import TYPE_CHECKING
+
+from lockstep.client import (
+    Backoff,
+    ConsumeOrderlyStatus,
+    ConsumerEvent,
+    DuplicateClientId,
+    LockstepError,
+    MessageExt,
+    OrderedRetry,
+    OrderlyContext,
+    PushConsumer,
+    QueueGap,
+    SubscriptionConflict,
+)
+from lockstep.runtime.host import Host
+from lockstep.testing.sweep.events import CallBegan, CallEnded, ConsumerStarted, ConsumerStopBegan, ConsumerStopped, QueueGapSeen
+from lockstep.testing.sweep.history import CallResult, QueueKey, Reached
+from lockstep.testing.sweep.services import Main
+from lockstep.testing.sweep.worlds import TOPIC
+
+if TYPE_CHECKING:
+    from lockstep.testing.simulation.process import Process
+    from lockstep.testing.sweep.universe import Universe
+
+S = ConsumeOrderlyStatus
+RESULTS = {
+    (True, S.SUCCESS): CallResult.SUCCESS,
+    (True, S.SUSPEND_CURRENT_QUEUE_A_MOMENT): CallResult.SUSPEND,
+    (False, S.SUCCESS): CallResult.COUNTED,
+    (False, S.COMMIT): CallResult.SUCCESS,
+    (False, S.ROLLBACK): CallResult.ROLLBACK,
+    (False, S.SUSPEND_CURRENT_QUEUE_A_MOMENT): CallResult.SUSPEND,
+}
+
+
+class ListenerFailure(Exception):
+    """What a failing listener raises."""
+
+
+@dataclass(slots=True)
+class Controls:
+    """What the world may ask of one consumer process."""
+
+    toggles: dict[str, asyncio.Event] = field(default_factory=dict)
+    """Group → stop this group's consumer and start it anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one call will do."""
+
+    takes_s: float
+    fails: bool
+    status: ConsumeOrderlyStatus
+
+
+class CopiedRandom:
+    """Dice whose second token of 8 bytes, the client id's, is another client's: two clients of one id."""
+
+    def __init__(self, own: Host, identity: bytes) -> None:
+        self._own = own.random
+        self._identity = identity
+
+    def token(self, count: int) -> bytes:
+        own = self._own.token(count)
+        return self._identity if count == len(self._identity) else own
+
+    def uniform(self, low: float, high: float) -> float:
+        return self._own.uniform(low, high)
+
+    def below(self, limit: int) -> int:
+        return self._own.below(limit)
+
+
+class GroupRunner:
+    """One group in one process: a consumer after the other."""
+
+    def __init__(
+        self, universe: "Universe", process: "Process", group: str, host: Host, stop: asyncio.Event, toggle: asyncio.Event
+    ) -> None:
+        self._universe = universe
+        self._process = process
+        self._group = group
+        self._host = host
+        self._stop = stop
+        self._toggle = toggle
+        self._random = Random(f"{universe.setting.seed}/{process.machine.name}/{process.machine.starts}/{group}")
+        self._expression = universe.expression
+        self._uncommitted = 0
+
+    async def run(self) -> None:
+        while not self._stop.is_set():
+            consumer = self._consumer()
+            if await self._start(consumer):
+                await self._until_told(consumer)
+            else:
+                await asyncio.sleep(0.5)
+            if self._toggle.is_set():
+                self._toggle.clear()
+                await asyncio.sleep(self._random.choice([0, 0, 0.01, 0.5, 3]))
+
+    def _consumer(self) -> PushConsumer:
+        setting = self._universe.setting
+        consumer = PushConsumer(
+            self._group,
+            nameserver=self._universe.nameserver,
+            host=self._host,
+            batch_count=setting.batch_count,
+            commit="each" if setting.commit == "each" else "interval",
+            allocate=setting.allocate,
+            drain_timeout_ms=setting.drain_ms,
+            stop_timeout_ms=setting.stop_ms,
+            retry=OrderedRetry(backoff=Backoff(50, 1.0)),
+            suspend_current_queue_time_ms=50,
+        )
+        consumer.subscribe(TOPIC, self._expression)
+        consumer.on_event(self._event)
+        consumer.orderly(self._plain if setting.threaded else self._listen)
+        return consumer
+
+    async def _start(self, consumer: PushConsumer) -> bool:
+        universe, setting = self._universe, self._universe.setting
+        universe.history.append(
+            ConsumerStarted(
+                *universe.place(),
+                self._group,
+                ((TOPIC, self._expression),),
+                drain_ms=setting.drain_ms,
+                stop_ms=setting.stop_ms,
+                threaded=setting.threaded,
+            )
+        )
+        try:
+            await consumer.start()
+        except LockstepError as error:
+            universe.history.append(Reached(*universe.place(), f"start refused: {type(error).__name__}"))
+            universe.history.append(ConsumerStopped(*universe.place(), self._group))
+            return False
+        return True
+
+    async def _until_told(self, consumer: PushConsumer) -> None:
+        universe = self._universe
+        async with asyncio.TaskGroup() as group:
+            reasons = [
+                group.create_task(self._stop.wait()),
+                group.create_task(self._toggle.wait()),
+                group.create_task(self._died(consumer)),
+            ]
+            await asyncio.wait(reasons, return_when=asyncio.FIRST_COMPLETED)
+            for reason in reasons:
+                reason.cancel()
+        universe.history.append(ConsumerStopBegan(*universe.place(), self._group))
+        await consumer.stop()
+        universe.history.append(ConsumerStopped(*universe.place(), self._group))
+
+    async def _died(self, consumer: PushConsumer) -> None:
+        try:
+            await consumer.wait_closed()
+        except (SubscriptionConflict, DuplicateClientId) as error:
+            self._universe.consumer_died(error)
+        except LockstepError as error:
+            self._universe.wrong("a consumer lives", f"{self._process}: {error!r}")
+
+    def _event(self, event: ConsumerEvent) -> None:
+        if isinstance(event, QueueGap):
+            queue = QueueKey(self._group, event.queue.broker_name, event.queue.topic, event.queue.queue_id)
+            self._universe.history.append(QueueGapSeen(*self._universe.place(), queue, event.first, event.end))
+
+    # --------------------------------------------------------------------------------------------------------------- calls
+
+    def _plan(self, context: OrderlyContext) -> Plan:
+        setting, random = self._universe.setting, self._random
+        roll = 1.0 if self._universe.calm else random.random()
+        takes_s = random.uniform(0.001, 0.02)
+        if roll < setting.long_share:
+            takes_s = random.uniform(3, 12)
+        elif roll < setting.long_share + setting.slow_share:
+            takes_s = random.uniform(0.3, 2)
+        ends = 1.0 if self._universe.calm else random.random()
+        suspends = ends < setting.fail_share / 2
+        status = S.SUSPEND_CURRENT_QUEUE_A_MOMENT if suspends else S.SUCCESS
+        if setting.manual and not suspends:
+            context.auto_commit = False
+            self._uncommitted += 1
+            if self._universe.calm or self._uncommitted % 3 == 0:
+                status = S.COMMIT
+            elif self._uncommitted % 7 == 0:
+                status = S.ROLLBACK
+        return Plan(takes_s, setting.fail_share / 2 <= ends < setting.fail_share, status)
+
+    def _began(self, messages: Sequence[MessageExt], context: OrderlyContext) -> CallBegan:
+        universe = self._universe
+        queue = QueueKey(self._group, context.queue.broker_name, context.queue.topic, context.queue.queue_id)
+        given = tuple((message.queue_offset, message.body) for message in messages)
+        began = CallBegan(
+            *universe.place(self._process),
+            queue,
+            context.fence.epoch,
+            given,
+            universe.next_call(),
+            self._process.host.clock.boot_ms(),
+            context.attempt,
+        )
+        universe.history.append(began)
+        return began
+
+    def _ended(self, began: CallBegan, result: CallResult) -> None:
+        universe, process = self._universe, self._process
+        if not universe.over:
+            boot_ms = process.host.clock.boot_ms()
+            universe.history.append(CallEnded(*universe.place(process), began.queue, began.epoch, began.call, result, boot_ms))
+
+    async def _listen(self, messages: Sequence[MessageExt], context: OrderlyContext) -> ConsumeOrderlyStatus:
+        plan, began = self._plan(context), self._began(messages, context)
+        result = CallResult.CANCELLED
+        try:
+            takes_s = max(plan.takes_s, self._universe.aimed_at_call(self._process))
+            await asyncio.sleep(takes_s)
+            if plan.fails:
+                result = CallResult.ERROR
+                raise ListenerFailure("as planned")
+            result = RESULTS[context.auto_commit, plan.status]
+            return plan.status
+        finally:
+            self._ended(began, result)
+
+    def _plain(self, messages: Sequence[MessageExt], context: OrderlyContext) -> ConsumeOrderlyStatus:
+        """In a thread: it takes what the machine says that such calls take."""
+        plan, began = self._plan(context), self._began(messages, context)
+        self._universe.aimed_at_call(self._process)
+        if plan.fails:
+            self._ended(began, CallResult.ERROR)
+            raise ListenerFailure("as planned")
+        self._ended(began, RESULTS[context.auto_commit, plan.status])
+        return plan.status
+
+
+def consumer_main(universe: "Universe", *, impersonates: str | None = None) -> Main:
+    """All groups of the universe in one process. `impersonates`: the client id that it shows to the world."""
+
+    async def main(stop: asyncio.Event) -> int:
+        process = universe.loop.current
+        host = process.host
+        if impersonates is not None:
+            pid, identity = impersonates.partition("@")[2].split("#")
+            host = replace(host, pid=int(pid), random=CopiedRandom(host, bytes.fromhex(identity)))
+        controls = universe.controls[process.number] = Controls()
+        universe.expressions[process.number] = universe.expression
+        async with asyncio.TaskGroup() as group:
+            for name in universe.setting.groups:
+                toggle = controls.toggles[name] = asyncio.Event()
+                group.create_task(GroupRunner(universe, process, name, host, stop, toggle).run())
+        return 0
+
+    return main

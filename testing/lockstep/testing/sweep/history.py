@@ -1,0 +1,130 @@
+"""What happened in one run of a cluster: typed events in the order in which they happened. Pure: checkers read nothing else.
+
+    who writes what    wiretap.py   what was written, answered and received on the connections: grants, commits, STALE, proofs, sends
+                       universe     processes, faults, pauses, brokers that opened, the calm, the final reading of every log
+                       workload     sends and their results, calls of listeners, consumers' starts and stops, gaps that were told
+
+`t` is global virtual time in seconds. `boot_ms` is the boot clock of the event's own machine, drift and all: rules about a deadline are
+checked on the clock by which the process has to keep them. Two events of equal `t` stand in the order in which they happened.
+`machine` and `process` name the process where the event was seen: a …Sent or …Received event is the client's, an …Answered one the
+broker's.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from enum import Enum
+from typing import NamedTuple, TypeVar
+
+WORLD = 0
+"""`process` of events that belong to no process."""
+
+
+class QueueKey(NamedTuple):
+    """A queue as a group sees it; `group` is empty where the stored queue itself is meant."""
+
+    group: str
+    broker: str
+    topic: str
+    queue: int
+
+    @property
+    def stored(self) -> "QueueKey":
+        """The queue without the group."""
+        return QueueKey("", self.broker, self.topic, self.queue) if self.group else self
+
+    def __str__(self) -> str:
+        return f"{self.group + ' ' if self.group else ''}{self.topic}@{self.broker}:{self.queue}"
+
+
+class Outcome(Enum):
+    """What a failed send left behind, as its producer was told."""
+
+    NOT_STORED = "not stored"
+    UNKNOWN = "unknown"
+
+
+class Answer(Enum):
+    """How a broker answered one item that named an epoch or an offset."""
+
+    OK = "ok"
+    STALE = "stale"
+    NOT_YOURS = "not yours"
+    """LOCK: the offset was committed, and the queue is another's."""
+    REFUSED = "refused"
+    HELD = "held"
+    WAIT = "wait"
+
+
+class CallResult(Enum):
+    """How a call of a listener ended. A call of a process that dies has no end: ProcessEnded closes it."""
+
+    SUCCESS = "success"
+    """What the call was given may be committed."""
+    COUNTED = "counted"
+    """Manual commit: done, and committed by a later SUCCESS (COMMIT) only."""
+    SUSPEND = "suspend"
+    ROLLBACK = "rollback"
+    ERROR = "error"
+    CANCELLED = "cancelled"
+    """The consumer gave the call up: it ran past its drain limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    t: float
+    machine: str
+    process: int
+
+    def __str__(self) -> str:
+        facts = " ".join(f"{field.name}={_plain(getattr(self, field.name))}" for field in fields(self)[3:])
+        where = f"{self.machine}#{self.process} " if self.machine else ""
+        return f"{self.t:.6f} {where}{type(self).__name__} {facts}"
+
+
+def _plain(value: object) -> str:
+    return str(value.value) if isinstance(value, Enum) else f"{value:.6f}" if isinstance(value, float) else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Reached(Event):
+    """A rare place was reached; `name` is counted over a sweep."""
+
+    name: str
+    facts: str = ""
+
+
+E = TypeVar("E", bound=Event)
+
+
+class History:
+    """The events of one run. Times never fall."""
+
+    __slots__ = ("_by_type", "events")
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self._by_type: dict[type[Event], list[Event]] = {}
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(self.events)
+
+    def append(self, event: Event) -> None:
+        assert not self.events or event.t >= self.events[-1].t, f"{event} after {self.events[-1]}"
+        self.events.append(event)
+        self._by_type.setdefault(type(event), []).append(event)
+
+    def of(self, kind: type[E]) -> list[E]:
+        """All events of exactly this type, in order."""
+        return self._by_type.get(kind, [])  # type: ignore[return-value]
+
+    def lines(self, queue: QueueKey | None = None, *, since: float = 0.0, until: float = float("inf")) -> list[str]:
+        """One line an event, for people: what concerns `queue` (with or without its group) and everything that concerns no queue."""
+        shown = []
+        for event in self.events:
+            own = getattr(event, "queue", None)
+            if since <= event.t <= until and (queue is None or own is None or own in (queue, queue.stored)):
+                shown.append(str(event))
+        return shown

@@ -1,0 +1,138 @@
+"""Rules of sends (ordering.md 8, wire.md): layouts, sequences, what stays in its place."""
+
+from typing import Any
+
+from lockstep.broker.processors import send
+from lockstep.broker.processors.send import SendProcessor
+from lockstep.broker.tables.sequence_table import TAKE, SequenceTable
+from lockstep.client.producer.frame import seal_frame
+from lockstep.client.producer.queue_sender import QueueSender
+from lockstep.client.producer.selector import number_of_key
+from lockstep.client.producer.sequencer import Sequencer
+from lockstep.client.producer.topic_sender import TopicSender
+from lockstep.protocol.codes import ResponseCode
+from lockstep.protocol.layouts import LayoutTable
+from lockstep.testing.sweep.mutants.registry import Patches, mutant
+
+
+@mutant("send", "broker")
+def repeats_are_stored(patch: Patches) -> None:
+    """A frame that is repeated is stored once."""
+    patch.set(SequenceTable, "check", lambda self, scope, frame, *, now_ms: TAKE)
+    patch.set(send, "check_stamp", lambda body, frame, crc_before: None)
+
+
+@mutant("alter", "send")
+def layout_before_sequence(patch: Patches) -> None:
+    """The sequence is checked before the layout: a repeat is answered whatever else has changed."""
+    in_sequence = SendProcessor._send_in_sequence
+
+    def stale_first(self: SendProcessor, request: Any, header: Any, producer_id: str) -> Any:
+        stale = self._stale(header)
+        return in_sequence(self, request, header, producer_id) if stale is None else self._refuse_stale(request, stale)
+
+    patch.set(SendProcessor, "_send_in_sequence", stale_first)
+
+
+@mutant("alter", aimed="tests/unit/broker/test_send.py::test_a_keyed_send_over_an_older_layout_is_refused")
+def older_layouts_are_taken(patch: Patches) -> None:
+    """A keyed send that was hashed over an older layout is refused."""
+    patch.set(SendProcessor, "_stale", lambda self, header: None)
+
+
+@mutant("send", "broker")
+def sequences_are_forgotten_at_a_start(patch: Patches) -> None:
+    """What a producer sent last is known again after a start."""
+    from lockstep.broker.state import BrokerState
+
+    patch.set(BrokerState, "frame", lambda self, *_: None)
+    patch.set(SequenceTable, "restore", lambda self, plain: None)
+
+
+@mutant("send", "power")
+def a_given_up_frame_keeps_its_sequence(patch: Patches) -> None:
+    """A frame that is given up with its outcome unknown raises the epoch."""
+    give_up = Sequencer.give_up
+
+    def keep(self: Sequencer) -> None:
+        if self.epoch < 0:
+            give_up(self)
+
+    patch.set(Sequencer, "give_up", keep)
+
+
+@mutant("send", "net")
+def a_retry_is_a_new_frame(patch: Patches) -> None:
+    """An unanswered frame is written again with its sequence."""
+    retry = QueueSender._retry
+
+    def anew(self: QueueSender, frame: Any) -> None:
+        self._sequencer.give_up()
+        self._frame = seal_frame(self, self._sequencer, frame.parcels)
+        retry(self, self._frame)
+
+    patch.set(QueueSender, "_retry", anew)
+
+
+@mutant("send", "broker")
+def a_key_moves_with_its_broker(patch: Patches) -> None:
+    """A key's queue is picked over the layout, never over the live brokers."""
+
+    def live(self: TopicSender, sharding_key: str) -> QueueSender:
+        senders = [sender for sender in self.senders if sender.up and not sender.stalled] or self.senders
+        return senders[number_of_key(sharding_key, len(senders))]
+
+    patch.set(TopicSender, "of_key", live)
+
+
+@mutant(
+    "send",
+    "broker",
+    aimed="tests/unit/client/test_producer.py::test_what_waits_behind_a_failed_send_of_its_key_fails_unsent_and_other_keys_go_on",
+)
+def later_sends_of_a_failed_key_go_on(patch: Patches) -> None:
+    """If a keyed send fails, later ones of its key that wait fail unsent."""
+    patch.set(QueueSender, "_fail_behind", lambda self, failed: None)
+
+
+@mutant(
+    "send",
+    "net",
+    aimed="tests/unit/client/test_producer.py::test_an_unkeyed_send_that_left_a_queue_which_may_have_stored_it_never_ends_as_not_stored",
+)
+def moved_sends_end_as_not_stored(patch: Patches) -> None:
+    """A send that left a queue which may have it does not end as not stored."""
+    from lockstep.client.producer import parcel
+
+    patch.set(parcel.Parcel, "left_behind", property(lambda self: False, lambda self, value: None))
+
+
+@mutant("alter", "swarm", aimed="tests/unit/protocol/test_layouts.py::test_the_higher_version_wins_by_counter_then_writer")
+def two_writers_of_one_layout_both_win(patch: Patches) -> None:
+    """Of two layouts of one counter the higher writer wins, everywhere."""
+    vars(LayoutTable)
+    adopt = LayoutTable.adopt
+
+    def first(self: LayoutTable, layout: Any) -> Any:
+        known = self.get(layout.topic)
+        if known is not None and known.version.counter == layout.version.counter:
+            return False
+        return adopt(self, layout)
+
+    patch.set(LayoutTable, "adopt", first)
+
+
+@mutant("send", aimed="tests/unit/broker/test_sequence_table.py::test_is_refused")
+def an_unknown_scope_is_a_duplicate(patch: Patches) -> None:
+    """A frame of an unknown scope that does not begin it is out of sequence, not known."""
+    check = SequenceTable.check
+
+    def known(self: SequenceTable, scope: Any, frame: Any, *, now_ms: int) -> Any:
+        verdict = check(self, scope, frame, now_ms=now_ms)
+        if verdict is not TAKE and verdict.code == ResponseCode.OUT_OF_SEQUENCE:
+            from lockstep.broker.tables.sequence_table import DUPLICATE
+
+            return DUPLICATE
+        return verdict
+
+    patch.set(SequenceTable, "check", known)

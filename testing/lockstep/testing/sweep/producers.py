@@ -1,0 +1,107 @@
+"""Producer processes: keyed sends, batches, unkeyed sends, many of them at once. No body is sent twice."""
+
+import asyncio
+from collections import Counter
+from random import Random
+from typing import TYPE_CHECKING
+
+from lockstep.client import BatchSendError, LockstepError, Message, Producer, SendError, SendResult
+from lockstep.client import Outcome as SendOutcome
+from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.host import Host
+from lockstep.testing.sweep.events import SendAcked, SendBegan, SendFailed
+from lockstep.testing.sweep.history import Outcome, QueueKey
+from lockstep.testing.sweep.services import Main
+from lockstep.testing.sweep.worlds import TOPIC
+
+if TYPE_CHECKING:
+    from lockstep.testing.sweep.universe import Universe
+
+AWAITED_SHARE = 0.3
+"""How many sends their producer waits for before the next one."""
+
+
+class Sender:
+    """One producer process."""
+
+    def __init__(self, universe: "Universe", producer: Producer) -> None:
+        process = universe.loop.current
+        self._universe = universe
+        self._producer = producer
+        self._name = f"{process.machine.name.rpartition('.')[2]}.{process.number}"
+        self._random = Random(f"{universe.setting.seed}/{process.machine.name}/{process.machine.starts}/sends")
+        self._sent: Counter[str] = Counter()
+        self._tasks = Tasks(universe.task_failed)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        setting, random = self._universe.setting, self._random
+        while self._universe.sending and not stop.is_set():
+            roll = random.random()
+            if roll < setting.unkeyed_share:
+                coroutine = self._one(None)
+            elif roll < setting.unkeyed_share + setting.batch_share:
+                coroutine = self._batch([self._key() for _ in range(random.randint(2, 6))])
+            else:
+                coroutine = self._one(self._key())
+            task = self._tasks.spawn(coroutine, "send")
+            if random.random() < AWAITED_SHARE:
+                await asyncio.wait([task])
+            await asyncio.sleep(random.expovariate(1 / setting.send_every_s))
+
+    def _key(self) -> str:
+        return f"{self._name}-{self._random.randrange(self._universe.setting.keys)}"
+
+    def _message(self, key: str | None) -> Message:
+        name = key or f"{self._name}-any"
+        self._sent[name] += 1
+        body = f"{name}/{self._sent[name]}".encode()
+        tags = "B" if self._random.random() < self._universe.setting.tag_b_share else "A"
+        self._universe.history.append(SendBegan(*self._universe.place(), body, key, TOPIC, tags))
+        return Message(TOPIC, body, tags=tags)
+
+    async def _one(self, key: str | None) -> None:
+        message = self._message(key)
+        try:
+            self._acked(message, await self._producer.send(message, sharding_key=key))
+        except LockstepError as error:
+            self._failed(message, error)
+
+    async def _batch(self, keys: list[str]) -> None:
+        messages = [self._message(key) for key in keys]
+        try:
+            results: list[SendResult | Exception] = list(await self._producer.send_batch(messages, sharding_keys=keys))
+        except BatchSendError as error:
+            results = list(error.results)
+        except LockstepError as error:
+            results = [error for _ in messages]
+        for message, result in zip(messages, results, strict=True):
+            if isinstance(result, SendResult):
+                self._acked(message, result)
+            else:
+                self._failed(message, result)
+
+    def _acked(self, message: Message, result: SendResult) -> None:
+        queue = QueueKey("", result.queue.broker_name, result.queue.topic, result.queue.queue_id)
+        place = self._universe.place()
+        self._universe.history.append(SendAcked(*place, bytes(message.body), queue, result.queue_offset, result.status.value))
+
+    def _failed(self, message: Message, error: Exception) -> None:
+        unknown = isinstance(error, SendError) and error.outcome is SendOutcome.UNKNOWN
+        outcome = Outcome.UNKNOWN if unknown else Outcome.NOT_STORED
+        self._universe.history.append(SendFailed(*self._universe.place(), bytes(message.body), outcome, f"{type(error).__name__}: {error}"))
+
+
+def producer_main(universe: "Universe") -> Main:
+    async def main(stop: asyncio.Event) -> int:
+        while not stop.is_set():
+            producer = Producer("prod", nameserver=universe.nameserver, host=Host.current())
+            try:
+                await producer.start()
+                break
+            except LockstepError:
+                await asyncio.sleep(0.5)
+        await Sender(universe, producer).run(stop)
+        await producer.close()
+        return 0
+
+    return main

@@ -1,0 +1,163 @@
+"""Which rare places a run has reached. A sweep in which one of them was never reached proves nothing about it, and fails."""
+
+from collections import Counter
+from collections.abc import Callable
+
+from lockstep.protocol.codes import ResponseCode
+from lockstep.testing.sweep.events import CallBegan, CallEnded, ConsumerStopped, Fault, PauseBegan, ProcessEnded, QueueGapSeen
+from lockstep.testing.sweep.history import Answer, CallResult, History, QueueKey, Reached
+from lockstep.testing.sweep.journal import LogTap
+from lockstep.testing.sweep.wire_events import (
+    CommitAnswered,
+    CommitSent,
+    FrameAnswered,
+    GrantAnswered,
+    LeaveSent,
+    QueueFreeSent,
+    SessionBound,
+)
+
+COUNTED_SEEDS_MIN = 200
+"""A sweep of so many seeds reaches everything, or fails."""
+
+
+def _grace_used(history: History, _: LogTap) -> int:
+    """A session came back on another connection and renewed what it had held before."""
+    found, bound = 0, dict[str, int]()
+    for event in history:
+        if isinstance(event, SessionBound):
+            bound[event.session] = event.number
+        elif isinstance(event, GrantAnswered) and event.renewal and bound.get(event.session or "", 1) > 1:
+            found += 1
+    return found
+
+
+def _late_offers(history: History, _: LogTap) -> int:
+    """A LOCK after a reconnect brought a finished result, and it was accepted."""
+    return sum(event.by == "LOCK" and event.answer is Answer.OK and event.offset is not None for event in history.of(CommitAnswered))
+
+
+def _not_yours_late(history: History, _: LogTap) -> int:
+    return sum(event.by == "LOCK" and event.answer is Answer.NOT_YOURS for event in history.of(CommitAnswered))
+
+
+def _leave_before_drain(history: History, _: LogTap) -> int:
+    """A release after UNREGISTER_CLIENT."""
+    left: set[tuple[int, str]] = set()
+    found = 0
+    for event in history:
+        if isinstance(event, LeaveSent):
+            left.add((event.process, event.broker))
+        elif isinstance(event, CommitSent) and event.released and (event.process, event.queue.broker) in left:
+            found += 1
+    return found
+
+
+def _epoch_raised_by_restart(history: History, _: LogTap) -> int:
+    """A grant under a later term than the queue's last one."""
+    terms: dict[QueueKey, int] = {}
+    found = 0
+    for grant in history.of(GrantAnswered):
+        term = grant.epoch >> 32
+        found += terms.get(grant.queue, term) < term
+        terms[grant.queue] = term
+    return found
+
+
+def _overlaps(history: History, _: LogTap) -> int:
+    """A call began while another process still worked on the queue."""
+    running: dict[QueueKey, dict[int, int]] = {}
+    found = 0
+    for event in history:
+        if isinstance(event, CallBegan):
+            calls = running.setdefault(event.queue, {})
+            found += any(process != event.process for process in calls.values())
+            calls[event.call] = event.process
+        elif isinstance(event, CallEnded):
+            running.get(event.queue, {}).pop(event.call, None)
+        elif isinstance(event, ProcessEnded):
+            for calls in running.values():
+                for call in [call for call, process in calls.items() if process == event.process]:
+                    del calls[call]
+    return found
+
+
+def _repeats(history: History, _: LogTap) -> int:
+    """A frame was answered with the place that it had got before, or as one that is known and whose place is not."""
+    seen: dict[tuple[str, int, int], int] = {}
+    found = 0
+    for answer in history.of(FrameAnswered):
+        place = (answer.queue.broker, answer.position, answer.process)
+        found += answer.code == ResponseCode.DUPLICATE or seen.get(place, answer.request) != answer.request
+        if answer.position >= 0:
+            seen[place] = answer.request
+    return found
+
+
+def _told(name: str) -> Callable[[History, LogTap], int]:
+    return lambda history, _: sum(event.name == name for event in history.of(Reached))
+
+
+def _logged(event: str, fact: str | None = None) -> Callable[[History, LogTap], int]:
+    return lambda _, log: log.counts[event] if fact is None else log.facts.get(event, Counter())[fact]
+
+
+def _faults(kind: str) -> Callable[[History, LogTap], int]:
+    return lambda history, _: sum(event.kind == kind for event in history.of(Fault))
+
+
+def _exits(code: int) -> Callable[[History, LogTap], int]:
+    return lambda history, _: sum(event.kind == "exited" and event.facts == f"code {code}" for event in history.of(Fault))
+
+
+REACH: dict[str, Callable[[History, LogTap], int]] = {
+    "grace used: renewed on a new connection": _grace_used,
+    "result offered late and accepted": _late_offers,
+    "late result accepted, queue another's": _not_yours_late,
+    "QUEUE_FREE pushed": lambda history, _: len(history.of(QueueFreeSent)),
+    "NOT_YOURS answered": _told("LOCK answered not yours"),
+    "STALE answered to LOCK or SYNC": lambda history, log: (
+        _told("LOCK answered stale")(history, log) + _told("SYNC answered stale")(history, log)
+    ),
+    "PULL answered STALE_EPOCH": _told("STALE_EPOCH answered"),
+    "LOCK answered WAIT": _told("LOCK answered wait"),
+    "LOCK answered HELD": _told("LOCK answered held"),
+    "answer of a LOCK with a grant lost": _told("answer of LOCK with a grant lost"),
+    "answer of a SYNC lost": _told("answer of SYNC lost"),
+    "answer of a send lost": _told("answer of a send lost"),
+    "epoch raised by a restart": _epoch_raised_by_restart,
+    "two creators of one topic": _told("two creators of one topic"),
+    "layout refused": _told("LAYOUT_STALE answered"),
+    "duplicate dropped": _repeats,
+    "frame out of sequence": _told("OUT_OF_SEQUENCE answered"),
+    "contract refused": _told("SUBSCRIPTION_CONFLICT answered"),
+    "second session of a client id refused": _told("DUPLICATE_CLIENT_ID answered"),
+    "unsynced tail cut, good records behind it": _logged("log.recovered", "cut_bytes=True"),
+    "loss assumed after a power cut": _logged("log.recovered", "assumed_loss=True"),
+    "nobody granted while the loss is held": _told("nobody is granted a queue after an assumed loss"),
+    "broker ended by a disk error": _exits(3),
+    "leave before drain": _leave_before_drain,
+    "call given up at its drain limit": _logged("call.given_up"),
+    "call cancelled": lambda history, _: sum(event.result is CallResult.CANCELLED for event in history.of(CallEnded)),
+    "result of a lost epoch": _logged("result.was_stale"),
+    "overlapping calls": _overlaps,
+    "gap told": lambda history, _: len(history.of(QueueGapSeen)),
+    "send moved to another broker": _logged("frame.moved"),
+    "sequence restarted": _logged("sequence.restarted"),
+    "list without me": _logged("list.without_me"),
+    "half-open connection given up": _faults("power"),
+    "pause": lambda history, _: len(history.of(PauseBegan)),
+    "cut at an operation": _faults("cut at operation"),
+    "snapshot ignored": _faults("disk rot"),
+    "consumer stopped in order": lambda history, _: len(history.of(ConsumerStopped)),
+}
+"""Name → how often one run was there. Beside the issue's list: what each fault is meant to bring about."""
+
+
+def reached(history: History, log: LogTap) -> Counter[str]:
+    return Counter({name: count(history, log) for name, count in REACH.items()})
+
+
+def unreached(total: Counter[str]) -> list[str]:
+    """Names that must not be zero and are."""
+    return [name for name in REACH if not total[name]]
