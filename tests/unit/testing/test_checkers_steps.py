@@ -74,6 +74,16 @@ def test_only_what_the_subscription_leaves_out_is_passed_over() -> None:
     assert filtered("C").broken(check) == ["O5", "R4a"]
 
 
+def test_what_was_left_out_may_be_lost_by_a_power_cut_and_its_offset_given_to_another_message() -> None:
+    def story(lost: str) -> Story:
+        story = Story().add(ConsumerStarted, 0.5, C1, expressions=(("orders", "A"),)).granted(1, 1)
+        story.sent(0.6, b"lost", 0, tags=lost).sent(0.7, b"m1", 1, tags="A").call(2, 2.1, 1, 1).committed(2.4, 1, 2)
+        return story.sent(3, b"m0", 0, tags="A").read(9, b"m0", b"m1")
+
+    assert story("B").broken(check) == []
+    assert story("A").broken(check) == ["O5", "R4a"]
+
+
 def test_a_gap_that_was_told_is_passed_over() -> None:
     def story() -> Story:
         return Story().granted(1, 1).call(2, 2.1, 1, 3).committed(2.4, 1, 4)

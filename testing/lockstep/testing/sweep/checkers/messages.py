@@ -1,15 +1,17 @@
 """What several checkers want to know of messages: where each was stored, who may pass over it, what was acknowledged."""
 
+from math import inf
+
 from lockstep.testing.sweep.events import ConsumerStarted, QueueGapSeen, ReadingEnded, SendAcked, SendBegan, Stored
 from lockstep.testing.sweep.history import History, QueueKey
-from lockstep.testing.sweep.wire_events import GrantAnswered, PullReceived
+from lockstep.testing.sweep.wire_events import FrameAnswered, FrameWritten, GrantAnswered, PullReceived
 
 Place = tuple[QueueKey, int]
 """(stored queue, offset)."""
 
 
 class Messages:
-    """The messages of a run as its final reading has them."""
+    """The messages of a run, and where its final reading found them."""
 
     def __init__(self, history: History) -> None:
         self.began: dict[bytes, SendBegan] = {event.body: event for event in history.of(SendBegan)}
@@ -21,6 +23,20 @@ class Messages:
         for found in history.of(Stored):
             self.places.setdefault(found.body, []).append(found)
         self.read: dict[QueueKey, ReadingEnded] = {event.queue: event for event in history.of(ReadingEnded)}
+        self._answered: dict[Place, list[tuple[float, bytes]]] = {}
+        written = {event.request: event.bodies for event in history.of(FrameWritten)}
+        for answer in history.of(FrameAnswered):
+            for number, body in enumerate(written.get(answer.request, ()) if answer.offset >= 0 else ()):
+                self._answered.setdefault((answer.queue, answer.offset + number), []).append((answer.t, body))
+
+    def tags_at(self, place: Place, t: float) -> set[str]:
+        """The tags of what stood there at `t`, as far as one can know: what was last answered by then (a power cut takes it away, and
+        another message gets its offset), and what the final reading found. Empty: nothing is known of it.
+        """
+        stored = self.stored.get(place)
+        bodies = [] if stored is None else [stored.body]
+        bodies += [body for answered, body in self._answered.get(place, ()) if answered <= t < inf][-1:]
+        return {self.began[body].tags for body in bodies if body in self.began}
 
 
 class Passes:
@@ -43,12 +59,12 @@ class Passes:
             if pull.gap is not None:
                 self._gaps.setdefault(pull.queue, []).append(pull.gap)
 
-    def may_pass(self, queue: QueueKey, offset: int, process: int) -> bool:
-        tags = self._expressions.get((process, queue.group, queue.topic))
-        if tags:
-            stored = self._messages.stored.get((queue.stored, offset))
-            began = None if stored is None else self._messages.began.get(stored.body)
-            if began is None or began.tags not in tags:
+    def may_pass(self, queue: QueueKey, offset: int, process: int, t: float = inf) -> bool:
+        """`t`: when it passed; inf: whether it may leave out what the final reading found."""
+        wanted = self._expressions.get((process, queue.group, queue.topic))
+        if wanted:
+            tags = self._messages.tags_at((queue.stored, offset), t)
+            if not tags or tags - wanted:
                 return True
         return any(first <= offset < end for first, end in self._gaps.get(queue, ()))
 

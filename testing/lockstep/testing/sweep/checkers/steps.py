@@ -10,7 +10,7 @@ from lockstep.testing.sweep.checkers.facts import Held, holders
 from lockstep.testing.sweep.checkers.messages import Messages, Passes
 from lockstep.testing.sweep.checkers.violation import Violation, who
 from lockstep.testing.sweep.events import CallBegan, CallEnded
-from lockstep.testing.sweep.history import CallResult, History, QueueKey
+from lockstep.testing.sweep.history import CallResult, History
 from lockstep.testing.sweep.wire_events import CommitSent
 
 _DONE = (CallResult.SUCCESS, CallResult.COUNTED)
@@ -63,7 +63,7 @@ class _Steps:
         where = f"call {call.call} of {call.queue} epoch {call.epoch} in {who(call.machine, call.process)}"
         expected = run.next_offset
         for offset, _ in call.messages:
-            skipped = self._first_missed(call.queue, expected, offset, call.process)
+            skipped = self._first_missed(call, expected, offset)
             if offset < expected:
                 self.found.append(Violation("R4a", call.t, f"{where} got offset {offset}: {expected} was next"))
             elif skipped is not None:
@@ -84,15 +84,16 @@ class _Steps:
         else:
             run.next_offset = call.first
 
-    def _first_missed(self, queue: QueueKey, first: int, end: int, process: int) -> int | None:
-        return next((offset for offset in range(first, end) if not self.passes.may_pass(queue, offset, process)), None)
+    def _first_missed(self, call: CallBegan, first: int, end: int) -> int | None:
+        missed = (offset for offset in range(first, end) if not self.passes.may_pass(call.queue, offset, call.process, call.t))
+        return next(missed, None)
 
     def _committed(self, event: CommitSent, epoch: int, upto: int) -> None:
         run = self.runs.get((event.queue, epoch))
         if run is None:
             return
         for offset in range(run.committed, upto):
-            if offset not in run.done and not self.passes.may_pass(event.queue, offset, event.process):
+            if offset not in run.done and not self.passes.may_pass(event.queue, offset, event.process, event.t):
                 where = f"{event.queue} epoch {epoch} by {who(event.machine, event.process)} ({event.by})"
                 self.found.append(Violation("O5", event.t, f"{where} committed {upto}: no call had done {offset}"))
                 break
