@@ -8,6 +8,7 @@ FOUND = {
     "an unkeyed send that was given up at one broker ended as not stored": ("send", 2),
     "a heartbeat on its way when a consumer left kept it on the list": ("disk", 92),
     "the same, with another group of the process": ("dual", 156),
+    "a layout that one broker brought was unknown to the others until they registered again": ("swarm", 20206),
 }
 """Bug → (world, seed)."""
 

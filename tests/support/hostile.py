@@ -36,6 +36,7 @@ BROKER_CODES: dict[int, tuple[type | None, type | None]] = {
     R.GROUP_STATUS: (clients.GroupStatusHeader, None),
     R.NOTIFY_CONSUMER_IDS_CHANGED: (clients.NotifyHeader, None),
     R.QUEUE_FREE: (None, SyncBody),
+    R.LAYOUTS_CHANGED: (None, SyncBody),
     12_345: (offsets.QueueHeader, None),
     -1: (None, None),
 }

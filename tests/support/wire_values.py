@@ -99,6 +99,7 @@ REQUESTS: dict[RequestCode, tuple[type | None, type | None]] = {
     R.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: (None, None),
     R.SYNC: (None, bodies.SyncBody),
     R.QUEUE_FREE: (None, bodies.QueueFreeBody),
+    R.LAYOUTS_CHANGED: (None, bodies.RegisterReply),
     R.SEND_RECORDS: (send.SendRecordsHeader, None),
     R.TOPIC_OFFSETS: (offsets.TopicHeader, None),
     R.GROUP_STATUS: (clients.GroupStatusHeader, None),

@@ -2,7 +2,7 @@
 
 One link per nameserver, all at once: registered on connect, every 30 s, and at once when something changed. The answer carries the layouts
 that this broker lacks; it adopts them and registers again, and only an answer that carries none is an *acceptance*: a broker that clients
-are sent to knows every topic that its nameserver knows.
+are sent to knows every topic that its nameserver knows. What other brokers bring later is told to it at once (LAYOUTS_CHANGED).
 """
 
 import asyncio
@@ -190,7 +190,9 @@ class _Nameserver:
         self.endpoint: Endpoint | None = None
         self._registrar = registrar
         self._rounds = 0
-        self.link = Link(host, lambda: address, on_connected=self._connected, on_refused=self._unreachable, on_lost=self._lost)
+        self.link = Link(
+            host, lambda: address, handler=self._told, on_connected=self._connected, on_refused=self._unreachable, on_lost=self._lost
+        )
 
     async def run(self) -> None:
         self.link.start()
@@ -231,6 +233,17 @@ class _Nameserver:
             log.error("registration.failed", nameserver=self.address, code=answer.code, reason=answer.remark)
         else:
             self._learn(decode_body(RegisterReply, answer.body).layouts)
+
+    def _told(self, command: Command, endpoint: Endpoint) -> None:
+        """Another broker has brought layouts: adopting one that is new here registers again (`layouts` have changed)."""
+        try:
+            if command.code == RequestCode.LAYOUTS_CHANGED:
+                self._registrar.adopt(decode_body(RegisterReply, command.body).layouts)
+            elif not command.is_oneway:
+                remark = f"a broker answers no request of code {command.code} on its registration"
+                endpoint.send(command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))
+        except RemoteProtocolError as error:
+            endpoint.abort(f"nameserver {self.address} sent what can't be read: {error}")
 
     def _learn(self, missing: Sequence[TopicLayout]) -> None:
         if not missing:

@@ -2,6 +2,7 @@
 
 from lockstep.nameserver.route_table import Registration, RouteChange, RouteTable
 from lockstep.protocol.bodies import ClusterInfo, RegisterBody, RegisterReply, TopicList, TopicRoute
+from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import MSGPACK, Command
 from lockstep.protocol.errors import BrokerNameTaken, ConfigError, RemoteProtocolError, RouteNotReady, TopicNotExist
@@ -44,6 +45,7 @@ class RouteProcessor:
         if change.superseded is not None and (older := self._speakers.get(change.superseded)) is not None:
             # If somebody still lives there (a store was copied), it registers again and is told so now, not with its next period.
             older.close(f"broker {said.name} has registered from {request.endpoint.peer}")
+        self._tell_others(change.adopted, request.endpoint)
         return request.reply(body=RegisterReply(change.missing))
 
     @handles(RequestCode.UNREGISTER_BROKER, UnregisterBrokerHeader)
@@ -84,6 +86,13 @@ class RouteProcessor:
             speaker = self._speakers.get(connection)
             if speaker is not None:
                 speaker.close("the broker has not registered in time")
+
+    def _tell_others(self, topics: tuple[str, ...], source: Endpoint) -> None:
+        """Clients are sent to all brokers by the new layouts now: none of them should call a queue unknown until its next registration."""
+        layouts = tuple(layout for topic in topics if (layout := self._table.layouts.get(topic)) is not None)
+        for speaker in self._speakers.values() if layouts else ():
+            if speaker is not source:
+                speaker.oneway(RequestCode.LAYOUTS_CHANGED, body=encode_body(RegisterReply(layouts)))
 
     def _check_ready(self, request: Request) -> None:
         """A classic client does not know this refusal: it gets what RocketMQ answers, and keeps what it has."""

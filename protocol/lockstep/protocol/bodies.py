@@ -302,6 +302,8 @@ class RegisterBody:
 
 @dataclass(frozen=True, slots=True)
 class RegisterReply:
+    """REGISTER_BROKER's answer; LAYOUTS_CHANGED (30008), nameserver → broker, says the same when another broker brings one."""
+
     layouts: tuple[TopicLayout, ...]
     """Every layout of which the broker sent none or a lower one; it adopts them."""
 

@@ -36,6 +36,7 @@ class RequestCode(IntEnum):
     GROUP_STATUS = 30005
     DEAD_LETTER = 30006
     RESET_OFFSETS = 30007
+    LAYOUTS_CHANGED = 30008
 
 
 class ResponseCode(IntEnum):

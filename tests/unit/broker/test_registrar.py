@@ -117,6 +117,26 @@ async def test_layouts_that_the_broker_lacks_are_adopted_before_it_is_accepted_a
             assert [(b.name, b.registered) for b in served.table.brokers("internal")] == [("broker-a", True), ("broker-b", True)]
 
 
+async def test_a_layout_that_another_broker_brings_is_adopted_at_once() -> None:
+    async with nameserver() as served, running(Broker([served.address], layout("orders"))) as first:
+        await first.registrar.accepted()
+        async with running(Broker([served.address], layout("orders"), name="broker-b", store="b" * 32, port=2)) as second:
+            await second.registrar.accepted()
+            second.table.adopt(layout("orders", counter=2))
+            second.registrar.changed()
+            await until(lambda: first.table.get("orders") == layout("orders", counter=2))
+
+
+async def test_rubbish_from_a_nameserver_ends_its_connection_only(caplog: pytest.LogCaptureFixture) -> None:
+    async with nameserver() as served, running(Broker([served.address], layout("orders"))) as broker:
+        await broker.registrar.accepted()
+        (speaker,) = served._processor._speakers.values()
+        speaker.oneway(RequestCode.LAYOUTS_CHANGED, body=b"no layouts")
+        await until(lambda: served._processor._speakers and speaker not in served._processor._speakers.values())
+        await standing(broker, served.address, Standing.ACCEPTED)
+        assert broker.tasks.failure is None
+
+
 async def test_what_one_nameserver_teaches_is_told_to_the_others() -> None:
     known = layout("orders"), layout("bills", broker="broker-b")
     async with nameserver() as one, nameserver() as other, running(Broker([one.address], *known)) as first:

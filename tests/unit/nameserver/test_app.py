@@ -114,6 +114,26 @@ async def test_system_and_deleted_topics_are_not_listed() -> None:
         broker.close("done")
 
 
+async def test_the_other_brokers_are_told_of_a_layout_and_whoever_brought_it_is_not() -> None:
+    told: list[tuple[str, Command]] = []
+    async with nameserver() as served:
+        one = await connect(HOST, served.address, handler=lambda command, _: told.append(("one", command)))
+        other = await connect(HOST, served.address, handler=lambda command, _: told.append(("other", command)))
+        await register(one)
+        await register(other, "broker-b", store="6" * 32)
+        assert told == []
+        changed = TopicLayout("orders", LayoutVersion(2, 7), ORDERS.entries)
+        await register(other, "broker-b", store="6" * 32, layouts=(changed,))
+        await until(lambda: told)
+        await register(one, layouts=(changed,))
+        await register(other, "broker-b", store="6" * 32, layouts=(changed,))
+        assert [(name, command.code, command.is_oneway, decode_body(RegisterReply, command.body)) for name, command in told] == [
+            ("one", RequestCode.LAYOUTS_CHANGED, True, RegisterReply((changed,)))
+        ]
+        one.close("done")
+        other.close("done")
+
+
 async def test_of_a_deleted_topic_the_refusal_carries_the_layout_that_is_in_force() -> None:
     gone = TopicLayout("gone", LayoutVersion(2, 1), ())
     async with nameserver() as served:
