@@ -3,6 +3,7 @@
 from dataclasses import fields, replace
 from enum import Enum
 
+from lockstep.protocol.allocate import may_order
 from lockstep.protocol.bodies import ConsumerGroup, Subscription
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.names import check_group, check_topic
@@ -27,6 +28,8 @@ def check_contract(offered: ConsumerGroup) -> None:
     for word in (offered.allocate, offered.order_by, offered.retry, *(each.expression_type for each in offered.subscriptions)):
         if len(word) > WORD_LENGTH_MAX:
             raise LocalProtocolError(f"group {offered.group}: {word[:40]!r}… has {len(word)} characters: at most {WORD_LENGTH_MAX}")
+    if offered.ordered and not may_order(offered.allocate):
+        raise LocalProtocolError(f"group {offered.group} is ordered: its members could differ about a queue by allocate {offered.allocate}")
     for each in offered.subscriptions:
         check_topic(each.topic)
         check_expression(each.expression)

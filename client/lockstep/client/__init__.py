@@ -24,6 +24,7 @@ from lockstep.client.producer.producer import Producer
 from lockstep.client.producer.result import SendResult, SendStatus
 from lockstep.client.producer.sequencer import GivenId
 from lockstep.client.program import run
+from lockstep.protocol.allocate import ByConfig, ByMachineRoom, MachineRoomNearby
 from lockstep.protocol.bodies import MessageModel
 from lockstep.protocol.errors import (
     BrokerError,
@@ -45,6 +46,8 @@ __all__ = [
     "Backoff",
     "BatchSendError",
     "BrokerError",
+    "ByConfig",
+    "ByMachineRoom",
     "Cancelled",
     "ConcurrentlyContext",
     "ConfigError",
@@ -59,6 +62,7 @@ __all__ = [
     "GivenId",
     "LocalProtocolError",
     "LockstepError",
+    "MachineRoomNearby",
     "Message",
     "MessageExt",
     "MessageModel",

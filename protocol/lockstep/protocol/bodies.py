@@ -48,7 +48,7 @@ class ConsumerGroup:
     consume_timestamp_ms: int | None = None
     ordered: bool = False
     allocate: str = "by_broker"
-    """"by_broker": ordering.md 5. Other names follow RocketMQ's rule over all queues: "average", "average_by_circle"."""
+    """A strategy's word (allocate.py: word_of). "by_broker" is ruled by each broker's own list, the others by one list for all queues."""
     order_by: str = "queue"
     retry: str = field(default="", metadata={"wire": "retryPolicy"})
     """What becomes of a failed call, in words: brokers compare it and tell it, nobody reads it."""

@@ -4,7 +4,7 @@ name         length          characters
 topic        1 … 127 bytes   % | a-z A-Z 0-9 _ -
 group        1 … 255 bytes   % | a-z A-Z 0-9 _ -
 client id    1 … 255 bytes   printable ASCII without blanks
-broker name  1 … 127 bytes   a-z A-Z 0-9 . _ -   (a cluster's, too)
+broker name  1 … 127 bytes   a-z A-Z 0-9 . _ -   (a cluster's, too); a broker's may be ROOM@NAME (allocate.py: machine_room)
 """
 
 import re
@@ -42,7 +42,8 @@ SYSTEM_TOPICS = NOT_SENDABLE | {AUTO_CREATE_TOPIC, "BenchmarkTest", "RMQ_SYS_TRA
 """Topics that nobody may create. RocketMQ: TopicValidator.SYSTEM_TOPIC_SET."""
 
 _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]+")
-_BROKER = re.compile(r"[a-zA-Z0-9._-]+")
+_CLUSTER = re.compile(r"[a-zA-Z0-9._-]+")
+_BROKER = re.compile(r"([a-zA-Z0-9._-]+@)?[a-zA-Z0-9._-]+")
 _CLIENT = re.compile(r"[!-~]+")
 
 
@@ -93,12 +94,12 @@ def check_client_id(client_id: str) -> None:
 
 def check_broker_name(name: str) -> None:
     """Raises LocalProtocolError unless `name` may name a broker."""
-    _check("broker name", name, _BROKER, BROKER_NAME_BYTES_MAX, "a-z A-Z 0-9 . _ -")
+    _check("broker name", name, _BROKER, BROKER_NAME_BYTES_MAX, "a-z A-Z 0-9 . _ -, and one @ between a room and a name")
 
 
 def check_cluster_name(name: str) -> None:
     """Raises LocalProtocolError unless `name` may name a cluster."""
-    _check("cluster name", name, _BROKER, BROKER_NAME_BYTES_MAX, "a-z A-Z 0-9 . _ -")
+    _check("cluster name", name, _CLUSTER, BROKER_NAME_BYTES_MAX, "a-z A-Z 0-9 . _ -")
 
 
 def _check(what: str, name: object, pattern: re.Pattern[str], bytes_max: int, allowed: str) -> None:

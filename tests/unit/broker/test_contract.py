@@ -87,3 +87,12 @@ def test_the_largest_contract_is_a_change_that_fits_the_smallest_log_file() -> N
     largest = wide(topics, SUBSCRIPTION_BYTES_MAX // topics - TOPIC_BYTES_MAX, TOPIC_BYTES_MAX)
     check_contract(largest)
     assert len(msgpack.packb(("group.contract", "g" * GROUP_BYTES_MAX, to_plain(contract_of(largest))))) < 900_000
+
+
+@pytest.mark.parametrize("word", ["config", "machine_room_nearby: average", "by_hand"])
+def test_an_ordered_group_is_dealt_by_list_and_layout_alone(word: str) -> None:
+    check_contract(ordered(allocate=word, ordered=False))
+    with pytest.raises(LocalProtocolError, match="its members could differ about a queue"):
+        check_contract(ordered(allocate=word))
+    for fine in ("by_broker", "average", "average_by_circle", "consistent_hash", "machine_room: hz"):
+        check_contract(ordered(allocate=fine))

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.client.consumer.rebalance import MemberLists, RebalancePlan, plan
+from lockstep.protocol.allocate import ByConfig, MachineRoomNearby, Strategy
 from lockstep.protocol.bodies import ListVersion, MemberList
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, MessageQueue, TopicLayout
 
@@ -29,7 +30,7 @@ def wanted(
     previous: tuple[MessageQueue, ...] = (),
     *,
     me: str = "m1",
-    strategy: str = "by_broker",
+    strategy: Strategy = "by_broker",
     down: tuple[str, ...] = (),
 ) -> RebalancePlan:
     return plan(me, strategy, layouts, known, previous=dict.fromkeys(previous), reachable=lambda broker: broker not in down)
@@ -117,3 +118,12 @@ def test_equal_lists_share_every_queue_exactly_once(names: list[str], a: int, b:
         known = lists(me, a=members(*names), b=members(*names))
         owned += wanted({"t": everything}, known, me=me).wanted
     assert sorted(owned) == sorted(everything.read_queues)
+
+
+def test_each_strategy_deals_everything_by_one_list() -> None:
+    room = MachineRoomNearby(lambda queue: queue.broker_name, lambda member: {"m1": "b", "m2": "a"}[member])
+    known = lists(a=members("m1", "m2"), b=members("m1"))
+    everything: dict[str, TopicLayout | None] = {"t": layout(("a", 2), ("b", 2))}
+    assert list(wanted(everything, known, strategy=room).wanted) == [q("b", 0), q("b", 1)]
+    assert list(wanted(everything, known, strategy=ByConfig((q("b", 1), q("a", 7)))).wanted) == [q("b", 1)]
+    assert list(wanted(everything, lists(), strategy=ByConfig((q("b", 1),))).wanted) == [], "not before a list names me"

@@ -1,10 +1,28 @@
+import hashlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.protocol.allocate import AVERAGE, AVERAGE_BY_CIRCLE, BY_BROKER, STRATEGIES, allocate, owner_of
-from lockstep.protocol.errors import LocalProtocolError
-from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.protocol.allocate import (
+    AVERAGE,
+    AVERAGE_BY_CIRCLE,
+    BY_BROKER,
+    BY_HAND,
+    CONSISTENT_HASH,
+    STRATEGIES,
+    ByConfig,
+    ByMachineRoom,
+    MachineRoomNearby,
+    Strategy,
+    allocate,
+    check_strategy,
+    may_order,
+    owner_of,
+    word_of,
+)
+from lockstep.protocol.errors import ConfigError, LocalProtocolError
+from lockstep.protocol.queue import LayoutEntry, LayoutVersion, MessageQueue, TopicLayout
 
 
 def layout(*entries: tuple[str, int]) -> TopicLayout:
@@ -63,7 +81,7 @@ def test_every_queue_has_exactly_one_owner(strategy: str, layout: TopicLayout, m
     assert sorted(dealt) == (sorted(layout.read_queues) if members else [])
 
 
-@given(STRATEGY, LAYOUTS, MEMBERS)
+@given(st.sampled_from([BY_BROKER, AVERAGE, AVERAGE_BY_CIRCLE]), LAYOUTS, MEMBERS)
 def test_no_member_has_two_queues_more_than_another(strategy: str, layout: TopicLayout, members: list[str]) -> None:
     counts = [len(allocate(strategy, None, layout, members, me)) for me in members]
     assert not counts or max(counts) - min(counts) <= 1
@@ -140,3 +158,146 @@ def test_rocketmqs_rules_sort_the_queues_and_by_broker_takes_the_layouts_order()
     assert [str(queue) for queue in allocate(AVERAGE, None, grown, ["m0", "m1"], "m0")] == ["t@a:0", "t@a:1"]
     assert [str(queue) for queue in allocate(AVERAGE_BY_CIRCLE, None, grown, ["m0", "m1", "m2"], "m0")] == ["t@a:0", "t@b:1"]
     assert [str(queue) for queue in allocate(BY_BROKER, None, grown, ["m0", "m1", "m2"], "m0")] == ["t@b:0", "t@a:1"]
+
+
+# ------------------------------------------------------------------------------------------------- RocketMQ's other strategies
+
+ROOMS = layout(("hz@a", 3), ("sh@b", 2), ("plain", 2))
+
+
+def dealt(strategy: Strategy, layout: TopicLayout, members: list[str]) -> list[list[str]]:
+    found = [allocate(strategy, None, layout, members, me) for me in members]
+    return [[f"{queue.broker_name}:{queue.queue_id}" for queue in queues] for queues in found]
+
+
+@pytest.mark.parametrize(
+    ("rooms", "member_count", "expected"),
+    [
+        (("hz",), 1, [["hz@a:0", "hz@a:1", "hz@a:2"]]),
+        (("hz",), 2, [["hz@a:0", "hz@a:2"], ["hz@a:1"]]),
+        (("hz", "sh"), 2, [["hz@a:0", "hz@a:1", "sh@b:1"], ["hz@a:2", "sh@b:0"]]),
+        (("hz", "sh"), 3, [["hz@a:0", "sh@b:0"], ["hz@a:1", "sh@b:1"], ["hz@a:2"]]),
+        (("sh",), 3, [["sh@b:0"], ["sh@b:1"], []]),
+        (("moon",), 2, [[], []]),
+    ],
+)
+def test_machine_room_takes_whole_runs_and_deals_what_is_left_one_by_one(
+    rooms: tuple[str, ...], member_count: int, expected: list[list[str]]
+) -> None:
+    """mod = n div c, rem = n mod c: [i·mod, i·mod + mod) and, if rem > i, queue i + mod·c; of brokers idc@name only."""
+    assert dealt(ByMachineRoom(rooms), ROOMS, [f"m{i}" for i in range(member_count)]) == expected
+
+
+def room_of_member(member: str) -> str:
+    return member.partition("-")[0]
+
+
+def room_of_queue(queue: MessageQueue) -> str:
+    return queue.broker_name.partition("@")[0]
+
+
+@pytest.mark.parametrize(
+    ("within", "members", "expected"),
+    [
+        ("average", ["hz-1", "sh-1"], [["hz@a:0", "hz@a:1", "hz@a:2", "plain:0"], ["plain:1", "sh@b:0", "sh@b:1"]]),
+        ("AVG", ["hz-1", "hz-2"], [["hz@a:0", "hz@a:1", "plain:0", "sh@b:0"], ["hz@a:2", "plain:1", "sh@b:1"]]),
+        ("AVG_BY_CIRCLE", ["hz-1", "hz-2", "plain-1"], [["hz@a:0", "hz@a:2", "sh@b:0"], ["hz@a:1", "sh@b:1"], ["plain:0", "plain:1"]]),
+    ],
+)
+def test_nearby_deals_a_rooms_queues_within_the_room_and_those_of_an_empty_room_among_all(
+    within: str, members: list[str], expected: list[list[str]]
+) -> None:
+    assert dealt(MachineRoomNearby(room_of_queue, room_of_member, within), ROOMS, members) == expected
+
+
+@pytest.mark.parametrize("answer", ["", None, 7])
+def test_a_room_that_is_none_deals_nothing(answer: object) -> None:
+    with pytest.raises(LocalProtocolError, match="room of m0 is"):
+        allocate(MachineRoomNearby(room_of_queue, lambda _: answer), None, ROOMS, ["m0"], "m0")  # type: ignore[arg-type, return-value]
+
+
+def test_a_function_that_fails_deals_nothing() -> None:
+    def fails(_: MessageQueue) -> str:
+        raise KeyError("no such rack")
+
+    with pytest.raises(LocalProtocolError, match="KeyError: 'no such rack'"):
+        allocate(MachineRoomNearby(fails, room_of_member), None, ROOMS, ["m0"], "m0")
+
+
+def test_config_is_what_the_member_was_given_and_nobody_checks() -> None:
+    mine = ByConfig((MessageQueue("t", "a", 2), MessageQueue("t", "a", 2), MessageQueue("t", "b", 0), MessageQueue("u", "a", 0)))
+    assert [queue.queue_id for queue in allocate(mine, None, FOUR, [], "whoever")] == [2], "only what the topic has"
+
+
+def rocketmq_ring(member_names: list[str], queue: MessageQueue) -> str:
+    """Written from the rule's text: ten nodes `cid-k` of each client; hash = first 4 bytes of MD5; the next node clockwise."""
+    ring = {int(hashlib.md5(f"{name}-{k}".encode()).hexdigest()[:8], 16): name for name in member_names for k in range(10)}
+    at = int(hashlib.md5(f"MessageQueue [topic=t, brokerName=a, queueId={queue.queue_id}]".encode()).hexdigest()[:8], 16)
+    return ring[min((place for place in ring if place >= at), default=min(ring))]
+
+
+@pytest.mark.parametrize("member_count", [1, 2, 5, 13])
+def test_consistent_hash_is_rocketmqs_ring(member_count: int) -> None:
+    members = [f"10.0.0.{i}@4711#{i:016x}" for i in range(member_count)]
+    for queue in layout(("a", 40)).read_queues:
+        assert owner_of(layout(("a", 40)), queue, members, CONSISTENT_HASH) == rocketmq_ring(members, queue)
+
+
+@given(st.integers(1, 30), MEMBERS, st.sampled_from([f"m{i}" for i in range(12)]))
+def test_with_consistent_hash_a_member_that_goes_moves_only_its_own_queues(count: int, members: list[str], gone: str) -> None:
+    everything, left = layout(("a", count)), [name for name in members if name != gone]
+    for queue in everything.read_queues:
+        before, after = (owner_of(everything, queue, each, CONSISTENT_HASH) for each in (members, left))
+        assert before in (after, gone)
+
+
+@given(LAYOUTS, MEMBERS, st.sampled_from(["average", "average_by_circle", "consistent_hash"]))
+def test_nearby_and_machine_room_give_no_queue_twice(layout: TopicLayout, members: list[str], within: str) -> None:
+    nearby = MachineRoomNearby(lambda queue: queue.broker_name, lambda member: "abc"[int(member[1:]) % 3], within)
+    for strategy, all_of_them in ((nearby, True), (ByMachineRoom(("a",)), False)):
+        found = [queue for me in members for queue in allocate(strategy, None, layout, members, me)]
+        assert len(found) == len(set(found))
+        assert not (all_of_them and members) or sorted(found) == sorted(layout.read_queues)
+
+
+@pytest.mark.parametrize(
+    ("asked", "word", "ordered"),
+    [
+        ("by_broker", "by_broker", True),
+        ("AVG", "average", True),
+        ("AVG_BY_CIRCLE", "average_by_circle", True),
+        ("CONSISTENT_HASH", "consistent_hash", True),
+        (ByMachineRoom(("sh", "hz")), "machine_room: hz, sh", True),
+        (MachineRoomNearby(room_of_queue, room_of_member), "machine_room_nearby: average", False),
+        (ByConfig(()), "config", False),
+        ("by_hand", "by_hand", False),
+    ],
+)
+def test_a_contract_names_the_strategy_and_ordered_groups_have_what_list_and_layout_decide(
+    asked: Strategy, word: str, ordered: bool
+) -> None:
+    assert word_of(asked if asked == BY_HAND else check_strategy(asked)) == word
+    assert may_order(word) is ordered
+
+
+@pytest.mark.parametrize("name", ["CONFIG", "MACHINE_ROOM", "MACHINE_ROOM_NEARBY", "machine_room"])
+def test_a_strategy_that_needs_more_than_its_name_says_so(name: str) -> None:
+    with pytest.raises(ConfigError, match="its name does not say all"):
+        check_strategy(name)
+
+
+@pytest.mark.parametrize("wrong", ["sticky", "by_hand", 7, None])
+def test_what_is_no_strategy_is_refused(wrong: object) -> None:
+    with pytest.raises(ConfigError, match="allocate"):
+        check_strategy(wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("rooms", [(), ("",), ("a@b",), ("a,b",), ("a" * 300,)])
+def test_rooms_have_names(rooms: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError, match="rooms"):
+        ByMachineRoom(rooms)
+
+
+def test_nearby_goes_within_by_a_strategy_over_all_queues() -> None:
+    with pytest.raises(ConfigError, match="within 'by_broker'"):
+        MachineRoomNearby(room_of_queue, room_of_member, "by_broker")

@@ -62,9 +62,15 @@ def test_client_ids_are_ascii_without_blanks() -> None:
 @pytest.mark.parametrize("check", [check_broker_name, check_cluster_name])
 def test_brokers_and_clusters_may_have_host_names(check: Check) -> None:
     check("broker-a.eu_1")
-    for name in ("a b", "a@b", "a:1", "a/b", "%a"):
+    for name in ("a b", "a@b@c", "@a", "a@", "a:1", "a/b", "%a"):
         with pytest.raises(LocalProtocolError, match="illegal characters"):
             check(name)
+
+
+def test_a_broker_may_be_named_with_its_room_and_a_cluster_not() -> None:
+    check_broker_name("hz@broker-a")
+    with pytest.raises(LocalProtocolError, match="illegal characters"):
+        check_cluster_name("hz@cluster")
 
 
 @pytest.mark.parametrize("topic", [*sorted(SYSTEM_TOPICS), "rmq_sys_x", "LOCKSTEP_SYS_OTHER"])

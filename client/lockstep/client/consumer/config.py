@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, fields
 from typing import Literal, TypedDict
 
-from lockstep.protocol.allocate import STRATEGIES
+from lockstep.protocol.allocate import BY_BROKER, Strategy, check_strategy
 from lockstep.protocol.bodies import MessageModel, StartPoint
 from lockstep.protocol.delays import RETRIES_MAX
 from lockstep.protocol.errors import ConfigError
@@ -95,7 +95,7 @@ class ConsumerOptions(TypedDict, total=False):
     consume_from_where: StartPoint
     consume_timestamp_ms: int | None
     message_model: MessageModel
-    allocate: str
+    allocate: Strategy
     batch_count: int
     commit: Literal["interval", "each"]
     retry: OrderedRetry
@@ -136,7 +136,9 @@ class ConsumerConfig:
     consume_timestamp_ms: int | None = None
     """With ConsumeFromWhere.TIMESTAMP: store time, ms since 1970."""
     message_model: MessageModel = MessageModel.CLUSTERING
-    allocate: str = "by_broker"
+    allocate: Strategy = BY_BROKER
+    """Whose a queue is: "by_broker"; RocketMQ's "AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH"; ByMachineRoom(rooms); for concurrent groups
+    also MachineRoomNearby(…) and ByConfig(queues). Part of the group's contract. RocketMQ: AllocateMessageQueueStrategy."""
     batch_count: int = 1
     """Messages a listener call at most. RocketMQ: consumeMessageBatchMaxSize."""
     commit: Literal["interval", "each"] = "interval"
@@ -177,8 +179,7 @@ class ConsumerConfig:
             raise ConfigError(f"consume_from_where {self.consume_from_where!r}: expected a ConsumeFromWhere: {names}")
         if not isinstance(self.retry, OrderedRetry):
             raise ConfigError(f"retry {self.retry!r}: expected OrderedRetry(max_attempts=…)")
-        if self.allocate not in STRATEGIES:
-            raise ConfigError(f"allocate {self.allocate!r}: expected one of {', '.join(STRATEGIES)}")
+        object.__setattr__(self, "allocate", check_strategy(self.allocate))
         if self.commit not in ("interval", "each"):
             raise ConfigError(f'commit {self.commit!r}: expected "interval" or "each"')
         if self.consume_from_where is StartPoint.TIMESTAMP and self.consume_timestamp_ms is None:

@@ -19,7 +19,7 @@ from lockstep.protocol.bodies import HeartbeatReply, ListVersion, MemberList, Qu
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
-from lockstep.protocol.errors import BrokerError, RemoteProtocolError, RequestCodeNotSupported, TransportError
+from lockstep.protocol.errors import BrokerError, LocalProtocolError, RemoteProtocolError, RequestCodeNotSupported, TransportError
 from lockstep.protocol.headers.clients import GroupHeader, NotifyHeader, UnregisterClientHeader
 from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.log import get_logger
@@ -117,7 +117,11 @@ class Membership:
             return
         instance, use = self._instance, self._use
         layouts = {topic: instance.routes.layout(topic) for topic in use.filters}
-        round_ = plan(instance.client_id, use.config.allocate, layouts, self._lists, previous=self._wanted, reachable=self._reachable)
+        try:
+            round_ = plan(instance.client_id, use.config.allocate, layouts, self._lists, previous=self._wanted, reachable=self._reachable)
+        except LocalProtocolError as error:
+            log.error("rebalance.failed", group=use.group, error=str(error), then="what is held stays; the next round tries again")
+            return
         wanted = dict(round_.wanted)
         for queue in round_.lost:
             self._workers[queue].unwant(use.config.drain_timeout_ms)

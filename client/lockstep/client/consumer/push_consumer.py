@@ -29,6 +29,7 @@ from lockstep.client.consumer.worker import Consumption
 from lockstep.client.features import check_features
 from lockstep.client.instance import ConsumerHooks, Instance
 from lockstep.client.topics import create_topic
+from lockstep.protocol.allocate import may_order, word_of
 from lockstep.protocol.bodies import ConsumerGroup, StartPolicy, Subscription
 from lockstep.protocol.errors import (
     BrokerError,
@@ -121,8 +122,12 @@ class PushConsumer:
     def orderly(self, listener: ListenerT) -> ListenerT:
         """Decorator: `async def` listeners are awaited on the loop, plain functions run in daemon threads.
 
-        ConfigError for what can't be called with (messages, context).
+        ConfigError for what can't be called with (messages, context), and where `allocate` is one that only concurrent groups may have.
         """
+        if not may_order(word := word_of(self.config.allocate)):
+            raise ConfigError(
+                f'{self.group} can\'t be ordered: its members could differ about a queue by allocate "{word}"; use another one'
+            )
         self._take_listener(listener)
         return listener
 
@@ -243,7 +248,7 @@ class PushConsumer:
             consume_from_where=self.config.consume_from_where,
             consume_timestamp_ms=self.config.consume_timestamp_ms,
             ordered=not self._is_concurrent,
-            allocate=self.config.allocate,
+            allocate=word_of(self.config.allocate),
             retry=f"{self.config.max_reconsume_times} retries, then dlq" if self._is_concurrent else str(self.config.retry),
         )
 

@@ -10,7 +10,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from lockstep.protocol.allocate import AVERAGE, BY_BROKER, allocate
+from lockstep.protocol.allocate import AVERAGE, BY_BROKER, Strategy, allocate
 from lockstep.protocol.bodies import ListVersion, MemberList
 from lockstep.protocol.queue import MessageQueue, TopicLayout
 
@@ -74,7 +74,7 @@ class RebalancePlan:
 
 def plan(
     me: str,
-    strategy: str,
+    strategy: Strategy,
     layouts: Mapping[str, TopicLayout | None],
     lists: MemberLists,
     *,
@@ -113,7 +113,7 @@ def _by_broker(me: str, layout: TopicLayout, lists: MemberLists, before: Iterabl
 
 
 def _by_one_list(
-    me: str, strategy: str, layout: TopicLayout, lists: MemberLists, before: Iterable[MessageQueue], reachable: Callable[[str], bool]
+    me: str, strategy: Strategy, layout: TopicLayout, lists: MemberLists, before: Iterable[MessageQueue], reachable: Callable[[str], bool]
 ) -> list[MessageQueue]:
     for broker_name in sorted(_brokers(layout)):
         members = lists.get(broker_name)

@@ -1,0 +1,106 @@
+"""RocketMQ's strategies by name, in a whole cluster under a virtual clock: every queue has one owner, and an ordered group refuses some."""
+
+import itertools
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+
+import pytest
+
+from lockstep.client import (
+    ByConfig,
+    ByMachineRoom,
+    ConcurrentlyContext,
+    ConfigError,
+    ConsumeConcurrentlyStatus,
+    ConsumeOrderlyStatus,
+    MachineRoomNearby,
+    MessageExt,
+    MessageQueue,
+    OrderlyContext,
+    PushConsumer,
+    SubscriptionConflict,
+)
+from lockstep.protocol.allocate import Strategy
+from lockstep.testing import TestCluster, simulate
+
+
+async def done(_: Sequence[MessageExt], __: ConcurrentlyContext) -> ConsumeConcurrentlyStatus:
+    return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+
+async def ordered(_: Sequence[MessageExt], __: OrderlyContext) -> ConsumeOrderlyStatus:
+    return ConsumeOrderlyStatus.SUCCESS
+
+
+def consumer(cluster: TestCluster, strategy: Strategy, group: str = "billing", *, in_order: bool = False) -> PushConsumer:
+    made = PushConsumer(group, nameserver=cluster.nameserver, allocate=strategy)
+    made.subscribe("orders")
+    made.orderly(ordered) if in_order else made.concurrently(done)
+    return made
+
+
+def held(consumer: PushConsumer) -> list[MessageQueue]:
+    return [each.queue for each in consumer.health().queues if each.state == "held" and each.queue.topic == "orders"]
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+@pytest.mark.parametrize("strategy", ["AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH", "by_broker"])
+def test_three_members_share_every_queue_and_two_share_it_again_when_one_is_gone(strategy: str, in_order: bool) -> None:
+    async def main() -> None:
+        async with TestCluster(brokers=2) as cluster, AsyncExitStack() as stack:
+            await cluster.create_topic("orders", queues=6)
+            members = [consumer(cluster, strategy, in_order=in_order) for _ in range(3)]
+            for member in members:
+                await stack.enter_async_context(member)
+            await cluster.advance(seconds=5)
+            assert len(set(itertools.chain(*map(held, members)))) == sum(len(held(member)) for member in members) == 12
+            await members[0].stop()
+            await cluster.advance(seconds=5)
+            assert len(set(itertools.chain(*map(held, members[1:])))) == sum(len(held(member)) for member in members[1:]) == 12
+
+    simulate(main)
+
+
+def test_a_room_that_fails_leaves_the_member_what_it_has() -> None:
+    rooms = {"ok": True}
+
+    def room_of_member(_: str) -> str:
+        return "here" if rooms["ok"] else ""
+
+    async def main() -> None:
+        async with TestCluster(brokers=1) as cluster:
+            await cluster.create_topic("orders", queues=4)
+            strategy = MachineRoomNearby(lambda queue: "here", room_of_member)
+            async with consumer(cluster, strategy) as first:
+                await cluster.advance(seconds=2)
+                assert len(held(first)) == 4
+                rooms["ok"] = False
+                async with consumer(cluster, strategy) as second:
+                    await cluster.advance(seconds=30)
+                    assert (len(held(first)), len(held(second))) == (4, 0)
+                    rooms["ok"] = True
+                    await cluster.advance(seconds=30)
+                    assert (len(held(first)), len(held(second))) == (2, 2)
+
+    simulate(main)
+
+
+def test_members_must_agree_on_the_strategy_and_on_its_rooms() -> None:
+    async def main() -> None:
+        async with TestCluster(brokers=1) as cluster:
+            await cluster.create_topic("orders", queues=4)
+            async with consumer(cluster, ByMachineRoom(("hz", "sh"))):
+                with pytest.raises(SubscriptionConflict, match="allocate: machine_room: hz, sh here, machine_room: hz asked for"):
+                    await consumer(cluster, ByMachineRoom(("hz",))).start()
+                async with consumer(cluster, ByMachineRoom(("sh", "hz"))):
+                    pass
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("strategy", [ByConfig(()), MachineRoomNearby(lambda _: "a", lambda _: "a")])
+def test_what_members_could_differ_about_is_refused_to_an_ordered_group(strategy: Strategy) -> None:
+    made = PushConsumer("billing", allocate=strategy)
+    with pytest.raises(ConfigError, match="billing can't be ordered: its members could differ about a queue"):
+        made.orderly(ordered)
+    made.concurrently(done)
