@@ -115,7 +115,7 @@ COMMON: Mapping[str, tuple[object, ...]] = {
     "manual": (False, False, False, True),
     "long_share": (0.0, 0.01, 0.03),
     "fail_share": (0.0, 0.03, 0.1),
-    "send_every_s": (0.08, 0.15, 0.3),
+    "send_every_s": (0.08, 0.15, 0.3, 1.0),
     "batch_share": (0.0, 0.1, 0.3),
     "unkeyed_share": (0.0, 0.05, 0.2),
     "keys": (5, 20, 60),
@@ -207,6 +207,13 @@ WORLDS: Mapping[str, World] = {
         {"kill_consumer": 2, "pause_consumer": 1, "power_consumer": 1, "kill_broker": 2, "power_broker": 1, "stop_broker": 1, "reset": 1},
         {"late_chance": (0.0,), "faults_max": (1,), "fault_every_s": (5.0,), "storm_s": (60.0,), "exile": (False,), "queues": (3, 4)},
     ),
+    "long": World(
+        {
+            **{"kill_consumer": 3, "stop_consumer": 3, "pause_consumer": 2, "long_pause": 1, "kill_broker": 3, "stop_broker": 2},
+            **{"power_broker": 1, "nameserver": 2, "partition": 2, "reset": 2, "slow_disk": 1, "wall_jump": 1, "drift": 1, "kill_producer": 1},
+        },
+        {"fault_every_s": (30.0, 60.0), "storm_s": (1_800.0,), "send_every_s": (1.0, 3.0), "grace_ms": (3_000, 8_000)},
+    ),
     "wipe": World(
         {"wipe": 2, "kill_consumer": 1, "pause_consumer": 1},
         {"fault_every_s": (8.0,), "exile": (False,), "checked": (("ownership",),)},
@@ -243,17 +250,22 @@ def draw(seed: int, world: str | None, kinds: tuple[str, ...], *, storm_s: float
     """The universe of a seed. `kinds`: every fault there is. KeyError: no such world."""
     name = world_of(seed) if world is None else world
     own = WORLDS[name]
-    random = Random(f"{seed}/{name}/setting")
-    drawn = {key: random.choice(own.settings.get(key, choices)) for key, choices in COMMON.items()}
-    drawn |= {key: random.choice(choices) for key, choices in own.settings.items() if key not in COMMON}
+
+    def die(what: str) -> Random:
+        """One for each choice: a new choice leaves the others as they were."""
+        return Random(f"{seed}/{name}/{what}")
+
+    drawn = {key: die(key).choice(own.settings.get(key, choices)) for key, choices in COMMON.items()}
+    drawn |= {key: die(key).choice(choices) for key, choices in own.settings.items() if key not in COMMON}
     faults = dict(own.faults)
     if not faults:
         common = [kind for kind in kinds if kind not in NOT_IN_A_SWARM]
-        faults = {kind: random.randint(1, 4) for kind in common if random.random() < 0.4} or {random.choice(common): 1}
+        faults = {kind: die(f"weight of {kind}").randint(1, 4) for kind in common if die(kind).random() < 0.4}
+        faults = faults or {die("only fault").choice(common): 1}
         drawn["groups"] = (GROUP, AUDIT) if "toggle" in faults else (GROUP,)
-        drawn["tag_b_share"] = 0.3 if "recontract" in faults else random.choice((0.0, 0.0, 0.2))
-    drawn.setdefault("fault_every_s", random.choice((0.7, 2.0, 2.0, 5.0)))
-    drawn.setdefault("storm_s", random.choice((40.0, 90.0)))
+        drawn["tag_b_share"] = 0.3 if "recontract" in faults else die("tag_b_share").choice((0.0, 0.0, 0.2))
+    drawn.setdefault("fault_every_s", die("fault_every_s").choice((0.7, 2.0, 2.0, 5.0, 15.0)))
+    drawn.setdefault("storm_s", die("storm_s").choice((40.0, 90.0, 90.0, 300.0)))
     if storm_s is not None:
         drawn["storm_s"] = storm_s
     if len(drawn.get("groups", ())) > 1 or "recontract" in faults:  # type: ignore[arg-type]
