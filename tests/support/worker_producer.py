@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lockstep.client import LockstepError, Message, Outcome, Producer, SendError, TransportError
+from lockstep.client.producer.config import ProducerOptions
 from lockstep.protocol.errors import RouteNotReady
 from lockstep.runtime.log import configure
 
@@ -83,7 +84,7 @@ async def started(make_one: Callable[[], Producer]) -> Producer:
 async def main() -> None:
     options = parser().parse_args()
     configure("info")
-    terms = {"keyed_send_timeout_ms": options.timeout_ms}
+    terms: ProducerOptions = {"keyed_send_timeout_ms": options.timeout_ms, "compress_over_bytes": None}
     producer = await started(lambda: Producer(options.group, nameserver=options.nameserver, **terms))
     teller = Teller(options, producer)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, teller.stopped.set)

@@ -9,6 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from lockstep.protocol.errors import RemoteProtocolError
+from lockstep.protocol.message import MessageExt
+
 NO_TERMINAL_COLUMNS = 240
 """Width of a table that goes to a file or a pipe: wide enough that client ids stay in one piece."""
 
@@ -43,8 +46,12 @@ def printable(text: str) -> str:
     return "".join(character if character.isprintable() else character.encode("unicode_escape").decode() for character in text)
 
 
-def body_text(body: bytes) -> str:
-    """A message body as text: UTF-8 where it is, else with escapes."""
+def body_text(message: MessageExt) -> str:
+    """A message's body as text: UTF-8 where it is, else with escapes; in brackets why, where it can't be decompressed."""
+    try:
+        body = message.body
+    except RemoteProtocolError as error:
+        return f"({error})"
     return printable(body.decode("utf-8", errors="backslashreplace"))
 
 

@@ -8,6 +8,7 @@ from struct import Struct
 from types import MappingProxyType
 from typing import Any, Never, Self, final
 
+from lockstep.protocol.compression import compress_body, decompress_body
 from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
 from lockstep.protocol.frame import BODY_BYTES_MAX
 from lockstep.protocol.ids import message_id_of
@@ -39,6 +40,7 @@ from lockstep.protocol.record import (
     RECORD_BYTES_MIN,
     STORE_HOST_AT,
     STORE_TIMESTAMP_AT,
+    SYS_COMPRESSED,
     SYS_FLAG_AT,
     encode_record,
     record_bounds,
@@ -173,10 +175,13 @@ def encode_message(
     born_ms: int,
     sharding_key: str | None = None,
     extra: Mapping[str, str] | None = None,
+    compress_over: int | None = None,
 ) -> bytes:
     """The record that a client sends: the broker's fields zero. `extra` properties (lockstep's own) come first.
 
-    Room is kept for `sequence.stamp`. Raises LocalProtocolError for a bad sharding key, or properties that are too long together.
+    A body of `compress_over` bytes or more is compressed (None: none is). Room is kept for `sequence.stamp`.
+
+    Raises LocalProtocolError for a bad sharding key, or properties that are too long together.
     """
     properties = _UNIQ_KEY_HEAD + unique_key.encode()
     if sharding_key is not None:
@@ -187,7 +192,10 @@ def encode_message(
         properties = encode_properties(extra) + b"\x02" + properties
     if not extra or LS_SEQ not in extra:
         _check_properties_fit(len(properties))
-    return encode_record(message.stored_topic, queue_id, message.body, properties, flag=message.flag, born_ms=born_ms)
+    body, sys_flag = message.body, 0
+    if compress_over is not None and len(body) >= compress_over:
+        body, sys_flag = compress_body(body)
+    return encode_record(message.stored_topic, queue_id, body, properties, flag=message.flag, sys_flag=sys_flag, born_ms=born_ms)
 
 
 @lru_cache(maxsize=4096)
@@ -219,7 +227,7 @@ def _body_size(size: int) -> LocalProtocolError:
 
 
 class MessageExt:
-    """A message as it was stored. Fields are read from the pulled bytes when they are first asked for; nothing raises then.
+    """A message as it was stored. Fields are read from the pulled bytes when they are first asked for; only `body` can raise then.
 
     It keeps the bytes of its whole pull alive; `body` is a copy of its own.
     """
@@ -251,14 +259,26 @@ class MessageExt:
 
     @property
     def body(self) -> bytes:
+        """What was sent. RemoteProtocolError where it is stored compressed and can't be decompressed, or to more than 4 MiB."""
         body = self._body
         if body is None:
-            body = self._body = self._data[self._start + BODY_AT : self._topic_at - 1]
+            body = self.stored_body
+            if self.sys_flag & SYS_COMPRESSED:
+                try:
+                    body = decompress_body(body, self.sys_flag)
+                except RemoteProtocolError as error:
+                    raise RemoteProtocolError(f"message {self.offset_message_id}: {error}") from None
+            self._body = body
         return body
 
     @property
+    def stored_body(self) -> bytes:
+        """The body's bytes as they are stored: compressed where `sys_flag` says so. A copy."""
+        return self._data[self._start + BODY_AT : self._topic_at - 1]
+
+    @property
     def body_bytes(self) -> int:
-        """The body's size, without copying it."""
+        """The size of `stored_body`, without copying it."""
         return self._topic_at - 1 - self._start - BODY_AT
 
     @property

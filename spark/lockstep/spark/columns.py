@@ -6,15 +6,16 @@ from typing import Any
 
 import pyarrow as pa
 
+from lockstep.protocol.compression import decompress_body
 from lockstep.protocol.errors import RemoteProtocolError
 from lockstep.protocol.message import MessageExt, decode_messages
 from lockstep.protocol.properties import KEYS, RESERVED, SHARDING_KEY, TAGS
 from lockstep.protocol.queue import MessageQueue
-from lockstep.protocol.record import BODY_AT, MAGIC, RECORD_BYTES_MIN, record_bounds
+from lockstep.protocol.record import BODY_AT, MAGIC, RECORD_BYTES_MIN, SYS_COMPRESSED, record_bounds
 from lockstep.spark.options import SourceOptions
 
-_HEAD = Struct(">II12xq12xq8xq8xi8xi")
-"""Bytes 0 … 88: total size, magic, queue offset, born and store timestamps, reconsume times, body length."""
+_HEAD = Struct(">II12xq8xiq8xq8xi8xi")
+"""Bytes 0 … 88: total size, magic, queue offset, sys flag, born and store timestamps, reconsume times, body length."""
 STORE_TIME = 1
 """timestampType, as Kafka's LogAppendTime."""
 _TIME = pa.timestamp("us", tz="UTC")
@@ -51,6 +52,7 @@ class Page:
         self.heads: list[tuple[int, ...]] = []
         """_HEAD of each record."""
         self.bodies: list[bytes] = []
+        """As they are stored: some may be compressed."""
         self.properties: list[bytes] = []
         add_head, add_body, add_properties = self.heads.append, self.bodies.append, self.properties.append
         unpack, length, at = _HEAD.unpack_from, len(data), 0
@@ -58,7 +60,7 @@ class Page:
             if length - at < RECORD_BYTES_MIN:
                 raise RemoteProtocolError(f"record at {at}: {length - at} bytes are left, a record has at least {RECORD_BYTES_MIN}")
             head = unpack(data, at)
-            body_bytes = head[6]
+            body_bytes = head[7]
             next_at, topic_at = at + head[0], at + 89 + body_bytes
             if head[1] != MAGIC or body_bytes < 0 or next_at > length or topic_at + 2 > next_at:
                 raise _broken(data, at)
@@ -79,6 +81,10 @@ class Page:
     def offsets(self) -> list[int]:
         return [head[2] for head in self.heads]
 
+    def plain_bodies(self) -> list[bytes]:
+        """As they were sent. RemoteProtocolError names the first that can't be decompressed."""
+        return [_plain_body(body, head) if head[3] & SYS_COMPRESSED else body for body, head in zip(self.bodies, self.heads, strict=True)]
+
     def messages(self, broker_name: str) -> list[MessageExt]:
         """The same records, whole."""
         kept = set(self.offsets)
@@ -91,6 +97,13 @@ def _broken(data: bytes, at: int) -> RemoteProtocolError:
     except RemoteProtocolError as error:
         return error
     return RemoteProtocolError(f"record at {at}: its magic or lengths do not fit a stored record")
+
+
+def _plain_body(body: bytes, head: tuple[int, ...]) -> bytes:
+    try:
+        return decompress_body(body, head[3])
+    except RemoteProtocolError as error:
+        raise RemoteProtocolError(f"message at offset {head[2]}: {error}") from None
 
 
 def property_of(properties: bytes, head: bytes) -> bytes | None:
@@ -156,11 +169,11 @@ class Columns:
         messages = page.messages(self._queue.broker_name) if self._whole else []
         made: dict[str, Callable[[], Sequence[Any]]] = {
             "key": lambda: _keys(page.properties),
-            "value": lambda: page.bodies,
+            "value": page.plain_bodies,
             "offset": lambda: page.offsets,
-            "timestamp": lambda: [head[4] * 1_000 for head in page.heads],
-            "bornTimestamp": lambda: [head[3] * 1_000 for head in page.heads],
-            "reconsumeTimes": lambda: [head[5] for head in page.heads],
+            "timestamp": lambda: [head[5] * 1_000 for head in page.heads],
+            "bornTimestamp": lambda: [head[4] * 1_000 for head in page.heads],
+            "reconsumeTimes": lambda: [head[6] for head in page.heads],
             "tags": lambda: _texts(page.properties, _TAGS),
             "keys": lambda: _texts(page.properties, _KEYS),
             "messageId": lambda: [message.message_id for message in messages],

@@ -2,7 +2,10 @@
 
 import pytest
 
+from lockstep.admin.commands.message import message_json
 from lockstep.admin.render import ago, body_text, print_table, printable, stamp
+from lockstep.protocol.message import Message, decode_messages, encode_message
+from lockstep.protocol.record import encode_record
 
 
 @pytest.mark.parametrize(
@@ -31,7 +34,19 @@ def test_a_stamp_is_utc_with_milliseconds() -> None:
 
 def test_no_control_character_reaches_the_terminal() -> None:
     assert printable("a\x1b[2J\r\nb\u202e") == "a\\x1b[2J\\r\\nb\\u202e"
-    assert body_text(b"caf\xc3\xa9 \xff\x00") == "café \\xff\\x00"
+    (message,) = decode_messages(encode_message(Message("t", b"caf\xc3\xa9 \xff\x00"), 0, "A" * 32, 5), "a")
+    assert body_text(message) == "café \\xff\\x00"
+
+
+def test_a_body_is_shown_plain_or_why_it_can_not_be() -> None:
+    (message,) = decode_messages(encode_message(Message("t", "café ".encode() * 2_000), 0, "A" * 32, 5, compress_over=4_096), "a")
+    assert len(message.stored_body) < 200
+    assert message_json(message)["body"] == body_text(message) == "café " * 2_000
+
+    (message,) = decode_messages(encode_record(b"t", 0, b"rubbish", b"", sys_flag=0x301, born_ms=5), "a")
+    assert "no zlib stream" in body_text(message)
+    assert message_json(message) | {"body": None, "bodyHex": b"rubbish".hex()} == message_json(message)
+    assert "no zlib stream" in message_json(message)["bodyError"]
 
 
 def test_square_brackets_in_a_cell_are_text(capsys: pytest.CaptureFixture[str]) -> None:

@@ -878,7 +878,8 @@ async def test_a_missing_topic_names_the_next_step_where_they_do_not() -> None:
 
 @pytest.mark.real_network
 async def test_sends_beyond_the_in_flight_limit_wait_and_a_peer_that_does_not_read_costs_no_more_memory() -> None:
-    config = ProducerConfig(in_flight_count_max=64, in_flight_bytes_max=512 * 1024, keyed_send_timeout_ms=20_000, attempt_timeout_ms=20)
+    limits = {"in_flight_count_max": 64, "in_flight_bytes_max": 512 * 1024}
+    config = ProducerConfig(**limits, keyed_send_timeout_ms=20_000, attempt_timeout_ms=20, compress_over_bytes=None)
     async with one_queue(config) as (broker, producer):
         (topic,) = producer._topics.values()
         link = topic.senders[0].link

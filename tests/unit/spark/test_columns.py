@@ -9,7 +9,7 @@ pa = pytest.importorskip("pyarrow", reason="needs the extra [spark]")
 from lockstep.protocol.errors import RemoteProtocolError  # noqa: E402
 from lockstep.protocol.message import Message, decode_messages, encode_message  # noqa: E402
 from lockstep.protocol.queue import MessageQueue  # noqa: E402
-from lockstep.protocol.record import INT64, QUEUE_OFFSET_AT, STORE_TIMESTAMP_AT  # noqa: E402
+from lockstep.protocol.record import INT64, QUEUE_OFFSET_AT, STORE_TIMESTAMP_AT, encode_record  # noqa: E402
 from lockstep.spark.columns import ARROW_TYPES, Columns, Page, property_of  # noqa: E402
 from lockstep.spark.options import COLUMN_TYPES, SourceOptions  # noqa: E402
 
@@ -50,6 +50,20 @@ def test_a_record_becomes_a_row() -> None:
     assert (row["timestamp"].timestamp(), row["bornTimestamp"].timestamp()) == (1.5, 0.005)  # type: ignore[attr-defined]
     assert (row["tags"], row["keys"], row["messageId"]) == ("paid", "o-1 o-2", f"{42:032X}")
     assert row["headers"] == [{"key": "colour", "value": b"red"}]
+
+
+def test_a_compressed_value_is_plain_and_rubbish_is_named() -> None:
+    body = b"paid " * 2_000
+    small = bytearray(encode_message(Message("t", body), QUEUE.queue_id, "A" * 32, 5, compress_over=4_096))
+    assert len(small) < 500
+    small[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8] = INT64.pack(1)
+    data = stored(0, b"first") + bytes(small) + stored(2, b"last")
+    assert [row["value"] for row in rows(data, columns="value")] == [b"first", body, b"last"]
+    assert [row["bornTimestamp"].timestamp() for row in rows(data, columns="bornTimestamp")] == [0.005] * 3  # type: ignore[attr-defined]
+    data += encode_record(b"t", 0, b"rubbish", b"", sys_flag=0x301, born_ms=5)
+    with pytest.raises(RemoteProtocolError, match=r"message at offset 0: the body of 7 bytes .* no zlib stream"):
+        rows(data, columns="value")
+    assert len(rows(data, columns="offset")) == 4, "who does not read the value is not held up by it"
 
 
 def test_what_a_record_has_not_is_null() -> None:

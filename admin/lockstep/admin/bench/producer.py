@@ -1,4 +1,7 @@
-"""The producer process of a benchmark: runs one phase and prints what it measured."""
+"""The producer process of a benchmark: runs one phase and prints what it measured.
+
+Bodies are one letter again and again, and are sent as they are.
+"""
 
 import argparse
 import asyncio
@@ -101,7 +104,7 @@ def progress(done: int, total: int) -> None:
 
 async def main() -> None:
     options = parser().parse_args()
-    async with Producer("bench-producer", nameserver=options.nameserver) as producer:
+    async with Producer("bench-producer", nameserver=options.nameserver, compress_over_bytes=None) as producer:
         phases = Phases(producer, options)
         run = {"one": phases.one, "window": phases.window_of_sends, "batch": phases.batches, "paced": phases.paced}[options.phase]
         await producer.send(Message(options.topic, b"warm-up"), sharding_key="warm-up")

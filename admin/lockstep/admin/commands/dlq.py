@@ -108,7 +108,7 @@ async def _ls(group: str, limit: int, nameserver: str, as_json: bool) -> None:
             letter.message.reconsume_times,
             replayed,
             letter.reason,
-            body_text(letter.message.body)[:60],
+            body_text(letter.message)[:60],
         )
         for letter, replayed in found
     ]
@@ -129,7 +129,7 @@ async def _show(group: str, message_id: str, nameserver: str, as_json: bool) -> 
                     print_json(_json(letter))
                 else:
                     for name, value in _json(letter).items():
-                        print(f"{name:18} {body_text(letter.message.body) if name == 'body' else printable(str(value))}")
+                        print(f"{name:18} {body_text(letter.message) if name == 'body' else printable(str(value))}")
                 return
     raise CommandFailed(f"group {group} has no dead letter {message_id}; `lockstep dlq ls {group}` prints their ids")
 

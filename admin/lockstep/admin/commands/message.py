@@ -44,7 +44,7 @@ async def _show(message_id: str, broker: str | None, nameserver: str, as_json: b
         print_json(message_json(message))
     else:
         for name, value in message_json(message).items():
-            shown = body_text(message.body) if name == "body" else printable(_flat(value))
+            shown = body_text(message) if name == "body" else printable(_flat(value))
             print(f"{name:18} {shown}")
 
 
@@ -94,11 +94,17 @@ async def _find(admin: AdminClient, asked: Sequence[BrokerAddress], message_id: 
 
 
 def message_json(message: MessageExt) -> dict[str, Any]:
-    """A message as the commands print it. A body that is not UTF-8 has null as `body` and its bytes as `bodyHex`."""
+    """A message as the commands print it.
+
+    A body that is not UTF-8 has null as `body` and its bytes as `bodyHex`; of one that can't be decompressed these are the stored bytes,
+    and `bodyError` says why.
+    """
     try:
         body: dict[str, Any] = {"body": message.body.decode()}
     except UnicodeDecodeError:
         body = {"body": None, "bodyHex": message.body.hex()}
+    except RemoteProtocolError as error:
+        body = {"body": None, "bodyHex": message.stored_body.hex(), "bodyError": str(error)}
     return {
         "topic": message.topic,
         "broker": message.broker_name,

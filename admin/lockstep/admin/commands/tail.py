@@ -69,7 +69,7 @@ def _show_line(message: MessageExt) -> None:
     facts += [f"tag={message.tags}"] if message.tags else []
     facts += [f"key={key}" for key in message.keys]
     facts += [f"sharding-key={message.sharding_key}"] if message.sharding_key else []
-    print(f"{printable(' '.join(facts))}  {body_text(message.body)}", flush=True)
+    print(f"{printable(' '.join(facts))}  {body_text(message)}", flush=True)
 
 
 class Tail:

@@ -58,15 +58,15 @@ class DelayedSend:
         """SendTimeout or QueueUnavailable at the deadline; BrokerError for a refusal that no retry mends."""
         born_ms = self._clock.wall_ms()
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
-        record = RecordView(encode_message(self._message, 0, self._message_id, born_ms, sharding_key, {DELAY: self._level}))
-        properties = str(record.properties, "utf-8")
+        over = self._shared.config.compress_over_bytes
+        record = RecordView(encode_message(self._message, 0, self._message_id, born_ms, sharding_key, {DELAY: self._level}, over))
         while True:
             if self._outcome is Outcome.UNKNOWN:
                 self._shared.possible_duplicates += 1
             sender = self._way.sender(self._topic)
             left_ms = deadline_ms - self._clock.monotonic_ms()
             try:
-                response = await self._try(sender, properties, born_ms, max(1, min(left_ms, TRY_MS)))
+                response = await self._try(sender, record, max(1, min(left_ms, TRY_MS)))
                 return self._result(sender, response)
             except (TransportError, BrokerError) as error:
                 if isinstance(error, BrokerError) and not error.retriable:
@@ -75,14 +75,15 @@ class DelayedSend:
                     raise self._failure(sender, str(error)) from error
             await asyncio.sleep(AGAIN_MS / 1000)
 
-    async def _try(self, sender: QueueSender, properties: str, born_ms: int, timeout_ms: int) -> Command:
+    async def _try(self, sender: QueueSender, record: RecordView, timeout_ms: int) -> Command:
         link = sender.link
         if link is None or not link.up or link.view is None:
             raise TransportError(f"broker {sender.queue.broker_name} is not connected")
         check_features(link.view, DELAYING)
-        header = SendMessageHeader(self._group, self._message.topic, sender.queue.queue_id, 0, born_ms, self._message.flag, properties)
+        facts = (record.sys_flag, record.born_ms, record.flag, str(record.properties, "utf-8"))
+        header = SendMessageHeader(self._group, self._message.topic, sender.queue.queue_id, *facts)
         try:
-            return await link.request(RequestCode.SEND_MESSAGE, header, self._message.body, timeout_ms=timeout_ms)
+            return await link.request(RequestCode.SEND_MESSAGE, header, record.body, timeout_ms=timeout_ms)
         except TransportError:
             self._outcome = Outcome.UNKNOWN
             raise

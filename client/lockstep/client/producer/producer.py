@@ -61,6 +61,7 @@ class Producer:
         nameserver_addresses(nameserver)
         self.group = group
         self.config = ProducerConfig(**options)
+        self._compress_over = self.config.compress_over_bytes
         self._nameserver = nameserver
         self._host = host
         self._given_id = given_id
@@ -181,7 +182,7 @@ class Producer:
         born_ms = self._clock.wall_ms()
         message_id = self._ids.next(born_ms)
         try:
-            record = encode_message(message, sender.queue.queue_id, message_id, born_ms, sharding_key)
+            record = encode_message(message, sender.queue.queue_id, message_id, born_ms, sharding_key, None, self._compress_over)
         except LocalProtocolError:
             gate.release(1, held_bytes)
             raise
@@ -306,7 +307,8 @@ class Producer:
         if endpoint is not None and endpoint.unsent_bytes + sender.oneway_bytes > self.config.unsent_bytes_max:
             await endpoint.drain()
         born_ms = self._clock.wall_ms()
-        record = encode_message(message, sender.queue.queue_id, self._ids.next(born_ms), born_ms, sharding_key)
+        message_id = self._ids.next(born_ms)
+        record = encode_message(message, sender.queue.queue_id, message_id, born_ms, sharding_key, None, self._compress_over)
         sender.add_oneway(record, None if way.pick is None else topic.layout.version)
 
     # ----------------------------------------------------------------------------------------------------------------- parts
@@ -348,8 +350,10 @@ class Producer:
         born_ms, queue_id = self._clock.wall_ms(), sender.queue.queue_id
         own = [messages[place] for place in places]
         ids = self._ids.many(born_ms, len(own))
-        keys = way.sharding_keys(len(own))
-        records = [encode_message(message, queue_id, id_, born_ms, key) for message, id_, key in zip(own, ids, keys, strict=True)]
+        keys, over = way.sharding_keys(len(own)), self._compress_over
+        records = [
+            encode_message(message, queue_id, id_, born_ms, key, None, over) for message, id_, key in zip(own, ids, keys, strict=True)
+        ]
         held_bytes = sum([held_bytes_of(message) for message in own])
         sizes = list(map(len, records))
         return self._parcel(topic, way, b"".join(records), sizes, ids, held_bytes, Share(batch, places), timeout_ms)
