@@ -235,15 +235,16 @@ WORLDS: Mapping[str, World] = {
 
 NOT_IN_A_SWARM = ("wipe",)
 """Faults after which not every law holds."""
-SWARM_SHARE = 0.5
-"""How many seeds of a sweep over all worlds are in "swarm"."""
+SHARES = {"swarm": 0.5, "long": 0.1}
+"""How many seeds of a sweep over all worlds are in these; the others share the rest."""
 
 
 def world_of(seed: int) -> str:
     """The world of a seed in a sweep over all of them."""
     random = Random(f"{seed}/world")
-    others = [name for name in WORLDS if name != "swarm"]
-    return "swarm" if random.random() < SWARM_SHARE else random.choice(others)
+    rest = (1 - sum(SHARES.values())) / (len(WORLDS) - len(SHARES))
+    (name,) = random.choices(list(WORLDS), [SHARES.get(world, rest) for world in WORLDS])
+    return name
 
 
 def draw(seed: int, world: str | None, kinds: tuple[str, ...], *, storm_s: float | None = None) -> Setting:
