@@ -6,10 +6,12 @@ from lockstep.broker.processors import send
 from lockstep.broker.processors.send import SendProcessor
 from lockstep.broker.tables.sequence_table import TAKE, SequenceTable
 from lockstep.client.producer.frame import seal_frame
+from lockstep.client.producer.parcel import Parcel
 from lockstep.client.producer.queue_sender import QueueSender
 from lockstep.client.producer.selector import number_of_key
 from lockstep.client.producer.sequencer import Sequencer
 from lockstep.client.producer.topic_sender import TopicSender
+from lockstep.nameserver.processor import RouteProcessor
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.layouts import LayoutTable
 from lockstep.testing.sweep.mutants.registry import Patches, mutant
@@ -136,3 +138,15 @@ def an_unknown_scope_is_a_duplicate(patch: Patches) -> None:
         return verdict
 
     patch.set(SequenceTable, "check", known)
+
+
+@mutant("send")
+def what_was_left_behind_is_not_stored(patch: Patches) -> None:
+    """An unkeyed send that left a queue which may have it never ends as not stored."""
+    patch.set(Parcel, "left_behind", property(lambda self: False, lambda self, left: None))
+
+
+@mutant("alter", aimed="tests/unit/broker/test_registrar.py::test_a_layout_that_another_broker_brings_is_adopted_at_once")
+def layouts_are_told_at_the_next_registration(patch: Patches) -> None:
+    """A layout that one broker brings is told to the others at once."""
+    patch.set(RouteProcessor, "_tell_others", lambda self, topics, source: None)
