@@ -123,7 +123,7 @@ async def test_a_producer_is_told_why_and_goes_on_when_there_is_room(tmp_path: P
             async with native(address) as client:
                 await client.create("orders")
                 count, _ = await send_until_refused(client, Stream("orders"))
-                async with Producer("shop", nameserver=where) as producer:
+                async with Producer("shop", nameserver=where, compress_over_bytes=None) as producer:
                     with pytest.raises(ServiceNotAvailable, match=f"less than {RESERVE_BYTES} bytes"):
                         await producer.send(Message("orders", BODY), timeout_ms=300)
                     with pytest.raises(QueueUnavailable, match=f"less than {RESERVE_BYTES} bytes.*not stored"):

@@ -20,6 +20,7 @@ from lockstep.client.consumer import (
     QueueRevoked,
 )
 from lockstep.client.errors import BatchSendError, NotDurable, Outcome, PrecedingSendFailed, QueueUnavailable, SendError, SendTimeout
+from lockstep.client.producer.hooks import SendHook, Sending
 from lockstep.client.producer.producer import Producer
 from lockstep.client.producer.result import SendResult, SendStatus
 from lockstep.client.producer.sequencer import GivenId
@@ -82,9 +83,11 @@ __all__ = [
     "RemoteProtocolError",
     "RequestTimeout",
     "SendError",
+    "SendHook",
     "SendResult",
     "SendStatus",
     "SendTimeout",
+    "Sending",
     "StateError",
     "SubscriptionConflict",
     "TopicNotExist",

@@ -592,7 +592,7 @@ async def test_what_a_batch_has_for_a_queue_is_one_parcel_and_keeps_its_place_am
         waiting.append(asyncio.ensure_future(producer.send_batch([message(str(n)) for n in range(2, 9)], sharding_keys=list("abcabck"))))
         waiting.append(asyncio.ensure_future(producer.send(message("9"), sharding_key="b")))
         await asyncio.sleep(0)
-        (sender,) = producer._topics["t"].senders
+        (sender,) = producer._topics.open_ones["t"].senders
         assert [parcel.count for parcel in sender._batcher.keyed] == [1, 7, 1]
         held[0]()
         await asyncio.gather(*waiting)
@@ -771,7 +771,7 @@ async def test_a_batch_that_waited_for_the_in_flight_limit_is_sent_by_the_layout
         batch = asyncio.ensure_future(producer.send_batch([message(key) for key in keys], sharding_keys=keys))
         await asyncio.sleep(0)
         layout = cluster.put(make_layout("t", "a", queues=8, counter=2))
-        producer._layout_changed(layout)
+        producer._topics.layout_changed(layout)
         held[0]()
         assert [result.queue for result in await batch] == [queue_of_key(layout, key) for key in keys]
         assert {one.header.layout_counter for one in broker.seen[2:]} == {2}, "none was hashed over the old one"
@@ -788,8 +788,8 @@ async def test_a_cancelled_batch_is_withdrawn_although_a_higher_layout_has_split
         blocking = asyncio.ensure_future(producer.send(message("2"), queue=layout.write_queues[0]))
         batch = asyncio.ensure_future(producer.send_batch([message("withdrawn")] * 8, sharding_keys=[f"k{n}" for n in range(8)]))
         await asyncio.sleep(0)
-        producer._layout_changed(layout)
-        assert [len(sender._batcher.keyed) for sender in producer._topics["t"].senders] == [2, 1]
+        producer._topics.layout_changed(layout)
+        assert [len(sender._batcher.keyed) for sender in producer._topics.open_ones["t"].senders] == [2, 1]
         batch.cancel()
         await asyncio.wait([batch])
         assert batch.cancelled()
@@ -812,7 +812,7 @@ async def test_a_keyed_send_whose_topic_was_deleted_while_it_was_in_flight_is_to
         broker.script.append(stale_later)
         sending = asyncio.ensure_future(producer.send(message("1"), sharding_key="k"))
         await until(lambda: len(held) == 1)
-        producer._layout_changed(make_layout("t", counter=2))
+        producer._topics.layout_changed(make_layout("t", counter=2))
         held[0]()
         with pytest.raises(TopicNotExist, match="was deleted"):
             await sending
@@ -881,7 +881,7 @@ async def test_sends_beyond_the_in_flight_limit_wait_and_a_peer_that_does_not_re
     limits = {"in_flight_count_max": 64, "in_flight_bytes_max": 512 * 1024}
     config = ProducerConfig(**limits, keyed_send_timeout_ms=20_000, attempt_timeout_ms=20, compress_over_bytes=None)
     async with one_queue(config) as (broker, producer):
-        (topic,) = producer._topics.values()
+        (topic,) = producer._topics.open_ones.values()
         link = topic.senders[0].link
         assert link is not None
         assert link.endpoint is not None

@@ -1,38 +1,32 @@
 """Sending. RocketMQ: DefaultMQProducer, DefaultMQProducerImpl."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, Unpack
+from typing import Unpack
 
 from lockstep.client.config import nameserver_addresses, takes_settings_of
-from lockstep.client.errors import NotDurable, PrecedingSendFailed
-from lockstep.client.features import SENDING, check_brokers
 from lockstep.client.instance import Instance, ProducerHooks
-from lockstep.client.producer.batch import Batch, Division, Placed, Share, held_bytes_of
+from lockstep.client.producer.batch import held_bytes_of
 from lockstep.client.producer.config import ProducerConfig, ProducerOptions, Require, check_terms
-from lockstep.client.producer.delayed import DelayedSend, delay_level_of
+from lockstep.client.producer.delayed import delay_level_of
 from lockstep.client.producer.departures import Departures
 from lockstep.client.producer.gate import Gate
-from lockstep.client.producer.parcel import QUEUE_WIDE, Parcel
-from lockstep.client.producer.queue_sender import QueueSender
-from lockstep.client.producer.result import SendResult, SendStatus
+from lockstep.client.producer.hooks import SendHook, Sending, begun, ended, send_watched
+from lockstep.client.producer.result import SendResult
 from lockstep.client.producer.selector import Selector
+from lockstep.client.producer.sends import Sends, check_durable, withdraw
 from lockstep.client.producer.sequencer import GivenId
-from lockstep.client.producer.topic_sender import Shared, TopicSender
-from lockstep.client.producer.way import UNKEYED, Way, way_of
-from lockstep.client.topics import create_topic
-from lockstep.protocol.errors import LocalProtocolError, LockstepError, RouteNotReady, StateError, TopicNotExist, TransportError
-from lockstep.protocol.ids import UNIQUE_PREFIX_BYTES, UniqueKeys
-from lockstep.protocol.message import Message, encode_message
+from lockstep.client.producer.topic_sender import Shared
+from lockstep.client.producer.topics import Topics
+from lockstep.client.producer.way import UNKEYED, way_of
+from lockstep.protocol.errors import StateError
+from lockstep.protocol.message import Message
 from lockstep.protocol.names import check_group
-from lockstep.protocol.queue import MessageQueue, TopicLayout
+from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.host import Host
 
 DEFAULT_NAMESERVER = "127.0.0.1:9876"
-
-ROUTE_PAUSE_MS = 100
-"""Between two questions to nameservers that have heard of no broker yet."""
 
 
 class Producer:
@@ -61,15 +55,15 @@ class Producer:
         nameserver_addresses(nameserver)
         self.group = group
         self.config = ProducerConfig(**options)
-        self._compress_over = self.config.compress_over_bytes
         self._nameserver = nameserver
         self._host = host
         self._given_id = given_id
         self._shared: Shared | None = None
         self._closed = False
-        self._topics: dict[str, TopicSender] = {}
-        self._opening: dict[str, asyncio.Future[None]] = {}
+        self._topics = Topics(group)
+        self._hooks: tuple[SendHook, ...] = ()
         self._gate = Gate(self.config.in_flight_count_max, self.config.in_flight_bytes_max)
+        self._sends = Sends(group, self.config, self._topics, self._gate)
 
     # ------------------------------------------------------------------------------------------------------------------ life
 
@@ -83,19 +77,18 @@ class Producer:
         except BaseException:  # re-raised
             await instance.close()
             raise
-        random = instance.host.random
-        self._loop = asyncio.get_running_loop()
-        self._clock = instance.host.clock
-        self._ids = UniqueKeys(random.token(UNIQUE_PREFIX_BYTES))
+        topics = self._topics
         self._shared = Shared(instance, self.config, self._gate, Departures(), self._given_id)
-        instance.register_producer(self, self.group, ProducerHooks(on_links=self._links_changed, on_layout=self._layout_changed))
+        topics.begin(self._shared)
+        self._sends.begin(self._shared)
+        instance.register_producer(self, self.group, ProducerHooks(on_links=topics.links_changed, on_layout=topics.layout_changed))
 
     async def close(self) -> None:
         """Take no more sends, wait until those in flight have ended (each has its deadline), and leave."""
         if self._closed:
             return
         self._closed = True
-        shared, topics, self._topics = self._shared, self._topics, {}
+        shared, leaving = self._shared, self._topics.shut()
         if shared is None:
             return
         try:
@@ -103,7 +96,7 @@ class Producer:
             await asyncio.sleep(0)  # one-way sends of this turn are written at its end
         finally:
             shared.instance.unregister_producer(self)
-            for topic in topics.values():
+            for topic in leaving:
                 topic.close()
             await shared.instance.close()
 
@@ -116,6 +109,11 @@ class Producer:
 
     def __repr__(self) -> str:
         return f"<Producer {self.group} {'closed' if self._closed else 'new' if self._shared is None else 'running'}>"
+
+    def add_hook(self, hook: SendHook) -> SendHook:
+        """Tell it of every `send`, `send_batch` and `send_oneway` from now on (hooks.py); not of `send_records`."""
+        self._hooks = (*self._hooks, hook)
+        return hook
 
     @property
     def possible_duplicates(self) -> int:
@@ -160,60 +158,47 @@ class Producer:
 
         Cancelling withdraws the message if it is not written yet; later its outcome is unknown.
         """
-        if timeout_ms is not None or require != "stored":
-            check_terms(timeout_ms, require)
-        if delay_level is not None or delay is not None:
-            way = way_of(message, sharding_key, selector, arg, queue)
-            return await self._send_delayed(message, delay_level_of(delay_level, delay), way, sharding_key, timeout_ms, require)
-        topic = self._topics.get(message.topic)
-        if topic is None:
-            topic = await self._open(message.topic)
-        if sharding_key is None and selector is None and queue is None and arg is None:
-            way, sender = UNKEYED, topic.next()
-        else:
-            way = way_of(message, sharding_key, selector, arg, queue)
-            sender = way.sender(topic)
-        held_bytes = held_bytes_of(message)
-        gate = self._gate
-        if gate.shut:
-            sender = await self._wait(topic, way, sender, held_bytes)
-        else:
-            gate.add(1, held_bytes)
-        born_ms = self._clock.wall_ms()
-        message_id = self._ids.next(born_ms)
+        hooks, sends, result = self._hooks, self._sends, None
+        sending = Sending(self.group, (message,), "send") if hooks else None
+        if sending is not None:
+            (message,) = begun(hooks, sending)
         try:
-            record = encode_message(message, sender.queue.queue_id, message_id, born_ms, sharding_key, None, self._compress_over)
-        except LocalProtocolError:
-            gate.release(1, held_bytes)
+            if timeout_ms is not None or require != "stored":
+                check_terms(timeout_ms, require)
+            if delay_level is not None or delay is not None:
+                way = way_of(message, sharding_key, selector, arg, queue)
+                result = await sends.delayed(message, delay_level_of(delay_level, delay), way, sharding_key, timeout_ms)
+            else:
+                topic = sends.open_ones.get(message.topic)
+                if topic is None:
+                    topic = await sends.topics.open(message.topic)
+                if sharding_key is None and selector is None and queue is None and arg is None:
+                    way, sender = UNKEYED, topic.next()
+                else:
+                    way = way_of(message, sharding_key, selector, arg, queue)
+                    sender = way.sender(topic)
+                held_bytes, gate = held_bytes_of(message), sends.gate
+                if gate.shut:
+                    sender = await sends.wait(topic, way, sender, held_bytes)
+                else:
+                    gate.add(1, held_bytes)
+                parcel, future = sends.encoded(message, topic, way, sender, held_bytes, sharding_key, timeout_ms)
+                sender.add(parcel)
+                try:
+                    result = await future
+                except asyncio.CancelledError:
+                    withdraw(parcel, future)
+                    raise
+            if require == "durable":
+                check_durable([result])
+            return result
+        except BaseException as error:  # re-raised
+            if sending is not None:
+                sending.error = error
             raise
-        future = self._loop.create_future()
-        parcel = self._parcel(topic, way, record, None, message_id, held_bytes, future, timeout_ms)
-        sender.add(parcel)
-        try:
-            result: SendResult = await future
-        except asyncio.CancelledError:
-            _withdraw(parcel, future)
-            raise
-        if require == "durable":
-            _check_durable([result])
-        return result
-
-    async def _send_delayed(
-        self, message: Message, level: int, way: Way, sharding_key: str | None, timeout_ms: int | None, require: Require
-    ) -> SendResult:
-        topic = self._topics.get(message.topic) or await self._open(message.topic)
-        shared, held_bytes = self._shared, held_bytes_of(message)
-        assert shared is not None
-        await self._gate.enter(1, held_bytes, [])
-        try:
-            sending = DelayedSend(shared, self.group, topic, way, message, self._ids.next(self._clock.wall_ms()), level)
-            whole_ms = self.config.send_timeout_ms if way is UNKEYED else self.config.keyed_send_timeout_ms
-            result = await sending.run(sharding_key, timeout_ms or whole_ms)
         finally:
-            self._gate.release(1, held_bytes)
-        if require == "durable":
-            _check_durable([result])
-        return result
+            if sending is not None:
+                ended(hooks, sending, [] if result is None else [result])
 
     async def send_batch(
         self,
@@ -235,23 +220,10 @@ class Producer:
         check_terms(timeout_ms, require)
         if not messages:
             return []
-        division = Division(messages, sharding_key, sharding_keys, selector, arg, queue)
-        topics = {name: self._topics.get(name) or await self._open(name) for name in division.topics}
-        batch = Batch(len(messages), self._loop.create_future())
-        try:
-            for begin, end in division.chunks(self.config):
-                try:
-                    await self._send_chunk(batch, division, topics, messages, begin, end, timeout_ms)
-                except PrecedingSendFailed as error:
-                    batch.failed(range(begin, len(messages)), error)
-                    break
-            results = await batch.results()
-        except BaseException:  # re-raised
-            batch.withdraw()
-            raise
-        if require == "durable":
-            _check_durable(results)
-        return results
+        how = (sharding_key, sharding_keys, selector, arg, queue, timeout_ms, require)
+        if not self._hooks:
+            return await self._sends.many(messages, *how)
+        return await send_watched(self._hooks, Sending(self.group, messages, "batch"), lambda given: self._sends.many(given, *how))
 
     async def send_records(self, queue: MessageQueue, records: bytes, sizes: list[int], *, timeout_ms: int | None = None) -> SendResult:
         """Send records that are encoded already (record.py, the broker's fields zero) as one frame to this queue: where the first one is.
@@ -261,29 +233,7 @@ class Producer:
         again has them stored once; such a producer fails where another would begin anew, and a frame that failed or was cancelled ends
         the queue for it. Errors as `send` with a queue; NonDeterministicRetry where a repeat has other bytes.
         """
-        topic = self._topics.get(queue.topic) or await self._open(queue.topic)
-        way = Way((QUEUE_WIDE,), None, queue)
-        held_bytes, gate = len(records), self._gate
-        if gate.shut:
-            await gate.enter(len(sizes), held_bytes, [(queue, way.keys)])
-        else:
-            gate.add(len(sizes), held_bytes)
-        try:
-            sender = way.sender(topic)
-        except BaseException:  # re-raised
-            gate.release(len(sizes), held_bytes)
-            raise
-        future = self._loop.create_future()
-        parcel = self._parcel(topic, way, records, sizes, "", held_bytes, future, timeout_ms)
-        parcel.alone = True
-        sender.add(parcel)
-        try:
-            result: SendResult = await future
-        except asyncio.CancelledError:
-            sender.end_given()
-            _withdraw(parcel, future)
-            raise
-        return result
+        return await self._sends.records(queue, records, sizes, timeout_ms)
 
     async def send_oneway(
         self,
@@ -298,173 +248,12 @@ class Producer:
 
         Waits only for a connection (TransportError after 3 s) and while the connection has too much unsent.
         """
-        topic = self._topics.get(message.topic) or await self._open(message.topic)
-        way = way_of(message, sharding_key, selector, arg, queue)
-        sender = way.sender(topic)
-        if not sender.up:
-            await self._wait_up(sender)
-        endpoint = None if sender.link is None else sender.link.endpoint
-        if endpoint is not None and endpoint.unsent_bytes + sender.oneway_bytes > self.config.unsent_bytes_max:
-            await endpoint.drain()
-        born_ms = self._clock.wall_ms()
-        message_id = self._ids.next(born_ms)
-        record = encode_message(message, sender.queue.queue_id, message_id, born_ms, sharding_key, None, self._compress_over)
-        sender.add_oneway(record, None if way.pick is None else topic.layout.version)
+        if not self._hooks:
+            await self._sends.oneway(message, sharding_key, selector, arg, queue)
+            return
 
-    # ----------------------------------------------------------------------------------------------------------------- parts
+        async def write(given: Sequence[Message]) -> list[SendResult]:
+            await self._sends.oneway(given[0], sharding_key, selector, arg, queue)
+            return []
 
-    async def _send_chunk(
-        self,
-        batch: Batch,
-        division: Division,
-        topics: Mapping[str, TopicSender],
-        messages: Sequence[Message],
-        begin: int,
-        end: int,
-        timeout_ms: int | None,
-    ) -> None:
-        """messages[begin:end], one parcel for each queue; none of them is posted where one can't be."""
-        gate, count = self._gate, end - begin
-        held_bytes = sum([held_bytes_of(message) for message in messages[begin:end]])
-        shares = division.shares(begin, end, topics)
-        if gate.shut:
-            await gate.enter(count, held_bytes, [(sender.queue, way.keys) for _, sender, way, _ in shares])
-            waited = True
-        else:
-            gate.add(count, held_bytes)
-            waited = False
-        try:
-            if waited:  # the layout may have changed meanwhile, a broker may have gone
-                shares = division.shares(begin, end, topics)
-            parcels = [self._pack(batch, share, messages, timeout_ms) for share in shares]
-        except BaseException:  # re-raised
-            gate.release(count, held_bytes)
-            raise
-        batch.parcels += parcels
-        for (_, sender, _, _), parcel in zip(shares, parcels, strict=True):
-            sender.add(parcel)
-
-    def _pack(self, batch: Batch, share: Placed, messages: Sequence[Message], timeout_ms: int | None) -> Parcel:
-        """Messages that are acknowledged together."""
-        topic, sender, way, places = share
-        born_ms, queue_id = self._clock.wall_ms(), sender.queue.queue_id
-        own = [messages[place] for place in places]
-        ids = self._ids.many(born_ms, len(own))
-        keys, over = way.sharding_keys(len(own)), self._compress_over
-        records = [
-            encode_message(message, queue_id, id_, born_ms, key, None, over) for message, id_, key in zip(own, ids, keys, strict=True)
-        ]
-        held_bytes = sum([held_bytes_of(message) for message in own])
-        sizes = list(map(len, records))
-        return self._parcel(topic, way, b"".join(records), sizes, ids, held_bytes, Share(batch, places), timeout_ms)
-
-    def _parcel(
-        self,
-        topic: TopicSender,
-        way: Way,
-        data: bytes,
-        sizes: list[int] | None,
-        ids: str | list[str],
-        held_bytes: int,
-        future: "asyncio.Future[Any] | Share",
-        timeout_ms: int | None,
-    ) -> Parcel:
-        now_ms = self._clock.monotonic_ms()
-        if way is UNKEYED:
-            whole_ms = timeout_ms or self.config.send_timeout_ms
-            return Parcel(data, sizes, ids, held_bytes, future, now_ms + whole_ms, now_ms + whole_ms // 2)
-        end_ms = now_ms + (timeout_ms or self.config.keyed_send_timeout_ms)
-        version = None if way.pick is None else topic.layout.version
-        return Parcel(data, sizes, ids, held_bytes, future, end_ms, end_ms, way.keys, version, way.pick)
-
-    async def _wait(self, topic: TopicSender, way: Way, sender: QueueSender, held_bytes: int) -> QueueSender:
-        """Wait at the gate, and look again for the queue: the layout may have changed meanwhile, the broker may have gone."""
-        layout = topic.layout
-        await self._gate.enter(1, held_bytes, [(sender.queue, way.keys)])
-        if way is not UNKEYED and topic.layout is layout:
-            return sender
-        try:
-            return way.sender(topic)
-        except BaseException:  # re-raised
-            self._gate.release(1, held_bytes)
-            raise
-
-    async def _wait_up(self, sender: QueueSender) -> None:
-        if sender.link is None:
-            raise TransportError(f"{sender.queue}: no address of broker {sender.queue.broker_name} is known")
-        await sender.link.wait_up(self.config.send_timeout_ms)
-
-    # ---------------------------------------------------------------------------------------------------------------- topics
-
-    async def _open(self, name: str) -> TopicSender:
-        """The first send to a topic: its route, or the topic itself."""
-        shared = self._shared
-        if shared is None or self._closed:
-            raise StateError(f"producer {self.group} is {'closed' if self._closed else 'not started: use `async with`, or await start()'}")
-        while name not in self._topics:
-            opening = self._opening.get(name)
-            if opening is not None:
-                await asyncio.shield(opening)
-                continue
-            self._opening[name] = opening = self._loop.create_future()
-            try:
-                layout = await self._find(shared.instance, name)
-                if self._closed:
-                    raise StateError(f"producer {self.group} is closed")
-                if not layout.write_queues:
-                    raise TopicNotExist(f"topic {name} has no writable queue: see `lockstep topic show {name}`")
-                check_brokers(shared.instance, layout, SENDING)
-                self._topics[name] = TopicSender(shared, layout)
-            except LockstepError as error:
-                opening.set_exception(error)
-                opening.exception()
-                raise
-            finally:
-                del self._opening[name]
-                if not opening.done():
-                    opening.set_result(None)
-        return self._topics[name]
-
-    async def _find(self, instance: Instance, name: str) -> TopicLayout:
-        """Its layout. A nameserver that has just been started hears of its brokers within a second: it is asked again for a send's time."""
-        end_ms = self._clock.monotonic_ms() + self.config.send_timeout_ms
-        while True:
-            try:
-                return await self._find_or_create(instance, name)
-            except RouteNotReady:
-                if self._clock.monotonic_ms() >= end_ms:
-                    raise
-                await asyncio.sleep(ROUTE_PAUSE_MS / 1000)
-
-    async def _find_or_create(self, instance: Instance, name: str) -> TopicLayout:
-        layout = await instance.route(name)
-        if layout is not None:
-            return layout
-        if not self.config.auto_create_topics:
-            raise TopicNotExist(f"topic {name} does not exist: create it with `lockstep topic create {name}`")
-        return await create_topic(instance, name, self.config.topic_queue_count, auto=True)
-
-    def _links_changed(self) -> None:
-        for name, topic in list(self._topics.items()):
-            if not topic.links_changed():
-                del self._topics[name]
-
-    def _layout_changed(self, layout: TopicLayout) -> None:
-        topic = self._topics.get(layout.topic)
-        if topic is not None:
-            if not layout.write_queues:
-                del self._topics[layout.topic]
-            topic.adopt(layout)
-
-
-def _withdraw(parcel: Parcel, future: "asyncio.Future[Any]") -> None:
-    """Its send was cancelled: take it back unless it is written."""
-    if parcel.sender is not None and not parcel.sender.withdraw(parcel) and future.done() and not future.cancelled():
-        future.exception()  # its end is known and nobody waits for it
-    future.cancel()
-
-
-def _check_durable(results: Sequence[SendResult]) -> None:
-    for result in results:
-        if result.status is not SendStatus.SEND_OK:
-            raise NotDurable(f"{result.queue} offset {result.queue_offset}: stored with {result.status.value}, not as durably as required")
+        await send_watched(self._hooks, Sending(self.group, (message,), "oneway"), write)

@@ -1,0 +1,242 @@
+"""What the ways of sending do: find the queue, pass the gate, encode, hand over, wait for the end."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lockstep.client.errors import NotDurable, PrecedingSendFailed
+from lockstep.client.producer.batch import Batch, Division, Placed, Share, held_bytes_of
+from lockstep.client.producer.config import ProducerConfig, Require
+from lockstep.client.producer.delayed import DelayedSend
+from lockstep.client.producer.gate import Gate
+from lockstep.client.producer.parcel import QUEUE_WIDE, Parcel
+from lockstep.client.producer.queue_sender import QueueSender
+from lockstep.client.producer.result import SendResult, SendStatus
+from lockstep.client.producer.selector import Selector
+from lockstep.client.producer.topic_sender import Shared, TopicSender
+from lockstep.client.producer.topics import Topics
+from lockstep.client.producer.way import UNKEYED, Way, way_of
+from lockstep.protocol.errors import LocalProtocolError, TransportError
+from lockstep.protocol.ids import UNIQUE_PREFIX_BYTES, UniqueKeys
+from lockstep.protocol.message import Message, encode_message
+from lockstep.protocol.queue import MessageQueue
+
+
+class Sends:
+    """Of one producer. What each argument means and what is raised: Producer's own methods say."""
+
+    def __init__(self, group: str, config: ProducerConfig, topics: Topics, gate: Gate) -> None:
+        self._group = group
+        self._config = config
+        self._compress_over = config.compress_over_bytes
+        self.topics = topics
+        self.open_ones = topics.open_ones
+        self.gate = gate
+        self._shared: Shared | None = None
+
+    def begin(self, shared: Shared) -> None:
+        """The producer has started."""
+        host = shared.instance.host
+        self._shared = shared
+        self._loop = asyncio.get_running_loop()
+        self._clock = host.clock
+        self._ids = UniqueKeys(host.random.token(UNIQUE_PREFIX_BYTES))
+
+    def encoded(
+        self,
+        message: Message,
+        topic: TopicSender,
+        way: Way,
+        sender: QueueSender,
+        held_bytes: int,
+        sharding_key: str | None,
+        timeout_ms: int | None,
+    ) -> "tuple[Parcel, asyncio.Future[SendResult]]":
+        """A single message that has passed the gate, ready for its queue; LocalProtocolError gives its place at the gate back."""
+        born_ms = self._clock.wall_ms()
+        message_id = self._ids.next(born_ms)
+        try:
+            record = encode_message(message, sender.queue.queue_id, message_id, born_ms, sharding_key, None, self._compress_over)
+        except LocalProtocolError:
+            self.gate.release(1, held_bytes)
+            raise
+        future: asyncio.Future[SendResult] = self._loop.create_future()
+        return self._parcel(topic, way, record, None, message_id, held_bytes, future, timeout_ms), future
+
+    async def delayed(self, message: Message, level: int, way: Way, sharding_key: str | None, timeout_ms: int | None) -> SendResult:
+        topic = self.open_ones.get(message.topic) or await self.topics.open(message.topic)
+        shared, held_bytes = self._shared, held_bytes_of(message)
+        assert shared is not None
+        await self.gate.enter(1, held_bytes, [])
+        try:
+            sending = DelayedSend(shared, self._group, topic, way, message, self._ids.next(self._clock.wall_ms()), level)
+            whole_ms = self._config.send_timeout_ms if way is UNKEYED else self._config.keyed_send_timeout_ms
+            return await sending.run(sharding_key, timeout_ms or whole_ms)
+        finally:
+            self.gate.release(1, held_bytes)
+
+    async def many(
+        self,
+        messages: Sequence[Message],
+        sharding_key: str | None,
+        sharding_keys: Sequence[str] | None,
+        selector: Selector | None,
+        arg: object,
+        queue: MessageQueue | None,
+        timeout_ms: int | None,
+        require: Require,
+    ) -> list[SendResult]:
+        division = Division(messages, sharding_key, sharding_keys, selector, arg, queue)
+        topics = {name: self.open_ones.get(name) or await self.topics.open(name) for name in division.topics}
+        batch = Batch(len(messages), self._loop.create_future())
+        try:
+            for begin, end in division.chunks(self._config):
+                try:
+                    await self._chunk(batch, division, topics, messages, begin, end, timeout_ms)
+                except PrecedingSendFailed as error:
+                    batch.failed(range(begin, len(messages)), error)
+                    break
+            results = await batch.results()
+        except BaseException:  # re-raised
+            batch.withdraw()
+            raise
+        if require == "durable":
+            check_durable(results)
+        return results
+
+    async def records(self, queue: MessageQueue, records: bytes, sizes: list[int], timeout_ms: int | None) -> SendResult:
+        topic = self.open_ones.get(queue.topic) or await self.topics.open(queue.topic)
+        way = Way((QUEUE_WIDE,), None, queue)
+        held_bytes, gate = len(records), self.gate
+        if gate.shut:
+            await gate.enter(len(sizes), held_bytes, [(queue, way.keys)])
+        else:
+            gate.add(len(sizes), held_bytes)
+        try:
+            sender = way.sender(topic)
+        except BaseException:  # re-raised
+            gate.release(len(sizes), held_bytes)
+            raise
+        future = self._loop.create_future()
+        parcel = self._parcel(topic, way, records, sizes, "", held_bytes, future, timeout_ms)
+        parcel.alone = True
+        sender.add(parcel)
+        try:
+            result: SendResult = await future
+        except asyncio.CancelledError:
+            sender.end_given()
+            withdraw(parcel, future)
+            raise
+        return result
+
+    async def oneway(
+        self, message: Message, sharding_key: str | None, selector: Selector | None, arg: object, queue: MessageQueue | None
+    ) -> None:
+        topic = self.open_ones.get(message.topic) or await self.topics.open(message.topic)
+        way = way_of(message, sharding_key, selector, arg, queue)
+        sender = way.sender(topic)
+        if not sender.up:
+            await self._wait_up(sender)
+        endpoint = None if sender.link is None else sender.link.endpoint
+        if endpoint is not None and endpoint.unsent_bytes + sender.oneway_bytes > self._config.unsent_bytes_max:
+            await endpoint.drain()
+        born_ms = self._clock.wall_ms()
+        message_id = self._ids.next(born_ms)
+        record = encode_message(message, sender.queue.queue_id, message_id, born_ms, sharding_key, None, self._compress_over)
+        sender.add_oneway(record, None if way.pick is None else topic.layout.version)
+
+    # ----------------------------------------------------------------------------------------------------------------- parts
+
+    async def _chunk(
+        self,
+        batch: Batch,
+        division: Division,
+        topics: Mapping[str, TopicSender],
+        messages: Sequence[Message],
+        begin: int,
+        end: int,
+        timeout_ms: int | None,
+    ) -> None:
+        """messages[begin:end], one parcel for each queue; none of them is posted where one can't be."""
+        gate, count = self.gate, end - begin
+        held_bytes = sum([held_bytes_of(message) for message in messages[begin:end]])
+        shares = division.shares(begin, end, topics)
+        if gate.shut:
+            await gate.enter(count, held_bytes, [(sender.queue, way.keys) for _, sender, way, _ in shares])
+            waited = True
+        else:
+            gate.add(count, held_bytes)
+            waited = False
+        try:
+            if waited:  # the layout may have changed meanwhile, a broker may have gone
+                shares = division.shares(begin, end, topics)
+            parcels = [self._pack(batch, share, messages, timeout_ms) for share in shares]
+        except BaseException:  # re-raised
+            gate.release(count, held_bytes)
+            raise
+        batch.parcels += parcels
+        for (_, sender, _, _), parcel in zip(shares, parcels, strict=True):
+            sender.add(parcel)
+
+    def _pack(self, batch: Batch, share: Placed, messages: Sequence[Message], timeout_ms: int | None) -> Parcel:
+        """Messages that are acknowledged together."""
+        topic, sender, way, places = share
+        born_ms, queue_id = self._clock.wall_ms(), sender.queue.queue_id
+        own = [messages[place] for place in places]
+        ids = self._ids.many(born_ms, len(own))
+        keys, over = way.sharding_keys(len(own)), self._compress_over
+        records = [
+            encode_message(message, queue_id, id_, born_ms, key, None, over) for message, id_, key in zip(own, ids, keys, strict=True)
+        ]
+        held_bytes = sum([held_bytes_of(message) for message in own])
+        sizes = list(map(len, records))
+        return self._parcel(topic, way, b"".join(records), sizes, ids, held_bytes, Share(batch, places), timeout_ms)
+
+    def _parcel(
+        self,
+        topic: TopicSender,
+        way: Way,
+        data: bytes,
+        sizes: list[int] | None,
+        ids: str | list[str],
+        held_bytes: int,
+        future: "asyncio.Future[Any] | Share",
+        timeout_ms: int | None,
+    ) -> Parcel:
+        now_ms = self._clock.monotonic_ms()
+        if way is UNKEYED:
+            whole_ms = timeout_ms or self._config.send_timeout_ms
+            return Parcel(data, sizes, ids, held_bytes, future, now_ms + whole_ms, now_ms + whole_ms // 2)
+        end_ms = now_ms + (timeout_ms or self._config.keyed_send_timeout_ms)
+        version = None if way.pick is None else topic.layout.version
+        return Parcel(data, sizes, ids, held_bytes, future, end_ms, end_ms, way.keys, version, way.pick)
+
+    async def wait(self, topic: TopicSender, way: Way, sender: QueueSender, held_bytes: int) -> QueueSender:
+        """Wait at the gate, and look again for the queue: the layout may have changed meanwhile, the broker may have gone."""
+        layout = topic.layout
+        await self.gate.enter(1, held_bytes, [(sender.queue, way.keys)])
+        if way is not UNKEYED and topic.layout is layout:
+            return sender
+        try:
+            return way.sender(topic)
+        except BaseException:  # re-raised
+            self.gate.release(1, held_bytes)
+            raise
+
+    async def _wait_up(self, sender: QueueSender) -> None:
+        if sender.link is None:
+            raise TransportError(f"{sender.queue}: no address of broker {sender.queue.broker_name} is known")
+        await sender.link.wait_up(self._config.send_timeout_ms)
+
+
+def withdraw(parcel: Parcel, future: "asyncio.Future[Any]") -> None:
+    """Its send was cancelled: take it back unless it is written."""
+    if parcel.sender is not None and not parcel.sender.withdraw(parcel) and future.done() and not future.cancelled():
+        future.exception()  # its end is known and nobody waits for it
+    future.cancel()
+
+
+def check_durable(results: Sequence[SendResult]) -> None:
+    for result in results:
+        if result.status is not SendStatus.SEND_OK:
+            raise NotDurable(f"{result.queue} offset {result.queue_offset}: stored with {result.status.value}, not as durably as required")

@@ -1,0 +1,110 @@
+"""Hooks look on: they are told of every send, in order, and nothing that they do changes one."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from lockstep.client import (
+    LocalProtocolError,
+    Message,
+    Producer,
+    TopicNotExist,
+)
+from lockstep.client.producer.hooks import Sending
+from support.fake_broker import fake_cluster, ignore
+from support.loops import until
+
+
+class Trace:
+    """Tells what it sees, under a name."""
+
+    def __init__(self, name: str, seen: list[Any]) -> None:
+        self.name = name
+        self.seen = seen
+
+    def before_send(self, sending: Sending) -> None:
+        sending.memory[self] = f"{self.name}-span"
+        sending.properties[f"trace-{self.name}"] = sending.memory[self]
+        self.seen.append((self.name, "before", sending.way, [message.body for message in sending.messages]))
+
+    def after_send(self, sending: Sending) -> None:
+        assert sending.memory[self] == f"{self.name}-span"
+        self.seen.append((self.name, "after", [result.queue_offset for result in sending.results], type(sending.error).__name__))
+
+
+class Broken:
+    """Raises whatever happens."""
+
+    def before_send(self, sending: Sending) -> None:
+        sending.properties["bad\x01name"] = "x"
+        raise RuntimeError("before")
+
+    def after_send(self, sending: Sending) -> None:
+        raise RuntimeError("after")
+
+
+@pytest.mark.simulated
+async def test_hooks_see_every_way_of_sending_nested_and_their_properties_go_along() -> None:
+    seen: list[Any] = []
+    async with fake_cluster("a", topics={"t": 1}) as cluster, Producer("shop", nameserver=cluster.address) as producer:
+        for name in ("one", "two"):
+            producer.add_hook(Trace(name, seen))
+        await producer.send(Message("t", b"1", tags="paid", keys=["k"], properties={"tenant": "x"}, flag=3), sharding_key="s")
+        results = await producer.send_batch([Message("t", b"2"), Message("t", b"3")])
+        await producer.send_oneway(Message("t", b"4"))
+        await producer.send(Message("t", b"5"))
+        messages = [message for one in cluster.brokers["a"].seen for message in one.messages]
+    assert [result.queue_offset for result in results] == [1, 2]
+    ways = [("send", [b"1"], [0]), ("batch", [b"2", b"3"], [1, 2]), ("oneway", [b"4"], []), ("send", [b"5"], [3])]
+    assert seen == [
+        told
+        for way, bodies, offsets in ways
+        for told in (
+            ("one", "before", way, bodies),
+            ("two", "before", way, bodies),
+            ("two", "after", offsets, "NoneType"),
+            ("one", "after", offsets, "NoneType"),
+        )
+    ]
+    assert {message.properties["trace-one"] for message in messages} == {"one-span"}
+    first = messages[0]
+    assert (first.tags, first.keys, first.sharding_key, first.flag, first.properties["tenant"]) == ("paid", ("k",), "s", 3, "x")
+
+
+@pytest.mark.simulated
+async def test_what_a_send_raises_is_told_and_raised() -> None:
+    seen: list[Any] = []
+    async with (
+        fake_cluster("a", topics={"u": 1}) as cluster,
+        Producer("shop", nameserver=cluster.address, auto_create_topics=False) as producer,
+    ):
+        producer.add_hook(Trace("one", seen))
+        with pytest.raises(TopicNotExist):
+            await producer.send(Message("t", b"1"))
+        with pytest.raises(LocalProtocolError):
+            await producer.send(Message("u", b"1"), sharding_key="k", arg=1)
+        cluster.brokers["a"].script.append(ignore)
+        sending = asyncio.ensure_future(producer.send(Message("u", b"1")))
+        await until(lambda: bool(cluster.brokers["a"].seen))
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+    assert [told[-1] for told in seen if told[1] == "after"] == ["TopicNotExist", "LocalProtocolError", "CancelledError"]
+
+
+@pytest.mark.simulated
+async def test_a_broken_hook_is_logged_and_changes_no_send(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[Any] = []
+    async with fake_cluster("a", topics={"t": 1}) as cluster, Producer("shop", nameserver=cluster.address) as producer:
+        producer.add_hook(Broken())
+        producer.add_hook(Trace("one", seen))
+        result = await producer.send(Message("t", b"1", properties={"tenant": "x"}))
+        (stored,) = cluster.brokers["a"].seen[0].messages
+    assert result.queue_offset == 0
+    assert [told[1] for told in seen] == ["before", "after"]
+    assert stored.properties.keys() & {"tenant", "trace-one"} == {"tenant"}, "what can't be stored is left out, all of it"
+    told = capsys.readouterr()
+    text = caplog.text + told.err + told.out
+    assert text.count("hook.failed") >= 3
+    assert all(step in text for step in ("before_send", "after_send", "properties")), text
