@@ -49,6 +49,8 @@ class GroupReport:
     group: str
     ordered: bool | None
     """None: no broker has a contract (no member)."""
+    broadcasting: bool | None
+    """Each member consumes every queue and keeps its own progress: no broker knows offsets or lag. None: as of `ordered`."""
     queues: tuple[QueueLine, ...]
     members: tuple[MemberLine, ...]
     conflicts: tuple[str, ...]
@@ -59,9 +61,9 @@ class GroupReport:
     """Members whose subscriptions replaced those of others, at the broker where it happened most."""
 
     @property
-    def lag(self) -> int:
-        """Of the queues that are known."""
-        return sum(queue.lag or 0 for queue in self.queues)
+    def lag(self) -> int | None:
+        """Of the queues that are known; None: of a broadcasting group it is not."""
+        return None if self.broadcasting else sum(queue.lag or 0 for queue in self.queues)
 
     @property
     def unreached(self) -> tuple[str, ...]:
@@ -83,7 +85,8 @@ def report(
     contracts = {broker: status.contract for broker, status in statuses.items() if status.contract is not None}
     first = next(iter(contracts.values()), None)
     wanted = [name for name in dict.fromkeys(queue.broker_name for queue in layout_queues) if name in statuses or name in strangers]
-    known = [_queue(broker, queue) for broker, status in statuses.items() for queue in status.queues]
+    silent = first is not None and first.broadcasting
+    known = [_queue(broker, queue, silent) for broker, status in statuses.items() for queue in status.queues]
     unknown = [_unknown(queue) for queue in layout_queues if queue.broker_name in unreached]
     listed: dict[str, dict[str, MemberStatus]] = {}
     for broker, status in statuses.items():
@@ -92,6 +95,7 @@ def report(
     return GroupReport(
         group,
         None if first is None else first.ordered,
+        None if first is None else first.broadcasting,
         tuple(sorted(known + unknown, key=_place)),
         tuple(_member(listed[client_id], wanted, contracts) for client_id in sorted(listed)),
         _conflicts(contracts) + _unequal_settings(statuses),
@@ -114,8 +118,8 @@ def _place(line: QueueLine) -> tuple[str, str, int]:
     return line.topic, line.broker, line.queue_id
 
 
-def _queue(broker: str, queue: QueueStatus) -> QueueLine:
-    committed = queue.committed_offset if queue.committed_offset >= 0 else None
+def _queue(broker: str, queue: QueueStatus, broadcasting: bool) -> QueueLine:
+    committed = queue.committed_offset if queue.committed_offset >= 0 and not broadcasting else None
     return QueueLine(
         queue.topic,
         broker,
@@ -126,7 +130,7 @@ def _queue(broker: str, queue: QueueStatus) -> QueueLine:
         queue.classic_lease_left_ms,
         committed,
         queue.max_offset,
-        max(0, queue.max_offset - (committed or 0)),
+        None if broadcasting else max(0, queue.max_offset - (committed or 0)),
         queue.committed_ago_ms,
         queue.attempts,
         str(queue.generation),

@@ -210,7 +210,7 @@ class Books:
         self._rouse()
 
     def tell_all_free(self, group: Group) -> None:
-        if group.contract is not None and group.contract.ordered:
+        if group.contract is not None and group.contract.locks:
             for subscription in group.contract.subscriptions:
                 for queue in self.own_queues(subscription.topic):
                     self.tell_free((group.name, queue.topic, queue.queue_id))
@@ -259,7 +259,7 @@ class Books:
 
     def _told_of(self, group: Group, key: Key) -> tuple[int, ...]:
         """The connections that hear of this free queue: its owner's, or every native member's where no rule of this broker's names one."""
-        if group.contract is None or not group.contract.ordered:
+        if group.contract is None or not group.contract.locks:
             return ()
         if not self.ruled(group):
             return self._native_connections(group)

@@ -334,7 +334,7 @@ class Coordination:
             books.drop_topic(topic)
             return
         for group in books.groups:
-            if group.contract is not None and group.contract.ordered and topic in group.subscribed:
+            if group.contract is not None and group.contract.locks and topic in group.subscribed:
                 for queue in books.own_queues(topic):
                     books.tell_free((group.name, topic, queue.queue_id))
 

@@ -28,7 +28,6 @@ from lockstep.protocol.bodies import (
     ListVersion,
     LockAnswer,
     LockItem,
-    MessageModel,
     ReconcileBody,
     ReconcileReply,
     StartPoint,
@@ -157,7 +156,7 @@ class Reconciliation:
         return progress.offset > offset
 
     def _unreadable(self, group: Group, contract: ConsumerGroup, key: Key, *, ordered: bool) -> str | None:
-        if contract.ordered != ordered or contract.message_model is not MessageModel.CLUSTERING:
+        if contract.ordered != ordered or contract.broadcasting:
             if ordered:
                 return f"group {contract.group} is not an ordered group in clustering: nobody locks its queues"
             return f"group {contract.group} is not a concurrent group in clustering: its queues are locked, or each member has them all"
@@ -283,6 +282,8 @@ class Reconciliation:
         group = books.groups.get(key[0])
         if item.generation is None or item.release:
             return SyncAnswer(Verdict.REFUSED, None, "expected an epoch, or a generation and an offset to commit")
+        if group is not None and group.contract is not None and group.contract.broadcasting:
+            return SyncAnswer(Verdict.REFUSED, None, f"group {key[0]} is broadcasting: each member keeps its own progress")
         if (group is not None and group.contract is not None and group.contract.ordered) or books.locks.holder(key) is not None:
             return SyncAnswer(Verdict.REFUSED, None, f"queues of group {key[0]} are committed under an epoch")
         progress = books.progress.get(key)

@@ -14,6 +14,9 @@ from lockstep.protocol.names import check_group
 def reset(books: Books, body: ResetBody) -> ResetReply:
     """All queues or, where one can't be set (TopicNotExist, LocalProtocolError), none."""
     check_group(body.group)
+    group = books.groups.get(body.group)
+    if group is not None and group.contract is not None and group.contract.broadcasting:
+        raise LocalProtocolError(f"group {body.group} is broadcasting: each member keeps its own progress, there is none here to reset")
     for wanted in body.queues:
         if not books.has_queue(body.topic, wanted.queue_id):
             raise TopicNotExist(f"{body.topic} has no readable queue {wanted.queue_id} at {books.config.broker_name}")

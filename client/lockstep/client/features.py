@@ -9,6 +9,7 @@ from lockstep.protocol.queue import TopicLayout
 
 CONSUMING_IN_ORDER = ("ordered", "sync")
 CONSUMING_AND_GIVING_UP = (*CONSUMING_IN_ORDER, "dead_letters")
+CONSUMING_ALONE = ("sync",)
 CONSUMING_CONCURRENTLY = ("concurrent", "sync")
 DELAYING = ("delays",)
 SENDING = ("records", "sequences", "layouts")

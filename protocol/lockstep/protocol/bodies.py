@@ -53,6 +53,16 @@ class ConsumerGroup:
     retry: str = field(default="", metadata={"wire": "retryPolicy"})
     """What becomes of a failed call, in words: brokers compare it and tell it, nobody reads it."""
 
+    @property
+    def broadcasting(self) -> bool:
+        """Each member consumes every queue, and keeps its progress itself."""
+        return self.message_model is MessageModel.BROADCASTING
+
+    @property
+    def locks(self) -> bool:
+        """A queue has one owner at a time, by a lock at its broker."""
+        return self.ordered and not self.broadcasting
+
 
 @dataclass(frozen=True, slots=True)
 class ProducerGroup:

@@ -140,6 +140,8 @@ class Host:
     boot_id: Callable[[], str]
     pid: int = field(default_factory=os.getpid)
     """Of this process."""
+    home: str = field(default_factory=lambda: os.path.expanduser("~"))
+    """This user's directory."""
 
     @classmethod
     def current(cls) -> "Host":

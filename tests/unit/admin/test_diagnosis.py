@@ -123,7 +123,7 @@ def test_nameservers_that_tell_of_one_broker_in_two_ways_have_heard_two(other: B
 
 
 def test_a_member_is_listed_at_every_broker_of_its_topics_and_all_agree() -> None:
-    report = GroupReport("billing", True, (), (MEMBER,), ())
+    report = GroupReport("billing", True, False, (), (MEMBER,), ())
     assert problems(diagnosis.group(report)) == []
     missing = replace(report, members=(replace(MEMBER, missing_at=("broker-b", "broker-c")),))
     assert problems(diagnosis.group(missing)) == [("members complete", "is missing at broker-b, broker-c")]

@@ -161,7 +161,11 @@ def test_a_limit_tells_when_it_is_met() -> None:
         {"suspend_current_queue_time_ms": 9},
         {"commit": "sometimes"},
         {"consume_from_where": StartPoint.TIMESTAMP},
-        {"message_model": MessageModel.BROADCASTING},
+        {"message_model": MessageModel.BROADCASTING, "retry": OrderedRetry(max_attempts=1, on_exhausted="dlq")},
+        {"offset_dir": ""},
+        {"instance_name": "../x"},
+        {"instance_name": ".hidden"},
+        {"instance_name": ""},
         {"allocate": "by_moon"},
         {"consume_from_where": "FIRST_OFFSET"},
         {"message_model": "BROADCASTING"},
@@ -169,7 +173,7 @@ def test_a_limit_tells_when_it_is_met() -> None:
     ],
 )
 def test_settings_out_of_range_are_refused_by_name(wrong: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(wrong))):
+    with pytest.raises(ConfigError, match=list(wrong)[-1]):
         ConsumerConfig(**wrong)  # type: ignore[arg-type]
 
 

@@ -66,9 +66,13 @@ async def _show(group: str, nameserver: str, as_json: bool) -> None:
 
 
 def _print(made: GroupReport) -> None:
-    who = f"{'ordered' if made.ordered else 'concurrent'}, members: {len(made.members)}" if made.members else "no members"
+    kind = ("broadcasting, " if made.broadcasting else "") + ("ordered" if made.ordered else "concurrent")
+    who = f"{kind}, members: {len(made.members)}" if made.members else "no members"
     unknown = f" and what {', '.join(made.unreached)} has" if made.unreached else ""
-    print(f"group {made.group}: {who}, lag: {made.lag}{unknown}")
+    if made.broadcasting:
+        print(f"group {made.group}: {who}; each consumes every queue, and its progress is in a file of its own: no broker knows it")
+    else:
+        print(f"group {made.group}: {who}, lag: {made.lag}{unknown}")
     if made.settings is not None:
         overruled = f"; subscriptions replaced: {made.overruled_count}" if made.overruled_count else ""
         print(f"settings: {words(made.settings)}{overruled}")

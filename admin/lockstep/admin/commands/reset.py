@@ -62,6 +62,8 @@ async def _plan(admin: AdminClient, group: str, topic: str | None, wanted: set[t
     made, answers = await read_group(admin, group)
     if answers.complaint() is not None:
         raise CommandFailed(f"nothing was changed, {answers.complaint()}")
+    if made is not None and made.broadcasting:
+        raise CommandFailed(f"group {group} is broadcasting: each member keeps its progress in a file of its own, no broker can reset it")
     lines = () if made is None else made.queues
     if topic is not None:
         check_topic(topic)

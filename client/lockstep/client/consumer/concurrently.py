@@ -33,6 +33,8 @@ AGAIN_MS = 5_000
 """What can't be sent back is called again here after this. RocketMQ: submitConsumeRequestLater."""
 SEND_BACK_TIMEOUT_MS = 5_000
 """RocketMQ: consumerSendMessageBack's timeout."""
+OFFSETS_TOLD = 10
+"""Of the messages that are dropped at once."""
 SLICE_MS = 5
 """After so long without letting the loop go on, the calls do."""
 SWEEPS = 4
@@ -167,7 +169,12 @@ class Crew:
         return error
 
     async def _send_all_back(self, running: Running, failed: Sequence[MessageExt], level: int) -> bool:
-        """True: the broker has all of them."""
+        """True: the broker has all of them. In broadcasting nobody has: they are dropped, as RocketMQ does."""
+        if self._use.local is not None:
+            facts = {"queue": str(running.worker.queue), "offsets": [message.queue_offset for message in failed[:OFFSETS_TOLD]]}
+            log.warning("message.dropped", group=self._use.group, **facts, count=len(failed), why="a broadcasting group has no retries")
+            self._finish(running, failed)
+            return True
         if type(level) is not int:
             log.warning("result.bad_delay_level", listener=self._use.listener_name, level=repr(level)[:40], taken_as=0)
             level = 0

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, fields
 from typing import Literal, TypedDict
 
+from lockstep.client.consumer.offset_file import DEFAULT_DIR, check_instance
 from lockstep.protocol.allocate import BY_BROKER, Strategy, check_strategy
 from lockstep.protocol.bodies import MessageModel, StartPoint
 from lockstep.protocol.delays import RETRIES_MAX
@@ -110,6 +111,8 @@ class ConsumerOptions(TypedDict, total=False):
     concurrency: int
     max_reconsume_times: int
     consume_timeout_ms: int
+    offset_dir: str
+    instance_name: str
 
 
 _RANGES = {
@@ -136,6 +139,7 @@ class ConsumerConfig:
     consume_timestamp_ms: int | None = None
     """With ConsumeFromWhere.TIMESTAMP: store time, ms since 1970."""
     message_model: MessageModel = MessageModel.CLUSTERING
+    """BROADCASTING: every member consumes every queue, without a lock, and keeps its progress in a file. Part of the group's contract."""
     allocate: Strategy = BY_BROKER
     """Whose a queue is: "by_broker"; RocketMQ's "AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH"; ByMachineRoom(rooms); for concurrent groups
     also MachineRoomNearby(…) and ByConfig(queues). Part of the group's contract. RocketMQ: AllocateMessageQueueStrategy."""
@@ -163,6 +167,10 @@ class ConsumerConfig:
     """A concurrent listener's calls at a time, over all queues. RocketMQ: consumeThreadMax."""
     max_reconsume_times: int = RETRIES_MAX
     """Retries of a message that a concurrent listener failed; then it is dead-lettered. RocketMQ: maxReconsumeTimes."""
+    offset_dir: str = DEFAULT_DIR
+    """Broadcasting: where the progress files are, DIR/GROUP/INSTANCE/offsets.json; one for each cluster. RocketMQ: localOffsetStoreDir."""
+    instance_name: str = "default"
+    """Broadcasting: which member of the group this is on this machine, the same at each start. RocketMQ: instanceName."""
     consume_timeout_ms: int = 900_000
     """A concurrent call that runs longer has its messages sent back, and its result counts no more. RocketMQ: consumeTimeout."""
 
@@ -172,15 +180,24 @@ class ConsumerConfig:
             value = getattr(self, f.name)
             if low is not None and high is not None and not (type(value) is int and low <= value <= high):
                 raise ConfigError(f"{f.name} {value!r}: expected an integer in {low:,} … {high:,}")
-        if self.message_model is not MessageModel.CLUSTERING:
-            raise ConfigError(f"message_model {self.message_model!r}: expected MessageModel.CLUSTERING, the only one that is built yet")
+        if not isinstance(self.message_model, MessageModel):
+            raise ConfigError(f"message_model {self.message_model!r}: expected MessageModel.CLUSTERING or MessageModel.BROADCASTING")
+        if not isinstance(self.offset_dir, str) or not self.offset_dir:
+            raise ConfigError(f"offset_dir {self.offset_dir!r}: expected a directory")
+        check_instance(self.instance_name)
         if not isinstance(self.consume_from_where, StartPoint):
             names = ", ".join(point.name for point in StartPoint)
             raise ConfigError(f"consume_from_where {self.consume_from_where!r}: expected a ConsumeFromWhere: {names}")
         if not isinstance(self.retry, OrderedRetry):
             raise ConfigError(f"retry {self.retry!r}: expected OrderedRetry(max_attempts=…)")
+        if self.broadcasting and self.retry.on_exhausted == "dlq":
+            raise ConfigError('retry on_exhausted "dlq": a broadcasting group has no dead-letter topic; use "block"')
         object.__setattr__(self, "allocate", check_strategy(self.allocate))
         if self.commit not in ("interval", "each"):
             raise ConfigError(f'commit {self.commit!r}: expected "interval" or "each"')
         if self.consume_from_where is StartPoint.TIMESTAMP and self.consume_timestamp_ms is None:
             raise ConfigError("consume_from_where TIMESTAMP needs consume_timestamp_ms (store time, ms since 1970)")
+
+    @property
+    def broadcasting(self) -> bool:
+        return self.message_model is MessageModel.BROADCASTING

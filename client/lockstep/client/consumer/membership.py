@@ -5,11 +5,12 @@ a layout has changed and every 20 s. A list is asked for when any answer or noti
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from lockstep.client.broker_link import BrokerLink
+from lockstep.client.consumer.broadcast import LocalSession
 from lockstep.client.consumer.health import BrokerHealth, QueueHealth
-from lockstep.client.consumer.rebalance import MemberLists, Wanted, plan
+from lockstep.client.consumer.rebalance import MemberLists, RebalancePlan, Wanted, everything, plan
 from lockstep.client.consumer.session import BrokerSession
 from lockstep.client.consumer.sessions import Sessions
 from lockstep.client.consumer.worker import Consumption, QueueWorker
@@ -21,7 +22,7 @@ from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import BrokerError, LocalProtocolError, RemoteProtocolError, RequestCodeNotSupported, TransportError
 from lockstep.protocol.headers.clients import GroupHeader, NotifyHeader, UnregisterClientHeader
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.queue import MessageQueue, TopicLayout
 from lockstep.runtime.log import get_logger
 
 log = get_logger("client.consumer")
@@ -118,7 +119,7 @@ class Membership:
         instance, use = self._instance, self._use
         layouts = {topic: instance.routes.layout(topic) for topic in use.filters}
         try:
-            round_ = plan(instance.client_id, use.config.allocate, layouts, self._lists, previous=self._wanted, reachable=self._reachable)
+            round_ = self._plan(layouts)
         except LocalProtocolError as error:
             log.error("rebalance.failed", group=use.group, error=str(error), then="what is held stays; the next round tries again")
             return
@@ -136,6 +137,12 @@ class Membership:
             gained, lost = _names(round_.gained), _names(round_.lost)
             log.info("queues.rebalanced", group=use.group, wanted=len(wanted), gained=gained, lost=lost)
 
+    def _plan(self, layouts: Mapping[str, TopicLayout | None]) -> RebalancePlan:
+        if self._use.local is not None:
+            return everything(layouts, previous=self._wanted)
+        me, strategy = self._instance.client_id, self._use.config.allocate
+        return plan(me, strategy, layouts, self._lists, previous=self._wanted, reachable=self._reachable)
+
     def _reachable(self, broker_name: str) -> bool:
         link = self._instance.link(broker_name)
         return link is not None and link.up
@@ -143,7 +150,8 @@ class Membership:
     def _worker(self, queue: MessageQueue, link: BrokerLink) -> QueueWorker:
         worker = self._workers.get(queue)
         if worker is None:
-            worker = self._workers[queue] = QueueWorker(queue, self._session(link), self._use)
+            session, local = self._session(link), self._use.local
+            worker = self._workers[queue] = QueueWorker(queue, session if local is None else LocalSession(link, local), self._use)
         return worker
 
     def _session(self, link: BrokerLink) -> BrokerSession:
@@ -157,6 +165,8 @@ class Membership:
         """LOCK leaves at the end of this loop turn, so that it names what the fresh list gives."""
         if self._joined:
             self._session(link)
+            for worker in self.workers if self._use.local is not None else ():
+                worker.answered()
             try:
                 check_features(reply, self._use.features)
             except RequestCodeNotSupported as error:

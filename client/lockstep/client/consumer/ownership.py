@@ -241,6 +241,10 @@ class QueueOwnership:
     def query_sent(self) -> Sent:
         raise NotImplementedError
 
+    def pull_fence(self, epoch: int) -> tuple[int | None, int | None]:
+        """(epoch, generation) that a pull under this grant carries."""
+        return epoch, None
+
     @property
     def may_lock(self) -> bool:
         return self.state is State.WANTED and not self.running

@@ -34,6 +34,38 @@ class QueueParty(Protocol):
     def start_policy(self, topic: str) -> StartPolicy: ...
 
 
+class Deadline(Protocol):
+    @property
+    def deadline_ms(self) -> int:
+        """Boot time from which no call may start."""
+
+
+class QueueSession(Protocol):
+    """What a queue's worker talks to: a broker's session, or in broadcasting the file beside it."""
+
+    link: BrokerLink
+    awaited: bool
+    """A runner waits for life to be proven again."""
+
+    @property
+    def proof(self) -> Deadline: ...
+
+    def add(self, party: QueueParty) -> None:
+        """From now on it is told of its queue."""
+
+    def remove(self, party: QueueParty) -> None:
+        """Its machine is done."""
+
+    def trigger(self) -> None:
+        """A queue is wanted that is not held, or is held no more."""
+
+    def changed(self, own: QueueOwnership, *, urgent: bool = False) -> None:
+        """Progress, or a release; `urgent`: somebody waits for it."""
+
+    def went_back(self, party: QueueParty, first: int, end: int) -> None:
+        """The queue now has the messages `first` ≤ offset < `end`, and its consumer was behind that."""
+
+
 class GroupParty(Protocol):
     """Who acts on what a session hears of one group."""
 

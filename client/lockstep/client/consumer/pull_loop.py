@@ -4,7 +4,7 @@ answer            what it does
 FOUND             keep what the subscription matches by string (the broker matched hashes); progress moves over the rest
 NOT_FOUND         nothing within the poll; what the broker looked at and filtered counts as seen
 RETRY_IMMEDIATELY the same, more is there
-OFFSET_MOVED      forward: retention took messages (QueueGap), go on behind the gap; backward: the broker will fence the queue, wait
+OFFSET_MOVED      forward: retention took messages (QueueGap), go on behind the gap; backward: the session knows (the broker will fence)
 STALE_EPOCH       drop the queue and what was fetched
 another refusal   again after a pause
 """
@@ -53,6 +53,7 @@ async def pull(worker: "QueueWorker", holding: "Holding") -> None:
             holding.pull_waits = False
             continue
         offset = messages.next_offset
+        epoch, generation = own.pull_fence(holding.epoch)
         header = PullHeader(
             own.group,
             queue.topic,
@@ -62,8 +63,8 @@ async def pull(worker: "QueueWorker", holding: "Holding") -> None:
             sys_flag=SUSPEND,
             suspend_timeout_millis=POLL_MS,
             max_msg_bytes=max(min(config.queue_bytes_max - messages.size_bytes, config.pull_bytes), 1),
-            epoch=None if use.concurrent else holding.epoch,
-            generation=holding.epoch if use.concurrent else None,
+            epoch=epoch,
+            generation=generation,
         )
         asked_ms = clock.boot_ms()
         try:
@@ -99,7 +100,7 @@ def _take_in(worker: "QueueWorker", holding: "Holding", response: Command, offse
     messages = holding.messages
     if response.code == ResponseCode.PULL_OFFSET_MOVED:
         if reply.next_begin_offset <= offset:
-            log.error("pull.moved_back", queue=str(worker.queue), offset=offset, max_offset=reply.max_offset)
+            worker.session.went_back(worker, reply.min_offset, reply.max_offset)
             return ERROR_PAUSE_MS
         if reply.gap_first is None:
             worker.gap(offset, reply.next_begin_offset)

@@ -10,10 +10,12 @@ from types import TracebackType
 from typing import TypeVar, Unpack
 
 from lockstep.client.config import nameserver_addresses, takes_settings_of
-from lockstep.client.consumer.concurrently import Crew
+from lockstep.client.consumer.broadcast import LocalOwnership, LocalProgress
+from lockstep.client.consumer.concurrently import Crew, consume_concurrently
 from lockstep.client.consumer.config import ConsumerConfig, ConsumerOptions
 from lockstep.client.consumer.events import ConsumerEvent
 from lockstep.client.consumer.health import BrokerHealth, ConsumerHealth, ConsumerState, QueueHealth
+from lockstep.client.consumer.joining import is_routed, join, ready_retries
 from lockstep.client.consumer.listener import (
     ConcurrentlyListener,
     Listener,
@@ -24,21 +26,25 @@ from lockstep.client.consumer.listener import (
 )
 from lockstep.client.consumer.loop_watch import LoopWatch
 from lockstep.client.consumer.membership import Membership
+from lockstep.client.consumer.orderly import consume
+from lockstep.client.consumer.ownership import QueueOwnership
 from lockstep.client.consumer.sessions import Sessions
+from lockstep.client.consumer.shared_ownership import SharedOwnership
 from lockstep.client.consumer.worker import Consumption
-from lockstep.client.features import check_features
+from lockstep.client.features import (
+    CONSUMING_ALONE,
+    CONSUMING_AND_GIVING_UP,
+    CONSUMING_CONCURRENTLY,
+    CONSUMING_IN_ORDER,
+    check_features,
+)
 from lockstep.client.instance import ConsumerHooks, Instance
-from lockstep.client.topics import create_topic
-from lockstep.protocol.allocate import may_order, word_of
+from lockstep.protocol.allocate import BY_BROKER, may_order, word_of
 from lockstep.protocol.bodies import ConsumerGroup, StartPolicy, Subscription
 from lockstep.protocol.errors import (
-    BrokerError,
     ConfigError,
-    RemoteProtocolError,
-    RouteNotReady,
     StateError,
     SubscriptionConflict,
-    TransportError,
 )
 from lockstep.protocol.names import check_group, check_topic, retry_topic
 from lockstep.protocol.tags import TagFilter
@@ -56,10 +62,6 @@ ANSWER_WAIT_MS = 2_000
 """How long a stop waits, after the last drain limit, for the answers to its releases."""
 CANCEL_WAIT_MS = 1_000
 """How long it then waits for listeners that do not end when cancelled."""
-CONFLICT_PAUSE_MS = 250
-"""Between two quiet tries to join a group whose other members may be gone and in their grace."""
-CONFLICT_EXTRA_MS = 1_000
-"""Beyond the grace: a broker frees an ended session's membership with its next tick."""
 
 
 class PushConsumer:
@@ -124,7 +126,7 @@ class PushConsumer:
 
         ConfigError for what can't be called with (messages, context), and where `allocate` is one that only concurrent groups may have.
         """
-        if not may_order(word := word_of(self.config.allocate)):
+        if not self.config.broadcasting and not may_order(word := word_of(self.config.allocate)):
             raise ConfigError(
                 f'{self.group} can\'t be ordered: its members could differ about a queue by allocate "{word}"; use another one'
             )
@@ -137,7 +139,8 @@ class PushConsumer:
 
         LocalProtocolError where the group's name is too long for the topics `%RETRY%group` and `%DLQ%group`.
         """
-        retry_topic(self.group)
+        if not self.config.broadcasting:
+            retry_topic(self.group)
         self._take_listener(listener)
         self._is_concurrent = True
         return listener
@@ -171,38 +174,38 @@ class PushConsumer:
         instance = self._instance = Instance.current(self._nameserver, group=self.group, host=self._host)
         try:
             await instance.start()
-            self._assemble(instance, self._listener)
+            use = self._assemble(instance, self._listener)
+            if use.local is not None:
+                await use.local.open()
             for topic in self._expressions:
-                if not await _is_routed(instance, topic):
+                if not await is_routed(instance, topic):
                     log.warning("topic.missing", group=self.group, topic=topic, then="consumption begins when it is there")
-            if self._is_concurrent:
-                await _ready_retries(instance, self.group)
+            if self._has_retries:
+                await ready_retries(instance, self.group)
             instance.register_consumer(self.group, self._contract, self._hooks())
             self._registered = True
-            await self._join(instance)
+            await join(instance, self.group)
             if self.failure is not None:
                 raise self.failure
-            assert self._use is not None
             for link in instance.links():
                 if link.up and link.view is not None:
-                    check_features(link.view, self._use.features)
+                    check_features(link.view, use.features)
         except BaseException as error:  # re-raised
             await self._undo_start(instance, refused=isinstance(error, SubscriptionConflict))
             raise
         self.state = ConsumerState.RUNNING
         assert self._membership is not None
-        self._use.watch.start()
+        use.watch.start()
         self._membership.begin()
         log.info("consumer.started", group=self.group, client_id=instance.client_id, topics=list(self._expressions))
         return self
 
-    def _assemble(self, instance: Instance, listener: Listener) -> None:
+    def _assemble(self, instance: Instance, listener: Listener) -> Consumption:
         self._sessions = sessions = instance.one_of(Sessions, lambda: Sessions(instance.host, lambda: instance.closing))
         in_loop = is_async(listener)
         name = listener_name(listener)
         watch = LoopWatch(instance.host, name, lambda: in_loop and self._membership is not None and self._membership.any_running)
         filters = {topic: TagFilter.parse(expression) for topic, expression in self._subscribed().items()}
-        membership: Membership
         self._use = use = Consumption(
             group=self.group,
             config=self.config,
@@ -220,11 +223,25 @@ class PushConsumer:
             lapsed_subscription=lambda: self._membership.beat_soon() if self._membership else None,
             failed=self._die,
             finished=lambda worker: self._membership.forget(worker) if self._membership else None,
+            ownership=LocalOwnership if self.config.broadcasting else SharedOwnership if self._is_concurrent else QueueOwnership,
+            run=consume_concurrently if self._is_concurrent else consume,
+            features=self._features(),
+            local=LocalProgress(instance, self.config, self.group) if self.config.broadcasting else None,
         )
         if self._is_concurrent:
             use.crew = Crew(use)
+        if use.local is not None:
+            self._tasks.spawn(use.local.run(), f"{self.group} offsets")
         membership = self._membership = Membership(instance, sessions, use)
         sessions.enter(self.group, membership)
+        return use
+
+    def _features(self) -> tuple[str, ...]:
+        if self.config.broadcasting:
+            return CONSUMING_ALONE
+        if self._is_concurrent:
+            return CONSUMING_CONCURRENTLY
+        return CONSUMING_AND_GIVING_UP if self.config.retry.on_exhausted == "dlq" else CONSUMING_IN_ORDER
 
     def _hooks(self) -> ConsumerHooks:
         membership = self._membership
@@ -248,32 +265,26 @@ class PushConsumer:
             consume_from_where=self.config.consume_from_where,
             consume_timestamp_ms=self.config.consume_timestamp_ms,
             ordered=not self._is_concurrent,
-            allocate=word_of(self.config.allocate),
-            retry=f"{self.config.max_reconsume_times} retries, then dlq" if self._is_concurrent else str(self.config.retry),
+            allocate=BY_BROKER if self.config.broadcasting else word_of(self.config.allocate),
+            retry=self._retry_policy(),
         )
+
+    def _retry_policy(self) -> str:
+        if not self._is_concurrent:
+            return str(self.config.retry)
+        return f"{self.config.max_reconsume_times} retries, then dlq" if self._has_retries else "none: what fails is dropped"
+
+    @property
+    def _has_retries(self) -> bool:
+        return self._is_concurrent and not self.config.broadcasting
 
     def _subscribed(self) -> dict[str, str]:
         """Topic → expression; a concurrent group's retries are its own business."""
-        return {**self._expressions, retry_topic(self.group): "*"} if self._is_concurrent else self._expressions
+        return {**self._expressions, retry_topic(self.group): "*"} if self._has_retries else self._expressions
 
     def _start_policy(self, topic: str) -> StartPolicy:
         since = None if self._membership is None else self._membership.since(topic)
         return StartPolicy(self.group, topic, self.config.consume_from_where, self.config.consume_timestamp_ms, since)
-
-    async def _join(self, instance: Instance) -> None:
-        """HEART_BEAT everywhere. A conflict with members who are all in their grace is tried again quietly until that is over."""
-        clock = instance.host.clock
-        began_ms = clock.boot_ms()
-        while True:
-            try:
-                await instance.join(self.group)
-                return
-            except SubscriptionConflict as conflict:
-                grace_ms = max([link.grace_ms for link in instance.links()], default=0)
-                if not conflict.passing or clock.boot_ms() - began_ms >= grace_ms + CONFLICT_EXTRA_MS:
-                    raise
-                log.debug("group.join_refused", group=self.group, remark=conflict.remark)
-                await asyncio.sleep(CONFLICT_PAUSE_MS / 1000)
 
     async def _undo_start(self, instance: Instance, *, refused: bool) -> None:
         self.state = ConsumerState.NEW
@@ -346,6 +357,8 @@ class PushConsumer:
                 if left:
                     log.warning("listener.left_running", group=self.group, calls=len(left))
         await self._tasks.cancel_all()
+        if self._use is not None and self._use.local is not None:
+            await self._use.local.close()
         if sessions is not None:
             sessions.leave(self.group)
         await instance.close(group=self.group)
@@ -415,21 +428,3 @@ class PushConsumer:
                 callback(event)
             except Exception:  # listener: a user's callback must not end consumption
                 log.exception("callback.failed", group=self.group, told=type(event).__name__)
-
-
-async def _is_routed(instance: Instance, topic: str) -> bool:
-    """False: there is no such topic, or the nameserver has not heard of any broker since it started. Asked again every second."""
-    try:
-        return await instance.route(topic) is not None
-    except RouteNotReady:
-        return False
-
-
-async def _ready_retries(instance: Instance, group: str) -> None:
-    """The topic of the group's retries is there, or will be with the first message that is sent back."""
-    topic = retry_topic(group)
-    try:
-        if not await _is_routed(instance, topic):
-            await create_topic(instance, topic, 1)
-    except (TransportError, BrokerError, RemoteProtocolError) as error:
-        log.warning("topic.missing", group=group, topic=topic, error=str(error), then="a broker makes it when a message is sent back")

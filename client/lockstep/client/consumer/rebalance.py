@@ -96,6 +96,19 @@ def plan(
             wanted.update(dict.fromkeys(_by_broker(me, layout, lists, before)))
         else:
             wanted.update(dict.fromkeys(_by_one_list(me, strategy, layout, lists, before, reachable)))
+    return _plan_of(wanted, previous)
+
+
+def everything(layouts: Mapping[str, TopicLayout | None], *, previous: Wanted) -> RebalancePlan:
+    """One round of a broadcasting member: every queue is its own."""
+    wanted: dict[MessageQueue, None] = {}
+    for topic, layout in layouts.items():
+        queues = layout.read_queues if layout is not None else [queue for queue in previous if queue.topic == topic]
+        wanted.update(dict.fromkeys(queues))
+    return _plan_of(wanted, previous)
+
+
+def _plan_of(wanted: Wanted, previous: Wanted) -> RebalancePlan:
     gained = tuple(queue for queue in wanted if queue not in previous)
     lost = tuple(queue for queue in previous if queue not in wanted)
     return RebalancePlan(wanted, gained, lost)

@@ -80,6 +80,10 @@ class BrokerSession:
         """From now on the queue is named in LOCK and SYNC as its machine says. Adding it again changes nothing."""
         self._parties[party.own] = party
 
+    def went_back(self, party: QueueParty, first: int, end: int) -> None:
+        """A pull was told that the queue ends before its offset. The broker ends the grant of what it has lost: STALE follows."""
+        log.error("pull.moved_back", queue=str(party.own.queue), offset=party.own.offset, end=end)
+
     def remove(self, party: QueueParty) -> None:
         """Forget a queue whose machine is done."""
         assert party.own.done, party.own

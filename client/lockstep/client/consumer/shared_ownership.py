@@ -17,6 +17,9 @@ class SharedOwnership(QueueOwnership):
     def asks(self) -> bool:
         return self.may_lock and not self.in_lock
 
+    def pull_fence(self, epoch: int) -> tuple[int | None, int | None]:
+        return None, epoch
+
     def lock_item(self) -> LockItem | None:
         return None
 

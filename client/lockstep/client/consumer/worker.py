@@ -6,22 +6,21 @@ dropped at once; a call that still runs ends in its own time, and until then the
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from lockstep.client.consumer.concurrently import Crew, consume_concurrently
+from lockstep.client.consumer.broadcast import LocalProgress
+from lockstep.client.consumer.concurrently import Crew
 from lockstep.client.consumer.config import ConsumerConfig
 from lockstep.client.consumer.events import ConsumerEvent, QueueAssigned, QueueGap, QueueRevoked
 from lockstep.client.consumer.health import QueueHealth
 from lockstep.client.consumer.listener import Fence, Listener, OrderlyContext
 from lockstep.client.consumer.loop_watch import LoopWatch
-from lockstep.client.consumer.orderly import consume
 from lockstep.client.consumer.ownership import QueueOwnership, State
+from lockstep.client.consumer.parties import QueueSession
 from lockstep.client.consumer.process_queue import FlowLimits, ProcessQueue
 from lockstep.client.consumer.pull_loop import pull
-from lockstep.client.consumer.session import BrokerSession
-from lockstep.client.consumer.shared_ownership import SharedOwnership
-from lockstep.client.features import CONSUMING_AND_GIVING_UP, CONSUMING_CONCURRENTLY, CONSUMING_IN_ORDER
 from lockstep.protocol.bodies import LockAnswer, StartPolicy
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.queue import MessageQueue
@@ -57,6 +56,14 @@ class Consumption:
     failed: Callable[[BaseException], None]
     """Going on is impossible: the consumer drains and ends."""
     finished: Callable[["QueueWorker"], None]
+    ownership: type[QueueOwnership]
+    """How its queues are held."""
+    run: "Callable[[QueueWorker, Holding], Coroutine[Any, Any, None]]"
+    """What becomes of a held queue's messages."""
+    features: tuple[str, ...]
+    """What brokers must be able to do for it."""
+    local: LocalProgress | None = None
+    """Broadcasting: every queue is this member's, and the progress its own."""
     paused: bool = False
     crew: Crew | None = None
     """A concurrent listener's calls; None: the listener is an orderly one."""
@@ -64,13 +71,6 @@ class Consumption:
     @property
     def concurrent(self) -> bool:
         return self.crew is not None
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """What brokers must be able to do for it."""
-        if self.concurrent:
-            return CONSUMING_CONCURRENTLY
-        return CONSUMING_AND_GIVING_UP if self.config.retry.on_exhausted == "dlq" else CONSUMING_IN_ORDER
 
 
 @dataclass(slots=True, eq=False)
@@ -105,9 +105,9 @@ class QueueWorker:
 
     __slots__ = ("_gap_told", "_run_tasks", "call", "call_started_ms", "given_up_call", "holding", "own", "queue", "session", "use")
 
-    def __init__(self, queue: MessageQueue, session: BrokerSession, use: Consumption) -> None:
+    def __init__(self, queue: MessageQueue, session: QueueSession, use: Consumption) -> None:
         self.queue = queue
-        self.own: QueueOwnership = SharedOwnership(use.group, queue) if use.concurrent else QueueOwnership(use.group, queue)
+        self.own = use.ownership(use.group, queue)
         self.session = session
         self.use = use
         self.holding: Holding | None = None
@@ -191,8 +191,7 @@ class QueueWorker:
         self.gap(answer.gap_first, answer.gap_end)
         name = f"{own.group} {self.queue}"
         holding.pull_task = self.use.tasks.spawn(pull(self, holding), f"{name} pull")
-        run = consume_concurrently if self.use.concurrent else consume
-        holding.run_task = self.use.runs.spawn(run(self, holding), f"{name} run")
+        holding.run_task = self.use.runs.spawn(self.use.run(self, holding), f"{name} run")
         self._run_tasks[holding.run_task] = None
         holding.run_task.add_done_callback(self._run_ended)
 

@@ -79,4 +79,4 @@ class SimThreads:
 def host_of(process: "Process", random: Random) -> Host:
     """The Host of one process."""
     machine = process.machine
-    return Host(SimClock(machine), SimRandom(random), machine.disk, SimThreads(process), machine.boot_id, process.number)
+    return Host(SimClock(machine), SimRandom(random), machine.disk, SimThreads(process), machine.boot_id, process.number, "/home")

@@ -1,0 +1,290 @@
+"""Broadcasting: a member has every queue, locks none and keeps its progress in a file. RocketMQ: RebalancePushImpl, LocalFileOffsetStore.
+
+What a broker session is for a clustering queue, a LocalSession is here: it grants from the file, and commits go to the file. Workers, pull
+loops and listeners notice no difference. The file is written at most once a second, at once for a queue that is let go and for a runner
+that waits (`commit="each"`). A start by policy is in the file before the first message is handled: a crash skips nothing.
+"""
+
+import asyncio
+from functools import partial
+from typing import ClassVar
+
+from lockstep.client.broker_link import BrokerLink
+from lockstep.client.consumer.config import ConsumerConfig
+from lockstep.client.consumer.local_offsets import LocalOffsets, Place
+from lockstep.client.consumer.offset_file import OffsetFile
+from lockstep.client.consumer.ownership import Event, QueueOwnership, Sent, State
+from lockstep.client.consumer.parties import QueueParty
+from lockstep.client.consumer.shared_ownership import SharedOwnership
+from lockstep.client.instance import Instance
+from lockstep.protocol.bodies import LockAnswer, StartPoint, Verdict
+from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.errors import BrokerError, RemoteProtocolError, TransportError
+from lockstep.protocol.fields import from_plain
+from lockstep.protocol.headers.offsets import OffsetReply, QueueHeader, SearchOffsetHeader
+from lockstep.protocol.queue import MessageQueue
+from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.log import get_logger
+
+log = get_logger("client.consumer")
+
+WRITE_MS = 1_000
+"""Between two writes of the file that nobody waits for: what a crash repeats at most. RocketMQ: 5 s."""
+AGAIN_MS = 1_000
+"""A start that a broker could not tell is asked for again after this."""
+
+
+class LocalOwnership(SharedOwnership):
+    """A queue that is held as long as it is wanted: nobody else can have it."""
+
+    __slots__ = ()
+
+    @property
+    def asks(self) -> bool:
+        return False
+
+    def let_go(self) -> None:
+        """RELEASING → GONE: its offset is in the book."""
+        self._on(Event.SENT)
+        self._on(Event.ANSWERED)
+
+    def pull_fence(self, epoch: int) -> tuple[int | None, int | None]:
+        return None, None
+
+    def kept(self, offset: int, attempts: int) -> None:
+        """The file has it."""
+        self._settled = max(self._settled, (offset, attempts))
+
+
+class Always:
+    """Life that need not be proven: no broker gives a broadcasting member's queue to another."""
+
+    deadline_ms: ClassVar[int] = 1 << 62
+
+
+class LocalProgress:
+    """The book of one consumer and its file. `open`, `run` as a task, `close`."""
+
+    def __init__(self, instance: Instance, config: ConsumerConfig, group: str) -> None:
+        self._instance = instance
+        self._config = config
+        self._threads = instance.host.threads
+        self._clock = instance.host.clock
+        self._file = OffsetFile(instance.host, config.offset_dir, group, config.instance_name)
+        self._book = LocalOffsets(group)
+        self._grants = 0
+        self._written = 0
+        """How many changes the file has."""
+        self._changes = 0
+        self._urgent = False
+        self._wake = asyncio.Event()
+        self._done = asyncio.Condition()
+        self._failing = False
+        self.tasks = Tasks()
+        self.parties: dict[QueueOwnership, QueueParty] = {}
+
+    async def open(self) -> None:
+        """ConfigError where the file can't be this consumer's, see OffsetFile.open."""
+        self._book = await self._threads.run(self._file.open)
+
+    async def close(self) -> None:
+        """The last write, then another consumer may have the file."""
+        await self.tasks.cancel_all()
+        if self._changes > self._written:
+            await self._write()
+        self._file.release()
+
+    def next_epoch(self) -> int:
+        """Rises with each grant of this member, through its restarts."""
+        self._grants += 1
+        return self._book.starts << 32 | self._grants
+
+    def note(self, own: QueueOwnership, *, urgent: bool = False) -> None:
+        """The queue's progress, for the next write."""
+        changed = own.holds and self._set(own.queue, Place(own.offset, own.attempts, self._added(own.queue)))
+        self._urgent = self._urgent or urgent
+        if changed or urgent:
+            self._wake.set()
+
+    def _set(self, queue: MessageQueue, place: Place) -> bool:
+        changed = self._book.set(queue, place)
+        self._changes += changed
+        return changed
+
+    def begin_anew(self, queue: MessageQueue, offset: int) -> None:
+        """Whatever was consumed of the queue, it goes on there."""
+        self._set(queue, Place(offset, 0, self._added(queue)))
+
+    def now_ms(self) -> int:
+        return self._clock.boot_ms()
+
+    def _added(self, queue: MessageQueue) -> int:
+        """The layout counter in which the queue was added; 0: it is in no layout any more."""
+        layout = self._instance.routes.layout(queue.topic)
+        return 0 if layout is None or queue not in layout.number_of else layout.added_in(queue)
+
+    # ---------------------------------------------------------------------------------------------------------------- start
+
+    async def start_of(self, queue: MessageQueue, link: BrokerLink) -> Place:
+        """Where this member goes on in the queue; for a new one, what the start policy says, and it is in the file.
+
+        TransportError, BrokerError, RemoteProtocolError where the broker can't be asked.
+        """
+        layout, added = self._instance.routes.layout(queue.topic), self._added(queue)
+        known = self._book.place(queue, added)
+        if known is not None:
+            return known
+        since = self._book.since(queue.topic, 0 if layout is None else layout.version.counter)
+        offset = 0 if added > since else await self._by_policy(queue, link)
+        place = Place(offset, 0, added)
+        self._set(queue, place)
+        mine = self._changes
+        self._urgent = True
+        self._wake.set()
+        async with self._done:
+            await self._done.wait_for(lambda: self._written >= mine)
+        return place
+
+    async def _by_policy(self, queue: MessageQueue, link: BrokerLink) -> int:
+        where, at_ms = self._config.consume_from_where, self._config.consume_timestamp_ms
+        if where is StartPoint.TIMESTAMP and at_ms is not None:
+            answer = await link.call(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetHeader(queue.topic, queue.queue_id, at_ms))
+        else:
+            code = RequestCode.GET_MAX_OFFSET if where is StartPoint.LAST_OFFSET else RequestCode.GET_MIN_OFFSET
+            answer = await link.call(code, QueueHeader(queue.topic, queue.queue_id))
+        offset = from_plain(OffsetReply, answer.fields).offset
+        if offset < 0:
+            raise RemoteProtocolError(f"{link.name} does not have {queue} yet")
+        return offset
+
+    # ---------------------------------------------------------------------------------------------------------------- write
+
+    async def run(self) -> None:
+        """Until cancelled: the file follows the book."""
+        last_ms = self._clock.boot_ms() - WRITE_MS
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while (wait_ms := self._wait_ms(last_ms)) > 0:
+                try:
+                    async with asyncio.timeout(wait_ms / 1000):
+                        await self._wake.wait()
+                    self._wake.clear()
+                except TimeoutError:
+                    pass
+            last_ms = self._clock.boot_ms()
+            await self._write()
+
+    def _wait_ms(self, last_ms: int) -> int:
+        return 0 if self._urgent and not self._failing else last_ms + WRITE_MS - self._clock.boot_ms()
+
+    async def _write(self) -> None:
+        self._urgent = False
+        count = self._changes
+        told = [(own, own.offset, own.attempts) for own in self.parties if own.holds]
+        try:
+            await self._threads.run(self._file.write, self._book.encode())
+        except OSError as error:
+            self._urgent = True
+            self._wake.set()
+            if not self._failing:
+                self._failing = True
+                log.error("offsets.unwritable", path=self._file.path, error=str(error), effect="a crash would repeat more; tried again")
+            return
+        if self._failing:
+            self._failing = False
+            log.info("offsets.writable_again", path=self._file.path)
+        async with self._done:
+            self._written = count
+            self._done.notify_all()
+        for own, offset, attempts in told:
+            party = self.parties.get(own)
+            if party is not None and isinstance(own, LocalOwnership):
+                own.kept(offset, attempts)
+                party.answered()
+
+
+class LocalSession:
+    """A worker's session where there is nothing to ask a broker for but messages."""
+
+    def __init__(self, link: BrokerLink, progress: LocalProgress) -> None:
+        self.link = link
+        self.proof = Always()
+        self.awaited = False
+        self._progress = progress
+        self._loop = asyncio.get_running_loop()
+
+    def add(self, party: QueueParty) -> None:
+        self._progress.parties[party.own] = party
+
+    def remove(self, party: QueueParty) -> None:
+        self._progress.parties.pop(party.own, None)
+
+    def trigger(self) -> None:
+        """Queues are wanted that are not held."""
+        for own, party in list(self._progress.parties.items()):
+            if own.queue.broker_name == self.link.name and own.may_lock and not own.in_lock:
+                own.in_lock = True
+                self._progress.tasks.spawn(self._begin(party), f"{own.group} {own.queue} start")
+
+    async def _begin(self, party: QueueParty) -> None:
+        own = party.own
+        while own.wanted:
+            try:
+                place = await self._progress.start_of(own.queue, self.link)
+                break
+            except (TransportError, BrokerError, RemoteProtocolError) as error:
+                log.info("start.unknown", queue=str(own.queue), error=str(error), again_ms=AGAIN_MS)
+                await asyncio.sleep(AGAIN_MS / 1000)
+        else:
+            own.in_lock = False
+            party.answered()
+            return
+        epoch, key = self._progress.next_epoch(), (own.group, own.queue.topic, own.queue.queue_id)
+        answer = LockAnswer(*key, Verdict.OK, epoch=epoch, offset=place.offset, attempts=place.attempts)
+        granted = own.lock_answered(Sent(own, None, None, 0), answer)
+        if granted is Event.GRANTED and own.state is State.HELD:
+            party.granted(answer)
+        elif granted is Event.GRANTED:
+            self.changed(own, urgent=True)
+        party.answered()
+
+    def changed(self, own: QueueOwnership, *, urgent: bool = False) -> None:
+        """Progress, or a state to act on."""
+        self._progress.note(own, urgent=urgent and own.state is State.HELD)
+        if own.state is State.RELEASING:
+            self._loop.call_soon(self._let_go, own)
+        elif own.state is State.DRAINING and own.drain_at_ms is not None:
+            now_ms = self._progress.now_ms()
+            self._loop.call_later(max(own.drain_at_ms - now_ms, 0) / 1000, partial(self._limit, own, own.changed))
+            if own.cancel_at_ms is not None:
+                self._loop.call_later(max(own.cancel_at_ms - now_ms, 0) / 1000, partial(self._cancel, own, own.changed))
+
+    def _let_go(self, own: QueueOwnership) -> None:
+        party = self._progress.parties.get(own)
+        if own.state is State.RELEASING and party is not None and isinstance(own, LocalOwnership):
+            self._progress.note(own, urgent=True)
+            own.let_go()
+            party.lost(fenced=False)
+            self.trigger()
+
+    def _limit(self, own: QueueOwnership, changed: int) -> None:
+        """The drain limit has passed; what is still running counts no more."""
+        party = self._progress.parties.get(own)
+        if party is not None and own.changed == changed and own.tick(self._progress.now_ms()):
+            party.given_up()
+            self._let_go(own)
+
+    def _cancel(self, own: QueueOwnership, changed: int) -> None:
+        party = self._progress.parties.get(own)
+        if party is not None and own.changed == changed:
+            party.cancel_soon()
+
+    def went_back(self, party: QueueParty, first: int, end: int) -> None:
+        """The queue ends before this member's offset: its broker lost messages, and others have their offsets now. All come again."""
+        own = party.own
+        log.error("queue.went_back", queue=str(own.queue), offset=own.offset, end=end, goes_on_at=first)
+        if own.stale(own.epoch):
+            self._progress.begin_anew(own.queue, first)
+            party.lost(fenced=True)
+            self.trigger()

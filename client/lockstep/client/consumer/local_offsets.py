@@ -1,0 +1,91 @@
+"""How far one member of a broadcasting group is, and the text of the file that keeps it. Pure. RocketMQ: LocalFileOffsetStore.
+
+    {"format": 1, "group": "prices", "starts": 3, "topics": {"orders": {"since": 1, "queues": {"broker-a:0": [1500, 0, 1]}}}, "crc32": …}
+
+A queue's three numbers: next offset to consume, failed calls of the batch that begins there, and the layout counter in which the queue was
+added: a topic that was deleted and made again has other ones, and its queues begin anew. `since`: the layout counter at which the group's
+start policy was looked at; queues added later begin at 0. `starts` rises with each start. `crc32` is that of the text without it.
+"""
+
+import json
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+from lockstep.protocol.queue import MessageQueue
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Of one queue."""
+
+    offset: int
+    attempts: int
+    added: int
+
+
+class LocalOffsets:
+    """The progress of one member: queue → Place."""
+
+    def __init__(self, group: str) -> None:
+        self.group = group
+        self.starts = 0
+        self._since: dict[str, int] = {}
+        self._places: dict[MessageQueue, Place] = {}
+
+    def place(self, queue: MessageQueue, added: int) -> Place | None:
+        """None: this queue was never looked at; one of its name may have been, before its topic was deleted."""
+        place = self._places.get(queue)
+        return place if place is not None and place.added == added else None
+
+    def since(self, topic: str, counter: int) -> int:
+        """The layout counter at which the start policy was first looked at; `counter`, from now on, where it never was."""
+        return self._since.setdefault(topic, counter)
+
+    def set(self, queue: MessageQueue, place: Place) -> bool:
+        """True: it was not there yet."""
+        if self._places.get(queue) == place:
+            return False
+        self._places[queue] = place
+        return True
+
+    def encode(self) -> bytes:
+        topics: dict[str, Any] = {topic: {"since": since, "queues": {}} for topic, since in sorted(self._since.items())}
+        for queue in sorted(self._places):
+            place = self._places[queue]
+            numbers = [place.offset, place.attempts, place.added]
+            topics[queue.topic]["queues"][f"{queue.broker_name}:{queue.queue_id}"] = numbers
+        return _signed({"format": FORMAT, "group": self.group, "starts": self.starts, "topics": topics})
+
+    @classmethod
+    def decode(cls, text: bytes, group: str) -> "LocalOffsets":
+        """ValueError, in words, where the text is not what was written for this group."""
+        try:
+            plain = json.loads(text)
+            del plain["crc32"]
+        except (ValueError, UnicodeDecodeError, KeyError, AttributeError, TypeError, RecursionError):
+            raise ValueError("it is no JSON of ours") from None
+        if text != _signed(plain):
+            raise ValueError("its check sum does not fit: it was changed by hand, or the disk lost a part")
+        if plain.get("format") != FORMAT:
+            raise ValueError(f"its format is {plain.get('format')!r}: expected {FORMAT}, a newer version wrote it")
+        if plain.get("group") != group:
+            raise ValueError(f"it is of group {plain.get('group')!r}")
+        made = cls(group)
+        made.starts = plain["starts"]
+        for topic, told in plain["topics"].items():
+            made._since[topic] = told["since"]
+            for name, numbers in told["queues"].items():
+                broker, _, number = name.rpartition(":")
+                made._places[MessageQueue(topic, broker, int(number))] = Place(*numbers)
+        return made
+
+
+def _text(plain: dict[str, Any]) -> bytes:
+    return json.dumps(plain, separators=(",", ":"), ensure_ascii=True).encode()
+
+
+def _signed(plain: dict[str, Any]) -> bytes:
+    return _text({**plain, "crc32": zlib.crc32(_text(plain))}) + b"\n"

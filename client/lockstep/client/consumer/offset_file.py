@@ -1,0 +1,113 @@
+"""The file in which a member of a broadcasting group keeps its progress. RocketMQ: LocalFileOffsetStore.
+
+    DIR/GROUP/INSTANCE/offsets.json       whole after every crash: written beside it, synced, renamed, the directory synced
+    DIR/GROUP/INSTANCE/offsets.json.new   being written; whatever a crash left of it means nothing
+    DIR/GROUP/INSTANCE/lock               held while a consumer uses the file, by the operating system: it ends with the process
+
+Two consumers never share a file: the second one of a group and instance on a directory is refused at its start.
+"""
+
+import re
+from collections.abc import Callable
+
+from lockstep.client.consumer.local_offsets import LocalOffsets
+from lockstep.protocol.errors import ConfigError
+from lockstep.runtime.files import Files
+from lockstep.runtime.host import Host
+
+NAME = "offsets.json"
+FILE_BYTES_MAX = 64 << 20
+"""A million queues; a longer one is not read."""
+DEFAULT_DIR = "~/.lockstep/offsets"
+_INSTANCE = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,99}")
+
+
+def check_instance(name: object) -> None:
+    """ConfigError unless it can be a folder's name."""
+    if not isinstance(name, str) or not _INSTANCE.fullmatch(name):
+        raise ConfigError(f"instance_name {name!r}: expected 1 to 100 of a-z A-Z 0-9 . _ -, no dot first")
+
+
+class OffsetFile:
+    """`open` it, then `write`; every call but `release` may wait for the disk, so it belongs into a thread."""
+
+    def __init__(self, host: Host, directory: str, group: str, instance: str) -> None:
+        if directory == "~" or directory.startswith("~/"):
+            directory = host.home + directory[1:]
+        self._files: Files = host.files
+        self._instance = instance
+        self._parents = [directory, f"{directory}/{group}"]
+        self.folder = f"{directory}/{group}/{instance}"
+        self.path = f"{self.folder}/{NAME}"
+        self._group = group
+        self._unlock: Callable[[], None] | None = None
+
+    def open(self) -> LocalOffsets:
+        """Take the file for this consumer, read it, and write it: a start is noted, and it is known that writing works.
+
+        ConfigError where another consumer has it, where it can't be read or written, where it is damaged.
+        """
+        try:
+            self._files.makedirs(self.folder)
+            self._unlock = self._files.lock(f"{self.folder}/lock")
+            offsets = self._read()
+            offsets.starts += 1
+            self.write(offsets.encode())
+            for parent in self._parents:
+                self._files.sync_directory(parent)
+            return offsets
+        except BlockingIOError:
+            raise ConfigError(
+                f"{self.folder} is in use by another consumer of {self._group}: a broadcasting member keeps its progress there. Give each "
+                f'one on this machine a name of its own, instance_name="…" (now {self._instance!r}), or another offset_dir'
+            ) from None
+        except OSError as error:
+            self.release()
+            raise ConfigError(
+                f"offset_dir: {self.path} can't be used ({error}): a broadcasting member keeps its progress there. Make the directory "
+                'writable for this user, or name another one, offset_dir="…"'
+            ) from error
+        except BaseException:  # re-raised
+            self.release()
+            raise
+
+    def _read(self) -> LocalOffsets:
+        try:
+            file = self._files.open(self.path)
+        except FileNotFoundError:
+            return LocalOffsets(self._group)
+        try:
+            size = file.size()
+            text = file.pread(min(size, FILE_BYTES_MAX + 1), 0)
+        finally:
+            file.close()
+        try:
+            if len(text) > FILE_BYTES_MAX:
+                raise ValueError(f"it has {size} bytes, {FILE_BYTES_MAX} at most")
+            return LocalOffsets.decode(text, self._group)
+        except ValueError as error:
+            raise ConfigError(
+                f"{self.path} is damaged: {error}. It holds this member's progress in {self._group}: bring a copy back, or remove it to "
+                "begin where consume_from_where says"
+            ) from None
+
+    def write(self, text: bytes) -> None:
+        """When it returns, a power cut leaves this text; before, this one or the one before. OSError."""
+        new = f"{self.path}.new"
+        file = self._files.open(new, create=True)
+        try:
+            file.truncate(0)
+            written = 0
+            while written < len(text):
+                written += file.pwritev([memoryview(text)[written:]], written)
+            file.sync()
+        finally:
+            file.close()
+        self._files.rename(new, self.path)
+        self._files.sync_directory(self.folder)
+
+    def release(self) -> None:
+        """Another consumer may have the file."""
+        if self._unlock is not None:
+            self._unlock()
+            self._unlock = None

@@ -1,0 +1,445 @@
+"""Broadcasting against a whole cluster under a virtual clock: everybody has everything, and goes on from a file of its own."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from lockstep.admin.client import AdminClient
+from lockstep.admin.commands.topic_change import put_everywhere
+from lockstep.admin.layout_change import deleted
+from lockstep.client import (
+    Backoff,
+    ConcurrentlyContext,
+    ConfigError,
+    ConsumeConcurrentlyStatus,
+    ConsumeFromWhere,
+    ConsumeOrderlyStatus,
+    Message,
+    MessageExt,
+    MessageModel,
+    OrderedRetry,
+    OrderlyContext,
+    Producer,
+    PushConsumer,
+    QueueAssigned,
+    SubscriptionConflict,
+)
+from lockstep.protocol.bodies import QueueOffset, ResetBody
+from lockstep.protocol.errors import SystemError_
+from lockstep.runtime.host import Host
+from lockstep.testing import TestCluster, simulate
+
+GROUP, TOPIC = "prices", "orders"
+DONE, LATER = ConsumeConcurrentlyStatus.CONSUME_SUCCESS, ConsumeConcurrentlyStatus.RECONSUME_LATER
+
+
+class World:
+    """A cluster with topic `orders`, a producer, and members by name; `seen` is (member, body) in the order of the calls."""
+
+    def __init__(self, cluster: TestCluster, producer: Producer) -> None:
+        self.cluster = cluster
+        self.producer = producer
+        self.seen: list[tuple[str, bytes]] = []
+        self.epochs: list[int] = []
+
+    async def send(self, *bodies: bytes, topic: str = TOPIC, **how: Any) -> None:
+        for body in bodies:
+            await self.producer.send(Message(topic, body), **how)
+
+    def of(self, name: str) -> list[bytes]:
+        return [body for member, body in self.seen if member == name]
+
+    def member(self, name: str, judge: Callable[[MessageExt], Any] = lambda message: DONE, **settings: Any) -> PushConsumer:
+        made = self.bare(name, **settings)
+
+        @made.concurrently
+        async def listen(messages: Sequence[MessageExt], context: ConcurrentlyContext) -> Any:
+            self.seen += [(name, message.body) for message in messages]
+            return judge(messages[0])
+
+        return made
+
+    def ordered(self, name: str, judge: Callable[[MessageExt], Any] = lambda message: None, **settings: Any) -> PushConsumer:
+        made = self.bare(name, **settings)
+
+        @made.orderly
+        async def listen(messages: Sequence[MessageExt], context: OrderlyContext) -> ConsumeOrderlyStatus:
+            self.seen += [(name, message.body) for message in messages]
+            judge(messages[0])
+            return ConsumeOrderlyStatus.SUCCESS
+
+        return made
+
+    def bare(self, name: str, **settings: Any) -> PushConsumer:
+        made = PushConsumer(
+            GROUP, nameserver=self.cluster.nameserver, message_model=MessageModel.BROADCASTING, instance_name=name, **settings
+        )
+        made.subscribe(TOPIC)
+        made.on_event(lambda event: self.epochs.append(event.epoch) if isinstance(event, QueueAssigned) else None)
+        return made
+
+
+@asynccontextmanager
+async def world(queues: int = 2, brokers: int = 1, **settings: Any) -> AsyncIterator[World]:
+    async with TestCluster(brokers=brokers, **settings) as cluster:
+        await cluster.create_topic(TOPIC, queues=queues)
+        async with Producer("shop", nameserver=cluster.nameserver) as producer:
+            yield World(cluster, producer)
+
+
+def bodies(first: int, end: int) -> list[bytes]:
+    return [b"%d" % number for number in range(first, end)]
+
+
+@pytest.mark.parametrize("kind", ["member", "ordered"])
+def test_every_member_has_every_message_and_goes_on_behind_it_after_a_restart(kind: str) -> None:
+    async def main() -> None:
+        async with world(brokers=2) as w:
+            await w.send(*bodies(0, 40))
+            for first, end in ((0, 40), (40, 60)):
+                async with getattr(w, kind)("one"), getattr(w, kind)("two"):
+                    if first:
+                        await w.send(*bodies(first, end))
+                    await w.cluster.advance(seconds=3)
+            assert Counter(w.of("one")) == Counter(w.of("two")) == Counter(bodies(0, 60))
+
+    simulate(main)
+
+
+def test_a_killed_member_repeats_at_most_a_second_and_loses_nothing() -> None:
+    async def main() -> None:
+        async with world() as w:
+            at: dict[bytes, list[float]] = {}
+
+            async def work() -> None:
+                member = w.bare("one")
+
+                @member.concurrently
+                async def listen(messages: Sequence[MessageExt], _: ConcurrentlyContext) -> ConsumeConcurrentlyStatus:
+                    for message in messages:
+                        at.setdefault(message.body, []).append(w.cluster.now)
+                    return DONE
+
+                async with member:
+                    await member.wait_closed()
+
+            await w.cluster.start("one", work)
+            killed: list[float] = []
+            for number in range(300):
+                await w.send(b"%d" % number)
+                await w.cluster.advance(seconds=0.05)
+                if number in (77, 150):
+                    killed.append(w.cluster.now)
+                    await w.cluster.kill("one")
+                    await w.cluster.restart("one")
+            await w.cluster.advance(seconds=3)
+            assert set(at) == set(bodies(0, 300)), "nothing is lost"
+            again = [times for times in at.values() if len(times) > 1]
+            assert again, "the test means something: work was repeated"
+            assert all(any(end - 1.3 <= times[0] <= end for end in killed) for times in again), "and only a second's"
+
+    simulate(main)
+
+
+def test_a_power_cut_loses_no_message_either() -> None:
+    async def main() -> None:
+        async with world() as w:
+            seen: Counter[bytes] = Counter()
+
+            async def work() -> None:
+                member = w.bare("one", consume_from_where=ConsumeFromWhere.LAST_OFFSET)
+
+                @member.concurrently
+                async def listen(messages: Sequence[MessageExt], _: ConcurrentlyContext) -> ConsumeConcurrentlyStatus:
+                    seen.update(message.body for message in messages)
+                    return DONE
+
+                async with member:
+                    await member.wait_closed()
+
+            await w.send(b"before")
+            await w.cluster.start("one", work)
+            await w.cluster.advance(seconds=0.5)
+            await w.cluster.cut_power("one")
+            await w.send(*bodies(0, 10))
+            await w.cluster.restart("one")
+            await w.cluster.advance(seconds=3)
+            assert seen == Counter(bodies(0, 10)), "where it began is in the file before the first message"
+
+    simulate(main)
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        (ConsumeFromWhere.FIRST_OFFSET, [b"old", b"new"]),
+        (ConsumeFromWhere.LAST_OFFSET, [b"new"]),
+        (ConsumeFromWhere.TIMESTAMP, [b"new"]),
+    ],
+)
+def test_a_new_member_begins_where_its_policy_says(where: ConsumeFromWhere, expected: list[bytes]) -> None:
+    async def main() -> None:
+        async with world(queues=1) as w:
+            await w.send(b"old")
+            await w.cluster.advance(seconds=10)
+            at_ms = Host.current().clock.wall_ms() - 5_000
+            async with w.member("one", consume_from_where=where, consume_timestamp_ms=at_ms):
+                await w.cluster.advance(seconds=1)
+                await w.send(b"new")
+                await w.cluster.advance(seconds=1)
+            assert w.of("one") == expected
+
+    simulate(main)
+
+
+def test_a_topic_that_is_made_anew_begins_anew_whatever_the_policy_says() -> None:
+    async def main() -> None:
+        async with world(queues=1) as w:
+            await w.send(*bodies(0, 5))
+            admin = AdminClient(Host.current(), w.cluster.nameserver)
+            async with w.ordered("one", consume_from_where=ConsumeFromWhere.LAST_OFFSET):
+                await w.cluster.advance(seconds=1)
+                await w.send(b"seen")
+                await w.cluster.advance(seconds=2)
+            await put_everywhere(admin, deleted((await admin.route(TOPIC)).layout, writer=7))
+            await w.cluster.advance(seconds=2)
+            await w.cluster.create_topic(TOPIC, queues=1)
+            async with Producer("shop", nameserver=w.cluster.nameserver) as producer:
+                for body in bodies(10, 30):
+                    await producer.send(Message(TOPIC, body))
+            async with w.ordered("one", consume_from_where=ConsumeFromWhere.LAST_OFFSET):
+                await w.cluster.advance(seconds=40)
+            assert w.of("one") == [b"seen", *bodies(10, 30)]
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("answer", [LATER, None, ValueError("no")], ids=["later", "none", "raises"])
+def test_what_a_concurrent_listener_fails_is_dropped(answer: object, caplog: pytest.LogCaptureFixture) -> None:
+    def judge(message: MessageExt) -> object:
+        if message.body != b"bad":
+            return DONE
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def main() -> None:
+        async with world(queues=1) as w:
+            await w.send(b"bad", b"good")
+            for _ in range(2):
+                async with w.member("one", judge):
+                    await w.cluster.advance(seconds=60)
+            assert w.of("one") == [b"bad", b"good"], "it never comes again"
+            assert await w.cluster.group_status(GROUP) is None
+            topics = await AdminClient(Host.current(), w.cluster.nameserver).topics()
+            assert list(topics) == [TOPIC], "no retry topic, no dead letters"
+
+    simulate(main)
+    assert "message.dropped" in caplog.text
+
+
+def test_an_ordered_listener_that_fails_holds_up_its_own_queue_here_and_nobody_elses() -> None:
+    async def main() -> None:
+        async with world(queues=2) as w:
+            fails = {b"0": 3}
+
+            def judge(message: MessageExt) -> None:
+                if fails.get(message.body, 0):
+                    fails[message.body] -= 1
+                    raise ValueError("no")
+
+            retry = OrderedRetry(backoff=Backoff(first_ms=1_000, factor=1.0))
+            used = (await w.producer.send(Message(TOPIC, b"0"), sharding_key="one")).queue
+            await w.send(b"1", b"2", sharding_key="one")
+            await w.send(b"elsewhere", selector=lambda queues, message, arg: queues[arg], arg=1 - used.queue_id)
+            async with w.ordered("one", judge, retry=retry), w.ordered("two", retry=retry):
+                await w.cluster.advance(seconds=1)
+                assert b"1" not in w.of("one")
+                await w.cluster.advance(seconds=9)
+            assert [body for body in w.of("one") if body != b"elsewhere"] == [b"0"] * 4 + [b"1", b"2"]
+            assert [body for body in w.of("two") if body != b"elsewhere"] == bodies(0, 3)
+
+    simulate(main)
+
+
+def test_a_failure_is_counted_through_a_restart() -> None:
+    async def main() -> None:
+        async with world(queues=1) as w:
+            attempts: list[int] = []
+            await w.send(b"bad")
+            for _ in range(2):
+                made = w.bare("one", retry=OrderedRetry(backoff=Backoff(first_ms=400, factor=1.0)))
+
+                @made.orderly
+                async def fail(messages: Sequence[MessageExt], context: OrderlyContext) -> ConsumeOrderlyStatus:
+                    attempts.append(context.attempt)
+                    raise ValueError("no")
+
+                async with made:
+                    await w.cluster.advance(seconds=1)
+            assert attempts == list(range(len(attempts)))
+            assert len(attempts) > 4
+
+    simulate(main)
+
+
+def test_every_grant_has_a_higher_epoch_also_after_a_restart() -> None:
+    async def main() -> None:
+        async with world(queues=3) as w:
+            for _ in range(3):
+                async with w.ordered("one"):
+                    await w.cluster.advance(seconds=1)
+            assert len(w.epochs) == 9
+            assert w.epochs == sorted(set(w.epochs))
+
+    simulate(main)
+
+
+def test_commit_each_waits_for_the_file() -> None:
+    async def main() -> None:
+        async with world(queues=1) as w:
+            seen: list[bytes] = []
+
+            async def work() -> None:
+                member = w.bare("one", commit="each")
+
+                @member.orderly
+                async def listen(messages: Sequence[MessageExt], _: OrderlyContext) -> ConsumeOrderlyStatus:
+                    seen.extend(message.body for message in messages)
+                    return ConsumeOrderlyStatus.SUCCESS
+
+                async with member:
+                    await member.wait_closed()
+
+            await w.send(*bodies(0, 50))
+            await w.cluster.start("one", work)
+            for enough in (10, 20, 30):
+                await w.cluster.until(lambda enough=enough: len(seen) >= enough)  # type: ignore[misc]
+                await w.cluster.kill("one")
+                await w.cluster.restart("one")
+            await w.cluster.advance(seconds=3)
+            assert set(seen) == set(bodies(0, 50))
+            assert len(seen) <= 53, "each kill repeats one call at most"
+
+    simulate(main)
+
+
+def test_a_group_is_broadcasting_or_clustering_and_never_both() -> None:
+    async def main() -> None:
+        async with world() as w:
+            clustering = PushConsumer(GROUP, nameserver=w.cluster.nameserver)
+            clustering.subscribe(TOPIC)
+
+            @clustering.concurrently
+            async def listen(messages: Sequence[MessageExt], _: ConcurrentlyContext) -> ConsumeConcurrentlyStatus:
+                return DONE
+
+            async with w.member("one"):
+                with pytest.raises(SubscriptionConflict, match="message_model: BROADCASTING here, CLUSTERING asked for"):
+                    await clustering.start()
+            async with clustering:
+                with pytest.raises(SubscriptionConflict, match="message_model: CLUSTERING here, BROADCASTING asked for"):
+                    await w.member("one").start()
+
+    simulate(main)
+
+
+def test_a_second_member_of_one_name_is_refused_and_the_first_goes_on() -> None:
+    async def main() -> None:
+        async with world() as w:
+            async with w.member("one"):
+                with pytest.raises(ConfigError, match="in use by another consumer"):
+                    await w.member("one").start()
+                await w.send(*bodies(0, 10))
+                await w.cluster.advance(seconds=2)
+            async with w.member("one"):
+                await w.cluster.advance(seconds=2)
+            assert sorted(w.of("one")) == bodies(0, 10)
+
+    simulate(main)
+
+
+def test_what_admin_tools_say_of_the_group_is_true() -> None:
+    async def main() -> None:
+        async with world(queues=2) as w:
+            await w.send(*bodies(0, 10))
+            async with w.member("one"), w.member("two"):
+                await w.cluster.advance(seconds=3)
+                report = await w.cluster.group_status(GROUP)
+                assert report is not None
+                assert (report.broadcasting, report.ordered, report.lag, len(report.members)) == (True, False, None, 2)
+                assert {(queue.owner, queue.committed_offset, queue.lag) for queue in report.queues} == {(None, None, None)}
+                admin = AdminClient(Host.current(), w.cluster.nameserver)
+                with pytest.raises(SystemError_, match="each member keeps its own progress"):
+                    await admin.reset((await admin.brokers())[0], ResetBody(GROUP, TOPIC, (QueueOffset(0, 0),)))
+
+    simulate(main)
+
+
+def test_members_go_on_when_their_broker_was_killed() -> None:
+    async def main() -> None:
+        async with world(queues=2) as w, w.member("one"), w.member("two"):
+            await w.send(*bodies(0, 10))
+            await w.cluster.advance(seconds=2)
+            await w.cluster.kill("broker-a")
+            await w.cluster.advance(seconds=5)
+            await w.cluster.restart("broker-a")
+            await w.send(*bodies(10, 20))
+            await w.cluster.advance(seconds=5)
+            assert Counter(w.of("one")) == Counter(w.of("two")) == Counter(bodies(0, 20))
+
+    simulate(main)
+
+
+def test_what_retention_or_a_lost_log_took_is_no_end() -> None:
+    """The file is ahead of the broker's queue, as after a power cut of the broker under async flush: everything that is there comes."""
+
+    async def main() -> None:
+        async with world(queues=1) as w:
+            await w.send(*bodies(0, 4))
+            member = w.member("one")
+            async with member:
+                await w.cluster.advance(seconds=2)
+                assert member._membership is not None
+                (worker,) = member._membership.workers
+                assert worker.holding is not None
+                worker.holding.messages.move(100)
+                worker.holding.pull_wake.set()
+                await w.send(b"4")
+                await w.cluster.advance(seconds=20)
+                await w.send(b"5")
+                await w.cluster.advance(seconds=5)
+            assert w.of("one")[-6:] == bodies(0, 6)
+
+    simulate(main)
+
+
+def test_stopping_lets_a_running_call_finish_and_keeps_its_result() -> None:
+    async def main() -> None:
+        async with world(queues=1) as w:
+            done: list[bytes] = []
+
+            def slow(seconds: float) -> PushConsumer:
+                made = w.bare("one")
+
+                @made.orderly
+                async def listen(messages: Sequence[MessageExt], _: OrderlyContext) -> ConsumeOrderlyStatus:
+                    await asyncio.sleep(seconds)
+                    done.append(messages[0].body)
+                    return ConsumeOrderlyStatus.SUCCESS
+
+                return made
+
+            await w.send(b"a", b"b")
+            async with slow(3):
+                await w.cluster.advance(seconds=1)
+            assert done == [b"a"]
+            async with slow(0.1):
+                await w.cluster.advance(seconds=1)
+            assert done == [b"a", b"b"]
+
+    simulate(main)

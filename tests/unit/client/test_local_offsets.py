@@ -1,0 +1,85 @@
+"""A broadcasting member's book: what is written is read again, and what was not written so is refused in words."""
+
+import json
+import re
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.client.consumer.local_offsets import LocalOffsets, Place
+from lockstep.protocol.queue import MessageQueue
+
+QUEUES = st.builds(MessageQueue, st.sampled_from(["orders", "%DLQ%g"]), st.sampled_from(["a", "hz@b.c-1"]), st.integers(0, 99))
+PLACES = st.builds(Place, st.integers(0, 1 << 62), st.integers(0, 1 << 30), st.integers(0, 1 << 40))
+
+
+def book(places: dict[MessageQueue, Place], starts: int = 1) -> LocalOffsets:
+    made = LocalOffsets("prices")
+    made.starts = starts
+    for queue, place in places.items():
+        made.since(queue.topic, 1)
+        made.set(queue, place)
+    return made
+
+
+@given(st.dictionaries(QUEUES, PLACES, max_size=20), st.integers(0, 1 << 30))
+def test_what_is_written_is_read_again(places: dict[MessageQueue, Place], starts: int) -> None:
+    text = book(places, starts).encode()
+    again = LocalOffsets.decode(text, "prices")
+    assert again.encode() == text
+    assert again.starts == starts
+    assert all(again.place(queue, place.added) == place for queue, place in places.items())
+
+
+SMALL = book({MessageQueue("orders", "a", 0): Place(1500, 2, 1)}, 3)
+
+
+def test_the_text_is_what_the_page_shows() -> None:
+    assert re.fullmatch(
+        rb'\{"format":1,"group":"prices","starts":3,"topics":\{"orders":\{"since":1,"queues":\{"a:0":\[1500,2,1\]\}\}\},"crc32":\d+\}\n',
+        SMALL.encode(),
+    )
+
+
+@pytest.mark.parametrize("at", range(len(SMALL.encode())))
+def test_a_byte_that_changed_is_noticed(at: int) -> None:
+    text = bytearray(SMALL.encode())
+    text[at] ^= 1
+    with pytest.raises(ValueError, match=r"no JSON|check sum"):
+        LocalOffsets.decode(bytes(text), "prices")
+
+
+@pytest.mark.parametrize("length", range(len(SMALL.encode())))
+def test_a_part_of_it_is_noticed(length: int) -> None:
+    with pytest.raises(ValueError, match=r"no JSON|check sum"):
+        LocalOffsets.decode(SMALL.encode()[:length], "prices")
+
+
+@pytest.mark.parametrize("text", [b"", b"[]", b"7", b"{}", b"\xff", b"[" * 100_000, b'{"crc32":"x"}'])
+def test_what_is_nothing_of_ours_is_refused(text: bytes) -> None:
+    with pytest.raises(ValueError, match=r"no JSON|check sum"):
+        LocalOffsets.decode(text, "prices")
+
+
+@pytest.mark.parametrize(("change", "words"), [({"format": 2}, "its format is 2"), ({"group": "others"}, "it is of group 'others'")])
+def test_another_format_and_another_group_are_refused(change: dict[str, object], words: str) -> None:
+    plain = {**json.loads(SMALL.encode()), **change}
+    del plain["crc32"]
+    body = json.dumps(plain, separators=(",", ":"))
+    signed = json.dumps({**plain, "crc32": zlib.crc32(body.encode())}, separators=(",", ":")) + "\n"
+    with pytest.raises(ValueError, match=words):
+        LocalOffsets.decode(signed.encode(), "prices")
+
+
+def test_a_queue_that_was_made_anew_has_no_place() -> None:
+    queue = MessageQueue("orders", "a", 0)
+    assert SMALL.place(queue, 1) == Place(1500, 2, 1)
+    assert SMALL.place(queue, 3) is None
+    assert SMALL.place(MessageQueue("orders", "a", 1), 1) is None
+
+
+def test_the_start_policy_is_looked_at_in_one_layout_only() -> None:
+    made = LocalOffsets("prices")
+    assert [made.since("orders", 4), made.since("orders", 7), made.since("other", 7)] == [4, 4, 7]

@@ -1,0 +1,116 @@
+"""The progress file: whole after every crash, never two consumers in one, and errors that say what to do."""
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from lockstep.client.consumer.local_offsets import LocalOffsets, Place
+from lockstep.client.consumer.offset_file import OffsetFile, check_instance
+from lockstep.protocol.errors import ConfigError
+from lockstep.protocol.queue import MessageQueue
+from lockstep.runtime.host import Host
+from lockstep.testing.simulation.disk import Fault, SimFiles
+
+QUEUE = MessageQueue("orders", "a", 0)
+
+
+def opened(files: object, directory: str = "/offsets", instance: str = "default") -> tuple[OffsetFile, LocalOffsets]:
+    real = Host.real()
+    host = Host(real.clock, real.random, files, real.threads, real.boot_id, home="/root")  # type: ignore[arg-type]
+    file = OffsetFile(host, directory, "prices", instance)
+    return file, file.open()
+
+
+def grown(offset: int) -> LocalOffsets:
+    book = LocalOffsets("prices")
+    book.since("orders", 1)
+    book.set(QUEUE, Place(offset, 0, 1))
+    return book
+
+
+def test_a_start_is_counted_and_the_progress_is_there_again() -> None:
+    files = SimFiles("x")
+    file, book = opened(files)
+    assert book.starts == 1
+    file.write(grown(7).encode())
+    file.release()
+    again = opened(files)[1]
+    assert (again.starts, again.place(QUEUE, 1)) == (1, Place(7, 0, 1)), "what was written knew of no start"
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_power_cut_at_any_operation_leaves_one_of_the_last_two_texts_whole(seed: int) -> None:
+    files = SimFiles(seed, short_writes=True)
+    file, _ = opened(files)
+    file.write(grown(1).encode())
+    files.countdown = seed % 20
+    written = [1]
+
+    def write() -> None:
+        while True:
+            file.write(grown(written[-1] + 1).encode())
+            written.append(written[-1] + 1)
+
+    with pytest.raises(OSError, match="the process ends here"):
+        write()
+    files.crash(power=True)
+    place = opened(files)[1].place(QUEUE, 1)
+    assert place is not None
+    assert place.offset in (written[-1], written[-1] + 1)
+
+
+def test_a_second_consumer_is_told_to_take_a_name_of_its_own(tmp_path: Path) -> None:
+    files = Host.real().files
+    first, _ = opened(files, str(tmp_path))
+    with pytest.raises(ConfigError, match=r"prices/default is in use by another consumer of prices.*instance_name"):
+        opened(files, str(tmp_path))
+    assert opened(files, str(tmp_path), "other")[1].starts == 1
+    first.release()
+    assert opened(files, str(tmp_path))[1].starts == 2
+
+
+def test_a_directory_that_can_not_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"offset_dir: .*file/prices/default/offsets.json can't be used .*offset_dir="):
+        opened(Host.real().files, str(tmp_path / "file"))
+
+
+def test_a_full_disk_is_told_at_the_start() -> None:
+    files = SimFiles("full")
+    files.faults.append(Fault("write", error=errno.ENOSPC))
+    with pytest.raises(ConfigError, match="can't be used"):
+        opened(files)
+
+
+def test_a_damaged_file_is_named_with_what_to_do_and_is_left_alone(tmp_path: Path) -> None:
+    files = Host.real().files
+    opened(files, str(tmp_path))[0].release()
+    path = tmp_path / "prices" / "default" / "offsets.json"
+    damaged = path.read_bytes().replace(b'"starts":1', b'"starts":9')
+    path.write_bytes(damaged)
+    with pytest.raises(ConfigError, match=r"offsets.json is damaged: its check sum does not fit.*remove it to begin"):
+        opened(files, str(tmp_path))
+    assert path.read_bytes() == damaged
+    path.unlink()
+    assert opened(files, str(tmp_path))[1].starts == 1, "the lock was given back with the error"
+
+
+def test_what_a_crash_left_of_a_write_means_nothing(tmp_path: Path) -> None:
+    files = Host.real().files
+    file, _ = opened(files, str(tmp_path))
+    (tmp_path / "prices" / "default" / "offsets.json.new").write_bytes(b"x" * 100_000)
+    file.write(grown(3).encode())
+    file.release()
+    assert opened(files, str(tmp_path))[1].place(QUEUE, 1) == Place(3, 0, 1)
+
+
+def test_the_home_directory_is_this_users() -> None:
+    assert opened(SimFiles("x"), "~/.lockstep/offsets")[0].path == "/root/.lockstep/offsets/prices/default/offsets.json"
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", ".x", "a b", 7, "a" * 101])
+def test_an_instance_has_a_name_that_a_folder_can_have(name: object) -> None:
+    check_instance("worker-1.eu")
+    with pytest.raises(ConfigError, match="instance_name"):
+        check_instance(name)
