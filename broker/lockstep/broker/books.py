@@ -91,9 +91,12 @@ class Books:
         """Client id of a classic member → its connection now."""
         self.closing: dict[int, None] = {}
         """Connections that are to be closed: what still arrives on them means nothing."""
+        self.unheard: dict[Key, None] = {}
+        """Held queues whose grant was ended by hand, and whose session was not answered STALE to a LOCK since."""
         self.wake: Callable[[], None] | None = None
         self._urgent: list[CloseConnection | StalePulls] = []
         self._freed: dict[Key, None] = {}
+        self._nudge: dict[Key, None] = {}
         self._awake = False
 
     # ------------------------------------------------------------------------------------------------------------ durable
@@ -147,12 +150,14 @@ class Books:
         """Gives the queue, under a new epoch."""
         epoch = self.fence.draw()
         self.locks.grant(key, epoch, session, client_id)
+        self.unheard.pop(key, None)
         self._stale(key, epoch)
         return epoch
 
     def free(self, key: Key) -> None:
         """The queue may be granted to others; its epoch stays good until then."""
         if self.locks.holder(key) is not None:
+            self.unheard.pop(key, None)
             self.locks.free(key)
             self.tell_free(key)
             self.settle(key[0])
@@ -166,6 +171,20 @@ class Books:
         self.locks.end(key, epoch)
         self._stale(key, epoch)
         self.tell_free(key)
+
+    def supersede(self, key: Key) -> None:
+        """Ends what the grant allows, and leaves the queue to the session that has it until that has heard of it: by then its LOCK does not
+        name the queue, it has released it, or it has ended. So nobody else works on the queue beside a listener that could not know.
+        """
+        holder = self.locks.holder(key)
+        if holder is None or holder.session is None or holder.client_id is None:
+            self.end(key)
+            return
+        epoch = self.fence.draw()
+        self.locks.grant(key, epoch, holder.session, holder.client_id)
+        self._stale(key, epoch)
+        self.unheard[key] = None
+        self._nudge[key] = None
 
     def end_group(self, group: str) -> None:
         """Ends the grants of the group's sessions: its contract is dropped or changed."""
@@ -253,6 +272,12 @@ class Books:
                         pushes.setdefault(connection, []).append(FreeQueue(*key))
                     if not self.ruled(group) and key[0] not in notices and (classic := self._classic_connections(group)):
                         notices[key[0]] = classic
+        nudged, self._nudge = self._nudge, {}
+        for key in nudged:
+            holder = self.locks.holder(key)
+            session = None if holder is None else self.sessions.get(holder.session)
+            if session is not None and session.connection is not None:
+                pushes.setdefault(session.connection, []).append(FreeQueue(*key))
         effects: list[Effect] = [Notify(name, connections, self.version(name)) for name, connections in notices.items() if connections]
         effects += [PushQueueFree(connection, tuple(queues)) for connection, queues in pushes.items()]
         return effects

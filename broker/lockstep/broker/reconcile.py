@@ -7,7 +7,8 @@ LOCK is the reconciliation of everything the session holds at this broker. Each 
 | its current epoch    | held by this session                      | OK, renewed | yes, also when it only drains   |
 | its current epoch    | free, and still the session's by the list | OK, renewed | yes                             |
 | its current epoch    | free, the list gives it to another        | NOT_YOURS   | no; the offset is committed     |
-| another epoch        | anything                                  | STALE       | no                              |
+| another epoch        | held by this session, and it can't know   | STALE       | until its next LOCK             |
+| another epoch        | anything else                             | STALE       | no                              |
 | no epoch             | held by another                           | HELD, WAIT  | no                              |
 | no epoch             | the list gives it to another              | NOT_YOURS   | no                              |
 | no epoch             | free, or held by this very session        | OK, granted | yes, under a new epoch          |
@@ -73,7 +74,11 @@ class Reconciliation:
             if item.epoch is not None:
                 answers[key] = self._renew(session, key, item, item.epoch, now_ms)
         for key in books.locks.held_by(session.id):
-            if key not in answers or answers[key].verdict in (Verdict.STALE, Verdict.NOT_YOURS):
+            stale = key in answers and answers[key].verdict is Verdict.STALE
+            if stale and key in books.unheard:
+                del books.unheard[key]
+                continue  # it hears with this answer that its grant was set by hand: its next LOCK frees the queue
+            if stale or key not in answers or answers[key].verdict is Verdict.NOT_YOURS:
                 books.free(key)
         starts = {(start.group, start.topic): start for start in body.starts}
         for key, item in zip(keys, body.items, strict=True):
@@ -269,6 +274,8 @@ class Reconciliation:
             return self._sync_generation(key, item, now_ms)
         lock = books.locks.get(key)
         if lock is None or not lock.good(session.id, item.epoch):
+            if item.release and lock is not None and lock.held and lock.session == session.id:
+                books.free(key)  # its grant was superseded
             return SyncAnswer(Verdict.STALE, item.epoch)
         if item.offset is not None and (refused := self._commit(key, item.offset, item.attempts, now_ms)) is not None:
             return SyncAnswer(Verdict.REFUSED, item.epoch, refused)

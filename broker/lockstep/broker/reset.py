@@ -1,7 +1,8 @@
 """Setting a group's progress (ordering.md 6). RocketMQ: AdminBrokerProcessor.resetOffset, which its clients have to be told of.
 
 A reset draws a new generation and ends the grant: whatever a running member still holds of the old one is STALE, it drops the queue and
-what it fetched, and goes on from the new offset as soon as its listener has ended. Nothing has to be restarted or told.
+what it fetched, and goes on from the new offset as soon as its listener has ended. Nothing has to be restarted. Nobody else is granted the
+queue before that member has heard of it (O3), or its session has ended.
 """
 
 from lockstep.broker.books import Books
@@ -30,5 +31,5 @@ def reset(books: Books, body: ResetBody) -> ResetReply:
         progress = books.progress.get(key)
         before.append(QueueOffset(wanted.queue_id, -1 if progress is None else progress.offset))
         books.progress.set(key, Progress(books.fence.draw(), wanted.offset))
-        books.end(key)
+        books.supersede(key)
     return ResetReply(tuple(before))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from lockstep.protocol.bodies import ConsumerGroup, QueueOffset, ResetBody, StartPoint, SyncItem, Verdict
 from lockstep.protocol.errors import LocalProtocolError, LockstepError, TopicNotExist
 from lockstep.protocol.headers.offsets import QueryConsumerOffsetHeader
-from support.coordination_kit import GROUP, TOPIC, Bench, Client, layout, ordered, replay
+from support.coordination_kit import GRACE, GROUP, TOPIC, Bench, Client, layout, ordered, replay
 
 
 def reset(bench: Bench, offsets: dict[int, int], group: str = GROUP, topic: str = TOPIC) -> list[tuple[int, int]]:
@@ -50,6 +50,39 @@ def test_the_member_whose_queue_was_reset_is_told_to_lock_it_again() -> None:
     bench.c.drain()
     reset(bench, {0: 0})
     assert bench.pushed() == {a.connection: [0]}
+
+
+def test_nobody_else_gets_the_queue_before_its_holder_has_heard_of_the_reset() -> None:
+    """It may be draining, for another to whom the list gives the queue by now: that one would work beside a listener that can't know."""
+    bench = Bench()
+    a = holder(bench, 0, 1)
+    b = Client(bench, "b")
+    b.connect()
+    old = a.held[1]
+    reset(bench, {1: 0})
+    assert b.verdicts(1) == {1: Verdict.HELD}
+    assert a.verdicts(held={0: a.held[0], 1: old}) == {0: Verdict.OK, 1: Verdict.STALE}
+    assert b.verdicts(1) == {1: Verdict.HELD}, "the answer may still be on its way"
+    assert a.verdicts(held={0: a.held[0]}) == {0: Verdict.OK}
+    assert b.verdicts(1) == {1: Verdict.OK}
+
+
+@pytest.mark.parametrize("how", ["release", "end", "omit"])
+def test_a_holder_that_lets_go_after_a_reset_frees_the_queue(how: str) -> None:
+    bench = Bench()
+    a = holder(bench, 0)
+    b = Client(bench, "b")
+    b.connect()
+    reset(bench, {0: 0})
+    if how == "release":
+        assert a.commit(0, 5, release=True) is Verdict.STALE
+    elif how == "omit":
+        a.verdicts(held={})
+    else:
+        a.close()
+        bench.advance(GRACE + 1)
+    assert bench.owner(0) is None
+    assert bench.progress(0) == (0, 0)
 
 
 def test_a_queue_that_is_not_named_keeps_its_grant_and_its_place() -> None:
