@@ -30,7 +30,7 @@ def test_a_holder_that_released_was_told_or_is_dead_holds_no_more() -> None:
     assert moved(2).add(ProcessEnded, 1.5, C1, how="kill").broken(check) == []
     assert moved(2).add(LockSent, 1.5, C1).broken(check) == []
     assert moved(2).add(LockSent, 1.5, C1, items=((Q, epoch(1)),)).broken(check) == ["R3"]
-    assert moved(2).add(ProgressReset, 1.5, B, offset=0).broken(check) == []
+    assert moved(2).add(ProgressReset, 1.5, B, offset=0).broken(check) == ["R3"], "it has not heard of it"
     assert moved(2).add(Fault, 1.5, ("B", 0), kind="wipe", target="broker-a").broken(check) == []
 
 

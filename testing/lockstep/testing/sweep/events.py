@@ -198,7 +198,11 @@ class QueueGapSeen(Event):
 
 @dataclass(frozen=True, slots=True)
 class ProgressReset(Event):
-    """Somebody moved the group's progress by hand: its generation rises."""
+    """A broker answered that it had moved the group's progress by hand: its generation has risen."""
 
     queue: QueueKey
     offset: int
+    before: int = -1
+    """Where the group was; −1: it had no progress."""
+    request: int = 0
+    """As ResetSent names it."""

@@ -12,6 +12,7 @@ from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import RemoteProtocolError
 from lockstep.protocol.record import BODY_AT, BODY_LENGTH_AT, INT32, iter_records
+from lockstep.testing.sweep.hand_tap import HandTap
 from lockstep.testing.sweep.history import Answer, Event, History, QueueKey, Reached
 from lockstep.testing.sweep.wire_events import (
     CommitAnswered,
@@ -57,6 +58,7 @@ class Wiretap:
         self._groups: dict[tuple[str, str], list[str]] = {}
         """(session, broker) → the groups that its last HEART_BEAT named."""
         self._requests = 0
+        self._hands = HandTap(history, self._ask)
         self._requested: dict[int, Callable[[Line, Command, float], None]] = {
             RequestCode.HEART_BEAT: self._heartbeat,
             RequestCode.LOCK_BATCH_MQ: self._lock,
@@ -66,6 +68,7 @@ class Wiretap:
             RequestCode.SEND_MESSAGE: self._send_message,
             RequestCode.UPDATE_CONSUMER_OFFSET: self._update_offset,
             RequestCode.UNREGISTER_CLIENT: self._unregister,
+            **self._hands.requested,
         }
         self._answered: dict[int, Callable[[Line, Asked, Command, float, list[Event]], str]] = {
             RequestCode.LOCK_BATCH_MQ: self._lock_answered,
@@ -74,6 +77,7 @@ class Wiretap:
             RequestCode.SEND_RECORDS: self._send_answered,
             RequestCode.SEND_MESSAGE: self._send_answered,
             RequestCode.UPDATE_CONSUMER_OFFSET: self._update_answered,
+            **self._hands.answered,
         }
 
     # ----------------------------------------------------------------------------------------------------------------- tap
@@ -157,7 +161,8 @@ class Wiretap:
     def _lock(self, line: Line, command: Command, now: float) -> None:
         body = unpack_plain(command.body)
         if "items" not in body:
-            return  # a classic client's
+            self._hands.classic_lock(line, command, now)
+            return
         asked = self._ask(line, command, now)
         where = _place(line.client)
         for item in body["items"]:

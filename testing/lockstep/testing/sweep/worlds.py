@@ -176,6 +176,9 @@ WORLDS: Mapping[str, World] = {
         {"toggle": 5, "kill_consumer": 2, "partition": 1, "reset": 2, "stop_consumer": 1, "kill_broker": 1, "pause_consumer": 1},
         {"groups": ((GROUP, AUDIT),), "threaded": (False,)},
     ),
+    "reset": World(
+        {"reset_progress": 6, "kill_broker": 1, "power_broker": 1, "stop_consumer": 1, "kill_consumer": 1, "reset": 1, "pause_consumer": 1}
+    ),
     "retention": World(
         {"kill_broker": 2, "stop_consumer": 2, "pause_consumer": 2, "wall_jump": 1, "power_broker": 1, "slow_disk": 1, "snapshot_rot": 1},
         {
@@ -210,7 +213,16 @@ WORLDS: Mapping[str, World] = {
     "long": World(
         {
             **{"kill_consumer": 3, "stop_consumer": 3, "pause_consumer": 2, "long_pause": 1, "kill_broker": 3, "stop_broker": 2},
-            **{"power_broker": 1, "nameserver": 2, "partition": 2, "reset": 2, "slow_disk": 1, "wall_jump": 1, "drift": 1, "kill_producer": 1},
+            **{
+                "power_broker": 1,
+                "nameserver": 2,
+                "partition": 2,
+                "reset": 2,
+                "slow_disk": 1,
+                "wall_jump": 1,
+                "drift": 1,
+                "kill_producer": 1,
+            },
         },
         {"fault_every_s": (30.0, 60.0), "storm_s": (1_800.0,), "send_every_s": (1.0, 3.0), "grace_ms": (3_000, 8_000)},
     ),

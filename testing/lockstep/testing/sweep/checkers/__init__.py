@@ -2,7 +2,7 @@
 
 | law | module | law | module |
 |---|---|---|---|
-| O1 offsets and epochs never fall | progress | R1 nothing acknowledged is lost | log |
+| O1 offsets and epochs never fall, or jump | progress, generations | R1 nothing acknowledged is lost | log |
 | O2 nothing is accepted twice | progress | R2 offsets in real-time order | log |
 | O3 when a listener may be called | calls | R3 one holder | ownership |
 | O4 the order of a key | keys | R4a offset after offset in an epoch; R4b | steps; calls.overlaps |
@@ -14,7 +14,7 @@
 
 from collections.abc import Callable
 
-from lockstep.testing.sweep.checkers import calls, delivery, handover, keys, log, ownership, progress, sends, steps
+from lockstep.testing.sweep.checkers import calls, delivery, generations, handover, keys, log, ownership, progress, sends, steps
 from lockstep.testing.sweep.checkers.violation import Violation
 from lockstep.testing.sweep.history import History
 
@@ -22,6 +22,7 @@ __all__ = ["CHECKERS", "Violation", "check"]
 
 CHECKERS: dict[str, Callable[[History], list[Violation]]] = {
     "progress": progress.check,
+    "generations": generations.check,
     "calls": calls.check,
     "ownership": ownership.check,
     "steps": steps.check,

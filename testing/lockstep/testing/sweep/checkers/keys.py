@@ -67,7 +67,8 @@ def _done_in_order(chain: Chain, one: Stored, other: Stored, firsts: dict[str, d
         before, after = calls.get(one.body), calls.get(other.body)
         if before is None or after is None or before.rank < after.rank:
             continue
-        if not passes.may_pass(after.end.queue, one.offset, after.end.process):
+        queue = after.end.queue
+        if not passes.may_pass(queue, one.offset, after.end.process) and not passes.skipped(queue, one.offset):
             text = (
                 f"{_name(chain)}: group {group} did {other.body!r:.40} ({other.queue} offset {other.offset}) in call {after.end.call} by "
                 f"{who(after.end.machine, after.end.process)} first, {one.body!r:.40} (offset {one.offset}) in call {before.end.call} "

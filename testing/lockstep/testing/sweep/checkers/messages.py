@@ -2,7 +2,8 @@
 
 from math import inf
 
-from lockstep.testing.sweep.events import ConsumerStarted, QueueGapSeen, ReadingEnded, SendAcked, SendBegan, Stored
+from lockstep.testing.sweep.events import ConsumerStarted, ProgressReset, QueueGapSeen, ReadingEnded, SendAcked, SendBegan, Stored
+from lockstep.testing.sweep.hand_events import ResetSent
 from lockstep.testing.sweep.history import History, QueueKey
 from lockstep.testing.sweep.wire_events import FrameAnswered, FrameWritten, GrantAnswered, PullReceived
 
@@ -58,6 +59,7 @@ class Passes:
         for pull in history.of(PullReceived):
             if pull.gap is not None:
                 self._gaps.setdefault(pull.queue, []).append(pull.gap)
+        self._skipped = _skipped(history)
 
     def may_pass(self, queue: QueueKey, offset: int, process: int, t: float = inf) -> bool:
         """`t`: when it passed; inf: whether it may leave out what the final reading found."""
@@ -68,13 +70,32 @@ class Passes:
                 return True
         return any(first <= offset < end for first, end in self._gaps.get(queue, ()))
 
+    def skipped(self, queue: QueueKey, offset: int) -> bool:
+        """Somebody has set the group's progress forward over it, by hand."""
+        return any(first <= offset < end for first, end in self._skipped.get(queue, ()))
+
     def groups(self) -> dict[tuple[str, str], list[int]]:
         """(group, topic) of ordered groups → processes that subscribed."""
         return self._ordered
 
     def some_may_pass(self, queue: QueueKey, offset: int, processes: list[int]) -> bool:
-        """Some member's subscription passes over it, or a gap was reported."""
-        return any(self.may_pass(queue, offset, process) for process in processes)
+        """Some member's subscription passes over it, a gap was reported, or it was skipped by hand."""
+        return self.skipped(queue, offset) or any(self.may_pass(queue, offset, process) for process in processes)
+
+
+def _skipped(history: History) -> dict[QueueKey, list[tuple[int, int]]]:
+    """What resets left out: from where the group was, where the answer is known. One that was never answered may have come true."""
+    asked: dict[tuple[QueueKey, int], int] = {}
+    found: dict[QueueKey, list[tuple[int, int]]] = {}
+    for event in history:
+        if isinstance(event, ResetSent):
+            asked[event.queue, event.request] = event.offset
+        elif isinstance(event, ProgressReset):
+            asked.pop((event.queue, event.request), None)
+            found.setdefault(event.queue, []).append((event.before, event.offset))
+    for (queue, _), offset in asked.items():
+        found.setdefault(queue, []).append((0, offset))
+    return found
 
 
 def tags_of(expression: str) -> set[str]:

@@ -8,7 +8,7 @@ c  once a newer epoch was granted, nothing of an older one is served: no commit,
 from lockstep.protocol.codes import ResponseCode
 from lockstep.testing.sweep.checkers.facts import Clocks, Held, Leases
 from lockstep.testing.sweep.checkers.violation import Violation, who
-from lockstep.testing.sweep.events import Fault, ProcessEnded, ProgressReset
+from lockstep.testing.sweep.events import Fault, ProcessEnded
 from lockstep.testing.sweep.history import Answer, History, QueueKey
 from lockstep.testing.sweep.wire_events import (
     CommitAnswered,
@@ -69,8 +69,6 @@ class _Owners:
             elif isinstance(event, ProcessEnded):
                 for queue in [queue for queue, grant in self.held.items() if grant.process == event.process]:
                     del self.held[queue]
-            elif isinstance(event, ProgressReset):
-                self.held.pop(event.queue, None)
             elif isinstance(event, Fault) and event.kind == "wipe":
                 for queue in [queue for queue in self.held if queue.broker == event.target]:
                     del self.held[queue]

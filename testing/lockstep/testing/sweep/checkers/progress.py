@@ -7,6 +7,7 @@ what was answered before a LOCK was written must be known to that LOCK.
 from lockstep.testing.sweep.checkers.facts import Brokers, Held, RisingMax, falls
 from lockstep.testing.sweep.checkers.violation import Violation, who
 from lockstep.testing.sweep.events import BrokerOpened, ProgressReset
+from lockstep.testing.sweep.hand_events import ResetSent
 from lockstep.testing.sweep.history import Answer, Event, History, QueueKey
 from lockstep.testing.sweep.wire_events import CommitAnswered, GrantAnswered
 
@@ -131,6 +132,8 @@ def _not_forgotten(history: History) -> list[Violation]:
     brokers = Brokers(history)
     cuts = {cut: broker for broker in brokers.lives for cut in brokers.lossy_cuts(broker)}
     known: dict[QueueKey, _Acknowledged] = {}
+    maybe: dict[QueueKey, list[int]] = {}
+    """Resets that were sent."""
     opened: dict[str, float] = {}
     found = []
     for place, event in enumerate(history):
@@ -145,9 +148,15 @@ def _not_forgotten(history: History) -> list[Violation]:
         elif type(event) is CommitAnswered:
             if event.answer is Answer.OK and event.offset is not None:
                 known.setdefault(event.queue, _Acknowledged()).add(place, event)
+        elif type(event) is ResetSent:
+            maybe.setdefault(event.queue, []).append(event.offset)
         elif type(event) is GrantAnswered and event.queue in known:
             top = known[event.queue].top.before(event.asked_t)
             if top is not None and event.offset < top:
+                if event.offset in maybe.get(event.queue, ()):
+                    # Nobody heard its answer. Whether the generation is a new one, generations.py asks.
+                    del known[event.queue]
+                    continue
                 commit = next(commit for _, commit in known[event.queue].commits if commit.offset == top)
                 law = "R6" if opened.get(event.queue.broker, 0.0) > commit.t else "O6"
                 text = (

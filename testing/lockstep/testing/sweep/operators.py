@@ -1,0 +1,103 @@
+"""What people do to a cluster that works: a group is set back or forward, a topic is deleted and made anew. As the commands do it."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from lockstep.admin.client import AdminClient, by_name
+from lockstep.admin.layout_change import deleted
+from lockstep.admin.reset_plan import Target, moves
+from lockstep.client.instance import Instance
+from lockstep.client.topics import create_topic
+from lockstep.protocol.bodies import OffsetRange, QueueOffset, ResetBody
+from lockstep.protocol.errors import LockstepError
+from lockstep.protocol.queue import MessageQueue
+from lockstep.runtime.host import Host
+from lockstep.testing.sweep.history import Reached
+from lockstep.testing.sweep.services import Main
+
+if TYPE_CHECKING:
+    from lockstep.testing.sweep.universe import Universe
+
+RECREATE_TRY_S = 0.3
+
+
+def reset_main(universe: "Universe", group: str, topic: str, target: Target) -> Main:
+    """`lockstep group reset-offset`. Broker by broker, until one fails.
+
+    `target`'s value: of an "offset" the share, in thousandths, of what each queue holds; of a "time" how many milliseconds ago.
+    """
+
+    async def main(stop: asyncio.Event) -> int:
+        admin = AdminClient(Host.current(), universe.nameserver)
+        try:
+            route = await admin.route(topic)
+            brokers = by_name(route.brokers)
+            for name in sorted({queue.broker_name for queue in route.layout.read_queues}):
+                queues = [queue for queue in route.layout.read_queues if queue.broker_name == name]
+                ranges = {MessageQueue(topic, name, held.queue_id): held for held in await admin.offsets(brokers[name], topic)}
+                by_time = {}
+                if target.word == "time":
+                    then_ms = admin.host.clock.wall_ms() - target.value
+                    by_time = {queue: await admin.offset_by_time(brokers[name], topic, queue.queue_id, then_ms) for queue in queues}
+                body = ResetBody(group, topic, tuple(_wanted(queues, ranges, target, by_time)))
+                await admin.reset(brokers[name], body)
+                universe.history.append(Reached(*universe.place(), "progress reset", f"{name} {target}"))
+        except LockstepError as error:
+            universe.history.append(Reached(*universe.place(), "reset failed", f"{error!r:.120}"))
+        return 0
+
+    return main
+
+
+def _wanted(
+    queues: Sequence[MessageQueue], ranges: dict[MessageQueue, OffsetRange], target: Target, by_time: dict[MessageQueue, int]
+) -> Iterator[QueueOffset]:
+    for queue in queues:
+        held = ranges[queue]
+        exact = target
+        if target.word == "offset":
+            exact = Target("offset", held.min_offset + (held.max_offset - held.min_offset) * target.value // 1_000)
+        (move,) = moves([queue], (), ranges, exact, by_time)
+        yield QueueOffset(queue.queue_id, move.after)
+
+
+def delete_main(universe: "Universe", topic: str) -> Main:
+    """`lockstep topic delete`: every registered broker in the order of names; who does not answer learns it from the nameserver."""
+
+    async def main(stop: asyncio.Event) -> int:
+        admin = AdminClient(Host.current(), universe.nameserver)
+        try:
+            gone = deleted((await admin.route(topic)).layout, int.from_bytes(admin.host.random.token(4), "big"))
+            brokers = sorted((broker for broker in await admin.brokers() if broker.registered), key=lambda broker: broker.name)
+        except LockstepError as error:
+            universe.history.append(Reached(*universe.place(), "delete failed", f"{error!r:.120}"))
+            return 0
+        for broker in brokers:
+            try:
+                await admin.put_layout(broker, gone)
+                universe.history.append(Reached(*universe.place(), "topic deleted", f"{topic} at {broker.name}"))
+            except LockstepError as error:
+                universe.history.append(Reached(*universe.place(), "delete failed", f"{broker.name}: {error!r:.120}"))
+        return 0
+
+    return main
+
+
+def recreate_main(universe: "Universe", topic: str, queues: int) -> Main:
+    """`lockstep topic create`, until it is there."""
+
+    async def main(stop: asyncio.Event) -> int:
+        instance = Instance.current(universe.nameserver, host=Host.current())
+        while not stop.is_set():
+            try:
+                await instance.start()
+                layout = await create_topic(instance, topic, queues)
+                universe.history.append(Reached(*universe.place(), "topic created again", f"layout {layout.version.counter}"))
+                break
+            except LockstepError:
+                await asyncio.sleep(RECREATE_TRY_S)
+        await instance.close()
+        return 0
+
+    return main
