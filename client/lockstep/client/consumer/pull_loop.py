@@ -108,8 +108,7 @@ def _take_in(worker: "QueueWorker", holding: "Holding", response: Command, offse
     else:
         moved = messages.put(found, max(reply.next_begin_offset, offset), len(response.body))
     if moved:
-        worker.own.progressed(holding.epoch, messages.commit_offset)
-        worker.session.changed(worker.own)
+        worker.use.moved(worker, holding)
     if found:
         holding.run_wake.set()
         return 0

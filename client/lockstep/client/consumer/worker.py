@@ -56,6 +56,8 @@ class Consumption:
     failed: Callable[[BaseException], None]
     """Going on is impossible: the consumer drains and ends."""
     finished: Callable[["QueueWorker"], None]
+    moved: "Callable[[QueueWorker, Holding], None]"
+    """What was seen of a queue holds nothing to consume: its position has moved without a call."""
     ownership: type[QueueOwnership]
     """How its queues are held."""
     run: "Callable[[QueueWorker, Holding], Coroutine[Any, Any, None]]"
@@ -251,3 +253,9 @@ class QueueWorker:
             log.warning("queue.fenced", group=self.own.group, queue=str(self.queue), epoch=holding.epoch, by="PULL")
             self.lost(fenced=True)
             self.session.trigger()
+
+
+def progress(worker: QueueWorker, holding: Holding) -> None:
+    """What was seen and holds nothing to consume is done."""
+    worker.own.progressed(holding.epoch, holding.messages.commit_offset)
+    worker.session.changed(worker.own)

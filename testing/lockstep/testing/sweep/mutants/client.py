@@ -4,9 +4,9 @@ import asyncio
 from typing import Any
 
 from lockstep.client.consumer import ownership
+from lockstep.client.consumer.member import ANSWER_WAIT_MS, Member
 from lockstep.client.consumer.membership import Membership
 from lockstep.client.consumer.ownership import Event, QueueOwnership, State
-from lockstep.client.consumer.push_consumer import ANSWER_WAIT_MS, PushConsumer
 from lockstep.client.consumer.rebalance import MemberLists
 from lockstep.client.consumer.schedule import Proof, Stamp
 from lockstep.client.consumer.session import BrokerSession
@@ -93,13 +93,13 @@ def prefetch_kept_when_fenced(patch: Patches) -> None:
 def drained_before_leaving(patch: Patches) -> None:
     """Stop leaves the member lists first, then drains and releases."""
 
-    async def stop(self: PushConsumer) -> None:
+    async def stop(self: Member) -> None:
         instance, membership = self._instance, self._membership
         assert instance is not None
         assert membership is not None
         try:
-            async with asyncio.timeout((self.config.stop_timeout_ms + ANSWER_WAIT_MS) / 1000):
-                await membership.drain(self.config.stop_timeout_ms)
+            async with asyncio.timeout((self._settings.stop_timeout_ms + ANSWER_WAIT_MS) / 1000):
+                await membership.drain(self._settings.stop_timeout_ms)
                 await instance.leave(self.group)
         except TimeoutError:
             pass
@@ -108,7 +108,7 @@ def drained_before_leaving(patch: Patches) -> None:
             await self._let_go(instance)
             self.ended.set()
 
-    patch.set(PushConsumer, "_stop", stop)
+    patch.set(Member, "_stop", stop)
 
 
 @mutant(

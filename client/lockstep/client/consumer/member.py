@@ -1,0 +1,279 @@
+"""What a push and a pull consumer have in common: a group is joined and left, and whoever dies is seen. RocketMQ: MQConsumerInner.
+
+NEW --start()--> STARTING --joined--> RUNNING --stop()--> STOPPING --drained--> STOPPED
+                 STARTING --refused--> NEW                RUNNING --refused, died--> STOPPING --drained--> FAILED
+"""
+
+import asyncio
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self, TypeVar
+
+from lockstep.client.config import nameserver_addresses
+from lockstep.client.consumer.config import ConsumerConfig
+from lockstep.client.consumer.events import ConsumerEvent
+from lockstep.client.consumer.health import BrokerHealth, ConsumerHealth, ConsumerState, QueueHealth
+from lockstep.client.consumer.joining import join
+from lockstep.client.consumer.membership import Membership
+from lockstep.client.consumer.sessions import Sessions
+from lockstep.client.consumer.worker import Consumption
+from lockstep.client.features import check_features
+from lockstep.client.instance import ConsumerHooks, Instance
+from lockstep.protocol.bodies import ConsumerGroup, StartPolicy
+from lockstep.protocol.errors import StateError, SubscriptionConflict
+from lockstep.protocol.names import check_group, check_topic
+from lockstep.protocol.tags import TagFilter
+from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.host import Host
+from lockstep.runtime.log import get_logger
+
+log = get_logger("client.consumer")
+
+CallbackT = TypeVar("CallbackT", bound=Callable[[ConsumerEvent], object])
+
+ANSWER_WAIT_MS = 2_000
+"""How long a stop waits, after the last drain limit, for the answers to its releases."""
+CANCEL_WAIT_MS = 1_000
+"""How long it then waits for listeners that do not end when cancelled."""
+
+
+class Member:
+    """A member of a consumer group, from its start to its end."""
+
+    def __init__(self, group: str, nameserver: str | list[str] | tuple[str, ...], host: Host | None, settings: ConsumerConfig) -> None:
+        check_group(group)
+        nameserver_addresses(nameserver)
+        self.group = group
+        self.state = ConsumerState.NEW
+        self.failure: BaseException | None = None
+        """What killed it."""
+        self.ended = asyncio.Event()
+        """Set when it has stopped or died."""
+        self._settings = settings
+        self._nameserver = nameserver
+        self._host = host
+        self._expressions: dict[str, str] = {}
+        self._callbacks: list[Callable[[ConsumerEvent], object]] = []
+        self._instance: Instance | None = None
+        self._membership: Membership | None = None
+        self._sessions: Sessions | None = None
+        self._use: Consumption | None = None
+        self._registered = False
+        self._tasks = Tasks(on_failure=self._die)
+        self._runs = Tasks(on_failure=self._die)
+        self._closing = Tasks()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.group} {self.state.value}>"
+
+    def subscribe(self, topic: str, expression: str = "*") -> Self:
+        """Before `start`: consume `topic`, all of it or the tags of `expression` ("created || paid"). Again: replaces the expression."""
+        if self.state is not ConsumerState.NEW:
+            raise StateError(f"{self.group}: subscriptions are the group's contract and stand from the start; stop, subscribe, start anew")
+        check_topic(topic)
+        for tag in TagFilter.parse(expression).looks_mistyped():
+            log.warning("subscription.odd_tag", group=self.group, topic=topic, tag=tag, taken_as="one tag; several are written: a || b")
+        self._expressions[topic] = expression
+        return self
+
+    def on_event(self, callback: CallbackT) -> CallbackT:
+        """Call back with each QueueAssigned, QueueRevoked, QueueGap, QueueBlocked, on the event loop. Usable as a decorator."""
+        self._callbacks.append(callback)
+        return callback
+
+    # ------------------------------------------------------------------------------------------- what each kind has of its own
+
+    def _check_start(self) -> None:
+        """StateError, ConfigError: something is missing that must be set before the start."""
+
+    def _make_use(self, instance: Instance) -> Consumption:
+        """What its queues share."""
+        raise NotImplementedError
+
+    async def _prepare(self, instance: Instance) -> None:
+        """What must be there before the group is joined."""
+
+    def _contract(self) -> ConsumerGroup:
+        """What HEART_BEAT says of the group."""
+        raise NotImplementedError
+
+    # ---------------------------------------------------------------------------------------------------------------- start
+
+    async def start(self) -> Self:
+        """Join the group and begin to consume.
+
+        Raises StateError (second start, no listener), ConfigError (no subscription), TransportError (no nameserver answers),
+        SubscriptionConflict (the group's members agreed on another contract: both sides are named) and other BrokerErrors.
+        """
+        if self.state is not ConsumerState.NEW:
+            raise StateError(f"{self.group} is {self.state.value}: a consumer starts once; make a new one")
+        self._check_start()
+        self.state = ConsumerState.STARTING
+        instance = self._instance = Instance.current(self._nameserver, group=self.group, host=self._host)
+        try:
+            await instance.start()
+            use = self._use = self._make_use(instance)
+            self._sessions = sessions = instance.one_of(Sessions, lambda: Sessions(instance.host, lambda: instance.closing))
+            membership = self._membership = Membership(instance, sessions, use)
+            sessions.enter(self.group, membership)
+            await self._prepare(instance)
+            instance.register_consumer(self.group, self._contract, self._hooks())
+            self._registered = True
+            await join(instance, self.group)
+            if self.failure is not None:
+                raise self.failure
+            for link in instance.links():
+                if link.up and link.view is not None:
+                    check_features(link.view, use.features)
+        except BaseException as error:  # re-raised
+            await self._undo_start(instance, refused=isinstance(error, SubscriptionConflict))
+            raise
+        self.state = ConsumerState.RUNNING
+        use.watch.start()
+        membership.begin()
+        log.info("consumer.started", group=self.group, client_id=instance.client_id, topics=list(use.filters))
+        return self
+
+    def _hooks(self) -> ConsumerHooks:
+        membership = self._membership
+        assert membership is not None
+        return ConsumerHooks(
+            on_up=membership.link_up,
+            on_down=membership.link_down,
+            on_view=membership.view,
+            on_notice=membership.notice,
+            on_queue_free=membership.queue_free,
+            on_layout=lambda _: membership.rebalance(),
+            on_refused=lambda link, error: self._die(error),
+            on_failed=self._die,
+        )
+
+    def _start_policy(self, topic: str) -> StartPolicy:
+        since = None if self._membership is None else self._membership.since(topic)
+        return StartPolicy(self.group, topic, self._settings.consume_from_where, self._settings.consume_timestamp_ms, since)
+
+    async def _undo_start(self, instance: Instance, *, refused: bool) -> None:
+        self.state = ConsumerState.NEW
+        self.failure = None
+        if self._registered:
+            self._registered = False
+            if not refused:  # a refused join has left already
+                await instance.leave(self.group)
+            instance.unregister_consumer(self.group)
+        await self._let_go(instance)
+        self._instance = self._membership = self._use = None
+
+    # ----------------------------------------------------------------------------------------------------------------- stop
+
+    async def stop(self) -> None:
+        """Leave the group at once, drain each queue (`stop_timeout_ms`), release it with its final offset, close.
+
+        Called again it waits for the same. StateError when a listener of this consumer calls it: a queue can't drain while its listener
+        waits for the drain.
+        """
+        if self.state is ConsumerState.NEW:
+            self.state = ConsumerState.STOPPED
+            self.ended.set()
+        if self.state is ConsumerState.STARTING:
+            raise StateError(f"{self.group} is starting: cancel start() instead")
+        membership, current = self._membership, asyncio.current_task()
+        if membership is not None and any(current is task for task in self._running_tasks(membership)):
+            raise StateError("stop() inside a listener would wait for that very listener: call it from another task")
+        self._stop_soon()
+        await self.ended.wait()
+
+    def _stop_soon(self) -> None:
+        if self.state is ConsumerState.RUNNING:
+            self.state = ConsumerState.STOPPING
+            self._closing.spawn(self._stop(), f"{self.group} stop")
+
+    async def _stop(self) -> None:
+        instance, membership = self._instance, self._membership
+        assert instance is not None
+        assert membership is not None
+        log.info("consumer.stopping", group=self.group)
+        try:
+            leaving = self._tasks.spawn(instance.leave(self.group), f"{self.group} leave")
+            await asyncio.sleep(0)  # UNREGISTER_CLIENT is written before the first release
+            async with asyncio.timeout((self._settings.stop_timeout_ms + ANSWER_WAIT_MS) / 1000):
+                await membership.drain(self._settings.stop_timeout_ms)
+                await asyncio.wait([leaving])
+        except TimeoutError:
+            left = [str(worker.queue) for worker in membership.workers]
+            log.warning("consumer.stopped_unclean", group=self.group, queues=left)
+        finally:
+            instance.unregister_consumer(self.group)
+            await self._let_go(instance)
+            self.state = ConsumerState.STOPPED if self.failure is None else ConsumerState.FAILED
+            log.info("consumer.stopped", group=self.group, failure=None if self.failure is None else str(self.failure))
+            self.ended.set()
+
+    async def _let_go(self, instance: Instance) -> None:
+        """End what runs, give the instance back. A listener that does not end when cancelled is left alone."""
+        membership, sessions = self._membership, self._sessions
+        if self._use is not None:
+            self._use.watch.stop()
+        if membership is not None:
+            runs = self._running_tasks(membership)
+            membership.abandon()
+            for task in runs:
+                task.cancel()
+            if runs:
+                _, left = await asyncio.wait(runs, timeout=CANCEL_WAIT_MS / 1000)
+                if left:
+                    log.warning("listener.left_running", group=self.group, calls=len(left))
+        await self._tasks.cancel_all()
+        if self._use is not None and self._use.local is not None:
+            await self._use.local.close()
+        if sessions is not None:
+            sessions.leave(self.group)
+        await instance.close(group=self.group)
+
+    def _running_tasks(self, membership: Membership) -> list[asyncio.Task[None]]:
+        """The tasks in which listeners run."""
+        crew = None if self._use is None else self._use.crew
+        return [*(task for worker in membership.workers for task in worker.running_tasks()), *(() if crew is None else crew.tasks)]
+
+    def _die(self, error: BaseException) -> None:
+        """What makes going on impossible: drain, then `wait_closed()` raises it."""
+        if self.failure is None and self.state in (ConsumerState.STARTING, ConsumerState.RUNNING):
+            self.failure = error
+            log.error("consumer.failed", group=self.group, error=f"{type(error).__name__}: {error}")
+            self._stop_soon()
+
+    async def wait_closed(self) -> None:
+        """Returns when the consumer has stopped; raises what killed it.
+
+        That may be the SubscriptionConflict of a running member, a listener's SystemExit or KeyboardInterrupt, an internal error.
+        StateError before the start: nothing would ever end it.
+        """
+        if self.state is ConsumerState.NEW:
+            raise StateError(f"{self.group} is new: start it (`async with`, or await start()) before waiting for its end")
+        await self.ended.wait()
+        if self.failure is not None:
+            raise self.failure
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.stop()
+
+    def health(self) -> ConsumerHealth:
+        """A snapshot; cheap enough to ask every second."""
+        brokers: tuple[BrokerHealth, ...] = ()
+        queues: tuple[QueueHealth, ...] = ()
+        if self._instance is not None and self._membership is not None:
+            now_ms = self._instance.host.clock.boot_ms()
+            brokers, queues = self._membership.broker_health(now_ms), self._membership.queue_health(now_ms)
+        client_id = None if self._instance is None else self._instance.client_id
+        paused = self._use is not None and self._use.paused
+        failure = None if self.failure is None else f"{type(self.failure).__name__}: {self.failure}"
+        return ConsumerHealth(self.group, client_id, self.state, paused, failure, brokers, queues)
+
+    def _tell(self, event: ConsumerEvent) -> None:
+        for callback in self._callbacks:
+            try:
+                callback(event)
+            except Exception:  # listener: a user's callback must not end consumption
+                log.exception("callback.failed", group=self.group, told=type(event).__name__)
