@@ -40,6 +40,10 @@ RESULTS = {
 }
 
 
+BEGIN_LOOK_S = 0.25
+"""How often a process looks whether a group has begun."""
+
+
 class ListenerFailure(Exception):
     """What a failing listener raises."""
 
@@ -97,6 +101,9 @@ class GroupRunner:
 
     async def run(self) -> None:
         while not self._stop.is_set():
+            if self._group not in self._universe.begun:
+                await asyncio.sleep(BEGIN_LOOK_S)
+                continue
             consumer = self._consumer()
             if await self._start(consumer):
                 await self._until_told(consumer)
@@ -107,11 +114,13 @@ class GroupRunner:
                 await asyncio.sleep(self._random.choice([0, 0, 0.01, 0.5, 3]))
 
     def _consumer(self) -> PushConsumer:
-        setting = self._universe.setting
+        setting, begin = self._universe.setting, self._universe.begun[self._group]
         consumer = PushConsumer(
             self._group,
             nameserver=self._universe.nameserver,
             host=self._host,
+            consume_from_where=begin.where,
+            consume_timestamp_ms=begin.timestamp_ms,
             batch_count=setting.batch_count,
             commit="each" if setting.commit == "each" else "interval",
             allocate=setting.allocate,
@@ -126,7 +135,7 @@ class GroupRunner:
         return consumer
 
     async def _start(self, consumer: PushConsumer) -> bool:
-        universe, setting = self._universe, self._universe.setting
+        universe, setting, begin = self._universe, self._universe.setting, self._universe.begun[self._group]
         universe.history.append(
             ConsumerStarted(
                 *universe.place(),
@@ -135,6 +144,8 @@ class GroupRunner:
                 drain_ms=setting.drain_ms,
                 stop_ms=setting.stop_ms,
                 threaded=setting.threaded,
+                where=begin.where.name,
+                since_t=begin.t,
             )
         )
         try:

@@ -139,6 +139,10 @@ class ConsumerStarted(Event):
     """The same when the consumer stops."""
     threaded: bool = False
     """A plain listener: it starts in a thread, some time after the decision."""
+    where: str = "FIRST_OFFSET"
+    """Start policy: "FIRST_OFFSET", "LAST_OFFSET", "TIMESTAMP"."""
+    since_t: float = 0.0
+    """What TIMESTAMP's time means on the universe's clock."""
 
 
 @dataclass(frozen=True, slots=True)

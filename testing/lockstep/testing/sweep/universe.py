@@ -16,6 +16,7 @@ from random import Random
 from lockstep.broker.app import Broker
 from lockstep.protocol.errors import LockstepError
 from lockstep.testing.simulation import Machine, Process, SimFiles, SimLoop
+from lockstep.testing.sweep.begins import Begin, begin_one
 from lockstep.testing.sweep.checkers import CHECKERS
 from lockstep.testing.sweep.checkers.violation import Violation
 from lockstep.testing.sweep.consumers import Controls, consumer_main
@@ -99,6 +100,8 @@ class Universe:
         self.nameserver = ";".join(f"{address}:{NAMESERVER_PORT}" for address in self.nameservers)
         self.consumers = [f"10.0.1.{1 + number}" for number in range(setting.consumers)]
         self.producers = [f"10.0.2.{1 + number}" for number in range(setting.producers)]
+        self.begun: dict[str, Begin] = {name: Begin() for name in setting.groups if name not in setting.late_groups}
+        """Group → where it begins; a group that is not here has not begun."""
         self.grace_ms = setting.grace_ms
         """Of brokers that start from now on."""
         self.expression = "*"
@@ -311,6 +314,8 @@ class Universe:
         self.storm.end()
         self.calm = True
         self.aims.clear()
+        while begin_one(self) is not None:
+            pass
         for address in (*self.nameservers, *self.brokers.values(), *self.consumers, *self.producers):
             self.resume(address)
             self.start(address)

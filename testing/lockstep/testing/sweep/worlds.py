@@ -37,6 +37,8 @@ class Setting:
     creators: int = 1
     """Who creates the topic, all at once, each with another number of queues."""
     groups: tuple[str, ...] = (GROUP,)
+    late_groups: tuple[str, ...] = ()
+    """Those of them that begin within the storm, or at its end, at the end of each queue or at a time."""
     exile: bool = False
     """The first consumer can't reach the first broker, from the start to the calm."""
     drift: float = 0.02
@@ -176,6 +178,28 @@ WORLDS: Mapping[str, World] = {
         {"toggle": 5, "kill_consumer": 2, "partition": 1, "reset": 2, "stop_consumer": 1, "kill_broker": 1, "pause_consumer": 1},
         {"groups": ((GROUP, AUDIT),), "threaded": (False,)},
     ),
+    "begin": World(
+        {
+            "begin_group": 3,
+            "kill_broker": 3,
+            "power_broker": 1,
+            "kill_at_write": 2,
+            "alter": 1,
+            "kill_consumer": 1,
+            "stop_consumer": 1,
+            "partition": 1,
+            "cut_at_answer": 1,
+        },
+        {
+            "groups": (("ledger", "mail", "stats", "search"),),
+            "late_groups": (("ledger", "mail", "stats", "search"),),
+            "flush": ("async", "sync"),
+            "storm_s": (60.0,),
+            "consumers": (2, 3),
+            "manual": (False,),
+            "fault_every_s": (1.0, 2.0),
+        },
+    ),
     "reset": World(
         {"reset_progress": 6, "kill_broker": 1, "power_broker": 1, "stop_consumer": 1, "kill_consumer": 1, "reset": 1, "pause_consumer": 1}
     ),
@@ -245,8 +269,8 @@ WORLDS: Mapping[str, World] = {
     ),
 }
 
-NOT_IN_A_SWARM = ("wipe",)
-"""Faults after which not every law holds."""
+NOT_IN_A_SWARM = ("wipe", "begin_group")
+"""Faults after which not every law holds, or that need a world of their own."""
 SHARES = {"swarm": 0.5, "long": 0.1}
 """How many seeds of a sweep over all worlds are in these; the others share the rest."""
 

@@ -6,7 +6,7 @@
 | O2 nothing is accepted twice | progress | R2 offsets in real-time order | log |
 | O3 when a listener may be called | calls | R3 one holder | ownership |
 | O4 the order of a key | keys | R4a offset after offset in an epoch; R4b | steps; calls.overlaps |
-| O5 nothing is skipped | steps, delivery | R5 liveness after the calm | delivery |
+| O5 nothing is skipped | steps, delivery, starts | R5 liveness after the calm | delivery |
 | O6 nothing acknowledged is forgotten | progress | R6 the same over a start | progress |
 | O7 how fast a queue moves | handover | R7 what was delivered stays | log |
 | O8 one message a place, for ever | log | R9 what a send's end said is true | sends |
@@ -14,7 +14,7 @@
 
 from collections.abc import Callable
 
-from lockstep.testing.sweep.checkers import calls, delivery, generations, handover, keys, log, ownership, progress, sends, steps
+from lockstep.testing.sweep.checkers import calls, delivery, generations, handover, keys, log, ownership, progress, sends, starts, steps
 from lockstep.testing.sweep.checkers.violation import Violation
 from lockstep.testing.sweep.history import History
 
@@ -23,6 +23,7 @@ __all__ = ["CHECKERS", "Violation", "check"]
 CHECKERS: dict[str, Callable[[History], list[Violation]]] = {
     "progress": progress.check,
     "generations": generations.check,
+    "starts": starts.check,
     "calls": calls.check,
     "ownership": ownership.check,
     "steps": steps.check,

@@ -1,8 +1,11 @@
 """Rules about what people do to a group or a topic (ordering.md 6)."""
 
+import sys
 from dataclasses import replace
+from typing import Any
 
 from lockstep.broker.books import Books
+from lockstep.broker.reconcile import Reconciliation
 from lockstep.broker.tables.lock_table import Key
 from lockstep.broker.tables.progress_table import Progress, ProgressTable
 from lockstep.testing.sweep.mutants.registry import Patches, mutant
@@ -40,3 +43,47 @@ def resets_in_memory(patch: Patches) -> None:
         self.apply(("progress.set", *key, progress.generation, progress.offset, progress.attempts, None, None))
 
     patch.set(ProgressTable, "set", unrecorded)
+
+
+@mutant("begin")
+def each_queue_begins_by_itself(patch: Patches) -> None:
+    """The first LOCK resolves a group's start policy for all queues of its broker."""
+    resolve = ProgressTable.resolve
+
+    def one(self: ProgressTable, group: str, topic: str, **facts: Any) -> None:
+        wanted = sys._getframe(1).f_locals["key"][2]
+        only = [pair for pair in facts.pop("offsets") if pair[0] == wanted]
+        resolve(self, group, topic, offsets=only, **facts)
+        del self._since[group, topic]
+
+    patch.set(ProgressTable, "resolve", one)
+
+
+@mutant("begin")
+def where_a_group_begins_is_not_recorded(patch: Patches) -> None:
+    """Where a group begins is recorded before its first LOCK is answered: a crash before the first commit skips nothing."""
+
+    def unrecorded(self: ProgressTable, group: str, topic: str, *, since: int, generation: int, offsets: Any) -> None:
+        self.apply(("progress.resolved", group, topic, since, generation, [list(pair) for pair in offsets]))
+
+    patch.set(ProgressTable, "resolve", unrecorded)
+
+
+@mutant("begin")
+def everybody_begins_at_the_first_message(patch: Patches) -> None:
+    """A group's start policy says where it begins."""
+    patch.set(
+        Reconciliation, "_start_offset", lambda self, queue, policy, by_time: self._books.bounds.bounds(queue.topic, queue.queue_id)[0]
+    )
+
+
+@mutant("begin")
+def an_added_queue_begins_at_its_end(patch: Patches) -> None:
+    """A queue that was added after a group had begun starts at 0."""
+
+    def at_end(self: Reconciliation, key: Key) -> None:
+        books = self._books
+        if books.progress.get(key) is None:
+            books.progress.set(key, Progress(books.fence.draw(), books.bounds.end_offset(key[1], key[2])))
+
+    patch.set(Reconciliation, "_begin", at_end)

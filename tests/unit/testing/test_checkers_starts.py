@@ -1,0 +1,68 @@
+"""Where a group begins: by its policy, known for all queues at once, and nothing behind it is skipped."""
+
+import pytest
+
+from lockstep.testing.sweep.checkers.starts import check
+from lockstep.testing.sweep.events import BrokerOpened, ConsumerStarted, PowerCut, ProcessEnded
+from lockstep.testing.sweep.hand_events import LayoutSent
+from lockstep.testing.sweep.history import Answer
+from lockstep.testing.sweep.wire_events import LockRefused
+from support.stories import C1, C2, B, Q, Story
+
+
+def begins(where: str, offset: int, *, t: float = 2.5, since_t: float = 0.0, flush: str = "async") -> Story:
+    """m0 … m3 are sent at 1, 2, 3 and 4; C1 is the first to ask for the queue, and gets it at `t`, at `offset`."""
+    story = Story(flush=flush).add(ConsumerStarted, 0.5, C1, where=where, since_t=since_t)
+    for number in range(4):
+        story.sent(number + 1, b"m%d" % number, number)
+    return story.granted(t, 1, offset=offset).read(9, b"m0", b"m1", b"m2", b"m3")
+
+
+@pytest.mark.parametrize(("offset", "laws"), [(0, ["start"]), (1, ["start"]), (2, []), (3, ["O5"]), (4, ["O5"])])
+def test_last_is_the_end_when_the_first_lock_came(offset: int, laws: list[str]) -> None:
+    """m0 and m1 were there, m2 and m3 came later."""
+    assert begins("LAST_OFFSET", offset).broken(check) == laws
+
+
+def test_what_came_between_the_lock_and_its_answer_may_lie_on_either_side() -> None:
+    for offset in (1, 2):
+        assert begins("LAST_OFFSET", offset, t=2.002).broken(check) == []
+
+
+@pytest.mark.parametrize(("since_t", "offset", "laws"), [
+    (1.5, 1, []),
+    (1.5, 0, ["start"]),
+    (1.5, 2, ["O5"]),
+    (2.0, 1, []),
+    (2.001, 2, []),
+    (0.0, 0, []),
+    (0.0, 1, ["O5"]),
+])  # fmt: skip
+def test_a_time_is_a_lower_bound(since_t: float, offset: int, laws: list[str]) -> None:
+    assert begins("TIMESTAMP", offset, t=3.5, since_t=since_t).broken(check) == laws
+
+
+@pytest.mark.parametrize(("offset", "laws"), [(0, []), (1, ["start"])])
+def test_first_is_the_beginning_of_the_log(offset: int, laws: list[str]) -> None:
+    assert begins("FIRST_OFFSET", offset).broken(check) == laws
+
+
+@pytest.mark.parametrize(("answer", "laws"), [(Answer.HELD, ["O5"]), (Answer.WAIT, ["O5"]), (Answer.NOT_YOURS, []), (Answer.REFUSED, [])])
+def test_a_broker_that_answered_for_one_queue_knows_it_for_all(answer: Answer, laws: list[str]) -> None:
+    """At 1.5 it answered for queue 1: queue 0, which C1 gets at 2.5, begins before m1, which came at 2. NOT_YOURS may mean no member."""
+    story = begins("LAST_OFFSET", 2).add(LockRefused, 1.5, B, queue=Q._replace(queue=1), answer=answer, epoch=None)
+    assert story.broken(check) == laws
+
+
+@pytest.mark.parametrize(("flush", "laws"), [("sync", ["O5"]), ("async", [])])
+def test_a_crash_forgets_it_only_with_a_lost_suffix(flush: str, laws: list[str]) -> None:
+    """Queue 1 was granted at 1.5, the power was cut at 1.7; under async flush the record may be gone."""
+    story = begins("LAST_OFFSET", 2, flush=flush).granted(1.5, 2, C2, queue=Q._replace(queue=1))
+    story.add(ProcessEnded, 1.7, B, how="power").add(PowerCut, 1.7, ("B", 0)).add(BrokerOpened, 1.8, ("B", 2), term=101, flush=flush)
+    assert story.broken(check) == laws
+
+
+def test_an_added_queue_may_begin_at_0_whatever_the_policy() -> None:
+    assert begins("LAST_OFFSET", 0).add(LayoutSent, 0.9, ("A", 31), counter=2, deleted=False).broken(check) == []
+    assert begins("LAST_OFFSET", 0).add(LayoutSent, 1.1, ("A", 31), counter=2, deleted=False).broken(check) == ["start"]
+    assert begins("LAST_OFFSET", 3).add(LayoutSent, 0.9, ("A", 31), counter=2, deleted=False).broken(check) == ["O5"]
