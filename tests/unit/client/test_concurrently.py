@@ -317,6 +317,44 @@ def test_a_send_back_that_fails_is_called_again_here_after_five_seconds() -> Non
     simulate(main)
 
 
+@pytest.mark.parametrize("takes_s", [0.5, 1.5, 2.5])
+def test_what_could_not_be_sent_back_is_called_again_whenever_its_call_ended(takes_s: float) -> None:
+    """Send backs wait 2 s for an answer that does not come. The call ends before it counts as too long, or while it is sent back for that."""
+
+    async def main() -> None:
+        async with world(queues=1, brokers=1) as w:
+            consumer = PushConsumer(GROUP, nameserver=w.cluster.nameserver, consume_timeout_ms=1_000)
+            consumer.subscribe("orders")
+
+            @consumer.concurrently
+            async def listen(messages: Sequence[MessageExt], _: ConcurrentlyContext) -> ConsumeConcurrentlyStatus:
+                w.seen.append((0, messages[0].body, messages[0].reconsume_times))
+                if len(w.seen) == 1:
+                    await asyncio.sleep(takes_s)
+                    return LATER
+                return DONE
+
+            async with consumer:
+                session = consumer._membership.workers[0].session  # type: ignore[union-attr]
+                original, asked = session.link.call, []
+
+                async def call(code: int, *args: Any, **how: Any) -> Any:
+                    if code == 36:
+                        asked.append(code)
+                        await asyncio.sleep(2)
+                        raise TransportError("the broker is silent")
+                    return await original(code, *args, **how)
+
+                session.link.call = call  # type: ignore[method-assign, assignment]
+                await w.send(b"x")
+                await w.cluster.advance(seconds=20)
+                assert [times for _, _, times in w.seen] == [0, 0]
+                assert len(asked) == 1
+                assert consumer.health().queues[0].committed_offset == 1
+
+    simulate(main)
+
+
 def test_progress_does_not_pass_what_could_not_be_sent_back() -> None:
     """The consumer that leaves before it could try again leaves it to the next one."""
 

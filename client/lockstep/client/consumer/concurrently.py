@@ -55,6 +55,8 @@ class Running:
     started_ms: int
     expired: bool = False
     """It ran too long: its messages are sent back, or being sent."""
+    ended: bool = False
+    """The listener is through; what it failed may be on its way back."""
 
 
 class Crew:
@@ -123,6 +125,7 @@ class Crew:
             worker.call_started_ms = running.started_ms
         try:
             result, error = await call(self._use, worker.queue, running.batch, running.context)
+            running.ended = True
             self._watch(running)
             whole = running.context.ack_index == len(running.batch) - 1
             if result is _SUCCESS and whole and running.holding.alive and not running.expired:
@@ -181,7 +184,7 @@ class Crew:
         taken = await asyncio.gather(*(self._send_back(running.worker, message, level) for message in failed))
         self._finish(running, [message for message, ok in zip(failed, taken, strict=True) if ok])
         left = [message for message, ok in zip(failed, taken, strict=True) if not ok]
-        if left and running.holding.alive and not running.expired:
+        if left and running.holding.alive and (running.ended or not running.expired):
             log.warning("send_back.later", queue=str(running.worker.queue), count=len(left), again_ms=AGAIN_MS)
             asyncio.get_running_loop().call_later(AGAIN_MS / 1000, self._again, running, left)
         return not left
@@ -237,8 +240,9 @@ class Crew:
         while True:
             await asyncio.sleep(timeout_ms / SWEEPS / 1000)
             now_ms = self._boot_ms()
-            for running in [each for each in self._running if not each.expired and now_ms - each.started_ms >= timeout_ms]:
-                await self._expire(running, now_ms)
+            for running in [each for each in self._running if now_ms - each.started_ms >= timeout_ms]:
+                if running.holding.alive and not running.ended and not running.expired:
+                    await self._expire(running, now_ms)
 
     async def _expire(self, running: Running, now_ms: int) -> None:
         running.expired = True
@@ -246,7 +250,7 @@ class Crew:
         facts = {"queue": str(running.worker.queue), "offset": running.batch[0].queue_offset, "started_ms_ago": now_ms - running.started_ms}
         log.warning("call.expired", listener=self._use.listener_name, **facts, then="its messages are sent back")
         if not await self._send_all_back(running, running.batch, FIRST_RETRY_LEVEL):
-            running.expired = False  # its own result counts, or the next sweep tries again
+            running.expired = False  # its own result counts, or the next sweep tries again; where it has ended, they are called again
 
 
 def _is_gone(holding: "Holding") -> bool:
