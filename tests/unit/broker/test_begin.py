@@ -1,6 +1,11 @@
 """QUERY with a start policy, pulls and commits by generation, DEAD_LETTER's checks: a concurrent group at the broker."""
 
-from lockstep.protocol.bodies import ConsumerGroup, LockAnswer, StartPoint, SyncItem, Verdict
+import pytest
+
+from lockstep.broker.effects import PushQueueFree
+from lockstep.protocol.allocate import BY_HAND
+from lockstep.protocol.bodies import ConsumerGroup, LockAnswer, MessageModel, QueueOffset, ResetBody, StartPoint, SyncItem, Verdict
+from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.headers.offsets import QueryConsumerOffsetHeader
 from support.coordination_kit import GROUP, TOPIC, Bench, Client, ordered
 
@@ -121,3 +126,33 @@ def test_dead_lettering_needs_the_epoch_and_happens_once() -> None:
     assert bench.c.dead_lettered(a.connection, GROUP, TOPIC, 0, epoch, 4) is True, "the repeat of a lost answer"
     assert bench.c.dead_lettered(a.connection, GROUP, TOPIC, 0, epoch - 1, 5) is None
     assert bench.c.dead_lettered(999, GROUP, TOPIC, 0, epoch, 5) is None
+
+
+def test_members_by_hand_begin_in_any_queue_of_any_topic_and_commit_under_its_generation() -> None:
+    bench = Bench()
+    a, b = (Client(bench, name, ordered(GROUP, ordered=False, allocate=BY_HAND, subscriptions=())) for name in "ab")
+    for client in (a, b):
+        client.connect()
+    one, same, other = granted(a, 0), granted(b, 0), granted(b, 1)
+    assert one.epoch == same.epoch == other.epoch, "nobody deals"
+    assert commit(a, 0, one.epoch, 1) is Verdict.OK
+    bench.c.reset(ResetBody(GROUP, TOPIC, (QueueOffset(0, 0),)))
+    assert not pulls(b, 0, same.epoch)
+    assert commit(b, 0, same.epoch, 1) is Verdict.STALE
+    assert granted(b, 0).epoch > same.epoch
+    stranger = begin(Client(bench, "c"), 0)
+    assert stranger is None or stranger.verdict is Verdict.NOT_YOURS
+
+
+@pytest.mark.parametrize("ordered_too", [True, False])
+def test_a_broadcasting_groups_progress_is_not_here(ordered_too: bool) -> None:
+    bench = Bench()
+    a = Client(bench, "a", ordered(GROUP, ordered=ordered_too, message_model=MessageModel.BROADCASTING))
+    a.connect()
+    answer = begin(a, 0)
+    assert answer is not None
+    assert answer.verdict is Verdict.REFUSED
+    assert commit(a, 0, 1, 1) is Verdict.REFUSED
+    with pytest.raises(LocalProtocolError, match="each member keeps its own progress"):
+        bench.c.reset(ResetBody(GROUP, TOPIC, (QueueOffset(0, 0),)))
+    assert not [effect for effect in bench.c.drain() if isinstance(effect, PushQueueFree)], "no queue of it is anybody's to lock"

@@ -278,3 +278,16 @@ def test_progress_never_passes_an_unfinished_message_and_ends_behind_all(data: s
         held.finish(left)
         running = []
     assert (held.commit_offset, held.count, held.size_bytes) == (following, 0, 0)
+
+
+def test_a_seek_forgets_what_is_held_and_goes_on_there_forward_and_back() -> None:
+    held = queue(3)
+    held.put(stored(3, 4, 5), 6, 300)
+    held.take(1)
+    for place in (100, 0):
+        held.seek(place)
+        assert (held.count, held.waiting, held.taken, held.size_bytes) == (0, 0, 0, 0)
+        assert (held.commit_offset, held.next_offset) == (place, place)
+        held.put(stored(place), place + 1, 100)
+        assert offsets(held.take(5)) == [place]
+        assert held.commit() == place + 1

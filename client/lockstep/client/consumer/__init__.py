@@ -1,4 +1,4 @@
-"""The push consumer: ordered, fenced consumption, and concurrent consumption."""
+"""Consumers: one that calls a listener, in order and fenced or concurrently, and one that is asked."""
 
 from lockstep.client.consumer.config import Backoff, ConsumeFromWhere, OrderedRetry
 from lockstep.client.consumer.events import ConsumerEvent, QueueAssigned, QueueBlocked, QueueGap, QueueRevoked
@@ -11,6 +11,7 @@ from lockstep.client.consumer.listener import (
     Fence,
     OrderlyContext,
 )
+from lockstep.client.consumer.pull_consumer import PullConsumer
 from lockstep.client.consumer.push_consumer import PushConsumer
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "Fence",
     "OrderedRetry",
     "OrderlyContext",
+    "PullConsumer",
     "PushConsumer",
     "QueueAssigned",
     "QueueBlocked",

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from lockstep.client.broker_link import BrokerLink
 from lockstep.client.consumer.broadcast import LocalSession
 from lockstep.client.consumer.health import BrokerHealth, QueueHealth
-from lockstep.client.consumer.rebalance import MemberLists, RebalancePlan, Wanted, everything, plan
+from lockstep.client.consumer.rebalance import MemberLists, RebalancePlan, Wanted, by_hand, everything, plan
 from lockstep.client.consumer.session import BrokerSession
 from lockstep.client.consumer.sessions import Sessions
 from lockstep.client.consumer.worker import Consumption, QueueWorker
@@ -56,6 +56,15 @@ class Membership:
     @property
     def workers(self) -> list[QueueWorker]:
         return list(self._workers.values())
+
+    @property
+    def wanted(self) -> Wanted:
+        """The queues that list and layout, or their user, give to this member."""
+        return self._wanted
+
+    def worker(self, queue: MessageQueue) -> QueueWorker | None:
+        """None: nothing is known of it yet."""
+        return self._workers.get(queue)
 
     @property
     def any_running(self) -> bool:
@@ -131,7 +140,7 @@ class Membership:
             if link is None:
                 del wanted[queue]  # gained by the round that follows its broker's first connect
                 continue
-            self._worker(queue, link).want()
+            self._make_worker(queue, link).want()
         self._wanted = wanted
         if round_.gained or round_.lost:
             gained, lost = _names(round_.gained), _names(round_.lost)
@@ -140,6 +149,8 @@ class Membership:
     def _plan(self, layouts: Mapping[str, TopicLayout | None]) -> RebalancePlan:
         if self._use.local is not None:
             return everything(layouts, previous=self._wanted)
+        if self._use.by_hand is not None:
+            return by_hand(self._use.by_hand, layouts, previous=self._wanted)
         me, strategy = self._instance.client_id, self._use.config.allocate
         return plan(me, strategy, layouts, self._lists, previous=self._wanted, reachable=self._reachable)
 
@@ -147,7 +158,7 @@ class Membership:
         link = self._instance.link(broker_name)
         return link is not None and link.up
 
-    def _worker(self, queue: MessageQueue, link: BrokerLink) -> QueueWorker:
+    def _make_worker(self, queue: MessageQueue, link: BrokerLink) -> QueueWorker:
         worker = self._workers.get(queue)
         if worker is None:
             session, local = self._session(link), self._use.local

@@ -165,6 +165,11 @@ class ProcessQueue:
         self._next = self._batch
         return attempts
 
+    def seek(self, offset: int) -> None:
+        """Everything held is forgotten; the next pull asks for `offset`, which everything before is taken to be done up to."""
+        self.drop()
+        self.commit_offset = self.next_offset = offset
+
     def drop(self) -> None:
         """The grant is gone, and with it everything held."""
         self._messages.clear()

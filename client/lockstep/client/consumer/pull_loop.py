@@ -17,7 +17,7 @@ from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import RemoteProtocolError, TransportError
 from lockstep.protocol.fields import from_plain
-from lockstep.protocol.headers.pull import SUSPEND, PullHeader, PullReply
+from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND, PullHeader, PullReply
 from lockstep.protocol.message import MessageExt, decode_messages
 from lockstep.runtime.log import get_logger
 
@@ -60,9 +60,10 @@ async def pull(worker: "QueueWorker", holding: "Holding") -> None:
             queue.queue_id,
             offset,
             max_msg_nums=min(room, config.pull_count),
-            sys_flag=SUSPEND,
+            sys_flag=SUSPEND if use.by_hand is None else SUSPEND | SUBSCRIPTION,
             suspend_timeout_millis=POLL_MS,
             max_msg_bytes=max(min(config.queue_bytes_max - messages.size_bytes, config.pull_bytes), 1),
+            subscription=None if use.by_hand is None else "*",
             epoch=epoch,
             generation=generation,
         )

@@ -108,6 +108,12 @@ def everything(layouts: Mapping[str, TopicLayout | None], *, previous: Wanted) -
     return _plan_of(wanted, previous)
 
 
+def by_hand(queues: Wanted, layouts: Mapping[str, TopicLayout | None], *, previous: Wanted) -> RebalancePlan:
+    """One round of a member whose user has chosen: those that the layouts have."""
+    known = {topic: layout.number_of for topic, layout in layouts.items() if layout is not None}
+    return _plan_of({queue: None for queue in queues if queue in known.get(queue.topic, previous)}, previous)
+
+
 def _plan_of(wanted: Wanted, previous: Wanted) -> RebalancePlan:
     gained = tuple(queue for queue in wanted if queue not in previous)
     lost = tuple(queue for queue in previous if queue not in wanted)

@@ -64,6 +64,8 @@ class Consumption:
     """What becomes of a held queue's messages."""
     features: tuple[str, ...]
     """What brokers must be able to do for it."""
+    by_hand: Mapping[MessageQueue, None] | None = None
+    """The queues that its user has chosen; None: they are dealt."""
     local: LocalProgress | None = None
     """Broadcasting: every queue is this member's, and the progress its own."""
     paused: bool = False

@@ -1,0 +1,371 @@
+"""The pull consumer as users hold it: it is asked, in the caller's own time. RocketMQ: DefaultLitePullConsumer.
+
+    subscribe   a member of a concurrent group: queues are shared among the members, and come and go with them
+    assign      queues by hand: nobody deals, and every member of the group must take its own so
+
+Progress is the group's, at the brokers, under its generation: where that was reset, a commit of before is refused, and polling goes on from
+the new place.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Self, Unpack
+
+from lockstep.client.config import takes_settings_of
+from lockstep.client.consumer.health import ConsumerState
+from lockstep.client.consumer.joining import is_routed
+from lockstep.client.consumer.loop_watch import LoopWatch
+from lockstep.client.consumer.member import Member
+from lockstep.client.consumer.pull_config import PullConsumerConfig, PullConsumerOptions
+from lockstep.client.consumer.shared_ownership import SharedOwnership
+from lockstep.client.consumer.shelf import Shelf
+from lockstep.client.consumer.worker import Consumption, Holding, QueueWorker
+from lockstep.client.features import CONSUMING_CONCURRENTLY
+from lockstep.client.instance import Instance
+from lockstep.protocol.allocate import BY_HAND, word_of
+from lockstep.protocol.bodies import ConsumerGroup, ConsumeType, QueueOffset, ResetBody, Subscription, TopicOffsets
+from lockstep.protocol.codec.msgpack_body import decode_body
+from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.errors import LocalProtocolError, StaleEpoch, StateError, TopicNotExist, TransportError
+from lockstep.protocol.fields import from_plain
+from lockstep.protocol.headers.offsets import OffsetReply, SearchOffsetHeader, TopicHeader
+from lockstep.protocol.message import MessageExt
+from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.tags import TagFilter
+from lockstep.runtime.host import Host
+from lockstep.runtime.log import get_logger
+
+log = get_logger("client.consumer")
+
+COMMIT_WAIT_MS = 30_000
+"""How long commit() waits for the brokers' answers."""
+
+
+class PullConsumer(Member):
+    """Gives messages to whoever asks: `await consumer.poll()`, or `async for message in consumer`. One caller at a time.
+
+    It takes the settings of PullConsumerConfig. Raises ConfigError for one out of range and for an address that is none,
+    LocalProtocolError for a bad group or topic name.
+    """
+
+    @takes_settings_of(PullConsumerConfig)
+    def __init__(
+        self,
+        group: str,
+        *,
+        nameserver: str | list[str] | tuple[str, ...] = "127.0.0.1:9876",
+        host: Host | None = None,
+        **options: Unpack[PullConsumerOptions],
+    ) -> None:
+        self.config = PullConsumerConfig(**options)
+        super().__init__(group, nameserver, host, self.config.consumer())
+        self._by_hand: dict[MessageQueue, None] = {}
+        self._shelf = Shelf()
+        self._polling = False
+
+    # --------------------------------------------------------------------------------------------------------------- set-up
+
+    def subscribe(self, topic: str, expression: str = "*") -> Self:
+        """Before `start`: share the topic's queues with the group's other members. Again: replaces the expression."""
+        if self._by_hand:
+            raise StateError(f"{self.group} was assigned queues by hand: a consumer subscribes or is assigned, not both; make another one")
+        return super().subscribe(topic, expression)
+
+    async def assign(self, queues: Iterable[MessageQueue]) -> None:
+        """Have exactly these queues from now on, instead of those before; before `start`, or while it runs.
+
+        StateError for a consumer that subscribes, TopicNotExist, LocalProtocolError for a queue that the topic does not have.
+        """
+        if self._expressions:
+            topics = ", ".join(self._expressions)
+            raise StateError(f"{self.group} subscribes to {topics}: a consumer subscribes or is assigned, not both; make another one")
+        wanted = dict.fromkeys(queues)
+        if self.state is ConsumerState.NEW:
+            self._by_hand = wanted
+            return
+        instance = self._running()
+        await _check_queues(instance, wanted)
+        assert self._use is not None
+        self._by_hand.clear()
+        self._by_hand.update(wanted)
+        self._use.filters = _all_of(self._by_hand)
+        assert self._membership is not None
+        self._membership.rebalance()
+        # A broker that is met only now may refuse the group: then the consumer ends, and this wait with it.
+        await asyncio.wait([self._tasks.spawn(_met(instance, wanted), f"{self.group} assign")])
+        self._running()
+
+    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """Every queue of the topic that can be read: what `assign` takes. TopicNotExist."""
+        layout = await self._running().route(topic)
+        if layout is None:
+            raise TopicNotExist(f"no topic {topic}: create it with `lockstep topic create {topic}`")
+        return layout.read_queues
+
+    def assignment(self) -> tuple[MessageQueue, ...]:
+        """The queues that this consumer has or is about to have, sorted."""
+        return () if self._membership is None else tuple(sorted(self._membership.wanted))
+
+    # ------------------------------------------------------------------------------------------- for what members have alike
+
+    async def _prepare(self, instance: Instance) -> None:
+        await _check_queues(instance, self._by_hand)
+        for topic in self._expressions:
+            if not await is_routed(instance, topic):
+                log.warning("topic.missing", group=self.group, topic=topic, then="consumption begins when it is there")
+
+    def _make_use(self, instance: Instance) -> Consumption:
+        by_hand = not self._expressions
+        subscribed = {topic: TagFilter.parse(expression) for topic, expression in self._expressions.items()}
+        return Consumption(
+            group=self.group,
+            config=self._settings,
+            listener=_nobody,
+            listener_name="poll",
+            in_loop=False,
+            filters=_all_of(self._by_hand) if by_hand else subscribed,
+            host=instance.host,
+            tasks=self._tasks,
+            runs=self._runs,
+            watch=LoopWatch(instance.host, "poll", lambda: False),
+            tell=self._tell,
+            start_policy=self._start_policy,
+            heard_since=lambda topic, since: self._membership.hear_since(topic, since) if self._membership else None,
+            lapsed_subscription=lambda: self._membership.beat_soon() if self._membership else None,
+            failed=self._die,
+            finished=lambda worker: self._membership.forget(worker) if self._membership else None,
+            moved=self._shelf.moved,
+            ownership=SharedOwnership,
+            run=self._shelf.serve,
+            features=CONSUMING_CONCURRENTLY,
+            by_hand=self._by_hand if by_hand else None,
+        )
+
+    def _contract(self) -> ConsumerGroup:
+        return ConsumerGroup(
+            self.group,
+            tuple(Subscription(topic, expression) for topic, expression in sorted(self._expressions.items())),
+            consume_type=ConsumeType.CONSUME_ACTIVELY,
+            consume_from_where=self.config.consume_from_where,
+            consume_timestamp_ms=self.config.consume_timestamp_ms,
+            allocate=word_of(self._settings.allocate) if self._expressions else BY_HAND,
+            retry="none: the caller decides",
+        )
+
+    def _stop_soon(self) -> None:
+        super()._stop_soon()
+        self._shelf.close()
+
+    def _running(self) -> Instance:
+        """StateError unless it runs; what killed it."""
+        if self.state is not ConsumerState.RUNNING or self._instance is None:
+            if self.failure is not None:
+                raise self.failure
+            if self.state in (ConsumerState.NEW, ConsumerState.STARTING):
+                raise StateError(f"{self.group} is {self.state.value}: start it first (`async with consumer`, or await consumer.start())")
+            raise StateError(f"{self.group} is {self.state.value}: make a new consumer")
+        return self._instance
+
+    # ---------------------------------------------------------------------------------------------------------------- polls
+
+    async def poll(self, timeout_ms: int | None = None) -> list[MessageExt]:
+        """The next messages of one queue, in its order, at most `poll_count`; none came within `timeout_ms` (`poll_timeout_ms`): [].
+
+        With `auto_commit` what was handed out before is done with this call; its commit leaves within 100 ms. StateError before the
+        start, after the end and while another poll waits; whatever has killed the consumer.
+        """
+        return await self._poll(self.config.poll_count, self.config.poll_timeout_ms if timeout_ms is None else timeout_ms)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> MessageExt:
+        """One message after the other, until it is stopped. With `auto_commit` the last one is done when the next is asked for."""
+        if self.state in (ConsumerState.NEW, ConsumerState.STARTING):
+            self._running()
+        while self.state is ConsumerState.RUNNING:
+            batch = await self._poll(1, None)
+            if batch:
+                return batch[0]
+        if self.failure is not None:
+            raise self.failure
+        raise StopAsyncIteration
+
+    async def _poll(self, count: int, timeout_ms: int | None) -> list[MessageExt]:
+        self._running()
+        if self._polling:
+            raise StateError(f"{self.group} is being polled already: one caller at a time; use a consumer for each")
+        self._polling = True
+        try:
+            if self.config.auto_commit:
+                await self._settle(patient=True)
+                self._shelf.void.clear()  # polled on: it comes again
+            batch = self._shelf.take(count)
+            if batch:
+                return batch
+            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+                while self.state is ConsumerState.RUNNING and not batch:
+                    self._shelf.changed.clear()
+                    await self._shelf.changed.wait()
+                    batch = self._shelf.take(count)
+            if self.failure is not None and not batch:
+                raise self.failure
+            return batch
+        except TimeoutError:
+            return []
+        finally:
+            self._polling = False
+
+    # -------------------------------------------------------------------------------------------------------------- commits
+
+    async def commit(self) -> None:
+        """Everything handed out is done; returns when the brokers have stored it.
+
+        StaleEpoch: the progress of a queue was set anew meanwhile (a reset), polling goes on from there. TransportError: no answer
+        within 30 s; what was done is offered again by itself.
+        """
+        self._running()
+        await self._settle()
+        self._tell_void()
+        assert self._membership is not None
+        waiting = [(worker, worker.holding, worker.own.offset) for worker in self._membership.workers if worker.holding is not None]
+        for worker, _, _ in waiting:
+            if worker.own.settled_offset < worker.own.offset:
+                worker.session.changed(worker.own, urgent=True)
+        try:
+            async with asyncio.timeout(COMMIT_WAIT_MS / 1000):
+                await self._answered(waiting)
+        except TimeoutError:
+            left = [str(worker.queue) for worker, _, offset in waiting if worker.own.settled_offset < offset]
+            raise TransportError(f"commit of {', '.join(left)}: no answer within {COMMIT_WAIT_MS} ms; it is sent again by itself") from None
+
+    async def _answered(self, waiting: Sequence[tuple[QueueWorker, Holding, int]]) -> None:
+        while left := [each for each in waiting if each[0].own.settled_offset < each[2]]:
+            if any(not holding.alive for _, holding, _ in left):
+                await asyncio.sleep(0)  # its runner tells the shelf
+                self._tell_void()
+                return
+            self._shelf.changed.clear()
+            await self._shelf.changed.wait()
+
+    def _tell_void(self) -> None:
+        void, self._shelf.void = self._shelf.void, {}
+        if void:
+            places = ", ".join(f"{queue} at {offset}" for queue, offset in void.items())
+            raise StaleEpoch(f"commit of {places}: its progress was set anew, or it is another member's now; poll goes on from there")
+
+    async def _settle(self, *, patient: bool = False) -> None:
+        """What was handed out is done. Going back (a seek) is a reset of the group's progress there, under a new generation."""
+        for worker, holding in self._shelf.settle():
+            offset, queue = holding.messages.commit_offset, worker.queue
+            body = ResetBody(self.group, queue.topic, (QueueOffset(queue.queue_id, offset),))
+            try:
+                await worker.session.link.call(RequestCode.RESET_OFFSETS, None, body)
+            except TransportError as error:
+                if not patient:
+                    raise
+                log.warning("commit.deferred", group=self.group, queue=str(queue), offset=offset, error=str(error))
+                continue
+            if holding.alive and worker.own.stale(holding.epoch):
+                worker.lost(fenced=True)
+                worker.session.trigger()
+
+    def committed(self, queue: MessageQueue) -> int | None:
+        """Next offset to consume of the group, as the broker has answered it last; None: it has not told yet. StateError: not assigned."""
+        worker = self._worker(queue)
+        return None if worker is None or worker.holding is None else worker.own.settled_offset
+
+    # ----------------------------------------------------------------------------------------------------------------- seek
+
+    def position(self, queue: MessageQueue) -> int | None:
+        """Offset of the next message that a poll of this queue hands out; None: the broker has not told yet. StateError: not assigned."""
+        self._worker(queue)
+        return self._shelf.seeks.get(queue, self._shelf.position(queue))
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on there, whatever was handed out; what is fetched of the queue is dropped. The next commit takes the group along.
+
+        StateError for a queue that is not assigned, LocalProtocolError for an offset that the queue does not hold.
+        """
+        first, end = await self._bounds(queue)
+        if not first <= offset <= end:
+            raise LocalProtocolError(f"seek of {queue} to {offset}: it holds {first} to {end}")
+        self._shelf.seek(queue, offset)
+
+    async def seek_to_begin(self, queue: MessageQueue) -> None:
+        """`seek` to the first message that is stored."""
+        first, _ = await self._bounds(queue)
+        self._shelf.seek(queue, first)
+
+    async def seek_to_end(self, queue: MessageQueue) -> None:
+        """`seek` behind the last message: only what comes from now on."""
+        _, end = await self._bounds(queue)
+        self._shelf.seek(queue, end)
+
+    async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The first message stored at that time (ms since 1970) or later, else the next offset: for `seek`. StateError: not assigned."""
+        self._worker(queue)
+        header = SearchOffsetHeader(queue.topic, queue.queue_id, timestamp_ms)
+        link = self._running().link(queue.broker_name)
+        if link is None:
+            raise TransportError(f"broker {queue.broker_name} is not connected")
+        return from_plain(OffsetReply, (await link.call(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)).fields).offset
+
+    async def _bounds(self, queue: MessageQueue) -> tuple[int, int]:
+        self._worker(queue)
+        link = self._running().link(queue.broker_name)
+        if link is None:
+            raise TransportError(f"broker {queue.broker_name} is not connected")
+        answer = await link.call(RequestCode.TOPIC_OFFSETS, TopicHeader(queue.topic))
+        for held in decode_body(TopicOffsets, answer.body).queues:
+            if held.queue_id == queue.queue_id:
+                self._worker(queue)  # a rebalance may have come meanwhile
+                return held.min_offset, held.max_offset
+        raise LocalProtocolError(f"{queue.broker_name} has no queue {queue.queue_id} of {queue.topic}")
+
+    def _worker(self, queue: MessageQueue) -> QueueWorker | None:
+        """StateError unless the queue is assigned."""
+        self._running()
+        assert self._membership is not None
+        if queue not in self._membership.wanted:
+            mine = ", ".join(map(str, self.assignment()[:8])) or "none"
+            raise StateError(f"{queue} is not assigned to this consumer of {self.group}: its queues are {mine}")
+        return self._membership.worker(queue)
+
+    # ---------------------------------------------------------------------------------------------------------------- pause
+
+    def pause(self, *queues: MessageQueue) -> None:
+        """Polls pass these queues over (none named: all that it has) until `resume`. StateError for one that is not assigned."""
+        for queue in queues or self.assignment():
+            self._worker(queue)
+            self._shelf.pause(queue)
+
+    def resume(self, *queues: MessageQueue) -> None:
+        """Polls give messages of these queues (none named: of all) again."""
+        for queue in queues or list(self._shelf.paused):
+            self._shelf.resume(queue)
+
+
+async def _nobody(_: object, __: object) -> None:
+    """A pull consumer calls nobody."""
+
+
+def _all_of(queues: Iterable[MessageQueue]) -> dict[str, TagFilter]:
+    return {queue.topic: TagFilter.parse("*") for queue in queues}
+
+
+async def _met(instance: Instance, queues: Iterable[MessageQueue]) -> None:
+    """Every broker of these queues was reached, or could not be."""
+    for name in dict.fromkeys(queue.broker_name for queue in queues):
+        link = instance.link(name)
+        if link is not None:
+            await link.settled()
+
+
+async def _check_queues(instance: Instance, queues: Iterable[MessageQueue]) -> None:
+    for queue in queues:
+        layout = instance.routes.layout(queue.topic) or await instance.route(queue.topic)
+        if layout is None or layout.deleted:
+            raise TopicNotExist(f"no topic {queue.topic}: create it with `lockstep topic create {queue.topic}`")
+        if queue not in layout.number_of:
+            raise LocalProtocolError(f"{queue} is no queue of {queue.topic} that can be read: `await consumer.queues(topic)` names them")
