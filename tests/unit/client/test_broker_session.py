@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from lockstep.client.consumer import Backoff, ConsumeFromWhere, OrderedRetry, OrderlyContext, PushConsumer, QueueGap, QueueRevoked
+from lockstep.client.consumer.arrivals import CALM_MS
 from lockstep.client.instance import Instance
 from lockstep.protocol.bodies import ConsumerGroup, LockAnswer, LockItem, StartPoint, Subscription, SyncAnswer, SyncItem, Verdict
 from lockstep.protocol.codes import RequestCode, ResponseCode
@@ -15,6 +16,9 @@ from lockstep.protocol.message import MessageExt
 from lockstep.protocol.queue import MessageQueue
 from support.consumers import G, Handled, S, consuming, events, stopped
 from support.scripted_broker import Lock, LoopClock, advance, scripted_cluster, settle
+
+CALM_S = CALM_MS / 1000
+"""Whoever comes later is not waited for."""
 
 pytestmark = pytest.mark.frozen_clock
 
@@ -548,6 +552,7 @@ async def test_a_queue_taken_away_drains_and_is_released_with_its_final_offset()
         handled.gate = asyncio.Event()
         a.store("orders", 0, [b"0", b"1"])
         async with consuming(cluster, handled):
+            await advance(CALM_S)
             a.set_members(G, a.me(), "!first")
             await advance(0.2)
             assert a.locks[G, "orders", 0].holder == a.me()
@@ -565,6 +570,7 @@ async def test_a_call_has_30_s_when_a_rebalance_takes_its_queue_and_8_s_when_the
             handled.gate = asyncio.Event()
             a.store("orders", 0, [b"0"])
             async with consuming(cluster, handled) as consumer:
+                await advance(CALM_S)
                 drains(a, consumer)
                 await advance(limit_s - 0.1)
                 assert a.locks[G, "orders", 0].holder == a.me()
@@ -609,6 +615,7 @@ async def test_a_release_on_the_way_is_awaited_before_the_queue_is_acquired_anew
         a = cluster["a"]
         async with consuming(cluster, Handled()):
             a.mute.add(SYNC)
+            await advance(CALM_S)
             a.set_members(G, a.me(), "!first")
             await advance(0.2)
             assert a.sync_items()[-1].release
@@ -627,6 +634,7 @@ async def test_a_release_lost_with_its_connection_is_named_by_the_next_lock_and_
         a = cluster["a"]
         async with consuming(cluster, Handled()):
             a.mute.add(SYNC)
+            await advance(CALM_S)
             a.set_members(G, a.me(), "!first")
             await advance(0.2)
             a.kept.clear()
@@ -645,6 +653,7 @@ async def test_a_grant_that_arrives_for_a_queue_no_longer_wanted_is_released_at_
         a.store("orders", 0, [b"0"])
         a.mute.add(LOCK)
         async with consuming(cluster, handled):
+            await advance(CALM_S)
             a.set_members(G, a.me(), "!first")
             await settle()
             a.answer_kept()

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.client.consumer.rebalance import MemberLists, RebalancePlan, plan
+from lockstep.client.consumer.rebalance import ListChange, MemberLists, RebalancePlan, plan
 from lockstep.protocol.allocate import ByConfig, MachineRoomNearby, Strategy
 from lockstep.protocol.bodies import ListVersion, MemberList
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, MessageQueue, TopicLayout
@@ -85,6 +85,19 @@ def test_an_older_list_is_not_taken_over_and_a_broker_that_restarted_is() -> Non
     assert not known.adopt("a", members("m0", "m1", counter=8, term=1))
     assert known.get("a") == members("m1", counter=9, term=1)
     assert known.adopt("a", members("m0", "m1", counter=1, term=2))
+
+
+def test_what_a_list_says_beside_the_one_before() -> None:
+    known = MemberLists("m1")
+    assert known.adopt("a", members("m1")) is ListChange.ELSE
+    assert known.adopt("b", members("m1")) is ListChange.ELSE
+    assert known.adopt("a", members("m1", counter=2)) is ListChange.NOTHING
+    assert known.adopt("a", members("m1", "m2", counter=3)) is ListChange.NEWCOMER
+    assert known.adopt("b", members("m1", "m2", counter=2)) is ListChange.KNOWN_CAME
+    assert known.adopt("b", members("m1", "m2", "m3", counter=3)) is ListChange.NEWCOMER
+    assert known.adopt("a", members("m1", "m3", counter=4)) is ListChange.ELSE
+    assert known.adopt("a", members("m1", "m2", "m3", counter=5)) is ListChange.KNOWN_CAME
+    assert known.adopt("a", members("m1", "m2", "m3", counter=6, classic=True)) is ListChange.ELSE
 
 
 def test_a_version_heard_in_passing_asks_for_the_list_once_it_is_newer() -> None:

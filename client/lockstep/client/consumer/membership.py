@@ -1,16 +1,18 @@
 """One consumer's membership of its group: member lists, rebalance rounds, its queues. RocketMQ: RebalanceImpl, RebalanceService.
 
-A round is one call of `plan` (rebalance.py) and changes what is wanted; ownership.py and session.py do the rest. Rounds run when a list or
-a layout has changed and every 20 s. A list is asked for when any answer or notice names a higher version than the one known.
+A round is one call of `plan` (rebalance.py) and changes what is wanted; ownership.py and session.py do the rest. Rounds run every 20 s and
+when a list or a layout has changed: at once, or when those who join together are all there (arrivals.py). A list is asked for when any
+answer or notice names a higher version than the one known.
 """
 
 import asyncio
 from collections.abc import Iterable, Mapping
 
 from lockstep.client.broker_link import BrokerLink
+from lockstep.client.consumer.arrivals import Arrivals
 from lockstep.client.consumer.broadcast import LocalSession
 from lockstep.client.consumer.health import BrokerHealth, QueueHealth
-from lockstep.client.consumer.rebalance import MemberLists, RebalancePlan, Wanted, by_hand, everything, plan
+from lockstep.client.consumer.rebalance import ListChange, MemberLists, RebalancePlan, Wanted, by_hand, everything, plan
 from lockstep.client.consumer.session import BrokerSession
 from lockstep.client.consumer.sessions import Sessions
 from lockstep.client.consumer.worker import Consumption, QueueWorker
@@ -44,6 +46,8 @@ class Membership:
         self._sessions = sessions
         self._use = use
         self._lists = MemberLists(instance.client_id)
+        self._arrivals = Arrivals()
+        self._sharing_later = False
         self._workers: dict[MessageQueue, QueueWorker] = {}
         self._wanted: Wanted = {}
         self._since: dict[str, int] = {}
@@ -75,6 +79,7 @@ class Membership:
     def begin(self) -> None:
         """Every broker that could be reached has accepted the group."""
         self._joined = True
+        self._arrivals.came(self._now_ms())
         for link in self._instance.links():
             if link.up and link.view is not None:
                 self.link_up(link, link.view)
@@ -125,6 +130,7 @@ class Membership:
         """One round. Before the join and after the leave it changes nothing."""
         if not self._joined or self._leaving:
             return
+        self._arrivals.shared()
         instance, use = self._instance, self._use
         layouts = {topic: instance.routes.layout(topic) for topic in use.filters}
         try:
@@ -196,8 +202,7 @@ class Membership:
             return
         for topic, since in group.since.items():
             self.hear_since(topic, since)
-        if self._lists.adopt(link.name, group.list):
-            self.rebalance()
+        self._adopt(link, group.list)
         self._ask_if_behind(link)
 
     def notice(self, link: BrokerLink, header: NotifyHeader) -> None:
@@ -229,6 +234,32 @@ class Membership:
 
     # ---------------------------------------------------------------------------------------------------------------- lists
 
+    def _adopt(self, link: BrokerLink, members: MemberList) -> None:
+        change = self._lists.adopt(link.name, members)
+        if change is ListChange.NEWCOMER and self._joined and not self._use.concurrent:
+            self._arrivals.came(self._now_ms())
+        if change is ListChange.NOTHING:
+            return
+        if change is ListChange.ELSE or self._arrivals.due_ms is None:
+            self.rebalance()
+        elif not self._sharing_later:
+            self._sharing_later = True
+            self._use.tasks.spawn(self._share_later(), f"{self._use.group} arrivals")
+
+    async def _share_later(self) -> None:
+        try:
+            while not self._leaving and (due_ms := self._arrivals.due_ms) is not None:
+                wait_ms = due_ms - self._now_ms()
+                if wait_ms <= 0:
+                    self.rebalance()
+                else:
+                    await asyncio.sleep(wait_ms / 1000)
+        finally:
+            self._sharing_later = False
+
+    def _now_ms(self) -> int:
+        return self._instance.host.clock.boot_ms()
+
     def _ask_if_behind(self, link: BrokerLink) -> None:
         if self._lists.is_behind(link.name):
             self._ask(link)
@@ -244,8 +275,8 @@ class Membership:
             while link.up and not self._leaving:
                 heard = self._lists.heard(link.name)
                 members = await self._fetch(link)
-                if members is not None and self._lists.adopt(link.name, members):
-                    self.rebalance()
+                if members is not None:
+                    self._adopt(link, members)
                 if members is None or self._instance.client_id not in members.members:
                     await self._beat()
                 if not self._lists.is_behind(link.name):

@@ -9,6 +9,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 
 from lockstep.protocol.allocate import AVERAGE, BY_BROKER, Strategy, allocate
 from lockstep.protocol.bodies import ListVersion, MemberList
@@ -22,6 +23,18 @@ def version_key(version: ListVersion | None) -> tuple[int, int]:
     return (-1, -1) if version is None else (version.term, version.counter)
 
 
+class ListChange(IntEnum):
+    """What a list says beside the one known before."""
+
+    NOTHING = 0
+    KNOWN_CAME = 1
+    """Somebody came whom another broker's list had already."""
+    NEWCOMER = 2
+    """Somebody came whom no list had. Nobody is gone."""
+    ELSE = 3
+    """The first list of this broker, or somebody is gone, or another strategy is in force."""
+
+
 class MemberLists:
     """The newest member list of one group from each broker, and which are to be asked for."""
 
@@ -30,16 +43,26 @@ class MemberLists:
         self._lists: dict[str, MemberList] = {}
         self._heard: dict[str, tuple[int, int]] = {}
 
-    def adopt(self, broker_name: str, members: MemberList) -> bool:
-        """True: the list that counts has changed. A list without me, or an older one, is not taken over."""
+    def adopt(self, broker_name: str, members: MemberList) -> ListChange:
+        """A list without me, or an older one, is not taken over."""
         self.hear(broker_name, members.version)
         if self._me not in members.members:
-            return False
+            return ListChange.NOTHING
         known = self._lists.get(broker_name)
         if known is not None and version_key(members.version) < version_key(known.version):
-            return False
+            return ListChange.NOTHING
+        change = self._change(known, members)
         self._lists[broker_name] = members
-        return known is None or known.members != members.members or known.classic != members.classic
+        return change
+
+    def _change(self, known: MemberList | None, members: MemberList) -> ListChange:
+        if known is None or known.classic != members.classic or set(known.members) - set(members.members):
+            return ListChange.ELSE
+        came = set(members.members) - set(known.members)
+        if not came:
+            return ListChange.NOTHING
+        anywhere = {member for listed in self._lists.values() for member in listed.members}
+        return ListChange.NEWCOMER if came - anywhere else ListChange.KNOWN_CAME
 
     def hear(self, broker_name: str, version: ListVersion | None) -> bool:
         """A notice, LOCK or SYNC named the list's version. True: the list known here is older, or there is none; ask."""

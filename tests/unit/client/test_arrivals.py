@@ -1,0 +1,49 @@
+"""Members who come together are waited for, and nobody else."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.client.consumer.arrivals import CALM_MS, LONGEST_MS, QUIET_MS, Arrivals
+
+
+@pytest.mark.parametrize("before", [[], [0], [0, 10_000], [0, 400, 900]])
+def test_who_comes_into_calm_gets_its_share_at_once(before: list[int]) -> None:
+    arrivals = Arrivals()
+    for now_ms in before:
+        arrivals.came(now_ms)
+    arrivals.shared()
+    arrivals.came((before or [0])[-1] + CALM_MS)
+    assert arrivals.due_ms is None
+
+
+def test_who_comes_soon_after_another_waits_until_it_is_quiet() -> None:
+    arrivals = Arrivals()
+    arrivals.came(0)
+    arrivals.came(CALM_MS - 1)
+    assert arrivals.due_ms == CALM_MS - 1 + QUIET_MS
+    arrivals.came(CALM_MS + 99)
+    assert arrivals.due_ms == CALM_MS + 99 + QUIET_MS
+
+
+def test_sharing_ends_the_wait() -> None:
+    arrivals = Arrivals()
+    arrivals.came(0)
+    arrivals.came(1)
+    arrivals.shared()
+    assert arrivals.due_ms is None
+
+
+@given(st.lists(st.integers(0, 3_000), max_size=60))
+def test_nobody_waits_for_longer_than_the_limit(steps_ms: list[int]) -> None:
+    arrivals, now_ms, waiting_since_ms = Arrivals(), 0, None
+    for step_ms in steps_ms:
+        now_ms += step_ms
+        if arrivals.due_ms is not None and arrivals.due_ms <= now_ms:
+            arrivals.shared()
+            waiting_since_ms = None
+        arrivals.came(now_ms)
+        if arrivals.due_ms is not None:
+            waiting_since_ms = now_ms if waiting_since_ms is None else waiting_since_ms
+            assert arrivals.due_ms <= waiting_since_ms + LONGEST_MS
+            assert arrivals.due_ms <= now_ms + QUIET_MS
