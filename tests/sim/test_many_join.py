@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from functools import partial
 
-from lockstep.client import ConsumeOrderlyStatus, ConsumerEvent, PushConsumer, QueueAssigned
+from lockstep.client import ConsumeOrderlyStatus, ConsumerEvent, PullConsumer, PushConsumer, QueueAssigned
 from lockstep.client.consumer.arrivals import CALM_MS, QUIET_MS
 from lockstep.testing import TestCluster
 
@@ -74,3 +74,25 @@ async def test_who_waits_for_its_share_is_not_waited_for_when_somebody_leaves(lo
     await cluster.stop("one")
     await cluster.until(lambda: set(_owners(assigned).values()) == {"two", "three", "four"}, "shares of who is left")
     assert cluster.now - began_s < JOINED_WITHIN_S
+
+
+async def test_in_a_pulling_group_nobody_is_waited_for_since_two_would_consume(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    await cluster.create_topic("orders", queues=2)
+    held: dict[str, list[object]] = {}
+
+    async def member(name: str) -> None:
+        consumer = PullConsumer("mailing", nameserver=cluster.nameserver)
+        consumer.subscribe("orders")
+        async with consumer:
+            while True:
+                await consumer.poll(timeout_ms=10)
+                held[name] = list(consumer.assignment())
+
+    await cluster.start("old", partial(member, "old"))
+    await cluster.until(lambda: len(held.get("old", ())) == 4, "everything at the first")
+    began_s = cluster.now
+    await cluster.start("new", partial(member, "new"))
+    await cluster.start("newer", partial(member, "newer"))
+    await cluster.until(lambda: sorted(map(len, held.values())) == [1, 1, 2], "equal shares")
+    assert cluster.now - began_s < 3 * JOINED_WITHIN_S

@@ -236,7 +236,7 @@ class Membership:
 
     def _adopt(self, link: BrokerLink, members: MemberList) -> None:
         change = self._lists.adopt(link.name, members)
-        if change is ListChange.NEWCOMER and self._joined and not self._use.concurrent:
+        if change is ListChange.NEWCOMER and self._joined and self._use.ownership.fenced:
             self._arrivals.came(self._now_ms())
         if change is ListChange.NOTHING:
             return
