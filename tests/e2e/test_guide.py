@@ -107,6 +107,10 @@ def counted(_: Newcomer, process: Process) -> None:
     assert rest(process) == ["shipped: 1001, 1002"]
 
 
+def placed(_: Newcomer, process: Process) -> None:
+    assert rest(process) == ["1003 SEND_OK"]
+
+
 PROGRAMS: dict[str, Callable[[Newcomer, Process], None]] = {
     "send.py": sent,
     "shipping.py": shipped,
@@ -116,6 +120,7 @@ PROGRAMS: dict[str, Callable[[Newcomer, Process], None]] = {
     "book.py": booked,
     "watched.py": watched,
     "job.py": counted,
+    "web.py": placed,
 }
 
 
