@@ -642,6 +642,18 @@ async def test_a_negative_level_is_a_dead_letter_and_an_offset_without_a_message
         assert "at most" in (refused.remark or "")
 
 
+async def test_a_send_back_that_names_another_message_than_stands_there_is_refused(tmp_path: Path) -> None:
+    """Its consumer was given a message that a power cut took, and another one got its place."""
+    async with running(settings(tmp_path)) as broker, dialled(broker) as client:
+        await client.create()
+        offset = await sent_message(client)
+        refused = await client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(offset, "g", -1, "another"))
+        assert refused.code == ResponseCode.SYSTEM_ERROR
+        assert "holds message k, not another" in (refused.remark or "")
+        await client.done(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(offset, "g", -1, "k"))
+        assert [record.body for record in await stored(client, "%DLQ%g")] == [b"m0"]
+
+
 async def test_a_dead_letter_and_the_progress_behind_it_are_one_write(tmp_path: Path) -> None:
     """A broker that is killed behind the answer has both; a repeat of the request writes nothing."""
     config = settings(tmp_path)

@@ -21,6 +21,7 @@ from lockstep.protocol.delays import FIRST_RETRY_LEVEL, RETRIES_MAX
 from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError, SystemError_
 from lockstep.protocol.headers.send import DeadLetterHeader, SendBackHeader
 from lockstep.protocol.names import check_group, dlq_topic, is_sendable_topic, retry_topic
+from lockstep.protocol.properties import UNIQ_KEY, decode_properties
 from lockstep.protocol.record import RecordView
 from lockstep.runtime.dispatch import HELD, Outcome, Pending, Request, handles
 from lockstep.runtime.host import Host
@@ -49,6 +50,7 @@ class SendBackProcessor:
             )
         self._gate.check()
         record = _users(data)
+        _check_same(record, header)
         times_max = RETRIES_MAX if header.max_reconsume_times is None else header.max_reconsume_times
         if header.delay_level < 0 or record.reconsume_times >= times_max:
             self._dead_letter(header.group, record, f"failed {record.reconsume_times + 1} times" if header.delay_level >= 0 else "given up")
@@ -84,6 +86,15 @@ class SendBackProcessor:
         topic = dlq_topic(group)
         self._homes.ready(topic)
         store_letter(self._store, failed_copy(record, topic, 0, reason))
+
+
+def _check_same(record: RecordView, header: SendBackHeader) -> None:
+    """After a power cut that took a suffix of the log another message may stand where the client's stood. RocketMQ does not look."""
+    found = decode_properties(record.properties).get(UNIQ_KEY)
+    if header.origin_msg_id and found and found != header.origin_msg_id:
+        raise SystemError_(
+            f"log offset {header.offset} holds message {found}, not {header.origin_msg_id}: what stood there was lost, drop the queue"
+        )
 
 
 def _users(data: bytes) -> RecordView:
