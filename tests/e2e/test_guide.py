@@ -111,6 +111,10 @@ def placed(_: Newcomer, process: Process) -> None:
     assert rest(process) == ["1003 SEND_OK"]
 
 
+def traced(_: Newcomer, process: Process) -> None:
+    assert rest(process) == ["sent 1 error None", "trace t-1", "succeeded True"]
+
+
 PROGRAMS: dict[str, Callable[[Newcomer, Process], None]] = {
     "send.py": sent,
     "shipping.py": shipped,
@@ -121,6 +125,7 @@ PROGRAMS: dict[str, Callable[[Newcomer, Process], None]] = {
     "watched.py": watched,
     "job.py": counted,
     "web.py": placed,
+    "traced.py": traced,
 }
 
 

@@ -20,6 +20,7 @@ from lockstep.client.consumer import (
     QueueGap,
     QueueRevoked,
 )
+from lockstep.client.consumer.hooks import ConsumeHook, Consuming
 from lockstep.client.errors import BatchSendError, NotDurable, Outcome, PrecedingSendFailed, QueueUnavailable, SendError, SendTimeout
 from lockstep.client.producer.hooks import SendHook, Sending
 from lockstep.client.producer.producer import Producer
@@ -56,10 +57,12 @@ __all__ = [
     "ConfigError",
     "ConsumeConcurrentlyStatus",
     "ConsumeFromWhere",
+    "ConsumeHook",
     "ConsumeOrderlyStatus",
     "ConsumerEvent",
     "ConsumerHealth",
     "ConsumerState",
+    "Consuming",
     "DuplicateClientId",
     "Fence",
     "GivenId",

@@ -132,7 +132,7 @@ def test_ctrl_c_cancels_the_call_and_is_raised_at_once() -> None:
         async def interrupted(service: Service) -> str:
             main = threading.main_thread().ident
             assert main is not None
-            while sys._current_frames()[main].f_code.co_name != "wait":
+            while sys._current_frames()[main].f_code.co_name != "wait":  # noqa: ASYNC110
                 await asyncio.sleep(0)
             signal.pthread_kill(main, signal.SIGINT)
             return await service.waits()

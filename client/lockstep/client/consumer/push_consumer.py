@@ -6,6 +6,8 @@ from lockstep.client.config import takes_settings_of
 from lockstep.client.consumer.broadcast import LocalOwnership, LocalProgress
 from lockstep.client.consumer.concurrently import Crew, consume_concurrently
 from lockstep.client.consumer.config import ConsumerConfig, ConsumerOptions
+from lockstep.client.consumer.health import ConsumerState
+from lockstep.client.consumer.hooks import ConsumeHook, watched
 from lockstep.client.consumer.joining import is_routed, ready_retries
 from lockstep.client.consumer.listener import (
     ConcurrentlyListener,
@@ -67,6 +69,7 @@ class PushConsumer(Member):
         super().__init__(group, nameserver, host, self.config)
         self._listener: Listener | None = None
         self._is_concurrent = False
+        self._call_hooks: list[ConsumeHook] = []
 
     # --------------------------------------------------------------------------------------------------------------- set-up
 
@@ -93,6 +96,13 @@ class PushConsumer(Member):
         self._take_listener(listener)
         self._is_concurrent = True
         return listener
+
+    def add_hook(self, hook: ConsumeHook) -> ConsumeHook:
+        """Before `start`: tell it of every call of the listener (consumer/hooks.py)."""
+        if self.state is not ConsumerState.NEW:
+            raise StateError(f"{self.group} is {self.state.value}: add_hook() comes before the start")
+        self._call_hooks.append(hook)
+        return hook
 
     def _take_listener(self, listener: Listener) -> None:
         if self._listener is not None:
@@ -127,7 +137,7 @@ class PushConsumer(Member):
         use = Consumption(
             group=self.group,
             config=self.config,
-            listener=listener,
+            listener=watched(listener, self.group, self._call_hooks),
             listener_name=name,
             in_loop=in_loop,
             filters={topic: TagFilter.parse(expression) for topic, expression in self._subscribed().items()},
