@@ -70,6 +70,31 @@ def test_every_change_is_journaled_once_and_told_once() -> None:
     assert (told, len(journal)) == (["t", "t"], 2)
 
 
+def test_who_missed_a_deletion_finds_it_in_the_layout_that_made_the_topic_anew() -> None:
+    told: list[bool] = []
+    journal = Journal(lambda: None)
+    topics = TopicTable(LayoutTable(), journal, "broker-a", lambda topic: told.append(topics.find(topic) is None))
+    topics.adopt([layout(1)])
+    topics.create(layout(3))
+    assert told == [False, True, False], "deleted, then created again"
+    topics.adopt([layout(6)])
+    assert told == [False, True, False, True, False]
+    again = TopicTable(LayoutTable(), Journal(lambda: None), "broker-a")
+    changes = [change for body in journal.encode(1 << 20) for change in decode_changes(body)]
+    deleted = [again.find(again.apply(change)) is None for change in changes]
+    assert deleted == told, "and so a start finds it in the log"
+
+
+def test_a_layout_that_keeps_a_queue_or_follows_at_once_is_no_deletion() -> None:
+    told: list[bool] = []
+    topics = TopicTable(LayoutTable(), Journal(lambda: None), "broker-a", lambda topic: told.append(topics.find(topic) is None))
+    topics.adopt([layout(1)])
+    kept = layout(1).entries
+    topics.adopt([TopicLayout("t", LayoutVersion(5, 7), (*kept, LayoutEntry("broker-b", 1, 1, 5)))])
+    topics.adopt([layout(6)])
+    assert told == [False] * 3
+
+
 def test_is_rebuilt_equal_from_the_log_and_from_a_snapshot() -> None:
     journal = Journal()
     topics = TopicTable(LayoutTable(), journal, "broker-a")

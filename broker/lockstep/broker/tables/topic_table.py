@@ -9,6 +9,7 @@ A layout is known by its version (counter, writer). What a nameserver hands back
 | none          | a layout without queues        | TOPIC_NOT_EXIST                                               |
 | live          | a counter not above            | nothing changes: the answer is the layout in force            |
 | live          | a counter above                | it is taken: altered, or deleted if it has no queues          |
+| live          | queues all made two above      | it was deleted between: deleted here too, then taken          |
 | deleted       | queues, a counter not above    | taken with the next counter: created again                    |
 | deleted       | queues, a counter above        | it is taken                                                   |
 | deleted       | a layout without queues        | nothing changes                                               |
@@ -130,6 +131,17 @@ class TopicTable:
         there = f"{self._broker_name} has {counts.get(layout.topic, 0)} of them in layout {layout.version.counter}"
         return SystemError_(f"queue {queue_id} of topic {layout.topic} is illegal: {there}; refresh the route")
 
+    def _missed_deletion(self, layout: TopicLayout) -> TopicLayout | None:
+        """The deletion that must have been between what is here and this layout, if no queue of it is as old as the next change of ours.
+
+        Who was told of the re-creation alone would go on with messages and progress of the topic that was deleted.
+        """
+        here = self.find(layout.topic)
+        began = min((entry.counter for entry in layout.entries), default=0)
+        if here is None or began <= here.version.counter + 1:
+            return None
+        return TopicLayout(layout.topic, LayoutVersion(began - 1, 0), ())
+
     def _adopt(self, layout: TopicLayout) -> bool:
         if not self.layouts.adopt(layout):
             return False
@@ -138,6 +150,9 @@ class TopicTable:
         return True
 
     def _take(self, layout: TopicLayout) -> bool:
+        missed = self._missed_deletion(layout)
+        if missed is not None:
+            self._take(missed)
         if not self._adopt(layout):
             return False
         self._journal.append((KIND, to_plain(layout)))
