@@ -9,6 +9,7 @@ FOUND = {
     "a heartbeat on its way when a consumer left kept it on the list": ("disk", 92),
     "the same, with another group of the process": ("dual", 156),
     "a layout that one broker brought was unknown to the others until they registered again": ("swarm", 20206),
+    "a broker that missed a deletion kept what the topic had had": ("delete", 10),
     "a reset gave the queue to another while its holder could not know": ("reset", 1),
 }
 """Bug → (world, seed)."""

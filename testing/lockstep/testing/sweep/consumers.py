@@ -23,7 +23,6 @@ from lockstep.runtime.host import Host
 from lockstep.testing.sweep.events import CallBegan, CallEnded, ConsumerStarted, ConsumerStopBegan, ConsumerStopped, QueueGapSeen
 from lockstep.testing.sweep.history import CallResult, QueueKey, Reached
 from lockstep.testing.sweep.services import Main
-from lockstep.testing.sweep.worlds import TOPIC
 
 if TYPE_CHECKING:
     from lockstep.testing.simulation.process import Process
@@ -129,7 +128,8 @@ class GroupRunner:
             retry=OrderedRetry(backoff=Backoff(50, 1.0)),
             suspend_current_queue_time_ms=50,
         )
-        consumer.subscribe(TOPIC, self._expression)
+        for topic in setting.topics:
+            consumer.subscribe(topic, self._expression)
         consumer.on_event(self._event)
         consumer.orderly(self._plain if setting.threaded else self._listen)
         return consumer
@@ -140,7 +140,7 @@ class GroupRunner:
             ConsumerStarted(
                 *universe.place(),
                 self._group,
-                ((TOPIC, self._expression),),
+                tuple((topic, self._expression) for topic in setting.topics),
                 drain_ms=setting.drain_ms,
                 stop_ms=setting.stop_ms,
                 threaded=setting.threaded,

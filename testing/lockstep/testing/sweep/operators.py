@@ -19,6 +19,8 @@ from lockstep.testing.sweep.services import Main
 if TYPE_CHECKING:
     from lockstep.testing.sweep.universe import Universe
 
+OPERATOR = "10.0.3.2"
+"""Their machine."""
 RECREATE_TRY_S = 0.3
 
 

@@ -12,7 +12,6 @@ from lockstep.runtime.host import Host
 from lockstep.testing.sweep.events import SendAcked, SendBegan, SendFailed
 from lockstep.testing.sweep.history import Outcome, QueueKey
 from lockstep.testing.sweep.services import Main
-from lockstep.testing.sweep.worlds import TOPIC
 
 if TYPE_CHECKING:
     from lockstep.testing.sweep.universe import Universe
@@ -51,23 +50,28 @@ class Sender:
     def _key(self) -> str:
         return f"{self._name}-{self._random.randrange(self._universe.setting.keys)}"
 
-    def _message(self, key: str | None) -> Message:
+    def _topic(self) -> str:
+        topics = self._universe.setting.topics
+        return topics[0] if len(topics) == 1 else self._random.choice(topics)
+
+    def _message(self, key: str | None, topic: str) -> Message:
         name = key or f"{self._name}-any"
         self._sent[name] += 1
         body = f"{name}/{self._sent[name]}".encode()
         tags = "B" if self._random.random() < self._universe.setting.tag_b_share else "A"
-        self._universe.history.append(SendBegan(*self._universe.place(), body, key, TOPIC, tags))
-        return Message(TOPIC, body, tags=tags)
+        self._universe.history.append(SendBegan(*self._universe.place(), body, key, topic, tags))
+        return Message(topic, body, tags=tags)
 
     async def _one(self, key: str | None) -> None:
-        message = self._message(key)
+        message = self._message(key, self._topic())
         try:
             self._acked(message, await self._producer.send(message, sharding_key=key))
         except LockstepError as error:
             self._failed(message, error)
 
     async def _batch(self, keys: list[str]) -> None:
-        messages = [self._message(key) for key in keys]
+        topic = self._topic()
+        messages = [self._message(key, topic) for key in keys]
         try:
             results: list[SendResult | Exception] = list(await self._producer.send_batch(messages, sharding_keys=keys))
         except BatchSendError as error:

@@ -16,7 +16,6 @@ from lockstep.runtime.pool import connect
 from lockstep.testing.sweep.events import ReadingEnded, Stored
 from lockstep.testing.sweep.history import QueueKey
 from lockstep.testing.sweep.services import BROKER_PORT
-from lockstep.testing.sweep.worlds import TOPIC
 
 if TYPE_CHECKING:
     from lockstep.testing.sweep.universe import Universe
@@ -32,9 +31,10 @@ async def read_everything(universe: "Universe") -> None:
         try:
             endpoint = await connect(Host.current(), f"{address}:{BROKER_PORT}", timeout_ms=TIMEOUT_MS)
             try:
-                answer = await endpoint.request(RequestCode.TOPIC_OFFSETS, to_plain(TopicHeader(TOPIC)), timeout_ms=TIMEOUT_MS)
-                for at in decode_body(TopicOffsets, answer.body).queues:
-                    await _read_queue(universe, endpoint, name, at)
+                for topic in universe.setting.topics:
+                    answer = await endpoint.request(RequestCode.TOPIC_OFFSETS, to_plain(TopicHeader(topic)), timeout_ms=TIMEOUT_MS)
+                    for at in decode_body(TopicOffsets, answer.body).queues:
+                        await _read_queue(universe, endpoint, QueueKey("", name, topic, at.queue_id), at)
             finally:
                 endpoint.abort("read")
                 await endpoint.wait_closed()
@@ -42,18 +42,17 @@ async def read_everything(universe: "Universe") -> None:
             universe.wrong("every log can be read", f"{name}: {error!r}")
 
 
-async def _read_queue(universe: "Universe", endpoint: Endpoint, broker: str, at: OffsetRange) -> None:
-    queue = QueueKey("", broker, TOPIC, at.queue_id)
+async def _read_queue(universe: "Universe", endpoint: Endpoint, queue: QueueKey, at: OffsetRange) -> None:
     offset = at.min_offset
     while offset < at.max_offset:
         header = PullHeader(
-            GROUP, TOPIC, at.queue_id, offset, max_msg_nums=COUNT_MAX, sys_flag=SUBSCRIPTION, subscription="*", expression_type="TAG"
+            GROUP, queue.topic, at.queue_id, offset, max_msg_nums=COUNT_MAX, sys_flag=SUBSCRIPTION, subscription="*", expression_type="TAG"
         )
         answer = await endpoint.request(RequestCode.PULL_MESSAGE, to_plain(header), timeout_ms=TIMEOUT_MS)
         if answer.code != ResponseCode.SUCCESS:
             universe.wrong("every log can be read", f"{queue} at {offset} of {at.max_offset}: {answer.code} {answer.remark}")
             return
-        for message in decode_messages(bytes(answer.body), broker):
+        for message in decode_messages(bytes(answer.body), queue.broker):
             universe.history.append(Stored(*universe.place(), queue, message.queue_offset, message.body, message.sharding_key))
         offset = from_plain(PullReply, answer.fields).next_begin_offset
     universe.history.append(ReadingEnded(*universe.place(), queue, at.min_offset, at.max_offset))

@@ -146,6 +146,8 @@ def creator_main(universe: "Universe", queues: int) -> Main:
                 await instance.start()
                 if len((await instance.nameservers.cluster()).brokers) == len(universe.brokers):
                     layout = await create_topic(instance, TOPIC, queues)
+                    for topic in universe.setting.topics[1:]:
+                        await create_topic(instance, topic, queues)
                     if layout.entries[0].read_queue_count != queues:
                         universe.history.append(Reached(*universe.place(), "two creators of one topic"))
                     break

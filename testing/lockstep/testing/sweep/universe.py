@@ -35,12 +35,13 @@ from lockstep.testing.sweep.events import (
 from lockstep.testing.sweep.faults import FAULTS
 from lockstep.testing.sweep.history import Event, History, Reached
 from lockstep.testing.sweep.journal import LogTap
+from lockstep.testing.sweep.operators import OPERATOR, recreate_main
 from lockstep.testing.sweep.producers import producer_main
 from lockstep.testing.sweep.reading import read_everything
 from lockstep.testing.sweep.services import NAMESERVER_PORT, Main, broker_main, creator_main, nameserver_main, opened_event
 from lockstep.testing.sweep.storm import Storm
 from lockstep.testing.sweep.wiretap import Wiretap
-from lockstep.testing.sweep.worlds import TOPIC, Setting
+from lockstep.testing.sweep.worlds import Setting
 
 CREATED_WITHIN_S = 30.0
 CALM_SENDING_S = 20.0
@@ -49,6 +50,8 @@ SENDS_HEAL_S = 10.0
 """A send that began so long after the calm is acknowledged."""
 CONSUMED_WITHIN_S = 150.0
 """From the calm until every queue is consumed to its end: session timeout, back-offs and drains, with room."""
+RECREATED_AGAIN_S = 4.0
+"""A deletion that waited in a paused broker's socket has come true by then."""
 UNCOMMITTED_S = 10.0
 """From the last send until what is not committed by then is what nobody will commit."""
 LOOK_S = 1.0
@@ -307,8 +310,11 @@ class Universe:
         self.wait(3.0)
 
     def _created(self) -> bool:
-        layouts = [broker.state.layouts.get(TOPIC) for broker in self.open_brokers()]
-        return len(layouts) == len(self.brokers) and None not in layouts and len({layout.version for layout in layouts if layout}) == 1
+        for topic in self.setting.topics:
+            layouts = [broker.state.layouts.get(topic) for broker in self.open_brokers()]
+            if len(layouts) < len(self.brokers) or None in layouts or len({layout.version for layout in layouts if layout}) > 1:
+                return False
+        return True
 
     def _calm(self) -> None:
         self.storm.end()
@@ -319,7 +325,15 @@ class Universe:
         for address in (*self.nameservers, *self.brokers.values(), *self.consumers, *self.producers):
             self.resume(address)
             self.start(address)
+        if len(self.setting.topics) > 1:
+            self.kill(OPERATOR, power=True)
+            self._recreate()
+            self.loop.at(self.loop.now + RECREATED_AGAIN_S, self._recreate)
         self.history.append(Calm(self.loop.now, "", 0))
+
+    def _recreate(self) -> None:
+        for topic in self.setting.topics[1:]:
+            self.launch(OPERATOR, "admin", recreate_main(self, topic, self.setting.queues))
 
     def _live(self) -> None:
         calm_s = self.loop.now
@@ -367,11 +381,12 @@ class Universe:
             coordination = broker.state.coordination
             for group in self.setting.groups:
                 status = coordination.status(group, 0, lambda _: "")
-                queues = {} if status is None else {queue.queue_id: queue for queue in status.queues if queue.topic == TOPIC}
-                for queue_id in coordination.own_queue_ids(TOPIC):
-                    queue = queues.get(queue_id)
+                queues = {} if status is None else {(queue.topic, queue.queue_id): queue for queue in status.queues}
+                own = [(topic, queue_id) for topic in self.setting.topics for queue_id in coordination.own_queue_ids(topic)]
+                for key in own:
+                    queue = queues.get(key)
                     if queue is None or queue.committed_offset < queue.max_offset:
-                        found.append(f"{group} {broker.config.name}:{queue_id} {queue}")
+                        found.append(f"{group} {broker.config.name}:{key} {queue}")
         return found
 
     def _check_sends(self, calm_s: float) -> None:

@@ -10,6 +10,8 @@ from random import Random
 from types import MappingProxyType
 
 TOPIC = "orders"
+RETURNS = "returns"
+"""The second topic, which is deleted and made anew."""
 GROUP = "billing"
 AUDIT = "audit"
 """The second group, in the same processes."""
@@ -37,6 +39,7 @@ class Setting:
     creators: int = 1
     """Who creates the topic, all at once, each with another number of queues."""
     groups: tuple[str, ...] = (GROUP,)
+    topics: tuple[str, ...] = (TOPIC,)
     late_groups: tuple[str, ...] = ()
     """Those of them that begin within the storm, or at its end, at the end of each queue or at a time."""
     exile: bool = False
@@ -178,6 +181,21 @@ WORLDS: Mapping[str, World] = {
         {"toggle": 5, "kill_consumer": 2, "partition": 1, "reset": 2, "stop_consumer": 1, "kill_broker": 1, "pause_consumer": 1},
         {"groups": ((GROUP, AUDIT),), "threaded": (False,)},
     ),
+    "delete": World(
+        {
+            "delete_topic": 4,
+            "kill_broker": 2,
+            "stop_broker": 1,
+            "partition": 2,
+            "pause_broker": 1,
+            "kill_consumer": 1,
+            "stop_consumer": 1,
+            "kill_producer": 1,
+            "power_broker": 1,
+            "nameserver": 1,
+        },
+        {"topics": ((TOPIC, RETURNS),), "storm_s": (90.0,), "creators": (1,), "exile": (False,)},
+    ),
     "begin": World(
         {
             "begin_group": 3,
@@ -269,7 +287,7 @@ WORLDS: Mapping[str, World] = {
     ),
 }
 
-NOT_IN_A_SWARM = ("wipe", "begin_group")
+NOT_IN_A_SWARM = ("wipe", "begin_group", "delete_topic")
 """Faults after which not every law holds, or that need a world of their own."""
 SHARES = {"swarm": 0.5, "long": 0.1}
 """How many seeds of a sweep over all worlds are in these; the others share the rest."""

@@ -12,7 +12,7 @@ Calls in threads tell of themselves some time after they were decided: b, c and 
 
 from dataclasses import dataclass
 
-from lockstep.testing.sweep.checkers.facts import Clocks, Held, Leases, holders
+from lockstep.testing.sweep.checkers.facts import Clocks, Deletions, Held, Leases, holders
 from lockstep.testing.sweep.checkers.violation import Violation, who
 from lockstep.testing.sweep.events import CallBegan, CallEnded, ConsumerStarted, ConsumerStopBegan, ProcessEnded
 from lockstep.testing.sweep.history import History, QueueKey
@@ -47,6 +47,7 @@ class _Calls:
         self.clocks = Clocks(history)
         self.holders = holders(history)
         self.leases = Leases()
+        self.deletions = Deletions(history)
         self.running: dict[QueueKey, dict[int, CallBegan]] = {}
         self.granted: dict[QueueKey, GrantAnswered] = {}
         self.told: dict[Held, float] = {}
@@ -106,7 +107,7 @@ class _Calls:
 
     def _may_start(self, call: CallBegan) -> None:
         newest = self.granted.get(call.queue)
-        if newest is not None and newest.epoch > call.epoch:
+        if newest is not None and newest.epoch > call.epoch and not self.deletions.within(call.queue.topic, newest.t, newest.t):
             text = (
                 f"{_name(call)} started after epoch {newest.epoch} had been granted to session {_short(newest.session)} at {newest.t:.3f}"
             )
@@ -146,6 +147,8 @@ class _Calls:
         held = (other.queue, other.epoch)
         if held in self.told:
             return "told that its epoch is over"
+        if self.deletions.within(other.queue.topic, other.t, t):
+            return "its topic was deleted"
         if held in self.given_up:
             return "released past its drain limit"
         now_ms = self.clocks.boot_ms(other.machine, t)

@@ -4,7 +4,7 @@ Only asked of a run that had a calm and a final reading. Done = a call that ende
 accepted = the group's committed offset has passed it.
 """
 
-from lockstep.testing.sweep.checkers.facts import Brokers
+from lockstep.testing.sweep.checkers.facts import Brokers, Deletions
 from lockstep.testing.sweep.checkers.messages import Messages, Passes, Place, first_offsets
 from lockstep.testing.sweep.checkers.violation import Violation
 from lockstep.testing.sweep.events import CallBegan, CallEnded, Calm, QueueGapSeen, Stored
@@ -46,14 +46,19 @@ def check(history: History) -> list[Violation]:
 
 def _told_of_removed(history: History, messages: Messages, passes: Passes, done: set[tuple[str, Place, bytes]]) -> list[Violation]:
     """O5: what retention removed before a group had it was told to the group as a gap. After a lossy power cut nobody can say."""
-    brokers, begins = Brokers(history), first_offsets(history)
+    brokers, begins, deletions = Brokers(history), first_offsets(history), Deletions(history)
     gaps: dict[QueueKey, list[QueueGapSeen]] = {}
     for gap in history.of(QueueGapSeen):
         gaps.setdefault(gap.queue, []).append(gap)
     found = []
     for acked in messages.acked.values():
         read = messages.read.get(acked.queue)
-        if read is None or not 0 <= acked.offset < read.first or brokers.lossy_cuts(acked.queue.broker):
+        if (
+            deletions.any_of(acked.queue.topic)
+            or read is None
+            or not 0 <= acked.offset < read.first
+            or brokers.lossy_cuts(acked.queue.broker)
+        ):
             continue
         for (group, topic), processes in passes.groups().items():
             key = acked.queue._replace(group=group)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from lockstep.testing.sweep.events import BrokerOpened, ClockSet, Fault, PauseBegan, PauseEnded, PowerCut, ProcessEnded
+from lockstep.testing.sweep.hand_events import LayoutSent
 from lockstep.testing.sweep.history import Event, History, QueueKey
 from lockstep.testing.sweep.wire_events import GrantReceived, ProofReceived
 
@@ -186,6 +187,30 @@ class Leases:
         if (line, event.connection) in self._locked:
             deadline_ms = event.asked_boot_ms + self._grace[line] - MARGIN_MS
             self.deadline_ms[line] = max(deadline_ms, self.deadline_ms.get(line, deadline_ms))
+
+
+class Deletions:
+    """Topics that somebody asked to delete."""
+
+    LATE_S = 60.0
+    """A broker that was not there may hear of it so late."""
+
+    def __init__(self, history: History) -> None:
+        self._sent: dict[str, list[LayoutSent]] = {}
+        for event in history.of(LayoutSent):
+            if event.deleted:
+                self._sent.setdefault(event.topic, []).append(event)
+
+    def any_of(self, topic: str) -> bool:
+        return topic in self._sent
+
+    def within(self, topic: str, since: float, until: float) -> bool:
+        """Whether the topic may have been deleted between."""
+        return any(since - self.LATE_S <= event.t <= until for event in self._sent.get(topic, ()))
+
+    def after(self, topic: str, layout: tuple[int, int] | None) -> bool:
+        """Whether a deletion was asked for that takes what was stored over this layout; None: over which is not known."""
+        return any(layout is None or event.counter > layout[0] for event in self._sent.get(topic, ()))
 
 
 def holders(history: History) -> dict[Held, GrantReceived]:

@@ -56,6 +56,8 @@ class _Generations:
         for gap in history.of(QueueGapSeen):
             self.gaps.setdefault(gap.queue, set()).add(gap.end)
         self.first: dict[QueueKey, int] = {event.queue: event.first for event in history.of(ReadingEnded)}
+        self.deleted: set[str] = set()
+        """Topics: a broker may hear of it late."""
         self.found: list[Violation] = []
 
     def run(self) -> list[Violation]:
@@ -79,8 +81,7 @@ class _Generations:
                     self._served(event.queue, event.epoch, event.asked_t, event.t, f"a pull from {event.offset}")
             elif isinstance(event, LayoutSent):
                 if event.deleted:
-                    for key in [key for key in self.queues if key.topic == event.topic]:
-                        self._excuse(key)
+                    self.deleted.add(event.topic)
             elif isinstance(event, Fault) and event.kind.startswith("disk"):
                 for broker in [broker for broker, machine in self.machines.items() if machine == event.machine]:
                     self._excuse_broker(broker)
@@ -118,7 +119,13 @@ class _Generations:
     def _began(self, grant: GrantAnswered, queue: _Queue, where: str) -> None:
         """The first grant that names this generation: nobody can have committed in it before."""
         known = any(reset.offset == grant.offset for reset in queue.maybe)
-        if queue.generation is not None and not queue.excuse and not known and not self._removed(grant.queue, grant.offset):
+        if (
+            queue.generation is not None
+            and not queue.excuse
+            and not known
+            and grant.queue.topic not in self.deleted
+            and not self._removed(grant.queue, grant.offset)
+        ):
             resets = ", ".join(str(reset.offset) for reset in queue.maybe) or "none"
             text = (
                 f"{where} at offset {grant.offset} in generation {grant.generation} after {queue.generation}: resets that may be: {resets}"

@@ -8,10 +8,11 @@ generation.
 from bisect import bisect_left
 
 from lockstep.protocol.codes import ResponseCode
-from lockstep.testing.sweep.checkers.facts import Brokers
+from lockstep.testing.sweep.checkers.facts import Brokers, Deletions
 from lockstep.testing.sweep.checkers.messages import Messages
 from lockstep.testing.sweep.checkers.violation import Violation, who
 from lockstep.testing.sweep.events import CallBegan, SendAcked, SendBegan, Stored
+from lockstep.testing.sweep.hand_events import LayoutSent
 from lockstep.testing.sweep.history import History, QueueKey
 from lockstep.testing.sweep.wire_events import FrameAnswered, FrameWritten, GrantAnswered
 
@@ -26,6 +27,7 @@ def check(history: History) -> list[Violation]:
         *_dense(messages),
         *_one_message_a_place(history, brokers),
         *_generations_tell(history),
+        *_made_anew(history, messages),
         *_acknowledged(history, messages, brokers),
         *_suffixes(history, messages, brokers),
         *_in_real_time_order(history, messages),
@@ -114,7 +116,7 @@ def _generations_tell(history: History) -> list[Violation]:
 def _acknowledged(history: History, messages: Messages, brokers: Brokers) -> list[Violation]:
     """R1: every acknowledged message is in the final log where the answer said, unless a power cut may have taken it."""
     found = []
-    answers = _answers(history)
+    answers, deletions, layouts = _answers(history), Deletions(history), _layouts(history)
     for acked in messages.acked.values():
         read = messages.read.get(acked.queue)
         if read is None or 0 <= acked.offset < read.first:
@@ -126,6 +128,8 @@ def _acknowledged(history: History, messages: Messages, brokers: Brokers) -> lis
             there = any(stored.queue == acked.queue for stored in messages.places.get(acked.body, ()))
         if there:
             continue
+        if deletions.after(acked.queue.topic, layouts.get(acked.body)):
+            continue
         answered = [(place, one) for place, one in answers.get(acked.body, ()) if one.queue == acked.queue]
         if answered and all(brokers.taken_by(acked.queue.broker, one.process, place, one.t) is not None for place, one in answered):
             continue
@@ -133,6 +137,34 @@ def _acknowledged(history: History, messages: Messages, brokers: Brokers) -> lis
         instead = "nothing is there" if now is None else f"{now.body!r:.60} is there"
         text = f"{acked.queue} offset {acked.offset}: {acked.body!r:.60} was acknowledged at {acked.t:.3f} and is lost; {instead}"
         found.append(Violation("R1", acked.t, text))
+    return found
+
+
+def _layouts(history: History) -> dict[bytes, tuple[int, int] | None]:
+    """Body → the layout over which it was hashed last; None: an unkeyed send's."""
+    return {body: frame.layout for frame in history.of(FrameWritten) for body in frame.bodies}
+
+
+def _made_anew(history: History, messages: Messages) -> list[Violation]:
+    """ordering.md 6 and 8: a topic that is created again begins anew, on every broker: nothing of before is left."""
+    layouts, found = _layouts(history), []
+    newest: dict[str, tuple[int, bytes]] = {}
+    for body in messages.began:
+        layout, topic = layouts.get(body), messages.began[body].topic
+        if layout is not None and body in messages.acked:
+            newest[topic] = max(newest.get(topic, (0, b"")), (layout[0], body))
+    for deleted in history.of(LayoutSent):
+        now = newest.get(deleted.topic, (0, b""))
+        if not deleted.deleted or now[0] <= deleted.counter:
+            continue
+        for stored in messages.stored.values():
+            layout = layouts.get(stored.body)
+            if stored.queue.topic == deleted.topic and layout is not None and layout[0] < deleted.counter:
+                what = f"{stored.queue} offset {stored.offset}: {stored.body!r:.40} of layout {layout[0]} is still there"
+                found.append(
+                    Violation("O8", deleted.t, f"{what}; layout {deleted.counter} deleted the topic, layout {now[0]} made it anew")
+                )
+                break
     return found
 
 
@@ -152,13 +184,14 @@ def _suffixes(history: History, messages: Messages, brokers: Brokers) -> list[Vi
     found = []
     periods: dict[tuple[str, int], list[tuple[int, bool, bytes, float]]] = {}
     written = {frame.request: frame for frame in history.of(FrameWritten)}
+    deletions = Deletions(history)
     for body, answered in _answers(history).items():
         placed = [(place, answer) for place, answer in answered if answer.position >= 0]
         for place, answer in placed if body in messages.acked else ():
             broker = answer.queue.broker
             cut = next((cut for cut in brokers.lossy_cuts(broker) if cut > place), None)
             read = messages.read.get(answer.queue)
-            if cut is None or read is None:
+            if cut is None or read is None or deletions.any_of(answer.queue.topic):
                 continue
             # Sent again after a cut that took it, it may stand at the same offset, further behind in the log.
             last = next(one for _, one in reversed(placed) if (one.queue, one.offset) == (answer.queue, answer.offset))

@@ -6,7 +6,7 @@ c  once a newer epoch was granted, nothing of an older one is served: no commit,
 """
 
 from lockstep.protocol.codes import ResponseCode
-from lockstep.testing.sweep.checkers.facts import Clocks, Held, Leases
+from lockstep.testing.sweep.checkers.facts import Clocks, Deletions, Held, Leases
 from lockstep.testing.sweep.checkers.violation import Violation, who
 from lockstep.testing.sweep.events import Fault, ProcessEnded
 from lockstep.testing.sweep.history import Answer, History, QueueKey
@@ -34,6 +34,7 @@ class _Owners:
         self.history = history
         self.clocks = Clocks(history)
         self.leases = Leases()
+        self.deletions = Deletions(history)
         self.newest: dict[QueueKey, GrantAnswered] = {}
         self.sessions: dict[Held, str | None] = {}
         self.held: dict[QueueKey, GrantReceived] = {}
@@ -106,7 +107,8 @@ class _Owners:
         if holder is not None and holder.session is not None and holder.session != event.session and holder.epoch < event.epoch:
             deadline_ms = self.leases.deadline_ms.get((holder.session, event.queue.broker))
             now_ms = self.clocks.boot_ms(holder.machine, event.t)
-            if deadline_ms is not None and now_ms is not None and now_ms < deadline_ms:
+            deleted = self.deletions.within(event.queue.topic, holder.t, event.t)
+            if deadline_ms is not None and now_ms is not None and now_ms < deadline_ms and not deleted:
                 text = (
                     f"{event.queue} epoch {event.epoch} was granted to session {_short(event.session)} by "
                     f"{who(event.machine, event.process)} while {who(holder.machine, holder.process)} held epoch {holder.epoch}: "

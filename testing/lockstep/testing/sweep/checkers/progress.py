@@ -4,7 +4,7 @@ Facts come from grants (each names the committed offset, the generation and the 
 what was answered before a LOCK was written must be known to that LOCK.
 """
 
-from lockstep.testing.sweep.checkers.facts import Brokers, Held, RisingMax, falls
+from lockstep.testing.sweep.checkers.facts import Brokers, Deletions, Held, RisingMax, falls
 from lockstep.testing.sweep.checkers.violation import Violation, who
 from lockstep.testing.sweep.events import BrokerOpened, ProgressReset
 from lockstep.testing.sweep.hand_events import ResetSent
@@ -132,6 +132,7 @@ def _not_forgotten(history: History) -> list[Violation]:
     brokers = Brokers(history)
     cuts = {cut: broker for broker in brokers.lives for cut in brokers.lossy_cuts(broker)}
     known: dict[QueueKey, _Acknowledged] = {}
+    deletions = Deletions(history)
     maybe: dict[QueueKey, list[int]] = {}
     """Resets that were sent."""
     opened: dict[str, float] = {}
@@ -153,8 +154,8 @@ def _not_forgotten(history: History) -> list[Violation]:
         elif type(event) is GrantAnswered and event.queue in known:
             top = known[event.queue].top.before(event.asked_t)
             if top is not None and event.offset < top:
-                if event.offset in maybe.get(event.queue, ()):
-                    # Nobody heard its answer. Whether the generation is a new one, generations.py asks.
+                if event.offset in maybe.get(event.queue, ()) or deletions.any_of(event.queue.topic):
+                    # Nobody heard the answer, or the topic is another one. Whether the generation is new, generations.py asks.
                     del known[event.queue]
                     continue
                 commit = next(commit for _, commit in known[event.queue].commits if commit.offset == top)

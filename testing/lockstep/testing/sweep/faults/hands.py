@@ -2,11 +2,9 @@
 
 from lockstep.admin.reset_plan import Target
 from lockstep.testing.sweep.begins import begin_one
-from lockstep.testing.sweep.operators import reset_main
+from lockstep.testing.sweep.operators import OPERATOR, delete_main, recreate_main, reset_main
 from lockstep.testing.sweep.storm import Storm
-from lockstep.testing.sweep.worlds import TOPIC
-
-OPERATOR = "10.0.3.2"
+from lockstep.testing.sweep.worlds import RETURNS, TOPIC
 
 
 def reset_progress(storm: Storm) -> None:
@@ -44,4 +42,32 @@ def _kill(storm: Storm, address: str, back_s: float) -> None:
     storm.later(back_s, storm.universe.start, address)
 
 
-KINDS = (reset_progress, begin_group)
+def delete_topic(storm: Storm) -> None:
+    """The second topic goes while it is used, and comes again. Sometimes a broker is away meanwhile and hears of both at once, or nobody
+    can tell it that the topic was deleted before it is asked to make it anew.
+    """
+    universe, random = storm.universe, storm.random
+    _, address = storm.broker()
+    how, back_s = random.random(), random.choice([0.05, 0.5, 2, 6])
+    if how < 0.2:
+        _kill(storm, address, 9.0)
+    elif how < 0.4:
+        back_s = 3.2
+        both = [pair for other in universe.nameservers for pair in ((address, other), (other, address))]
+        storm.block("partition", both, 8.0)
+        storm.block("partition", [(OPERATOR, address), (address, OPERATOR)], 3.1)
+        storm.later(3.0, _cut_operator, storm)
+    storm.note("delete topic", RETURNS)
+    universe.launch(OPERATOR, "admin", delete_main(universe, RETURNS))
+    storm.later(back_s, _recreate, storm, random.choice([1, universe.setting.queues]))
+
+
+def _cut_operator(storm: Storm) -> None:
+    storm.universe.kill(OPERATOR, power=True)
+
+
+def _recreate(storm: Storm, queues: int) -> None:
+    storm.universe.launch(OPERATOR, "admin", recreate_main(storm.universe, RETURNS, queues))
+
+
+KINDS = (reset_progress, begin_group, delete_topic)

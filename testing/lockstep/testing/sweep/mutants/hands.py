@@ -6,8 +6,10 @@ from typing import Any
 
 from lockstep.broker.books import Books
 from lockstep.broker.reconcile import Reconciliation
+from lockstep.broker.store import Store
 from lockstep.broker.tables.lock_table import Key
 from lockstep.broker.tables.progress_table import Progress, ProgressTable
+from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.testing.sweep.mutants.registry import Patches, mutant
 
 
@@ -87,3 +89,15 @@ def an_added_queue_begins_at_its_end(patch: Patches) -> None:
             books.progress.set(key, Progress(books.fence.draw(), books.bounds.end_offset(key[1], key[2])))
 
     patch.set(Reconciliation, "_begin", at_end)
+
+
+@mutant("delete")
+def a_missed_deletion_stays_missed(patch: Patches) -> None:
+    """A broker that hears only of the layout that made a topic anew drops what it has of the one that was deleted."""
+    patch.set(TopicTable, "_missed_deletion", lambda self, layout: None)
+
+
+@mutant("delete")
+def a_deleted_topic_keeps_its_messages(patch: Patches) -> None:
+    """Deleting a topic deletes its messages."""
+    patch.set(Store, "drop_topic", lambda self, topic: None)

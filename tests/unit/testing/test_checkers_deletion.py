@@ -1,0 +1,62 @@
+"""A topic that is deleted and made anew: what may be gone, what must be gone, and what its other laws allow."""
+
+import pytest
+
+from lockstep.testing.sweep.checkers import calls, log, ownership, progress
+from lockstep.testing.sweep.checkers.facts import Deletions
+from lockstep.testing.sweep.hand_events import LayoutSent
+from support.stories import C2, Story
+
+ADMIN = ("A", 31)
+
+
+def deleted(story: Story, t: float, counter: int = 2, topic: str = "orders") -> Story:
+    return story.add(LayoutSent, t, ADMIN, topic=topic, counter=counter, deleted=True)
+
+
+@pytest.mark.parametrize(("counter", "topic", "laws"), [(2, "orders", []), (1, "orders", ["R1"]), (2, "other", ["R1"])])
+def test_what_was_stored_before_a_deletion_may_be_gone(counter: int, topic: str, laws: list[str]) -> None:
+    """m0 was hashed over layout 1; the deletion's counter says whether it takes that layout."""
+    story = Story().sent(1, b"m0", 0, layout=(1, 7)).read(9, first=0)
+    assert deleted(story, 2, counter, topic).broken(log.check) == laws
+
+
+def test_what_was_stored_over_the_layout_that_made_it_anew_stays() -> None:
+    story = deleted(Story().sent(1, b"m0", 0, layout=(1, 7)), 2).sent(3, b"m1", 1, layout=(3, 7))
+    assert story.read(9, b"m1", first=1).broken(log.check) == []
+    lost = deleted(Story().sent(1, b"m0", 0, layout=(1, 7)), 2).sent(3, b"m1", 1, layout=(3, 7)).read(9, first=1)
+    assert lost.broken(log.check) == ["R1"]
+
+
+def test_a_topic_made_anew_has_nothing_of_before() -> None:
+    story = deleted(Story().sent(1, b"m0", 0, layout=(1, 7)), 2).sent(3, b"m1", 1, layout=(3, 7))
+    assert story.read(9, b"m0", b"m1").broken(log.check) == ["O8"]
+    alone = deleted(Story().sent(1, b"m0", 0, layout=(1, 7)), 2)
+    assert alone.read(9, b"m0").broken(log.check) == [], "the deletion may never have come true"
+
+
+def moved(generation: int, *, delete_t: float | None) -> Story:
+    story = Story().granted(1, 1).committed(2, 1, 5).granted(3, 2, C2, offset=0, generation=generation)
+    return story if delete_t is None else deleted(story, delete_t)
+
+
+def test_progress_begins_anew_with_the_topic_and_under_a_new_generation() -> None:
+    assert moved(2, delete_t=2.5).broken(progress.check) == []
+    assert moved(2, delete_t=None).broken(progress.check) == ["O6"]
+    assert moved(1, delete_t=2.5).broken(progress.check) == ["O1"]
+
+
+def test_who_had_a_queue_of_it_may_still_be_at_work() -> None:
+    """C1's call runs since 1.1 and its deadline is not over when C2 gets the queue of the new topic."""
+    story = Story().granted(1, 1).call(1.1, 3, 1, 0).granted(2, 2, C2).call(2.1, 2.2, 2, 1, where=C2)
+    assert story.broken(calls.check) == ["O3"]
+    assert story.broken(ownership.check) == ["R3"]
+    assert deleted(story, 1.5).broken(calls.check) == []
+    assert story.broken(ownership.check) == []
+
+
+@pytest.mark.parametrize(("since", "until", "within"), [(1, 2, False), (1, 3, True), (63, 70, True), (63.1, 70, False)])
+def test_a_broker_may_hear_of_a_deletion_up_to_a_minute_late(since: float, until: float, within: bool) -> None:
+    deletions = Deletions(deleted(Story(), 3).history())
+    assert deletions.within("orders", since, until) is within
+    assert not deletions.within("other", since, until)
