@@ -368,6 +368,14 @@ class Coordination:
         """GROUP_STATUS of one group; `address` names the peer of a connection."""
         return group_status(self._books, self._membership, self._classic, group, now_ms, address)
 
+    def held_counts(self) -> dict[str, int]:
+        """Group → queues that somebody holds."""
+        return {group: held for group in self.groups() if (held := self._books.locks.held_count(group))}
+
+    def granted_counts(self) -> dict[str, int]:
+        """Group → grants since this start: a queue that moves is granted once more."""
+        return dict(self._books.locks.granted)
+
     @property
     def refused_update_count(self) -> int:
         """Commits without an epoch that were not applied because somebody else holds the queue."""

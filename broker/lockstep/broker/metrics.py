@@ -97,6 +97,10 @@ class BrokerMetrics:
         rows = [((name,), len(found.members)) for name, found in members.items()]
         figures.gauge("rocketmq_consumer_connections", "Members of the group.", ("consumer_group",), rows)
         figures.gauge("rocketmq_consumer_group_number", "Groups of which anything is known.", rows=[((), len(names))])
+        held = [((group,), count) for group, count in coordination.held_counts().items()]
+        figures.gauge("lockstep_queues_held", "Queues that a member holds the lock of.", ("consumer_group",), held)
+        granted = [((group,), count) for group, count in coordination.granted_counts().items()]
+        figures.counter("lockstep_queue_grants", "Locks granted since the start: each move is one.", ("consumer_group",), granted)
         figures.gauge("lockstep_held_pulls", "Pulls that wait for messages.", rows=[((), self._pulls.held_count)])
         refused = [((), coordination.refused_update_count)]
         figures.counter("lockstep_refused_commits", "Commits without an epoch of queues that somebody else holds.", rows=refused)

@@ -45,6 +45,17 @@ def test_an_epoch_is_good_if_it_is_the_recorded_one_of_its_session_held_or_free(
     assert not table.good(("g", "t", 1), "s", 7)
 
 
+def test_what_is_held_and_what_was_granted_is_counted_by_group() -> None:
+    table = LockTable(Journal())
+    table.grant(KEY, 1, "s", "c")
+    table.grant(("g", "t", 1), 2, "s", "c")
+    table.grant(KEY, 3, "x", "d")
+    table.grant(("other", "t", 0), 4, "s", "c")
+    table.free(("g", "t", 1))
+    assert [table.held_count(group) for group in ("g", "other", "nobody")] == [1, 1, 0]
+    assert table.granted == {"g": 3, "other": 1}
+
+
 def test_ending_a_groups_grants_leaves_classic_locks_and_other_groups_alone() -> None:
     table = LockTable(Journal())
     table.grant(KEY, 1, "s", "c")

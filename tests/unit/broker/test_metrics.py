@@ -7,12 +7,14 @@ from pathlib import Path
 from lockstep.broker.app import Broker
 from lockstep.nameserver.app import Nameserver
 from lockstep.nameserver.config import NameserverConfig
+from lockstep.protocol.bodies import LockItem, SyncBody, SyncItem
+from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.headers.offsets import UpdateConsumerOffsetHeader
 from lockstep.runtime.host import Host
 from support.http import fetch
 from support.until import until
-from unit.broker.test_app import TOPIC, bodies, dialled, frame, running, settings
+from unit.broker.test_app import TOPIC, bodies, dialled, frame, join, reconcile, running, settings
 
 
 async def scrape(broker: Broker) -> dict[str, float]:
@@ -24,7 +26,7 @@ async def scrape(broker: Broker) -> dict[str, float]:
     for line in text.splitlines():
         if not line.startswith("#"):
             name, value = line.rsplit(" ", 1)
-            found[re.sub(r'(cluster|node_type|node_id)="[^"]*",?', "", name).replace("{}", "")] = float(value)
+            found[re.sub(r'(cluster|node_type|node_id)="[^"]*",?', "", name).replace(",}", "}").replace("{}", "")] = float(value)
     return found
 
 
@@ -62,6 +64,23 @@ async def test_a_group_that_is_done_has_a_lag_of_zero(tmp_path: Path) -> None:
         found = await scrape(broker)
         assert found['rocketmq_consumer_lag_messages{consumer_group="g",topic="orders"}'] == 0
         assert not [name for name in found if name.startswith("rocketmq_consumer_lag_latency")]
+
+
+async def test_held_queues_and_each_of_their_moves_are_counted(tmp_path: Path) -> None:
+    held, grants = 'lockstep_queues_held{consumer_group="g"}', 'lockstep_queue_grants_total{consumer_group="g"}'
+    async with running(settings(tmp_path, admin_listen="127.0.0.1:0")) as broker, dialled(broker) as client:
+        await client.create()
+        assert held not in await scrape(broker)
+        epoch = await join(client, "a@1#0", "0" * 32)
+        found = await scrape(broker)
+        assert (found[held], found[grants]) == (1, 1)
+        release = SyncBody((SyncItem("g", TOPIC, 0, epoch, release=True),))
+        await client.done(RequestCode.SYNC, body=encode_body(release))
+        found = await scrape(broker)
+        assert (held in found, found[grants]) == (False, 1)
+        await reconcile(client, LockItem("g", TOPIC, 0))
+        found = await scrape(broker)
+        assert (found[held], found[grants]) == (1, 2)
 
 
 async def ready(broker: Broker) -> tuple[int, list[str]]:

@@ -17,6 +17,7 @@ from lockstep.client import (
     ConsumeFromWhere,
     LocalProtocolError,
     Message,
+    MessageDeadLettered,
     MessageExt,
     Producer,
     PushConsumer,
@@ -37,6 +38,7 @@ class World:
         self.cluster = cluster
         self.producer = producer
         self.seen: list[tuple[float, bytes, int]] = []
+        self.dead_lettered: list[MessageDeadLettered] = []
 
     @property
     def bodies(self) -> list[bytes]:
@@ -50,6 +52,8 @@ class World:
         """Its listener notes each message and answers what `judge` says of the batch's first one."""
         made = PushConsumer(group, nameserver=self.cluster.nameserver, **settings)
         made.subscribe("orders")
+
+        made.on_event(lambda event: self.dead_lettered.append(event) if isinstance(event, MessageDeadLettered) else None)
 
         @made.concurrently
         async def listen(messages: Sequence[MessageExt], context: ConcurrentlyContext) -> Any:
@@ -164,6 +168,7 @@ def test_after_the_last_retry_it_is_a_dead_letter() -> None:
                 await w.cluster.advance(seconds=120)
                 assert [times for _, _, times in w.seen] == [0, 1, 2]
             assert await dead(w) == [b"poison"]
+            assert [(told.queue.topic, told.attempts, told.error) for told in w.dead_lettered] == [(f"%RETRY%{GROUP}", 3, "failed 3 times")]
 
     simulate(main)
 

@@ -11,7 +11,9 @@ from lockstep.client import (
     ConfigError,
     ConsumeConcurrentlyStatus,
     ConsumeOrderlyStatus,
+    ConsumerEvent,
     Message,
+    MessageDeadLettered,
     MessageExt,
     OrderedRetry,
     OrderlyContext,
@@ -66,8 +68,12 @@ def test_after_the_last_attempt_it_is_a_dead_letter_and_the_queue_goes_on() -> N
         async with TestCluster() as cluster:
             await sent(cluster, b"0", b"poison", b"2")
             seen: list[tuple[bytes, int]] = []
-            async with consumer_of(cluster, seen):
+            consumer, told = consumer_of(cluster, seen), list[ConsumerEvent]()
+            consumer.on_event(told.append)
+            async with consumer:
                 await cluster.advance(seconds=10)
+            (left,) = (event for event in told if isinstance(event, MessageDeadLettered))
+            assert (left.queue.topic, left.offset, left.attempts, left.error) == ("orders", 1, 3, "ValueError: can't be read")
             assert seen == [(b"0", 0), (b"poison", 0), (b"poison", 1), (b"poison", 2), (b"2", 0)]
             (letter,) = await dead(cluster)
             assert (letter.body, letter.tags, letter.keys, letter.sharding_key) == (b"poison", "t", ("k",), "one")

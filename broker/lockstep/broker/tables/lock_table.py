@@ -12,6 +12,7 @@ An epoch is good only for the session to which it was granted and only if it equ
 session and never a good epoch; its lease is kept in classic.py.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -72,6 +73,8 @@ class LockTable:
         self._held_by: dict[str, dict[Key, None]] = {}
         self._session_held: dict[str, int] = {}
         """Group → how many of its queues sessions hold."""
+        self.granted: Counter[str] = Counter()
+        """Group → grants since this start."""
 
     def get(self, key: Key) -> Lock | None:
         return self._groups.get(key[0], {}).get(key[1:])
@@ -106,7 +109,11 @@ class LockTable:
     def __iter__(self) -> Iterator[tuple[Key, Lock]]:
         return (((group, *queue), lock) for group, locks in self._groups.items() for queue, lock in locks.items())
 
+    def held_count(self, group: str) -> int:
+        return sum(lock.held for lock in self.of_group(group).values())
+
     def grant(self, key: Key, epoch: int, session: str | None, client_id: str) -> None:
+        self.granted[key[0]] += 1
         self._do(("lock.granted", *key, epoch, session, client_id))
 
     def free(self, key: Key) -> None:

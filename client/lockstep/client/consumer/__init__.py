@@ -1,7 +1,7 @@
 """Consumers: one that calls a listener, in order and fenced or concurrently, and one that is asked."""
 
 from lockstep.client.consumer.config import Backoff, ConsumeFromWhere, OrderedRetry
-from lockstep.client.consumer.events import ConsumerEvent, QueueAssigned, QueueBlocked, QueueGap, QueueRevoked
+from lockstep.client.consumer.events import ConsumerEvent, MessageDeadLettered, QueueAssigned, QueueBlocked, QueueGap, QueueRevoked
 from lockstep.client.consumer.health import BrokerHealth, ConsumerHealth, ConsumerState, QueueHealth
 from lockstep.client.consumer.listener import (
     Cancelled,
@@ -26,6 +26,7 @@ __all__ = [
     "ConsumerHealth",
     "ConsumerState",
     "Fence",
+    "MessageDeadLettered",
     "OrderedRetry",
     "OrderlyContext",
     "PullConsumer",

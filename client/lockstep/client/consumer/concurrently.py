@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lockstep.client.consumer.calls import call, ends_the_consumer
+from lockstep.client.consumer.events import MessageDeadLettered
 from lockstep.client.consumer.listener import ConcurrentlyContext, ConsumeConcurrentlyStatus, read_concurrent_result
 from lockstep.client.consumer.ownership import State
 from lockstep.protocol.codes import RequestCode
@@ -208,6 +209,12 @@ class Crew:
         except (TransportError, BrokerError) as error:
             log.info("send_back.failed", queue=str(worker.queue), offset=message.queue_offset, error=str(error))
             return False
+        if level < 0 or message.reconsume_times >= self._use.config.max_reconsume_times:
+            attempts = message.reconsume_times + 1
+            why = "given up by its listener" if level < 0 else f"failed {attempts} times"
+            facts = {"queue": str(worker.queue), "offset": message.queue_offset, "attempts": attempts, "error": why}
+            log.error("message.dead_lettered", group=worker.own.group, **facts)
+            self._use.tell(MessageDeadLettered(worker.queue, message.queue_offset, attempts, why))
         return True
 
     def _finish(self, running: Running, messages: Sequence[MessageExt]) -> None:

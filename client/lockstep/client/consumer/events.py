@@ -42,4 +42,14 @@ class QueueBlocked:
     error: str
 
 
-ConsumerEvent = QueueAssigned | QueueRevoked | QueueGap | QueueBlocked
+@dataclass(frozen=True, slots=True)
+class MessageDeadLettered:
+    """The message at `offset` failed for the last time, and is in the group's dead-letter topic; the queue goes on behind it."""
+
+    queue: MessageQueue
+    offset: int
+    attempts: int
+    error: str
+
+
+ConsumerEvent = QueueAssigned | QueueRevoked | QueueGap | QueueBlocked | MessageDeadLettered

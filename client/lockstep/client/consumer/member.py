@@ -77,7 +77,7 @@ class Member:
         return self
 
     def on_event(self, callback: CallbackT) -> CallbackT:
-        """Call back with each QueueAssigned, QueueRevoked, QueueGap, QueueBlocked, on the event loop. Usable as a decorator."""
+        """Call back with each QueueAssigned, QueueRevoked, QueueGap, QueueBlocked, MessageDeadLettered, on the loop. A decorator too."""
         self._callbacks.append(callback)
         return callback
 

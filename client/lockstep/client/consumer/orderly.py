@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from lockstep.client.consumer.calls import Answer, call, ends_the_consumer
 from lockstep.client.consumer.config import clamp_suspend_ms
-from lockstep.client.consumer.events import QueueBlocked
+from lockstep.client.consumer.events import MessageDeadLettered, QueueBlocked
 from lockstep.client.consumer.listener import STEPS, ConsumeOrderlyStatus, OrderlyContext, Step, read_result
 from lockstep.client.consumer.loop_watch import BLOCKED_MS
 from lockstep.client.consumer.ownership import State
@@ -169,6 +169,7 @@ async def _is_given_up(
             return False
         facts = {"queue": str(worker.queue), "offset": message.queue_offset, "attempts": attempts, "error": why}
         log.error("message.dead_lettered", group=own.group, **facts)
+        use.tell(MessageDeadLettered(worker.queue, message.queue_offset, attempts, why))
     return holding.alive
 
 
