@@ -1,6 +1,7 @@
 """Broadcasting against a whole cluster under a virtual clock: everybody has everything, and goes on from a file of its own."""
 
 import asyncio
+import errno
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -21,6 +22,7 @@ from lockstep.client import (
     Message,
     MessageExt,
     MessageModel,
+    MessageQueue,
     OrderedRetry,
     OrderlyContext,
     Producer,
@@ -28,10 +30,13 @@ from lockstep.client import (
     QueueAssigned,
     SubscriptionConflict,
 )
+from lockstep.client.consumer.local_offsets import Place
+from lockstep.client.consumer.offset_file import OffsetFile
 from lockstep.protocol.bodies import QueueOffset, ResetBody
 from lockstep.protocol.errors import SystemError_
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster, simulate
+from lockstep.testing.simulation.disk import Fault, SimFiles
 
 GROUP, TOPIC = "prices", "orders"
 DONE, LATER = ConsumeConcurrentlyStatus.CONSUME_SUCCESS, ConsumeConcurrentlyStatus.RECONSUME_LATER
@@ -395,25 +400,53 @@ def test_members_go_on_when_their_broker_was_killed() -> None:
     simulate(main)
 
 
-def test_what_retention_or_a_lost_log_took_is_no_end() -> None:
-    """The file is ahead of the broker's queue, as after a power cut of the broker under async flush: everything that is there comes."""
+def test_a_broker_that_lost_a_part_of_its_log_gives_everything_that_is_there() -> None:
+    """The file is ahead of the broker's queue, as after a power cut of the broker under async flush: others have those offsets now."""
 
     async def main() -> None:
         async with world(queues=1) as w:
             await w.send(*bodies(0, 4))
-            member = w.member("one")
-            async with member:
+            async with w.ordered("one"):
                 await w.cluster.advance(seconds=2)
-                assert member._membership is not None
-                (worker,) = member._membership.workers
-                assert worker.holding is not None
-                worker.holding.messages.move(100)
-                worker.holding.pull_wake.set()
-                await w.send(b"4")
-                await w.cluster.advance(seconds=20)
-                await w.send(b"5")
+            file = OffsetFile(Host.current(), "~/.lockstep/offsets", GROUP, "one")
+            book = file.open()
+            book.set(MessageQueue(TOPIC, "broker-a", 0), Place(100, 0, 1))
+            file.write(book.encode())
+            file.release()
+            w.seen.clear()
+            async with w.ordered("one"):
                 await w.cluster.advance(seconds=5)
-            assert w.of("one")[-6:] == bodies(0, 6)
+                await w.send(b"4")
+                await w.cluster.advance(seconds=5)
+            assert w.of("one") == bodies(0, 5)
+
+    simulate(main)
+
+
+def test_no_message_is_handled_before_its_queues_start_is_in_the_file() -> None:
+    async def main() -> None:
+        async with world(queues=1) as w:
+            member = w.bare("one", consume_from_where=ConsumeFromWhere.LAST_OFFSET).subscribe("later")
+
+            @member.concurrently
+            async def listen(messages: Sequence[MessageExt], _: ConcurrentlyContext) -> ConsumeConcurrentlyStatus:
+                w.seen += [("one", message.body) for message in messages]
+                return DONE
+
+            async with member:
+                await w.cluster.advance(seconds=1)
+                disk = Host.current().files
+                assert isinstance(disk, SimFiles)
+                broken = Fault("write", "offsets.json", errno.ENOSPC, count=1 << 30)
+                disk.faults.append(broken)
+                await w.cluster.create_topic("later", queues=1)
+                await w.cluster.advance(seconds=3)
+                await w.send(b"a", topic="later")
+                await w.cluster.advance(seconds=10)
+                assert w.seen == [], "a crash now would begin behind it"
+                broken.count = 0
+                await w.cluster.advance(seconds=3)
+                assert w.of("one") == [b"a"]
 
     simulate(main)
 

@@ -181,6 +181,22 @@ def test_tags_are_filtered_and_progress_moves_over_the_others() -> None:
     simulate(main)
 
 
+def test_what_is_filtered_behind_a_message_that_is_not_done_commits_nothing() -> None:
+    async def main() -> None:
+        async with world() as w:
+            await w.producer.send(Message(TOPIC, b"0", tags="paid"))
+            async with w.consumer(auto_commit=False).subscribe(TOPIC, "paid") as consumer:
+                assert numbers(await consumer.poll()) == [0]
+                for _ in range(3):
+                    await w.producer.send(Message(TOPIC, b"x", tags="made"))
+                await w.cluster.advance(seconds=20)
+                assert (await w.committed(), consumer.position(QUEUE)) == ([0], 4)
+                await consumer.commit()
+                assert await w.committed() == [4]
+
+    simulate(main)
+
+
 def test_what_is_not_polled_is_not_fetched_beyond_the_limit() -> None:
     async def main() -> None:
         async with world() as w:

@@ -1,8 +1,8 @@
 """Broadcasting: a member has every queue, locks none and keeps its progress in a file. RocketMQ: RebalancePushImpl, LocalFileOffsetStore.
 
 What a broker session is for a clustering queue, a LocalSession is here: it grants from the file, and commits go to the file. Workers, pull
-loops and listeners notice no difference. The file is written at most once a second, at once for a queue that is let go and for a runner
-that waits (`commit="each"`). A start by policy is in the file before the first message is handled: a crash skips nothing.
+loops and listeners notice no difference. The file is written at most once a second, at the end, and at once for a runner that waits
+(`commit="each"`). A start by policy is in the file before the first message is handled: a crash skips nothing.
 """
 
 import asyncio
@@ -263,7 +263,6 @@ class LocalSession:
     def _let_go(self, own: QueueOwnership) -> None:
         party = self._progress.parties.get(own)
         if own.state is State.RELEASING and party is not None and isinstance(own, LocalOwnership):
-            self._progress.note(own, urgent=True)
             own.let_go()
             party.lost(fenced=False)
             self.trigger()
