@@ -69,9 +69,16 @@ class BatchSendError(SendError):
 
 
 class NotDurable(SendError):
-    """`require="durable"`: the broker stored the message and did not confirm it as durable. It may be read, and may be lost in a crash."""
+    """`require="durable"`: the broker stored the message and did not confirm it as durable. It may be read, and may be lost in a crash.
+
+    `results`: of a `send` its one result, of a `send_batch` all, in order; `status` tells which fell short. Sent again, it stands twice.
+    """
 
     outcome = Outcome.UNKNOWN
+
+    def __init__(self, results: "Sequence[SendResult]", short: "SendResult") -> None:
+        self.results = tuple(results)
+        super().__init__(f"{short.queue} offset {short.queue_offset}: stored with {short.status.value}, not as durably as required")
 
 
 def _words(outcome: Outcome) -> str:

@@ -738,8 +738,14 @@ async def test_durable_is_asked_for_and_missed() -> None:
 
         broker.script.extend([weaker, weaker])
         assert (await producer.send(message())).status is SendStatus.FLUSH_DISK_TIMEOUT
-        with pytest.raises(NotDurable, match="FLUSH_DISK_TIMEOUT"):
+        with pytest.raises(NotDurable, match="FLUSH_DISK_TIMEOUT") as missed:
             await producer.send(message(), require="durable")
+        assert [(result.status.name, result.queue_offset) for result in missed.value.results] == [("FLUSH_DISK_TIMEOUT", 2)]
+        broker.script.append(weaker)
+        with pytest.raises(NotDurable, match="offset 3") as missed:
+            await producer.send_batch([message("a"), message("b")], require="durable")
+        assert [result.queue_offset for result in missed.value.results] == [3, 4]
+        assert (await producer.send(message(), require="durable")).status is SendStatus.SEND_OK
 
 
 # ------------------------------------------------------------------------------------------------------------- layouts and topics

@@ -237,6 +237,7 @@ def withdraw(parcel: Parcel, future: "asyncio.Future[Any]") -> None:
 
 
 def check_durable(results: Sequence[SendResult]) -> None:
+    """NotDurable where one has a weaker status than SEND_OK."""
     for result in results:
         if result.status is not SendStatus.SEND_OK:
-            raise NotDurable(f"{result.queue} offset {result.queue_offset}: stored with {result.status.value}, not as durably as required")
+            raise NotDurable(results, result)
