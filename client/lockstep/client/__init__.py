@@ -24,6 +24,7 @@ from lockstep.client.consumer import (
 from lockstep.client.consumer.hooks import ConsumeHook, Consuming
 from lockstep.client.errors import BatchSendError, NotDurable, Outcome, PrecedingSendFailed, QueueUnavailable, SendError, SendTimeout
 from lockstep.client.producer.hooks import SendHook, Sending
+from lockstep.client.producer.latencies import LatencyFaults
 from lockstep.client.producer.producer import Producer
 from lockstep.client.producer.result import SendResult, SendStatus
 from lockstep.client.producer.sequencer import GivenId
@@ -67,6 +68,7 @@ __all__ = [
     "DuplicateClientId",
     "Fence",
     "GivenId",
+    "LatencyFaults",
     "LocalProtocolError",
     "LockstepError",
     "MachineRoomNearby",

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, TypedDict
 
+from lockstep.client.producer.latencies import LatencyFaults
 from lockstep.protocol.compression import COMPRESS_OVER_BYTES
 from lockstep.protocol.errors import ConfigError, LocalProtocolError
 from lockstep.protocol.frame import FRAME_BYTES_MAX
@@ -33,6 +34,7 @@ class ProducerOptions(TypedDict, total=False):
     auto_create_topics: bool
     topic_queue_count: int
     compress_over_bytes: int | None
+    latency_faults: LatencyFaults | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +63,15 @@ class ProducerConfig:
     compress_over_bytes: int | None = COMPRESS_OVER_BYTES
     """Bodies of this size and above are stored compressed (zlib) where that makes them smaller; None: none is. RocketMQ's consumers read
     them. It takes this process some 15 ms a megabyte of JSON. RocketMQ: compressMsgBodyOverHowmuch."""
+    latency_faults: LatencyFaults | None = None
+    """LatencyFaults(): unkeyed sends leave out brokers that answered slowly, for a while. RocketMQ: sendLatencyFaultEnable."""
 
     def __post_init__(self) -> None:
+        if not (self.latency_faults is None or isinstance(self.latency_faults, LatencyFaults)):
+            raise ConfigError(f"latency_faults is {self.latency_faults!r}: expected LatencyFaults(), or None for none")
         for name in self.__dataclass_fields__:
             value = getattr(self, name)
-            if value is None and name == "compress_over_bytes":
+            if name == "latency_faults" or (value is None and name == "compress_over_bytes"):
                 continue
             if name != "auto_create_topics" and not (type(value) is int and value >= 1):
                 raise ConfigError(f"{name} is {value!r}: expected an integer of at least 1")

@@ -36,6 +36,8 @@ class Frame:
     """Where it was written last."""
     unanswered: int = 0
     """Writes of it that may still be answered."""
+    begun_ms: int = 0
+    """When it was written first."""
     due_ms: int = 0
     """When it is written again unless it is answered."""
     retry: bool = True

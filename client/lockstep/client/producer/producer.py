@@ -13,6 +13,7 @@ from lockstep.client.producer.delayed import delay_level_of
 from lockstep.client.producer.departures import Departures
 from lockstep.client.producer.gate import Gate
 from lockstep.client.producer.hooks import SendHook, Sending, begun, ended, send_watched
+from lockstep.client.producer.latencies import BrokerLatencies
 from lockstep.client.producer.result import SendResult
 from lockstep.client.producer.selector import Selector
 from lockstep.client.producer.sends import Sends, check_durable, withdraw
@@ -78,7 +79,9 @@ class Producer:
             await instance.close()
             raise
         topics = self._topics
-        self._shared = Shared(instance, self.config, self._gate, Departures(), self._given_id)
+        faults = self.config.latency_faults
+        latencies = None if faults is None else BrokerLatencies(faults)
+        self._shared = Shared(instance, self.config, self._gate, Departures(), self._given_id, latencies)
         topics.begin(self._shared)
         self._sends.begin(self._shared)
         instance.register_producer(self, self.group, ProducerHooks(on_links=topics.links_changed, on_layout=topics.layout_changed))

@@ -23,15 +23,15 @@ whoever gave the id begins again, from sequence 0 and with the same bytes.
 """
 
 import asyncio
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from lockstep.client.broker_link import BrokerLink
-from lockstep.client.errors import Outcome, PrecedingSendFailed
+from lockstep.client.errors import Outcome
 from lockstep.client.producer.batcher import Batcher
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.client.producer.departures import Departures
-from lockstep.client.producer.frame import Frame, error_of, seal_frame
+from lockstep.client.producer.endings import Endings
+from lockstep.client.producer.frame import Frame, seal_frame
 from lockstep.client.producer.oneway import OnewayRecords
 from lockstep.client.producer.parcel import Parcel
 from lockstep.client.producer.result import STATUS_OF_CODE, FrameAnswer, SendResult
@@ -84,6 +84,7 @@ class QueueSender:
         "_config",
         "_departures",
         "_due_ms",
+        "_endings",
         "_frame",
         "_keyed_blocked",
         "_loop",
@@ -117,6 +118,7 @@ class QueueSender:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._batcher = Batcher(config.batch_bytes_max, config.batch_count_max)
+        self._endings = Endings(topic, queue, self._batcher)
         self._sequencer = sequencer
         self._frame: Frame | None = None
         self._departures = departures
@@ -227,7 +229,7 @@ class QueueSender:
 
     def _seal(self) -> Frame | None:
         if self._sequencer.over:
-            self._fail_parcels(self._batcher.take_all(), Outcome.NOT_STORED, _over(self._sequencer))
+            self._endings.fail(self._batcher.take_all(), Outcome.NOT_STORED, _over(self._sequencer), connected=self.up)
         while parcels := self._batcher.cut(keyed_blocked=self._keyed_blocked is not None):
             cancelled = [parcel for parcel in parcels if parcel.future.done()]
             if cancelled:
@@ -243,6 +245,7 @@ class QueueSender:
         limit_ms = frame.deadline_ms if now_ms >= frame.move_ms else frame.move_ms
         frame.due_ms = min(now_ms + self._config.attempt_timeout_ms, limit_ms)
         frame.retry = False
+        frame.begun_ms = frame.begun_ms or now_ms
         if endpoint is frame.endpoint and frame.unanswered and endpoint.unsent_bytes:
             # The peer does not read. What was written is still on its way; more of the same would only pile up here.
             return
@@ -284,6 +287,9 @@ class QueueSender:
         self._frame = None
         self._not_before_ms = 0
         self._strikes = 0
+        if self._topic.latencies is not None:
+            now_ms = self._clock.monotonic_ms()
+            self._topic.latencies.answered(self.queue.broker_name, now_ms - frame.begun_ms, now_ms)
         if self.stalled:
             self._set_stalled(not self.up)
         index = 0
@@ -360,18 +366,10 @@ class QueueSender:
         return True
 
     def _move(self, frame: Frame) -> None:
-        """An unkeyed frame goes to another broker; if it may be stored here, that is counted."""
+        """An unkeyed frame goes to another broker."""
         self._unseal(frame)
         self._strike()
-        living = [parcel for parcel in frame.parcels if not parcel.future.done()]
-        if frame.unknown:
-            count = sum([parcel.count for parcel in living])
-            self._topic.count_possible_duplicates(count)
-            for parcel in living:
-                parcel.left_behind = True
-            log.warning("frame.moved", queue=str(self.queue), possible_duplicates=count, error=str(frame.error))
-        self._topic.end([parcel for parcel in frame.parcels if parcel.future.done()])
-        self._topic.move(living, self)
+        self._endings.move(frame, self)
 
     def _fail(self, frame: Frame) -> None:
         """The frame ends unacknowledged: its parcels fail, and what waits behind a keyed one with the same key."""
@@ -381,37 +379,20 @@ class QueueSender:
         if frame.unknown:
             self._strike()
         log.warning("frame.failed", queue=str(self.queue), count=frame.sealed.count, outcome=frame.outcome.value, error=str(frame.error))
-        self._fail_parcels(frame.parcels, frame.outcome, frame.error)
+        self._endings.fail(frame.parcels, frame.outcome, frame.error, connected=self.up)
 
     def _fail_expired(self, now_ms: int) -> None:
         """What waited here until its deadline was never written."""
         expired = self._batcher.take_expired(now_ms)
         if expired:
-            self._fail_parcels(expired, Outcome.NOT_STORED, None if self._frame is None else self._frame.error)
-
-    def _fail_parcels(self, parcels: list[Parcel], outcome: Outcome, cause: Exception | None) -> None:
-        for parcel in parcels:
-            if not parcel.future.done():
-                own = Outcome.UNKNOWN if parcel.left_behind else outcome
-                parcel.future.set_exception(error_of(parcel, self.queue, own, cause, connected=self.up))
-        # Before `end` lets in who waits for the in-flight limit: that may be somebody behind.
-        self._fail_behind(parcels)
-        self._topic.end(parcels)
-
-    def _fail_behind(self, failed: Iterable[Parcel]) -> None:
-        keys = dict.fromkeys(key for parcel in failed for key in parcel.keys)
-        if not keys:
-            return
-        behind = self._batcher.take_keys(keys)
-        for parcel in behind:
-            if not parcel.future.done():
-                parcel.future.set_exception(PrecedingSendFailed(self.queue, parcel.keys[0] or None))
-        self._topic.end(behind)
-        self._topic.refuse_behind(self.queue, keys)
+            self._endings.fail(expired, Outcome.NOT_STORED, None if self._frame is None else self._frame.error, connected=self.up)
 
     def _strike(self) -> None:
         self._strikes += 1
-        self._trusted_ms = self._clock.monotonic_ms() + min(STALL_MS << min(self._strikes - 1, 10), STALL_MS_MAX)
+        now_ms = self._clock.monotonic_ms()
+        if self._topic.latencies is not None:
+            self._topic.latencies.failed(self.queue.broker_name, now_ms)
+        self._trusted_ms = now_ms + min(STALL_MS << min(self._strikes - 1, 10), STALL_MS_MAX)
 
     def _unseal(self, frame: Frame) -> None:
         """The frame is not the one in flight any more; nothing that is still on its way may pass for the next one."""

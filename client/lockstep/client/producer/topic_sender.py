@@ -11,6 +11,7 @@ from lockstep.client.instance import Instance
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.client.producer.departures import Departures
 from lockstep.client.producer.gate import Gate
+from lockstep.client.producer.latencies import BrokerLatencies
 from lockstep.client.producer.parcel import Parcel
 from lockstep.client.producer.queue_sender import QueueSender
 from lockstep.client.producer.selector import RoundRobin, number_of_key
@@ -29,6 +30,8 @@ class Shared:
     gate: Gate
     departures: Departures
     given_id: GivenId | None = None
+    latencies: BrokerLatencies | None = None
+    """None: latency fault tolerance is off."""
     possible_duplicates: int = 0
 
 
@@ -48,12 +51,17 @@ def _deleted(layout: TopicLayout) -> TopicNotExist:
 class TopicSender:
     """Senders in layout order (`senders[g]` serves writable queue number g), and the round robin over those that are live."""
 
-    __slots__ = ("_by_queue", "_producer_id", "_robin", "_shared", "layout", "senders")
+    __slots__ = ("_by_queue", "_counted", "_look_ms", "_producer_id", "_robin", "_shared", "latencies", "layout", "senders")
 
     def __init__(self, shared: Shared, layout: TopicLayout) -> None:
         self.layout = layout
         self.senders: list[QueueSender] = []
+        self.latencies = shared.latencies
         self._shared = shared
+        self._counted = 0
+        """`latencies.version` when the round robin was counted."""
+        self._look_ms: int | None = None
+        """When it is to be counted again."""
         self._producer_id = shared.instance.host.random.token(16).hex()
         """Its own unless one is given: after a topic was away, sequences begin at 0 again, and brokers remember those of before."""
         self._by_queue: dict[MessageQueue, QueueSender] = {}
@@ -62,7 +70,12 @@ class TopicSender:
     # -------------------------------------------------------------------------------------------------------------- choosing
 
     def next(self) -> QueueSender:
-        """Round robin over the queues of live brokers; over all while none is live."""
+        """Round robin over the queues of live brokers that are not left out for their latency; over all while none is live."""
+        latencies = self.latencies
+        if latencies is not None and (
+            latencies.version != self._counted or (self._look_ms is not None and self._now_ms() >= self._look_ms)
+        ):
+            self.recount()
         return self.senders[self._robin.next()]
 
     def of_key(self, sharding_key: str) -> QueueSender:
@@ -125,7 +138,17 @@ class TopicSender:
 
     def recount(self) -> None:
         """Which queues take part in the round robin."""
-        self._robin.set_live([number for number, sender in enumerate(self.senders) if sender.up and not sender.stalled])
+        live = [(number, sender) for number, sender in enumerate(self.senders) if sender.up and not sender.stalled]
+        latencies = self.latencies
+        if latencies is not None and live:
+            now_ms = self._now_ms()
+            usable = latencies.usable([sender.queue.broker_name for _, sender in live], now_ms)
+            live = [(number, sender) for number, sender in live if sender.queue.broker_name in usable]
+            self._counted, self._look_ms = latencies.version, latencies.next_change_ms(now_ms)
+        self._robin.set_live([number for number, _ in live])
+
+    def _now_ms(self) -> int:
+        return self._shared.instance.host.clock.monotonic_ms()
 
     def relieve(self, recovered: QueueSender) -> None:
         """A queue takes messages again: what waits at stalled ones may go there."""
@@ -172,6 +195,9 @@ class TopicSender:
         others = [sender for sender in self.senders if sender.up and not sender.stalled and sender is not away_from]
         elsewhere = [sender for sender in others if sender.queue.broker_name != away_from.queue.broker_name] or others
         assert elsewhere
+        if self.latencies is not None:
+            usable = self.latencies.usable([sender.queue.broker_name for sender in elsewhere], self._now_ms())
+            elsewhere = [sender for sender in elsewhere if sender.queue.broker_name in usable]
         start = self._shared.instance.host.random.below(len(elsewhere))
         for number, parcel in enumerate(parcels, start):
             sender = elsewhere[number % len(elsewhere)]

@@ -1,0 +1,90 @@
+"""Latency fault tolerance: how fast brokers have answered, and which of them unkeyed sends leave out for a while. Pure.
+
+RocketMQ: MQFaultStrategy, LatencyFaultToleranceImpl (sendLatencyFaultEnable). Off by default, as there: then a frame that failed goes to
+another broker, and nothing else is remembered but that its queue failed.
+
+    answered after (ms)    50   100   550   1,000   2,000   3,000   15,000
+    left out for (s)        0     0    30      60     120     180      600
+
+One that failed counts as answered after 30 s. Where all are left out, the better half of them is used.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from lockstep.protocol.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyFaults:
+    """The table. RocketMQ 5's: latencies_ms=(50, 100, 550, 1800, 3000, 5000, 15000), left_out_ms=(0, 0, 2000, 5000, 6000, 10000, 30000),
+    failed_ms=10000. ConfigError for one that does not rise."""
+
+    latencies_ms: tuple[int, ...] = (50, 100, 550, 1_000, 2_000, 3_000, 15_000)
+    """RocketMQ: latencyMax."""
+    left_out_ms: tuple[int, ...] = (0, 0, 30_000, 60_000, 120_000, 180_000, 600_000)
+    """RocketMQ: notAvailableDuration."""
+    failed_ms: int = 30_000
+    """The latency that a failure counts as."""
+
+    def __post_init__(self) -> None:
+        numbers = (*self.latencies_ms, *self.left_out_ms, self.failed_ms)
+        if not self.latencies_ms or len(self.latencies_ms) != len(self.left_out_ms):
+            raise ConfigError(f"{len(self.latencies_ms)} latencies_ms and {len(self.left_out_ms)} left_out_ms: expected a time for each")
+        if any(type(number) is not int or number < 0 for number in numbers):
+            raise ConfigError(f"latencies_ms {self.latencies_ms}, left_out_ms {self.left_out_ms}, failed_ms {self.failed_ms}: from 0 on")
+        for name, row in (("latencies_ms", self.latencies_ms), ("left_out_ms", self.left_out_ms)):
+            if list(row) != sorted(row):
+                raise ConfigError(f"{name} is {row}: expected numbers that do not fall")
+
+    def left_out_for_ms(self, latency_ms: int) -> int:
+        """How long a broker that has answered after so long is left out."""
+        return max((out for bound, out in zip(self.latencies_ms, self.left_out_ms, strict=True) if latency_ms >= bound), default=0)
+
+
+@dataclass(slots=True)
+class _Seen:
+    latency_ms: int
+    until_ms: int
+    """It is left out before."""
+
+
+class BrokerLatencies:
+    """What one producer knows of its brokers."""
+
+    __slots__ = ("_faults", "_seen", "version")
+
+    def __init__(self, faults: LatencyFaults) -> None:
+        self._faults = faults
+        self._seen: dict[str, _Seen] = {}
+        self.version = 0
+        """Rises when a broker is left out or let in by what was seen of it (that its time is over, `next_change_ms` tells)."""
+
+    def answered(self, broker_name: str, latency_ms: int, now_ms: int) -> None:
+        """A frame was stored there after so long. The last answer alone counts."""
+        was = self._seen.get(broker_name)
+        was_out = was is not None and was.until_ms > now_ms
+        self._seen[broker_name] = seen = _Seen(latency_ms, now_ms + self._faults.left_out_for_ms(latency_ms))
+        if was_out or seen.until_ms > now_ms:
+            self.version += 1
+
+    def failed(self, broker_name: str, now_ms: int) -> None:
+        """A frame was not stored there in time, or was refused."""
+        self.answered(broker_name, self._faults.failed_ms, now_ms)
+
+    def usable(self, broker_names: Iterable[str], now_ms: int) -> frozenset[str]:
+        """Those that are not left out; where all are, the better half: by latency, then by when they come back."""
+        names = list(dict.fromkeys(broker_names))
+        free = [name for name in names if not self._is_out(name, now_ms)]
+        if not free:
+            names.sort(key=lambda name: (self._seen[name].latency_ms, self._seen[name].until_ms))
+            free = names[: max(1, len(names) // 2)]
+        return frozenset(free)
+
+    def next_change_ms(self, now_ms: int) -> int | None:
+        """When the next one is let in again by the clock; None: none is left out."""
+        return min((seen.until_ms for seen in self._seen.values() if seen.until_ms > now_ms), default=None)
+
+    def _is_out(self, name: str, now_ms: int) -> bool:
+        seen = self._seen.get(name)
+        return seen is not None and seen.until_ms > now_ms

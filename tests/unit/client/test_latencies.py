@@ -1,0 +1,170 @@
+"""RocketMQ's table of latencies, and what it does to sends: unkeyed ones leave a slow broker out, keyed ones never move."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.client import ConfigError, LatencyFaults, Message, Producer
+from lockstep.client.producer.config import ProducerConfig
+from lockstep.client.producer.latencies import BrokerLatencies
+from lockstep.client.producer.selector import queue_of_key
+from lockstep.protocol.fields import to_plain
+from support.fake_broker import FakeBroker, Seen, fake_cluster, ignore
+from support.loops import until
+
+ROWS = [(0, 0), (49, 0), (50, 0), (100, 0), (549, 0), (550, 30), (551, 30), (999, 30), (1_000, 60), (1_999, 60), (2_000, 120)]
+ROWS += [(2_999, 120), (3_000, 180), (14_999, 180), (15_000, 600), (30_000, 600), (10**9, 600)]
+
+
+@pytest.mark.parametrize(("latency_ms", "left_out_s"), ROWS)
+def test_the_table_is_rocketmqs(latency_ms: int, left_out_s: int) -> None:
+    assert LatencyFaults().left_out_for_ms(latency_ms) == left_out_s * 1_000
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"latencies_ms": ()},
+        {"latencies_ms": (1, 2)},
+        {"latencies_ms": (1,), "left_out_ms": (-1,)},
+        {"latencies_ms": (2, 1), "left_out_ms": (0, 0)},
+        {"latencies_ms": (1, 2), "left_out_ms": (5, 0)},
+        {"failed_ms": 1.5},
+    ],
+)
+def test_a_table_that_does_not_rise_is_refused(how: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="_ms"):
+        LatencyFaults(**how)  # type: ignore[arg-type]
+
+
+def test_it_is_a_setting_and_off_by_default() -> None:
+    assert ProducerConfig().latency_faults is None
+    with pytest.raises(ConfigError, match="latency_faults is True"):
+        ProducerConfig(latency_faults=True)  # type: ignore[arg-type]
+
+
+def test_a_slow_broker_is_out_for_its_time_and_a_quick_answer_lets_it_in() -> None:
+    brokers = BrokerLatencies(LatencyFaults())
+    brokers.answered("a", 549, 0)
+    assert (brokers.usable("ab", 0), brokers.version, brokers.next_change_ms(0)) == ({"a", "b"}, 0, None)
+    brokers.answered("a", 550, 1_000)
+    assert brokers.version == 1
+    assert brokers.usable("ab", 30_999) == {"b"}
+    assert brokers.next_change_ms(30_999) == 31_000
+    assert brokers.usable("ab", 31_000) == {"a", "b"}
+    assert brokers.next_change_ms(31_000) is None
+    brokers.failed("a", 40_000)
+    assert brokers.usable("ab", 639_999) == {"b"}
+    brokers.answered("a", 10, 50_000)
+    assert brokers.usable("ab", 50_000) == {"a", "b"}
+    assert brokers.version == 3
+
+
+@pytest.mark.parametrize(
+    ("latencies", "used"),
+    [
+        ({"a": 600}, "a"),
+        ({"a": 600, "b": 700}, "a"),
+        ({"a": 700, "b": 600, "c": 800}, "b"),
+        ({"a": 9_000, "b": 600, "c": 800, "d": 700}, "bd"),
+    ],
+)
+def test_where_all_are_out_the_better_half_is_used(latencies: dict[str, int], used: str) -> None:
+    brokers = BrokerLatencies(LatencyFaults())
+    for name, latency_ms in latencies.items():
+        brokers.answered(name, latency_ms, 0)
+    assert brokers.usable(latencies, 1) == set(used)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 40_000), st.integers(0, 100_000))),
+    st.lists(st.sampled_from("abcd"), min_size=1),
+    st.integers(0, 10**6),
+)
+def test_there_is_always_one_to_send_to_and_none_that_answers_quickly_is_left_out(
+    seen: list[tuple[str, int, int]], names: list[str], later_ms: int
+) -> None:
+    brokers, now_ms, last = BrokerLatencies(LatencyFaults()), 0, {}
+    for name, latency_ms, pause_ms in seen:
+        now_ms += pause_ms
+        brokers.answered(name, latency_ms, now_ms)
+        last[name] = latency_ms
+    usable = brokers.usable(names, now_ms + later_ms)
+    assert usable
+    assert usable <= set(names)
+    free = {name for name in names if last.get(name, 0) < 550}
+    assert free <= usable
+    assert (brokers.next_change_ms(now_ms + 600_000)) is None
+
+
+# ------------------------------------------------------------------------------------------------------------------- the producer
+
+TABLE = LatencyFaults(latencies_ms=(100,), left_out_ms=(5_000,), failed_ms=200)
+
+
+def slowly(broker: FakeBroker, seen: Seen) -> None:
+    """Stored at once, answered after 150 ms."""
+    code, reply = broker.store(seen)
+    answer = seen.command.reply(code, None, to_plain(reply))
+    asyncio.get_running_loop().call_later(0.150, seen.endpoint.send, answer)
+
+
+async def where(producer: Producer, count: int) -> Counter[str]:
+    """The brokers of so many unkeyed sends, one after the other."""
+    return Counter([(await producer.send(Message("t", b"x"))).queue.broker_name for _ in range(count)])
+
+
+async def began(producer: Producer, brokers: dict[str, FakeBroker]) -> None:
+    await producer.send(Message("t", b"first"))
+    await until(lambda: all(broker.heartbeats for broker in brokers.values()))
+    await where(producer, 4)
+
+
+@pytest.mark.simulated
+@pytest.mark.parametrize("on", [True, False])
+async def test_unkeyed_sends_leave_a_slow_broker_out_for_its_time_where_that_is_asked_for(on: bool) -> None:
+    faults = TABLE if on else None
+    async with (
+        fake_cluster("a", "b", topics={"t": 2}) as cluster,
+        Producer("g", nameserver=cluster.address, latency_faults=faults) as producer,
+    ):
+        await began(producer, cluster.brokers)
+        cluster.brokers["a"].script.append(slowly)
+        assert (await where(producer, 4))["a"] >= 1
+        assert await where(producer, 8) == ({"b": 8} if on else {"a": 4, "b": 4})
+        await asyncio.sleep(5.1)
+        assert await where(producer, 8) == {"a": 4, "b": 4}
+
+
+@pytest.mark.simulated
+async def test_a_broker_that_fails_is_left_out_and_a_key_stays_with_it() -> None:
+    async with (
+        fake_cluster("a", "b", topics={"t": 2}) as cluster,
+        Producer("g", nameserver=cluster.address, latency_faults=TABLE, send_timeout_ms=400, attempt_timeout_ms=40) as producer,
+    ):
+        await began(producer, cluster.brokers)
+        key = next(str(n) for n in range(99) if queue_of_key(cluster.topics["t"], str(n)).broker_name == "a")
+        cluster.brokers["a"].script.extend([ignore] * 8)
+        assert await where(producer, 4) == {"b": 4}
+        cluster.brokers["a"].script.clear()
+        assert await where(producer, 8) == {"b": 8}
+        for _ in range(3):
+            assert (await producer.send(Message("t", b"x"), sharding_key=key)).queue.broker_name == "a"
+        await asyncio.sleep(1.1)  # the queue itself is not trusted for a second
+        assert (await where(producer, 8))["a"] == 4, "it has answered quickly"
+
+
+@pytest.mark.simulated
+async def test_with_all_brokers_slow_sends_go_on() -> None:
+    async with (
+        fake_cluster("a", "b", topics={"t": 2}) as cluster,
+        Producer("g", nameserver=cluster.address, latency_faults=TABLE) as producer,
+    ):
+        await began(producer, cluster.brokers)
+        for broker in cluster.brokers.values():
+            broker.script.append(slowly)
+        await asyncio.gather(*(producer.send(Message("t", b"x")) for _ in range(4)))
+        assert sum((await where(producer, 8)).values()) == 8
