@@ -92,3 +92,10 @@ def test_a_gap_that_was_told_is_passed_over() -> None:
     assert story().add(QueueGapSeen, 1.5, C1, first=0, end=3).broken(check) == []
     assert story().add(QueueGapSeen, 1.5, C1, first=0, end=2).broken(check) == ["O5", "R4a"]
     assert story().add(PullReceived, 1.5, C1, gap=(0, 3), epoch=epoch(1)).broken(check) == []
+
+
+def test_what_a_listener_did_against_its_cancellation_may_not_be_committed() -> None:
+    story = Story().granted(1, 1).call(2, 3, 1, 0, result=CallResult.DEFIED).committed(4, 1, 1)
+    assert story.broken(check) == ["O5"]
+    again = Story().granted(1, 1).call(2, 3, 1, 0, result=CallResult.DEFIED).granted(4, 2).call(5, 6, 2, 0).committed(7, 2, 1)
+    assert again.broken(check) == []

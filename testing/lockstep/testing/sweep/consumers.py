@@ -62,6 +62,8 @@ class Plan:
     takes_s: float
     fails: bool
     status: ConsumeOrderlyStatus
+    stubborn: bool = False
+    """It goes on when it is cancelled."""
 
 
 class CopiedRandom:
@@ -204,7 +206,8 @@ class GroupRunner:
                 status = S.COMMIT
             elif self._uncommitted % 7 == 0:
                 status = S.ROLLBACK
-        return Plan(takes_s, setting.fail_share / 2 <= ends < setting.fail_share, status)
+        stubborn = setting.stubborn_share > 0 and random.random() < setting.stubborn_share
+        return Plan(takes_s, setting.fail_share / 2 <= ends < setting.fail_share, status, stubborn)
 
     def _began(self, messages: Sequence[MessageExt], context: OrderlyContext) -> CallBegan:
         universe = self._universe
@@ -233,7 +236,12 @@ class GroupRunner:
         result = CallResult.CANCELLED
         try:
             takes_s = max(plan.takes_s, self._universe.aimed_at_call(self._process))
-            await asyncio.sleep(takes_s)
+            try:
+                await asyncio.sleep(takes_s)
+            except asyncio.CancelledError:
+                await self._defy(plan, began, context)
+                result = CallResult.DEFIED
+                return S.SUCCESS
             if plan.fails:
                 result = CallResult.ERROR
                 raise ListenerFailure("as planned")
@@ -241,6 +249,14 @@ class GroupRunner:
             return plan.status
         finally:
             self._ended(began, result)
+
+    async def _defy(self, plan: Plan, began: CallBegan, context: OrderlyContext) -> None:
+        """A listener that swallows cancellation and goes on, if it is one."""
+        if not plan.stubborn:
+            raise asyncio.CancelledError
+        if not context.cancelled.is_set():
+            self._universe.wrong("who is given up is told so", f"call {began.call} of {began.queue}: context.cancelled is not set")
+        await asyncio.sleep(plan.takes_s)
 
     def _plain(self, messages: Sequence[MessageExt], context: OrderlyContext) -> ConsumeOrderlyStatus:
         """In a thread: it takes what the machine says that such calls take."""

@@ -67,6 +67,8 @@ class CallResult(Enum):
     ERROR = "error"
     CANCELLED = "cancelled"
     """The consumer gave the call up: it ran past its drain limit."""
+    DEFIED = "defied"
+    """The same, but the listener swallowed that and went on to a good end: it must not count."""
 
 
 @dataclass(frozen=True, slots=True)

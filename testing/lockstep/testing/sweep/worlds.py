@@ -81,6 +81,8 @@ class Setting:
     slow_share: float = 0.04
     """Calls that take 0.3 to 2 s."""
     fail_share: float = 0.03
+    stubborn_share: float = 0.0
+    """Calls that swallow their cancellation and go on."""
 
     latency_s: float = 0.0005
     jitter_s: float = 0.002
@@ -180,6 +182,31 @@ WORLDS: Mapping[str, World] = {
     "dual": World(
         {"toggle": 5, "kill_consumer": 2, "partition": 1, "reset": 2, "stop_consumer": 1, "kill_broker": 1, "pause_consumer": 1},
         {"groups": ((GROUP, AUDIT),), "threaded": (False,)},
+    ),
+    "stubborn": World(
+        {"toggle": 4, "stop_consumer": 3, "reset_progress": 1, "pause_consumer": 2, "partition": 1, "kill_broker": 1, "kill_consumer": 1},
+        {
+            "groups": ((GROUP, AUDIT), (GROUP,)),
+            "stubborn_share": (0.5, 1.0),
+            "long_share": (0.05, 0.15),
+            "drain_ms": (500, 2_000),
+            "stop_ms": (500, 2_000),
+            "threaded": (False,),
+            "storm_s": (60.0,),
+        },
+    ),
+    "blackout": World(
+        {"blackout": 3, "slow_disk": 3},
+        {
+            "flush": ("sync",),
+            "exile": (False,),
+            "send_every_s": (0.03, 0.08),
+            "producers": (3,),
+            "fault_every_s": (1.5,),
+            "storm_s": (40.0,),
+            "long_share": (0.0,),
+            "manual": (False,),
+        },
     ),
     "delete": World(
         {

@@ -112,6 +112,15 @@ def everything(storm: Storm) -> None:
         storm.later(storm.random.choice([0.1, 0.5, 1]), universe.start, address)
 
 
+def blackout(storm: Storm) -> None:
+    """A broker and every producer lose their power: what it had not confirmed, nobody sends again."""
+    _, address = storm.broker()
+    storm.note("blackout", address)
+    for one in (address, *storm.universe.producers):
+        storm.universe.kill(one, power=True)
+        storm.later(storm.random.choice([0.5, 2]), storm.universe.start, one)
+
+
 def nameserver(storm: Storm) -> None:
     """It comes back knowing nothing."""
     address = storm.random.choice(storm.universe.nameservers)
@@ -138,4 +147,5 @@ KINDS = (
     wipe,
     nameserver,
     alter,
+    blackout,
 )

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 from lockstep.client.consumer import ownership
+from lockstep.client.consumer.listener import Cancelled
 from lockstep.client.consumer.member import ANSWER_WAIT_MS, Member
 from lockstep.client.consumer.membership import Membership
 from lockstep.client.consumer.ownership import Event, QueueOwnership, State
@@ -36,6 +37,13 @@ def proof_before_lock(patch: Patches) -> None:
         self._locked = True
 
     patch.set(Proof, "connected", proven)
+
+
+@mutant("stubborn")
+def who_is_given_up_is_not_told(patch: Patches) -> None:
+    """`context.cancelled` is set once the result of a call may no longer be accepted."""
+    patch.set(Cancelled, "set", lambda self: None)
+    patch.set(Cancelled, "is_set", lambda self: False)
 
 
 @mutant("late")

@@ -34,7 +34,7 @@ def answers_that_append_nothing_leave_at_once(patch: Patches) -> None:
     patch.set(Confirmations, "wait", impatient)
 
 
-@mutant("fsync", "power", aimed="tests/unit/broker/store/test_append.py::test_a_turn_is_one_write_and_is_seen_only_after_it")
+@mutant("blackout")
 def shown_before_confirmed(patch: Patches) -> None:
     """Readers see what is confirmed, no more."""
     add = ConsumeQueue.add
