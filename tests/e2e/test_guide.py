@@ -63,6 +63,15 @@ def mailed(_: Newcomer, process: Process) -> None:
     assert sorted(lines(process, 6)) == told
 
 
+def forgotten(reader: Newcomer, process: Process) -> None:
+    assert sorted(lines(process, 2)) == ["forget 1001", "forget 1002"]
+    assert (reader.folder / "offsets" / "caches" / "cache-1" / "offsets.json").exists()
+
+
+def reported(_: Newcomer, process: Process) -> None:
+    assert rest(process) == ["shipped: 1001, 1002", "audited: 6"]
+
+
 def archived(_: Newcomer, process: Process) -> None:
     assert sorted(lines(process, 2)) == [f"written: {order} created, {order} paid, {order} shipped" for order in ("1001", "1002")]
 
@@ -120,6 +129,8 @@ PROGRAMS: dict[str, Callable[[Newcomer, Process], None]] = {
     "shipping.py": shipped,
     "charge.py": charged,
     "mail.py": mailed,
+    "caches.py": forgotten,
+    "report.py": reported,
     "manual.py": archived,
     "book.py": booked,
     "watched.py": watched,
