@@ -153,6 +153,8 @@ def test_every_block_runs_and_does_what_the_page_says(tmp_path: Path) -> None:
                 name = re.findall(r"[Aa]s `(\w+\.py)`", block.before)[-1]
                 (tmp_path / name).write_text(reader.here(block.text).replace(str(HEALTH_PORT), str(health_port)))
                 continue
+            if block.language == "sql":
+                continue  # test_the_sql_of_the_page_refuses_an_older_owner_and_a_repeat
             assert block.language == "console"
             for command in block.commands:
                 program, what, *_ = command.split()
@@ -170,6 +172,33 @@ def test_every_block_runs_and_does_what_the_page_says(tmp_path: Path) -> None:
         for command in re.findall(r"`(lockstep (?:group|cluster)[\w ]*)`", GUIDE):
             reader.types(command)
     assert ran == list(PROGRAMS)
+
+
+def test_the_sql_of_the_page_refuses_an_older_owner_and_a_repeat() -> None:
+    """In SQLite, which understands the same statements."""
+    (sql,) = (block.text for block in blocks(GUIDE) if block.language == "sql")
+    begin, new_queue, fence, step, book, commit = (part.strip() for part in re.sub(r"--.*", "", sql).split(";") if part.strip())
+    assert (begin, commit) == ("BEGIN", "COMMIT")
+    with closing(sqlite3.connect(":memory:")) as db:
+        db.execute("CREATE TABLE progress (queue TEXT PRIMARY KEY, epoch INTEGER, next_offset INTEGER)")
+        db.execute("CREATE TABLE orders (id TEXT PRIMARY KEY, state TEXT)")
+
+        def booked(epoch: int, offset: int, state: str) -> list[int]:
+            """Rows that each statement changed, up to the first that ends the transaction."""
+            facts = {"queue": "orders@broker-a:0", "epoch": epoch, "offset": offset, "id": "1001", "state": state}
+            db.execute(new_queue, facts)
+            changed = []
+            for statement in (fence, step, book):
+                changed.append(db.execute(statement, facts).rowcount)
+                if not changed[-1]:
+                    break
+            return changed
+
+        assert booked(7, 0, "created") == [1, 1, 1]
+        assert booked(8, 1, "paid") == [1, 1, 1]
+        assert booked(8, 1, "paid") == [1, 0], "a repeat"
+        assert booked(7, 2, "late") == [0], "an older owner"
+        assert db.execute("SELECT state FROM orders").fetchall() == [("paid",)]
 
 
 def rows(after: str) -> list[list[str]]:
