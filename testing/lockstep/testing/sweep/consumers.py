@@ -1,28 +1,30 @@
-"""Consumer processes: groups that join, leave and come back, and listeners that are quick, slow, failing, stopped or killed in a call."""
+"""Ordered groups that join, leave and come back, and listeners that are quick, slow, failing, stopped or killed in a call."""
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lockstep.client import (
     Backoff,
     ConsumeOrderlyStatus,
     ConsumerEvent,
+    ConsumerState,
     DuplicateClientId,
     LockstepError,
     MessageExt,
     OrderedRetry,
     OrderlyContext,
     PushConsumer,
+    QueueBlocked,
     QueueGap,
     SubscriptionConflict,
 )
 from lockstep.runtime.host import Host
 from lockstep.testing.sweep.events import CallBegan, CallEnded, ConsumerStarted, ConsumerStopBegan, ConsumerStopped, QueueGapSeen
 from lockstep.testing.sweep.history import CallResult, QueueKey, Reached
-from lockstep.testing.sweep.services import Main
+from lockstep.testing.sweep.worlds import Setting
 
 if TYPE_CHECKING:
     from lockstep.testing.simulation.process import Process
@@ -47,14 +49,6 @@ class ListenerFailure(Exception):
     """What a failing listener raises."""
 
 
-@dataclass(slots=True)
-class Controls:
-    """What the world may ask of one consumer process."""
-
-    toggles: dict[str, asyncio.Event] = field(default_factory=dict)
-    """Group → stop this group's consumer and start it anew."""
-
-
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What one call will do."""
@@ -64,24 +58,6 @@ class Plan:
     status: ConsumeOrderlyStatus
     stubborn: bool = False
     """It goes on when it is cancelled."""
-
-
-class CopiedRandom:
-    """Dice whose second token of 8 bytes, the client id's, is another client's: two clients of one id."""
-
-    def __init__(self, own: Host, identity: bytes) -> None:
-        self._own = own.random
-        self._identity = identity
-
-    def token(self, count: int) -> bytes:
-        own = self._own.token(count)
-        return self._identity if count == len(self._identity) else own
-
-    def uniform(self, low: float, high: float) -> float:
-        return self._own.uniform(low, high)
-
-    def below(self, limit: int) -> int:
-        return self._own.below(limit)
 
 
 class GroupRunner:
@@ -99,13 +75,14 @@ class GroupRunner:
         self._random = Random(f"{universe.setting.seed}/{process.machine.name}/{process.machine.starts}/{group}")
         self._expression = universe.expression
         self._uncommitted = 0
+        self._current: PushConsumer | None = None
 
     async def run(self) -> None:
         while not self._stop.is_set():
             if self._group not in self._universe.begun:
                 await asyncio.sleep(BEGIN_LOOK_S)
                 continue
-            consumer = self._consumer()
+            consumer = self._current = self._consumer()
             if await self._start(consumer):
                 await self._until_told(consumer)
             else:
@@ -127,10 +104,10 @@ class GroupRunner:
             allocate=setting.allocate,
             drain_timeout_ms=setting.drain_ms,
             stop_timeout_ms=setting.stop_ms,
-            retry=OrderedRetry(backoff=Backoff(50, 1.0)),
+            retry=ordered_retry(setting),
             suspend_current_queue_time_ms=50,
         )
-        for topic in setting.topics:
+        for topic in self._topics():
             consumer.subscribe(topic, self._expression)
         consumer.on_event(self._event)
         consumer.orderly(self._plain if setting.threaded else self._listen)
@@ -138,18 +115,9 @@ class GroupRunner:
 
     async def _start(self, consumer: PushConsumer) -> bool:
         universe, setting, begin = self._universe, self._universe.setting, self._universe.begun[self._group]
-        universe.history.append(
-            ConsumerStarted(
-                *universe.place(),
-                self._group,
-                tuple((topic, self._expression) for topic in setting.topics),
-                drain_ms=setting.drain_ms,
-                stop_ms=setting.stop_ms,
-                threaded=setting.threaded,
-                where=begin.where.name,
-                since_t=begin.t,
-            )
-        )
+        subscribed = tuple((topic, self._expression) for topic in self._topics())
+        started = ConsumerStarted(*universe.place(), self._group, subscribed, where=begin.where.name, since_t=begin.t)
+        universe.history.append(replace(started, drain_ms=setting.drain_ms, stop_ms=setting.stop_ms, **self._facts()))
         try:
             await consumer.start()
         except LockstepError as error:
@@ -157,6 +125,15 @@ class GroupRunner:
             universe.history.append(ConsumerStopped(*universe.place(), self._group))
             return False
         return True
+
+    def _topics(self) -> tuple[str, ...]:
+        return self._universe.setting.topics
+
+    def _facts(self) -> dict[str, Any]:
+        """What ConsumerStarted tells besides."""
+        setting = self._universe.setting
+        letters = setting.attempts_max if setting.exhausted == "dlq" else None
+        return {"threaded": setting.threaded, "attempts_max": letters}
 
     async def _until_told(self, consumer: PushConsumer) -> None:
         universe = self._universe
@@ -185,11 +162,20 @@ class GroupRunner:
         if isinstance(event, QueueGap):
             queue = QueueKey(self._group, event.queue.broker_name, event.queue.topic, event.queue.queue_id)
             self._universe.history.append(QueueGapSeen(*self._universe.place(), queue, event.first, event.end))
+        elif isinstance(event, QueueBlocked) and self._universe.setting.exhausted == "block":
+            asyncio.get_running_loop().call_later(self._random.uniform(0.2, 3), self._unblock)
+
+    def _unblock(self) -> None:
+        """Somebody sees to it."""
+        if self._current is not None and self._current.state is ConsumerState.RUNNING:
+            self._current.resume()
 
     # --------------------------------------------------------------------------------------------------------------- calls
 
-    def _plan(self, context: OrderlyContext) -> Plan:
+    def _plan(self, messages: Sequence[MessageExt], context: OrderlyContext) -> Plan:
         setting, random = self._universe.setting, self._random
+        if self._poisoned(messages):
+            return Plan(random.uniform(0.001, 0.02), random.random() < 0.7, S.SUSPEND_CURRENT_QUEUE_A_MOMENT)
         roll = 1.0 if self._universe.calm else random.random()
         takes_s = random.uniform(0.001, 0.02)
         if roll < setting.long_share:
@@ -208,6 +194,12 @@ class GroupRunner:
                 status = S.ROLLBACK
         stubborn = setting.stubborn_share > 0 and random.random() < setting.stubborn_share
         return Plan(takes_s, setting.fail_share / 2 <= ends < setting.fail_share, status, stubborn)
+
+    def _poisoned(self, messages: Sequence[MessageExt]) -> bool:
+        """Where attempts have no end, or only block the queue, poison works until the calm."""
+        setting, poison = self._universe.setting, self._universe.poison
+        letters = setting.attempts_max is not None and setting.exhausted == "dlq"
+        return bool(poison) and (letters or not self._universe.calm) and any(message.body in poison for message in messages)
 
     def _began(self, messages: Sequence[MessageExt], context: OrderlyContext) -> CallBegan:
         universe = self._universe
@@ -232,7 +224,7 @@ class GroupRunner:
             universe.history.append(CallEnded(*universe.place(process), began.queue, began.epoch, began.call, result, boot_ms))
 
     async def _listen(self, messages: Sequence[MessageExt], context: OrderlyContext) -> ConsumeOrderlyStatus:
-        plan, began = self._plan(context), self._began(messages, context)
+        plan, began = self._plan(messages, context), self._began(messages, context)
         result = CallResult.CANCELLED
         try:
             takes_s = max(plan.takes_s, self._universe.aimed_at_call(self._process))
@@ -260,7 +252,7 @@ class GroupRunner:
 
     def _plain(self, messages: Sequence[MessageExt], context: OrderlyContext) -> ConsumeOrderlyStatus:
         """In a thread: it takes what the machine says that such calls take."""
-        plan, began = self._plan(context), self._began(messages, context)
+        plan, began = self._plan(messages, context), self._began(messages, context)
         self._universe.aimed_at_call(self._process)
         if plan.fails:
             self._ended(began, CallResult.ERROR)
@@ -269,21 +261,9 @@ class GroupRunner:
         return plan.status
 
 
-def consumer_main(universe: "Universe", *, impersonates: str | None = None) -> Main:
-    """All groups of the universe in one process. `impersonates`: the client id that it shows to the world."""
-
-    async def main(stop: asyncio.Event) -> int:
-        process = universe.loop.current
-        host = process.host
-        if impersonates is not None:
-            pid, identity = impersonates.partition("@")[2].split("#")
-            host = replace(host, pid=int(pid), random=CopiedRandom(host, bytes.fromhex(identity)))
-        controls = universe.controls[process.number] = Controls()
-        universe.expressions[process.number] = universe.expression
-        async with asyncio.TaskGroup() as group:
-            for name in universe.setting.groups:
-                toggle = controls.toggles[name] = asyncio.Event()
-                group.create_task(GroupRunner(universe, process, name, host, stop, toggle).run())
-        return 0
-
-    return main
+def ordered_retry(setting: Setting) -> OrderedRetry:
+    """A part of the group's contract: the same in all its members."""
+    backoff = Backoff(50, 1.0)
+    if setting.attempts_max is None:
+        return OrderedRetry(backoff=backoff)
+    return OrderedRetry(setting.attempts_max, backoff, "block" if setting.exhausted == "block" else "dlq")

@@ -106,6 +106,8 @@ class SendBegan(Event):
     """Sharding key; None: an unkeyed send."""
     topic: str = ""
     tags: str = ""
+    delay_level: int = 0
+    """> 0: it waits at its broker. Answered as DelayedAcked, and in no order with others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,8 @@ class ConsumerStarted(Event):
     """The same when the consumer stops."""
     threaded: bool = False
     """A plain listener: it starts in a thread, some time after the decision."""
+    attempts_max: int | None = None
+    """Failed calls of an ordered batch until it is dead-lettered; None: it never is."""
     where: str = "FIRST_OFFSET"
     """Start policy: "FIRST_OFFSET", "LAST_OFFSET", "TIMESTAMP"."""
     since_t: float = 0.0

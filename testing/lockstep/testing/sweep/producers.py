@@ -9,13 +9,17 @@ from lockstep.client import BatchSendError, LockstepError, Message, Producer, Se
 from lockstep.client import Outcome as SendOutcome
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
+from lockstep.testing.sweep.copy_events import DelayedAcked
 from lockstep.testing.sweep.events import SendAcked, SendBegan, SendFailed
 from lockstep.testing.sweep.history import Outcome, QueueKey
 from lockstep.testing.sweep.services import Main
+from lockstep.testing.sweep.worlds import TOPIC
 
 if TYPE_CHECKING:
     from lockstep.testing.sweep.universe import Universe
 
+LEVELS = (1, 1, 2, 2, 3, 4)
+"""Of delayed sends: 1 s to 30 s."""
 AWAITED_SHARE = 0.3
 """How many sends their producer waits for before the next one."""
 
@@ -29,6 +33,7 @@ class Sender:
         self._producer = producer
         self._name = f"{process.machine.name.rpartition('.')[2]}.{process.number}"
         self._random = Random(f"{universe.setting.seed}/{process.machine.name}/{process.machine.starts}/sends")
+        self._extra = Random(f"{universe.setting.seed}/{process.machine.name}/{process.machine.starts}/delayed")
         self._sent: Counter[str] = Counter()
         self._tasks = Tasks(universe.task_failed)
 
@@ -36,7 +41,9 @@ class Sender:
         setting, random = self._universe.setting, self._random
         while self._universe.sending and not stop.is_set():
             roll = random.random()
-            if roll < setting.unkeyed_share:
+            if setting.delayed_share and self._extra.random() < setting.delayed_share:
+                coroutine = self._delayed(self._key() if self._extra.random() < 0.5 else None)
+            elif roll < setting.unkeyed_share:
                 coroutine = self._one(None)
             elif roll < setting.unkeyed_share + setting.batch_share:
                 coroutine = self._batch([self._key() for _ in range(random.randint(2, 6))])
@@ -54,12 +61,14 @@ class Sender:
         topics = self._universe.setting.topics
         return topics[0] if len(topics) == 1 else self._random.choice(topics)
 
-    def _message(self, key: str | None, topic: str) -> Message:
+    def _message(self, key: str | None, topic: str, delay_level: int = 0) -> Message:
         name = key or f"{self._name}-any"
         self._sent[name] += 1
         body = f"{name}/{self._sent[name]}".encode()
         tags = "B" if self._random.random() < self._universe.setting.tag_b_share else "A"
-        self._universe.history.append(SendBegan(*self._universe.place(), body, key, topic, tags))
+        self._universe.history.append(SendBegan(*self._universe.place(), body, key, topic, tags, delay_level))
+        if not self._universe.calm and self._extra.random() < self._universe.setting.poison_share:
+            self._universe.poison[body] = None
         return Message(topic, body, tags=tags)
 
     async def _one(self, key: str | None) -> None:
@@ -68,6 +77,18 @@ class Sender:
             self._acked(message, await self._producer.send(message, sharding_key=key))
         except LockstepError as error:
             self._failed(message, error)
+
+    async def _delayed(self, key: str | None) -> None:
+        """A keyed one has a queue of its own too, and no place in its key's order."""
+        level = self._extra.choice(LEVELS)
+        message = self._message(key, TOPIC, level)
+        try:
+            result = await self._producer.send(message, sharding_key=key, delay_level=level)
+        except LockstepError as error:
+            self._failed(message, error)
+            return
+        queue = QueueKey("", result.queue.broker_name, result.queue.topic, result.queue.queue_id)
+        self._universe.history.append(DelayedAcked(*self._universe.place(), bytes(message.body), queue, result.status.value))
 
     async def _batch(self, keys: list[str]) -> None:
         topic = self._topic()

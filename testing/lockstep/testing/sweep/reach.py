@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from lockstep.protocol.codes import ResponseCode
+from lockstep.testing.sweep.copy_reach import COPIES
 from lockstep.testing.sweep.events import CallBegan, CallEnded, ConsumerStopped, Fault, PauseBegan, ProcessEnded, QueueGapSeen
 from lockstep.testing.sweep.history import Answer, CallResult, History, QueueKey, Reached
 from lockstep.testing.sweep.journal import LogTap
@@ -150,6 +151,7 @@ REACH: dict[str, Callable[[History, LogTap], int]] = {
     "cut at an operation": _faults("cut at operation"),
     "snapshot ignored": _faults("disk rot"),
     "consumer stopped in order": lambda history, _: len(history.of(ConsumerStopped)),
+    **COPIES,
 }
 """Name → how often one run was there. Beside the issue's list: what each fault is meant to bring about."""
 

@@ -10,14 +10,19 @@ from lockstep.protocol.fields import from_plain, to_plain
 from lockstep.protocol.headers.offsets import TopicHeader
 from lockstep.protocol.headers.pull import SUBSCRIPTION, PullHeader, PullReply
 from lockstep.protocol.message import decode_messages
+from lockstep.protocol.names import dlq_topic, retry_topic
+from lockstep.protocol.properties import ORIGIN_MESSAGE_ID
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
 from lockstep.runtime.pool import connect
+from lockstep.testing.sweep.copy_events import CopyStored
 from lockstep.testing.sweep.events import ReadingEnded, Stored
-from lockstep.testing.sweep.history import QueueKey
+from lockstep.testing.sweep.history import Event, QueueKey
 from lockstep.testing.sweep.services import BROKER_PORT
+from lockstep.testing.sweep.worlds import MAILING
 
 if TYPE_CHECKING:
+    from lockstep.protocol.message import MessageExt
     from lockstep.testing.sweep.universe import Universe
 
 GROUP = "READER"
@@ -31,8 +36,10 @@ async def read_everything(universe: "Universe") -> None:
         try:
             endpoint = await connect(Host.current(), f"{address}:{BROKER_PORT}", timeout_ms=TIMEOUT_MS)
             try:
-                for topic in universe.setting.topics:
+                for topic in (*universe.setting.topics, *_copies(universe)):
                     answer = await endpoint.request(RequestCode.TOPIC_OFFSETS, to_plain(TopicHeader(topic)), timeout_ms=TIMEOUT_MS)
+                    if answer.code == ResponseCode.TOPIC_NOT_EXIST and topic not in universe.setting.topics:
+                        continue
                     for at in decode_body(TopicOffsets, answer.body).queues:
                         await _read_queue(universe, endpoint, QueueKey("", name, topic, at.queue_id), at)
             finally:
@@ -40,6 +47,13 @@ async def read_everything(universe: "Universe") -> None:
                 await endpoint.wait_closed()
         except LockstepError as error:
             universe.wrong("every log can be read", f"{name}: {error!r}")
+
+
+def _copies(universe: "Universe") -> list[str]:
+    """Where the broker itself stores what groups could not handle."""
+    setting = universe.setting
+    concurrent = [retry_topic(MAILING), dlq_topic(MAILING)] if setting.concurrent else []
+    return concurrent + ([] if setting.attempts_max is None else [dlq_topic(group) for group in setting.groups])
 
 
 async def _read_queue(universe: "Universe", endpoint: Endpoint, queue: QueueKey, at: OffsetRange) -> None:
@@ -53,6 +67,14 @@ async def _read_queue(universe: "Universe", endpoint: Endpoint, queue: QueueKey,
             universe.wrong("every log can be read", f"{queue} at {offset} of {at.max_offset}: {answer.code} {answer.remark}")
             return
         for message in decode_messages(bytes(answer.body), queue.broker):
-            universe.history.append(Stored(*universe.place(), queue, message.queue_offset, message.body, message.sharding_key))
+            universe.history.append(_found(universe, queue, message))
         offset = from_plain(PullReply, answer.fields).next_begin_offset
-    universe.history.append(ReadingEnded(*universe.place(), queue, at.min_offset, at.max_offset))
+    if queue.topic in universe.setting.topics:
+        universe.history.append(ReadingEnded(*universe.place(), queue, at.min_offset, at.max_offset))
+
+
+def _found(universe: "Universe", queue: QueueKey, message: "MessageExt") -> Event:
+    place = (*universe.place(), queue, message.queue_offset, message.body)
+    if queue.topic in universe.setting.topics:
+        return Stored(*place, message.sharding_key)
+    return CopyStored(*place, message.reconsume_times, message.all_properties.get(ORIGIN_MESSAGE_ID, ""))

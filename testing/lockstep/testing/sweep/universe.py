@@ -19,7 +19,7 @@ from lockstep.testing.simulation import Machine, Process, SimFiles, SimLoop
 from lockstep.testing.sweep.begins import Begin, begin_one
 from lockstep.testing.sweep.checkers import CHECKERS
 from lockstep.testing.sweep.checkers.violation import Violation
-from lockstep.testing.sweep.consumers import Controls, consumer_main
+from lockstep.testing.sweep.consumer_process import Controls, consumer_main
 from lockstep.testing.sweep.events import (
     Calm,
     ClockSet,
@@ -28,9 +28,6 @@ from lockstep.testing.sweep.events import (
     PowerCut,
     ProcessEnded,
     ProcessStarted,
-    SendAcked,
-    SendBegan,
-    SendFailed,
 )
 from lockstep.testing.sweep.faults import FAULTS
 from lockstep.testing.sweep.history import Event, History, Reached
@@ -40,14 +37,13 @@ from lockstep.testing.sweep.producers import producer_main
 from lockstep.testing.sweep.reading import read_everything
 from lockstep.testing.sweep.services import NAMESERVER_PORT, Main, broker_main, creator_main, nameserver_main, opened_event
 from lockstep.testing.sweep.storm import Storm
+from lockstep.testing.sweep.waiting import behind, end_waiting, sends_ended
 from lockstep.testing.sweep.wiretap import Wiretap
-from lockstep.testing.sweep.worlds import Setting
+from lockstep.testing.sweep.worlds import MAILING, Setting
 
 CREATED_WITHIN_S = 30.0
 CALM_SENDING_S = 20.0
 """How long producers go on in the calm."""
-SENDS_HEAL_S = 10.0
-"""A send that began so long after the calm is acknowledged."""
 CONSUMED_WITHIN_S = 150.0
 """From the calm until every queue is consumed to its end: session timeout, back-offs and drains, with room."""
 RECREATED_AGAIN_S = 4.0
@@ -103,12 +99,15 @@ class Universe:
         self.nameserver = ";".join(f"{address}:{NAMESERVER_PORT}" for address in self.nameservers)
         self.consumers = [f"10.0.1.{1 + number}" for number in range(setting.consumers)]
         self.producers = [f"10.0.2.{1 + number}" for number in range(setting.producers)]
-        self.begun: dict[str, Begin] = {name: Begin() for name in setting.groups if name not in setting.late_groups}
+        early = [name for name in setting.groups if name not in setting.late_groups] + ([MAILING] if setting.concurrent else [])
+        self.begun: dict[str, Begin] = {name: Begin() for name in early}
         """Group → where it begins; a group that is not here has not begun."""
         self.grace_ms = setting.grace_ms
         """Of brokers that start from now on."""
         self.expression = "*"
         """What consumers that start from now on subscribe to."""
+        self.poison: dict[bytes, None] = {}
+        """Bodies that every call fails on."""
         self.sending = True
         self.calm = False
         self.over = False
@@ -325,6 +324,7 @@ class Universe:
         for address in (*self.nameservers, *self.brokers.values(), *self.consumers, *self.producers):
             self.resume(address)
             self.start(address)
+        end_waiting(self)
         if len(self.setting.topics) > 1:
             self.kill(OPERATOR, power=True)
             self._recreate()
@@ -344,16 +344,16 @@ class Universe:
             self._begin_consumers_anew()
         while self.loop.now < calm_s + CONSUMED_WITHIN_S:
             self._wait_alive(LOOK_S)
-            if self._all_ended() and not self._behind():
+            if self._all_ended() and not behind(self):
                 self.history.append(Reached(*self.place(), "all consumed", f"{self.loop.now - calm_s:.0f} s after the calm"))
                 break
         else:
             if not self._all_ended():
                 self.wrong("sends end", f"producers {[address for address in self.producers if self.alive(address)]} still run")
             self.wrong(
-                "every queue is consumed", f"{CONSUMED_WITHIN_S:.0f} s after the calm: {'; '.join(self._behind()) or 'nothing is behind'}"
+                "every queue is consumed", f"{CONSUMED_WITHIN_S:.0f} s after the calm: {'; '.join(behind(self)) or 'nothing is behind'}"
             )
-        self._check_sends(calm_s)
+        sends_ended(self, calm_s)
 
     def _begin_consumers_anew(self) -> None:
         """A listener that commits by hand commits with its next call, and no call comes any more: it gets what it left once again."""
@@ -372,30 +372,6 @@ class Universe:
 
     def _all_ended(self) -> bool:
         return not any(self.alive(address) for address in self.producers)
-
-    def _behind(self) -> list[str]:
-        """Queues that a group has not consumed to the end."""
-        brokers = self.open_brokers()
-        found = [f"{name} is not open" for name in self.brokers if name not in {broker.config.name for broker in brokers}]
-        for broker in brokers:
-            coordination = broker.state.coordination
-            for group in self.setting.groups:
-                status = coordination.status(group, 0, lambda _: "")
-                queues = {} if status is None else {(queue.topic, queue.queue_id): queue for queue in status.queues}
-                own = [(topic, queue_id) for topic in self.setting.topics for queue_id in coordination.own_queue_ids(topic)]
-                for key in own:
-                    queue = queues.get(key)
-                    if queue is None or queue.committed_offset < queue.max_offset:
-                        found.append(f"{group} {broker.config.name}:{key} {queue}")
-        return found
-
-    def _check_sends(self, calm_s: float) -> None:
-        begun = {event.body: event.t for event in self.history.of(SendBegan) if event.t > calm_s + SENDS_HEAL_S}
-        for acked in self.history.of(SendAcked):
-            begun.pop(acked.body, None)
-        failed = {event.body: event for event in self.history.of(SendFailed)}
-        for body, t in list(begun.items())[:3]:
-            self.wrong("sends are acknowledged again", f"{body!r} sent at {t:.3f}: {failed.get(body, 'never ended')}")
 
     def _check(self) -> list[Violation]:
         found = list(self.wrongs)

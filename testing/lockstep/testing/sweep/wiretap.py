@@ -12,6 +12,7 @@ from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import RemoteProtocolError
 from lockstep.protocol.record import BODY_AT, BODY_LENGTH_AT, INT32, iter_records
+from lockstep.testing.sweep.copy_tap import CopyTap
 from lockstep.testing.sweep.hand_tap import HandTap
 from lockstep.testing.sweep.history import Answer, Event, History, QueueKey, Reached
 from lockstep.testing.sweep.wire_events import (
@@ -58,6 +59,7 @@ class Wiretap:
         self._groups: dict[tuple[str, str], list[str]] = {}
         """(session, broker) → the groups that its last HEART_BEAT named."""
         self._requests = 0
+        self._copies = CopyTap(history, self._ask)
         self._hands = HandTap(history, self._ask)
         self._requested: dict[int, Callable[[Line, Command, float], None]] = {
             RequestCode.HEART_BEAT: self._heartbeat,
@@ -68,6 +70,7 @@ class Wiretap:
             RequestCode.SEND_MESSAGE: self._send_message,
             RequestCode.UPDATE_CONSUMER_OFFSET: self._update_offset,
             RequestCode.UNREGISTER_CLIENT: self._unregister,
+            **self._copies.requested,
             **self._hands.requested,
         }
         self._answered: dict[int, Callable[[Line, Asked, Command, float, list[Event]], str]] = {
@@ -77,6 +80,7 @@ class Wiretap:
             RequestCode.SEND_RECORDS: self._send_answered,
             RequestCode.SEND_MESSAGE: self._send_answered,
             RequestCode.UPDATE_CONSUMER_OFFSET: self._update_answered,
+            **self._copies.answered,
             **self._hands.answered,
         }
 
@@ -219,6 +223,8 @@ class Wiretap:
         self._history.append(FrameWritten(now, *where, key, bodies, layout, fields.get("producerId"), sequence, asked.request))
 
     def _send_message(self, line: Line, command: Command, now: float) -> None:
+        if self._copies.delayed(line, command, now):
+            return
         fields = command.fields
         asked = self._ask(line, command, now)
         key = QueueKey("", line.broker, fields["topic"], fields["queueId"])

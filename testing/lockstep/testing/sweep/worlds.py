@@ -15,6 +15,8 @@ RETURNS = "returns"
 GROUP = "billing"
 AUDIT = "audit"
 """The second group, in the same processes."""
+MAILING = "mailing"
+"""The concurrent group, in the same processes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +83,24 @@ class Setting:
     slow_share: float = 0.04
     """Calls that take 0.3 to 2 s."""
     fail_share: float = 0.03
+    poison_share: float = 0.0
+    """How many messages of the storm every call fails on, also in the calm."""
+    attempts_max: int | None = None
+    """Of ordered groups: failed calls until a batch is dead-lettered, or blocks its queue; None: no limit."""
+    exhausted: str = "dlq"
+    """What then: "dlq" or "block"."""
+
+    concurrent: bool = False
+    """The group MAILING consumes the topic too."""
+    concurrency: int = 20
+    shared_batch: int = 1
+    shared_threaded: bool = False
+    shared_fail_share: float = 0.1
+    retries_max: int = 2
+    call_timeout_ms: int = 900_000
+    """Of concurrent calls: what runs longer is sent back."""
+    delayed_share: float = 0.0
+    """How many sends have a delay level."""
     stubborn_share: float = 0.0
     """Calls that swallow their cancellation and go on."""
 
@@ -135,6 +155,22 @@ COMMON: Mapping[str, tuple[object, ...]] = {
     "chop": (0.0, 0.2, 0.6),
 }
 """What every world draws from, unless it says otherwise."""
+
+CONCURRENT: Mapping[str, tuple[object, ...]] = {
+    "concurrency": (2, 20),
+    "shared_batch": (1, 3, 16),
+    "shared_threaded": (False, False, True),
+    "shared_fail_share": (0.05, 0.2),
+    "retries_max": (0, 1, 2, 2, 3),
+    "call_timeout_ms": (900_000, 2_000, 6_000),
+    "poison_share": (0.01, 0.04),
+    "attempts_max": (None, 2, 4),
+    "exhausted": ("dlq", "dlq", "block"),
+    "delayed_share": (0.05, 0.15),
+}
+"""What a universe with a concurrent group draws besides."""
+CONCURRENT_SHARE = 0.3
+"""How many seeds of the swarm have one."""
 
 WORLDS: Mapping[str, World] = {
     "swarm": World({}),
@@ -259,6 +295,23 @@ WORLDS: Mapping[str, World] = {
             "queues": (1, 2),
         },
     ),
+    "concurrent": World(
+        {
+            "kill_consumer": 3,
+            "stop_consumer": 3,
+            "kill_broker": 3,
+            "power_broker": 2,
+            "cut_at_copy": 4,
+            "reset": 2,
+            "partition": 1,
+            "pause_consumer": 1,
+            "wall_jump": 1,
+            "slow_disk": 1,
+            "kill_at_write": 1,
+            "power_at_write": 1,
+        },
+        {"concurrent": (True,), "send_every_s": (0.15, 0.3), "exile": (False,)},
+    ),
     "handover": World(
         {"stop_consumer": 1},
         {
@@ -346,6 +399,9 @@ def draw(seed: int, world: str | None, kinds: tuple[str, ...], *, storm_s: float
         faults = faults or {die("only fault").choice(common): 1}
         drawn["groups"] = (GROUP, AUDIT) if "toggle" in faults else (GROUP,)
         drawn["tag_b_share"] = 0.3 if "recontract" in faults else die("tag_b_share").choice((0.0, 0.0, 0.2))
+        drawn["concurrent"] = die("concurrent").random() < CONCURRENT_SHARE
+    if drawn.get("concurrent"):
+        drawn |= {key: die(key).choice(choices) for key, choices in CONCURRENT.items()}
     drawn.setdefault("fault_every_s", die("fault_every_s").choice((0.7, 2.0, 2.0, 5.0, 15.0)))
     drawn.setdefault("storm_s", die("storm_s").choice((40.0, 90.0, 90.0, 300.0)))
     if storm_s is not None:

@@ -10,11 +10,29 @@
 | O6 nothing acknowledged is forgotten | progress | R6 the same over a start | progress |
 | O7 how fast a queue moves | handover | R7 what was delivered stays | log |
 | O8 one message a place, for ever | log | R9 what a send's end said is true | sends |
+| C1 concurrent progress | concurrent | C2 tries, dead letters | copies, letters |
+| D1 delays | delays | R5 of concurrent groups | concurrent |
 """
 
 from collections.abc import Callable
 
-from lockstep.testing.sweep.checkers import calls, delivery, generations, handover, keys, log, ownership, progress, sends, starts, steps
+from lockstep.testing.sweep.checkers import (
+    calls,
+    concurrent,
+    copies,
+    delays,
+    delivery,
+    generations,
+    handover,
+    keys,
+    letters,
+    log,
+    ownership,
+    progress,
+    sends,
+    starts,
+    steps,
+)
 from lockstep.testing.sweep.checkers.violation import Violation
 from lockstep.testing.sweep.history import History
 
@@ -32,6 +50,10 @@ CHECKERS: dict[str, Callable[[History], list[Violation]]] = {
     "sends": sends.check,
     "delivery": delivery.check,
     "handover": handover.check,
+    "concurrent": concurrent.check,
+    "copies": copies.check,
+    "letters": letters.check,
+    "delays": delays.check,
 }
 """Family → its check."""
 

@@ -34,11 +34,11 @@ def check(history: History) -> list[Violation]:
                 found.append(Violation("R5", calms[-1].t, f"{key} was never granted to anybody: {len(stored)} messages wait in it"))
                 continue
             for one in stored:
-                if one.offset >= begin and one.body in messages.acked and (group, (queue, one.offset), one.body) not in done:
+                known = messages.acked.get(one.body) or messages.delayed.get(one.body)
+                if one.offset >= begin and known is not None and (group, (queue, one.offset), one.body) not in done:
                     if passes.some_may_pass(key, one.offset, processes):
                         continue
-                    acked = messages.acked[one.body]
-                    text = f"{key} offset {one.offset}, {one.body!r:.60} acknowledged at {acked.t:.3f}: no call has done it"
+                    text = f"{key} offset {one.offset}, {one.body!r:.60} acknowledged at {known.t:.3f}: no call has done it"
                     found.append(Violation("O5", one.t, text))
             found += _recovered(key, stored[-1].offset + 1, reached.get(key, []), calms[-1].t, messages)
     return found

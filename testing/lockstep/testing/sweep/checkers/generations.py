@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from lockstep.protocol.codes import ResponseCode
 from lockstep.testing.sweep.checkers.facts import Brokers
 from lockstep.testing.sweep.checkers.violation import Violation, who
+from lockstep.testing.sweep.copy_events import DeadLetterSent
 from lockstep.testing.sweep.events import BrokerOpened, Fault, ProgressReset, QueueGapSeen, ReadingEnded
 from lockstep.testing.sweep.hand_events import LayoutSent, ResetSent
 from lockstep.testing.sweep.history import Answer, History, QueueKey
@@ -73,6 +74,9 @@ class _Generations:
                 queue.sure, queue.sure_after = event, (queue.generation, queue.epoch)
             elif isinstance(event, CommitSent):
                 self._sent(event)
+            elif isinstance(event, DeadLetterSent):
+                if self.generations.get((event.queue, event.epoch)) == self._queue(event.queue).generation:
+                    self._queue(event.queue).top = max(self._queue(event.queue).top, event.offset + 1)
             elif isinstance(event, CommitAnswered):
                 if event.answer is Answer.OK and event.epoch is not None:
                     self._served(event.queue, event.epoch, event.asked_t, event.t, f"a commit of {event.offset}")

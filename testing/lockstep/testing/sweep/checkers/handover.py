@@ -171,6 +171,8 @@ class _Finder:
         """When what the call was given first was there to be pulled."""
         body = call.messages[0][1]
         acked, began = self.messages.acked.get(body), self.messages.began.get(body)
+        if began is not None and began.delay_level:
+            return call.t  # it came when its time had come
         return acked.t if acked is not None else began.t if began is not None else 0.0
 
     def _alone(self, processes: set[int], machines: set[str], since: float, until: float) -> bool:

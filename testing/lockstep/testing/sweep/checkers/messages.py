@@ -2,6 +2,8 @@
 
 from math import inf
 
+from lockstep.protocol.codes import ResponseCode
+from lockstep.testing.sweep.copy_events import DeadLetterAnswered, DelayedAcked
 from lockstep.testing.sweep.events import ConsumerStarted, ProgressReset, QueueGapSeen, ReadingEnded, SendAcked, SendBegan, Stored
 from lockstep.testing.sweep.hand_events import ResetSent
 from lockstep.testing.sweep.history import History, QueueKey
@@ -19,6 +21,10 @@ class Messages:
         self.acked: dict[bytes, SendAcked] = {}
         for event in history.of(SendAcked):
             self.acked.setdefault(event.body, event)
+        self.delayed: dict[bytes, DelayedAcked] = {}
+        """Acknowledged too; where it will be is not known then."""
+        for waits in history.of(DelayedAcked):
+            self.delayed.setdefault(waits.body, waits)
         self.stored: dict[Place, Stored] = {(event.queue, event.offset): event for event in history.of(Stored)}
         self.places: dict[bytes, list[Stored]] = {}
         for found in history.of(Stored):
@@ -41,7 +47,7 @@ class Messages:
 
 
 class Passes:
-    """Which offsets a consumer may pass over without a call: filtered by its subscription, or reported as gone."""
+    """Which offsets a consumer may pass over without a good call: filtered by its subscription, reported as gone, or dead-lettered."""
 
     def __init__(self, history: History, messages: Messages) -> None:
         self._messages = messages
@@ -56,6 +62,10 @@ class Passes:
                 self._expressions[consumer.process, consumer.group, topic] = tags_of(expression)
         for gap in history.of(QueueGapSeen):
             self._gaps.setdefault(gap.queue, []).append((gap.first, gap.end))
+        self._letters: dict[tuple[QueueKey, int], float] = {}
+        for letter in history.of(DeadLetterAnswered):
+            if letter.code == ResponseCode.SUCCESS:
+                self._letters.setdefault((letter.queue, letter.offset), letter.t)
         for pull in history.of(PullReceived):
             if pull.gap is not None:
                 self._gaps.setdefault(pull.queue, []).append(pull.gap)
@@ -68,6 +78,9 @@ class Passes:
             tags = self._messages.tags_at((queue.stored, offset), t)
             if not tags or tags - wanted:
                 return True
+        lettered = self._letters.get((queue, offset))
+        if lettered is not None and lettered <= t:
+            return True
         return any(first <= offset < end for first, end in self._gaps.get(queue, ()))
 
     def skipped(self, queue: QueueKey, offset: int) -> bool:

@@ -6,6 +6,7 @@ what was answered before a LOCK was written must be known to that LOCK.
 
 from lockstep.testing.sweep.checkers.facts import Brokers, Deletions, Held, RisingMax, falls
 from lockstep.testing.sweep.checkers.violation import Violation, who
+from lockstep.testing.sweep.copy_events import ProgressAnswered
 from lockstep.testing.sweep.events import BrokerOpened, ProgressReset
 from lockstep.testing.sweep.hand_events import ResetSent
 from lockstep.testing.sweep.history import Answer, Event, History, QueueKey
@@ -151,7 +152,7 @@ def _not_forgotten(history: History) -> list[Violation]:
                 known.setdefault(event.queue, _Acknowledged()).add(place, event)
         elif type(event) is ResetSent:
             maybe.setdefault(event.queue, []).append(event.offset)
-        elif type(event) is GrantAnswered and event.queue in known:
+        elif isinstance(event, GrantAnswered | ProgressAnswered) and event.queue in known:
             top = known[event.queue].top.before(event.asked_t)
             if top is not None and event.offset < top:
                 if event.offset in maybe.get(event.queue, ()) or deletions.any_of(event.queue.topic):
@@ -160,9 +161,10 @@ def _not_forgotten(history: History) -> list[Violation]:
                     continue
                 commit = next(commit for _, commit in known[event.queue].commits if commit.offset == top)
                 law = "R6" if opened.get(event.queue.broker, 0.0) > commit.t else "O6"
+                what = f"epoch {event.epoch}" if isinstance(event, GrantAnswered) else f"generation {event.generation}"
                 text = (
-                    f"{event.queue}: epoch {event.epoch} was granted at offset {event.offset} (asked {event.asked_t:.3f}), "
-                    f"but {top} under epoch {commit.epoch} of session {_short(commit.session)} was acknowledged at {commit.t:.3f}"
+                    f"{event.queue}: {what} was granted at offset {event.offset} (asked {event.asked_t:.3f}), but {top} "
+                    f"under epoch {commit.epoch} of session {_short(commit.session)} was acknowledged at {commit.t:.3f}"
                 )
                 found.append(Violation(law, event.t, text))
     return found

@@ -57,8 +57,8 @@ def _stored_once(history: History, messages: Messages) -> list[Violation]:
             written.setdefault(body, set()).add((frame.queue, frame.producer, frame.sequence[1]))
     for body, places in messages.places.items():
         began = messages.began.get(body)
-        if began is None or len(places) == 1:
-            continue
+        if began is None or len(places) == 1 or began.delay_level:
+            continue  # a delayed one: checkers/delays.py
         allowed = Counter(queue for queue, _, _ in written.get(body, ()))
         if began.key is not None or not Counter(stored.queue for stored in places) <= allowed:
             where = ", ".join(f"{stored.queue} offset {stored.offset}" for stored in places)
@@ -79,7 +79,7 @@ def _called_twice(history: History, messages: Messages) -> list[Violation]:
             place = (call.queue.stored, offset)
             before = first.setdefault(body, place)
             began = messages.began.get(body)
-            if before == place or began is None or began.key is None:
+            if before == place or began is None or began.key is None or began.delay_level:
                 continue
             if not any(brokers.lossy_cuts(queue.broker) for queue in (before[0], place[0])):
                 where = f"{before[0]} offset {before[1]} and {place[0]} offset {offset}"

@@ -1,5 +1,6 @@
 """Faults of the network, and of clocks."""
 
+from lockstep.testing.sweep.copy_events import DeadLetterAnswered, DelayedAnswered, ProgressAnswered, SendBackAnswered, WallJumped
 from lockstep.testing.sweep.history import Event
 from lockstep.testing.sweep.storm import Storm
 from lockstep.testing.sweep.wire_events import CommitAnswered, FrameAnswered, GrantAnswered
@@ -32,8 +33,12 @@ def reset(storm: Storm) -> None:
 
 def cut_at_answer(storm: Storm) -> None:
     """The next answer of one kind is lost: its connection is cut, or forgotten, when the broker has written it."""
-    history, kind = storm.universe.history, storm.random.choice([GrantAnswered, GrantAnswered, CommitAnswered, FrameAnswered])
-    told, skip = storm.random.random() < 0.7, storm.random.randrange(4)
+    kind = storm.random.choice([GrantAnswered, GrantAnswered, CommitAnswered, FrameAnswered])
+    _cut_at(storm, kind, told=storm.random.random() < 0.7, skip=storm.random.randrange(4))
+
+
+def _cut_at(storm: Storm, kind: type[Event], *, told: bool, skip: int) -> None:
+    history = storm.universe.history
 
     def look(event: Event) -> None:
         nonlocal skip
@@ -86,6 +91,7 @@ def wall_jump(storm: Storm) -> None:
     jump_s = storm.random.choice([-3600, -5, 5, 3600])
     storm.note("wall jump", address, f"{jump_s} s")
     universe.machine(address).wall_offset_s += jump_s
+    universe.history.append(WallJumped(universe.loop.now, address, 0, jump_s))
 
 
 def drift(storm: Storm) -> None:
@@ -95,4 +101,10 @@ def drift(storm: Storm) -> None:
     universe.set_rate(universe.machine(address), storm.random.uniform(1 - most, 1 + most))
 
 
-KINDS = (partition, one_way, isolate, reset, cut_at_answer, silence, slow_link, wall_jump, drift)
+def cut_at_copy(storm: Storm) -> None:
+    """The same of an answer to what makes the broker store something by itself, or begins progress."""
+    kinds: list[type[Event]] = [SendBackAnswered, SendBackAnswered, DeadLetterAnswered, DelayedAnswered, ProgressAnswered]
+    _cut_at(storm, storm.random.choice(kinds), told=storm.random.random() < 0.7, skip=storm.random.randrange(3))
+
+
+KINDS = (partition, one_way, isolate, reset, cut_at_answer, silence, slow_link, wall_jump, drift, cut_at_copy)

@@ -1,10 +1,10 @@
 """Faults of producers and consumers, and of the machines that they run on."""
 
 from lockstep.testing.simulation import Process
-from lockstep.testing.sweep.consumers import consumer_main
+from lockstep.testing.sweep.consumer_process import consumer_main
 from lockstep.testing.sweep.storm import Storm
 from lockstep.testing.sweep.wire_events import SessionBound
-from lockstep.testing.sweep.worlds import AUDIT, GROUP
+from lockstep.testing.sweep.worlds import AUDIT, GROUP, MAILING
 
 
 def kill_consumer(storm: Storm) -> None:
@@ -47,7 +47,8 @@ def stop_consumer(storm: Storm) -> None:
 
 def toggle(storm: Storm) -> None:
     """One group of a process stops and starts anew, the other goes on."""
-    address, group = storm.consumer(), storm.random.choice([GROUP, AUDIT])
+    groups = [GROUP, AUDIT, MAILING] if storm.universe.setting.concurrent else [GROUP, AUDIT]
+    address, group = storm.consumer(), storm.random.choice(groups)
     process = storm.universe.running(address)
     controls = None if process is None else storm.universe.controls.get(process.number)
     if controls is not None and group in controls.toggles:

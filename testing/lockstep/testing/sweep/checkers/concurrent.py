@@ -1,0 +1,169 @@
+"""C1 and R5 of concurrent groups: progress never passes what is unfinished, nothing is forgotten, everything is handled in the end.
+
+A message is finished for its consumer when a call has handled it, or when the broker has answered that it took it back. Handled in the end
+means: some call has done it, or it lies in the group's dead-letter topic.
+"""
+
+from dataclasses import dataclass, field
+
+from lockstep.protocol.codes import ResponseCode
+from lockstep.testing.sweep.checkers.facts import RisingMax
+from lockstep.testing.sweep.checkers.given import Letters
+from lockstep.testing.sweep.checkers.messages import Messages, Passes
+from lockstep.testing.sweep.checkers.violation import Violation, who
+from lockstep.testing.sweep.copy_events import (
+    ProgressAnswered,
+    SendBackAnswered,
+    SentBack,
+    SharedCallBegan,
+    SharedCallEnded,
+)
+from lockstep.testing.sweep.events import Calm, ConsumerStarted, Stored
+from lockstep.testing.sweep.history import Answer, History, QueueKey
+from lockstep.testing.sweep.wire_events import CommitAnswered, CommitSent
+
+
+def check(history: History) -> list[Violation]:
+    if not any(not consumer.ordered for consumer in history.of(ConsumerStarted)):
+        return []
+    return [*_Finished(history).run(), *_generations(history), *_handled(history)]
+
+
+@dataclass(slots=True)
+class _Run:
+    """One process at one queue, in one generation."""
+
+    generation: int
+    accounted: int
+    """Everything below was finished when it was committed, here or by whoever was here before."""
+    finished: set[int] = field(default_factory=set)
+
+
+class _Finished:
+    """C1: one pass over a history."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self.passes = Passes(history, Messages(history))
+        self.runs: dict[tuple[int, QueueKey], _Run] = {}
+        self.calls: dict[int, tuple[SharedCallBegan, _Run]] = {}
+        self.places: dict[tuple[int, str, int], tuple[_Run, int]] = {}
+        """(process, broker, log place) → its queue's run and offset, as given last."""
+        self.asked: dict[int, tuple[_Run, int]] = {}
+        self.found: list[Violation] = []
+
+    def run(self) -> list[Violation]:
+        for event in self.history:
+            if isinstance(event, ProgressAnswered):
+                self._answered(event)
+            elif isinstance(event, SharedCallBegan):
+                self._began(event)
+            elif isinstance(event, SharedCallEnded):
+                known = self.calls.pop(event.call, None)
+                if known is not None:
+                    known[1].finished.update(each.offset for each in known[0].given[: event.done])
+            elif isinstance(event, SentBack):
+                place = self.places.get((event.process, event.broker, event.position))
+                if place is not None:
+                    self.asked[event.request] = place
+            elif isinstance(event, SendBackAnswered):
+                asked = self.asked.pop(event.request, None)
+                if asked is not None and event.code == ResponseCode.SUCCESS:
+                    asked[0].finished.add(asked[1])
+            elif isinstance(event, CommitSent) and event.generation is not None and event.offset is not None:
+                self._committed(event, event.offset)
+        return self.found
+
+    def _answered(self, event: ProgressAnswered) -> None:
+        run = self.runs.get((event.client, event.queue))
+        if run is None or run.generation < event.generation:
+            self.runs[event.client, event.queue] = _Run(event.generation, event.offset)
+        elif run.generation == event.generation:
+            run.accounted = max(run.accounted, event.offset)
+
+    def _began(self, event: SharedCallBegan) -> None:
+        run = self.runs.get((event.process, event.queue))
+        if run is None:
+            text = f"call {event.call} of {event.queue} in {who(event.machine, event.process)}: nobody told it where to begin"
+            self.found.append(Violation("C1", event.t, text))
+            return
+        self.calls[event.call] = (event, run)
+        for each in event.given:
+            self.places[event.process, event.queue.broker, each.position] = (run, each.offset)
+
+    def _committed(self, event: CommitSent, upto: int) -> None:
+        run = self.runs.get((event.process, event.queue))
+        if run is None or run.generation != event.generation:
+            return
+        for offset in range(run.accounted, upto):
+            if offset not in run.finished and not self.passes.may_pass(event.queue, offset, event.process, event.t):
+                text = f"{event.queue} generation {event.generation} by {who(event.machine, event.process)} committed {upto}"
+                self.found.append(Violation("C1", event.t, f"{text}: {offset} was neither handled nor taken back by the broker"))
+                break
+        if upto > run.accounted:
+            run.finished.difference_update(range(run.accounted, upto))
+            run.accounted = upto
+
+
+def _generations(history: History) -> list[Violation]:
+    """C1: within a generation progress never falls, generations never fall, and one that is over commits nothing any more."""
+    found = []
+    offsets: dict[tuple[QueueKey, int], RisingMax] = {}
+    numbers: dict[QueueKey, RisingMax] = {}
+    for event in history:
+        if isinstance(event, ProgressAnswered):
+            number, offset = event.generation, event.offset
+        elif isinstance(event, CommitAnswered) and event.generation is not None and event.offset is not None:
+            if event.answer is not Answer.OK:
+                continue
+            number, offset = event.generation, event.offset
+        else:
+            continue
+        highest = numbers.setdefault(event.queue, RisingMax())
+        before = highest.before(event.asked_t)
+        if before is not None and number < before:
+            what = "begun" if isinstance(event, ProgressAnswered) else f"committed at {offset}"
+            found.append(Violation("C1", event.t, f"{event.queue} was {what} in generation {number}: {before} was there before"))
+        top = offsets.setdefault((event.queue, number), RisingMax())
+        if isinstance(event, ProgressAnswered):
+            accepted = top.before(event.asked_t)
+            if accepted is not None and offset < accepted:
+                text = f"{event.queue}: client {event.client} begins at {offset}, generation {number} had accepted {accepted}"
+                found.append(Violation("C1", event.t, text))
+        top.add(event.t, offset)
+        highest.add(event.t, number)
+    return found
+
+
+def _handled(history: History) -> list[Violation]:
+    """R5: whatever is in the logs at the end was handled by each concurrent group, or lies in its dead-letter topic."""
+    if not history.of(Calm) or not history.of(Stored):
+        return []
+    groups = {consumer.group: consumer.expressions[0][0] for consumer in history.of(ConsumerStarted) if not consumer.ordered}
+    begins: dict[QueueKey, int] = {}
+    for answer in history.of(ProgressAnswered):
+        begins[answer.queue] = min(answer.offset, begins.get(answer.queue, answer.offset))
+    done, letters = _done(history), Letters(history)
+    passes = Passes(history, Messages(history))
+    found = []
+    for group, topic in groups.items():
+        for stored in history.of(Stored):
+            queue = stored.queue._replace(group=group)
+            if stored.queue.topic != topic or stored.offset < begins.get(queue, 0) or passes.may_pass(queue, stored.offset, 0):
+                continue
+            if passes.skipped(queue, stored.offset):
+                continue
+            if (group, stored.body) not in done and stored.body not in letters.dead_bodies.get(group, ()):
+                text = f"{queue} offset {stored.offset}, {stored.body!r:.60}: no call has handled it, and it is no dead letter"
+                found.append(Violation("R5", stored.t, text))
+    return found
+
+
+def _done(history: History) -> set[tuple[str, bytes]]:
+    calls = {call.call: call for call in history.of(SharedCallBegan)}
+    found: set[tuple[str, bytes]] = set()
+    for end in history.of(SharedCallEnded):
+        call = calls.get(end.call)
+        if call is not None:
+            found.update((call.queue.group, each.body) for each in call.given[: end.done])
+    return found

@@ -1,0 +1,128 @@
+"""D1: what waits is never early, never lost, and no oftener there than it was written.
+
+A message is due at its store time + its level's delay by its broker's wall clock. Wall clocks are true here but for their jumps: one
+forward makes what waits due so much sooner. A delayed send has no sequence: repeated after a lost answer it is there twice, and a crash
+may cut the write in two that ends the waiting: both are allowed, counted and bounded.
+"""
+
+from lockstep.protocol.codes import ResponseCode
+from lockstep.protocol.delays import FIRST_RETRY_LEVEL, LEVELS_MS
+from lockstep.testing.sweep.checkers.facts import Brokers
+from lockstep.testing.sweep.checkers.given import SentBacks, Walls
+from lockstep.testing.sweep.checkers.messages import Messages
+from lockstep.testing.sweep.checkers.violation import Violation, who
+from lockstep.testing.sweep.copy_events import DelayedAcked, DelayedAnswered, DelayedWritten, SentBack, SharedCallBegan
+from lockstep.testing.sweep.events import CallBegan, Stored
+from lockstep.testing.sweep.history import Event, History, QueueKey
+
+MS = 0.002
+"""Wall clocks count whole milliseconds."""
+
+
+def check(history: History) -> list[Violation]:
+    if not history.of(DelayedWritten) and not history.of(SentBack):
+        return []
+    return [*_early(history), *_retries_early(history), *_lost(history), *_bounded(history)]
+
+
+def possible_duplicates(history: History) -> int:
+    """Delayed messages that are stored once more than needed: allowed, and published."""
+    messages = Messages(history)
+    delayed = {event.body: None for event in history.of(DelayedWritten)}
+    return sum(len(messages.places.get(body, ())) - 1 for body in delayed if messages.places.get(body))
+
+
+def delay_s(level: int) -> float:
+    return LEVELS_MS[min(level, len(LEVELS_MS)) - 1] / 1000
+
+
+def _calls(history: History) -> list[tuple[Event, QueueKey, tuple[bytes, ...]]]:
+    """Calls of either kind that were given messages of users' topics, and their bodies."""
+    found: list[tuple[Event, QueueKey, tuple[bytes, ...]]] = []
+    found.extend((call, call.queue, tuple(body for _, body in call.messages)) for call in history.of(CallBegan))
+    for shared in history.of(SharedCallBegan):
+        found += [(shared, shared.queue, tuple(each.body for each in shared.given if not each.retries))]
+    return found
+
+
+def _early(history: History) -> list[Violation]:
+    walls, brokers = Walls(history), Brokers(history)
+    written: dict[tuple[bytes, str], DelayedWritten] = {}
+    for event in history.of(DelayedWritten):
+        written.setdefault((event.body, event.queue.broker), event)
+    delayed = {body: None for body, _ in written}
+    found = []
+    for call, queue, bodies in _calls(history):
+        for body in bodies:
+            if body not in delayed:
+                continue
+            wait = written.get((body, queue.broker))
+            where = f"{queue}: delayed {body!r:.60} was given to {who(call.machine, call.process)}"
+            if wait is None:
+                found.append(Violation("R9", call.t, f"{where}: it was never sent to {queue.broker}"))
+                continue
+            due = wait.t + delay_s(wait.level) - walls.forward_s(_machine(brokers, queue.broker), wait.t, call.t)
+            if call.t < due - MS:
+                found.append(Violation("D1", call.t, f"{where} {due - call.t:.3f} s early: sent at {wait.t:.3f} with level {wait.level}"))
+    return found
+
+
+def _retries_early(history: History) -> list[Violation]:
+    walls, brokers, backs = Walls(history), Brokers(history), SentBacks(history)
+    found = []
+    for call in history.of(SharedCallBegan):
+        for each in call.given:
+            asked = backs.tries.get((call.queue.group, call.queue.broker, each.body, each.retries - 1), [])
+            waits = [sent.t + delay_s(sent.level or each.retries - 1 + FIRST_RETRY_LEVEL) for sent in asked if sent.level >= 0]
+            if not waits:
+                continue  # checkers/copies.py
+            due = min(waits) - walls.forward_s(_machine(brokers, call.queue.broker), asked[0].t, call.t)
+            if call.t < due - MS:
+                text = f"{call.queue}: {each.body!r:.60} came for its try {each.retries + 1} {due - call.t:.3f} s early"
+                found.append(Violation("D1", call.t, f"{text}: sent back at {asked[0].t:.3f}"))
+    return found
+
+
+def _machine(brokers: Brokers, broker: str) -> str:
+    lives = brokers.lives.get(broker)
+    return lives[0].machine if lives else ""
+
+
+def _lost(history: History) -> list[Violation]:
+    """What was acknowledged is in the final log, unless a power cut under async flush may have taken every answer that said so."""
+    if not history.of(Stored):
+        return []
+    messages, brokers = Messages(history), Brokers(history)
+    requests = {event.request: event.body for event in history.of(DelayedWritten)}
+    kept: dict[bytes, DelayedAnswered] = {}
+    for place, event in enumerate(history):
+        if not isinstance(event, DelayedAnswered) or event.code != ResponseCode.SUCCESS:
+            continue
+        if brokers.taken_by(event.queue.broker, event.process, place, event.t) is None:
+            kept.setdefault(requests[event.request], event)
+    found = []
+    for acked in history.of(DelayedAcked):
+        answer, places = kept.get(acked.body), messages.places.get(acked.body, [])
+        read = messages.read.get(acked.queue)
+        if answer is not None and not places and read is not None and not read.first:
+            text = f"delayed {acked.body!r:.60} was acknowledged at {acked.t:.3f} ({acked.queue}), and is in no queue"
+            found.append(Violation("D1", acked.t, text))
+    return found
+
+
+def _bounded(history: History) -> list[Violation]:
+    messages, brokers = Messages(history), Brokers(history)
+    written: dict[bytes, dict[str, int]] = {}
+    for event in history.of(DelayedWritten):
+        of_body = written.setdefault(event.body, {})
+        of_body[event.queue.broker] = of_body.get(event.queue.broker, 0) + 1
+    found = []
+    for body, counts in written.items():
+        for broker, count in counts.items():
+            places = [stored for stored in messages.places.get(body, ()) if stored.queue.broker == broker]
+            allowed = count + max(0, len(brokers.lives.get(broker, ())) - 1)
+            if len(places) > allowed:
+                where = ", ".join(f"{stored.queue} offset {stored.offset}" for stored in places)
+                text = f"delayed {body!r:.60} was written {count} times to {broker} and is stored {len(places)} times: {where}"
+                found.append(Violation("R9", places[-1].t, text))
+    return found

@@ -1,0 +1,181 @@
+"""Rules of concurrent groups, of what is sent back, dead-lettered or delayed (docs/wire.md, concurrent groups)."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from lockstep.broker.books import Books
+from lockstep.broker.coordination import Coordination
+from lockstep.broker.delays import Delays
+from lockstep.broker.letter import failed_copy
+from lockstep.broker.processors import send_back
+from lockstep.broker.processors.send_back import SendBackProcessor
+from lockstep.broker.reconcile import Reconciliation
+from lockstep.broker.tables.delay_table import DelayTable
+from lockstep.client.consumer.concurrently import Crew, Running
+from lockstep.client.consumer.config import OrderedRetry
+from lockstep.client.consumer.process_queue import ProcessQueue
+from lockstep.protocol.message import MessageExt
+from lockstep.testing.sweep.mutants.registry import Patches, mutant
+
+WORLD = "concurrent"
+
+
+@mutant(WORLD)
+def progress_passes_what_is_unfinished(patch: Patches) -> None:
+    """Progress goes to the smallest unfinished message."""
+    finish = ProcessQueue.finish
+
+    def ahead(self: ProcessQueue, messages: Iterable[MessageExt]) -> bool:
+        done = list(messages)
+        taken = self._messages[self._first : self._next]
+        return finish(self, [each for each in taken if each.queue_offset <= max(one.queue_offset for one in done)] if done else done)
+
+    patch.set(ProcessQueue, "finish", ahead)
+
+
+@mutant(WORLD)
+def a_send_back_that_failed_counts(patch: Patches) -> None:
+    """What could not be sent back waits here and is called again."""
+    back = Crew._send_back
+
+    async def taken(self: Crew, worker: Any, message: MessageExt, level: int) -> bool:
+        await back(self, worker, message, level)
+        return True
+
+    patch.set(Crew, "_send_back", taken)
+
+
+@mutant(WORLD)
+def send_backs_are_not_awaited(patch: Patches) -> None:
+    """Progress moves over what was sent back when the broker has answered."""
+    everything = Crew._send_all_back
+
+    async def early(self: Crew, running: Running, failed: Any, level: int) -> bool:
+        self._finish(running, list(failed))
+        return await everything(self, running, failed, level)
+
+    patch.set(Crew, "_send_all_back", early)
+
+
+@mutant(
+    WORLD,
+    aimed="tests/unit/client/test_concurrently.py::test_what_could_not_be_sent_back_is_called_again_whenever_its_call_ended",
+)
+def ended_calls_run_too_long(patch: Patches) -> None:
+    """A call that has ended is not sent back for running too long."""
+    patch.set(Running, "ended", property(lambda self: False, lambda self, value: None))
+
+
+@mutant(WORLD)
+def a_batch_in_part_counts_as_whole(patch: Patches) -> None:
+    """What stands behind `ack_index` was not handled."""
+    judge = Crew._judge
+
+    async def whole(self: Crew, running: Running, result: object, error: BaseException | None) -> None:
+        running.context.ack_index = len(running.batch) - 1
+        await judge(self, running, result, error)
+
+    patch.set(Crew, "_judge", whole)
+
+
+@mutant(WORLD)
+def tries_are_not_counted(patch: Patches) -> None:
+    """A copy has one try more than the message that was sent back."""
+
+    def same(record: Any, *facts: Any) -> Any:
+        return replace(failed_copy(record, *facts), reconsume_times=record.reconsume_times)
+
+    patch.set(send_back, "failed_copy", same)
+
+
+@mutant(WORLD)
+def tries_have_no_end(patch: Patches) -> None:
+    """What has no try left goes to the dead-letter topic."""
+    back = vars(SendBackProcessor)["send_back"]
+
+    async def again(self: SendBackProcessor, request: Any) -> Any:
+        request.header = replace(request.header, max_reconsume_times=1_000)
+        return await back(self, request)
+
+    again.__dict__.update(back.__dict__)
+    patch.set(SendBackProcessor, "send_back", again)
+
+
+@mutant(WORLD)
+def nothing_waits(patch: Patches) -> None:
+    """A delayed message, and a retry, is delivered when its time has come."""
+    init = Delays.__init__
+
+    def at_once(self: Delays, host: Any, store: Any, table: Any, homes: Any, levels_ms: Any) -> None:
+        init(self, host, store, table, homes, [1 for _ in levels_ms])
+
+    patch.set(Delays, "__init__", at_once)
+
+
+@mutant(WORLD)
+def delivered_without_a_record(patch: Patches) -> None:
+    """How far a delay level was delivered is recorded with the messages."""
+    patch.set(DelayTable, "delivered", lambda self, level, next_offset: self.apply(("delay.delivered", level, next_offset)))
+
+
+@mutant(WORLD)
+def what_is_refused_is_left_behind(patch: Patches) -> None:
+    """A level that can't deliver its first message now waits with it."""
+    deliver = vars(Delays)["_pass_on"]
+
+    def some(self: Delays, record: Any) -> bool:
+        # As where the store refuses: one in eight.
+        return bool(record.physical_offset % 8 == 0) or bool(deliver(self, record))
+
+    patch.set(Delays, "_pass_on", some)
+
+
+@mutant(WORLD)
+def a_letter_leaves_progress_where_it_is(patch: Patches) -> None:
+    """A dead letter and the progress behind it are one write."""
+    patch.set(Coordination, "move_behind", lambda self, *facts: None)
+
+
+@mutant(WORLD)
+def a_repeated_letter_is_written_again(patch: Patches) -> None:
+    """A DEAD_LETTER whose message progress has passed was done before."""
+    done = Reconciliation.dead_lettered
+
+    def never(self: Reconciliation, *facts: Any) -> bool | None:
+        return None if done(self, *facts) is None else False
+
+    patch.set(Reconciliation, "dead_lettered", never)
+
+
+@mutant(WORLD)
+def letters_are_written_early(patch: Patches) -> None:
+    """A batch is dead-lettered after as many failed calls as its group allows."""
+    patch.set(OrderedRetry, "gives_up", lambda self, attempts: self.on_exhausted == "dlq" and attempts >= 1)
+
+
+@mutant(WORLD)
+def generations_are_not_checked(patch: Patches) -> None:
+    """A commit under a generation that is over is STALE."""
+    sync = Reconciliation._sync_generation
+
+    def any_generation(self: Reconciliation, key: Any, item: Any, now_ms: int) -> Any:
+        progress = self._books.progress.get(key)
+        if progress is not None and item.generation is not None:
+            item = replace(item, generation=progress.generation)
+        return sync(self, key, item, now_ms)
+
+    patch.set(Reconciliation, "_sync_generation", any_generation)
+
+
+@mutant(WORLD)
+def anybody_begins_anywhere(patch: Patches) -> None:
+    """A member begins where its group's progress is."""
+    granted = Reconciliation._granted
+
+    def ahead(self: Reconciliation, session: Any, key: Any, epoch: int) -> Any:
+        answer = granted(self, session, key, epoch)
+        books: Books = self._books
+        return answer if books.locks.holder(key) is not None else replace(answer, offset=books.bounds.end_offset(key[1], key[2]))
+
+    patch.set(Reconciliation, "_granted", ahead)

@@ -1,0 +1,78 @@
+"""What still has to come in the calm: sends, what waits for its time, and what a concurrent group has not handled."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from lockstep.broker.app import Broker
+from lockstep.protocol.names import SCHEDULE_TOPIC, retry_topic
+from lockstep.testing.sweep.copy_events import DelayedAcked, WallJumped
+from lockstep.testing.sweep.events import SendAcked, SendBegan, SendFailed
+from lockstep.testing.sweep.worlds import MAILING, TOPIC
+
+if TYPE_CHECKING:
+    from lockstep.testing.sweep.universe import Universe
+
+SENDS_HEAL_S = 10.0
+"""A send that began so long after the calm is acknowledged."""
+
+
+def end_waiting(universe: "Universe") -> None:
+    """Who set a broker's wall clock back sets it right: what was stored before waits for the time of that clock."""
+    walls: dict[str, list[float]] = {}
+    for jump in universe.history.of(WallJumped):
+        told = walls.setdefault(jump.machine, [0.0])
+        told.append(told[-1] + jump.jump_s)
+    for address in universe.brokers.values():
+        told = walls.get(address, [0.0])
+        if told[-1] < max(told):
+            universe.machine(address).wall_offset_s = max(told)
+            universe.history.append(WallJumped(universe.loop.now, address, 0, max(told) - told[-1]))
+
+
+def sends_ended(universe: "Universe", calm_s: float) -> None:
+    """What was sent some time after the calm is acknowledged."""
+    history = universe.history
+    begun = {event.body: event.t for event in history.of(SendBegan) if event.t > calm_s + SENDS_HEAL_S}
+    for body in [acked.body for acked in history.of(SendAcked)] + [acked.body for acked in history.of(DelayedAcked)]:
+        begun.pop(body, None)
+    failed = {event.body: event for event in history.of(SendFailed)}
+    for body, t in list(begun.items())[:3]:
+        universe.wrong("sends are acknowledged again", f"{body!r} sent at {t:.3f}: {failed.get(body, 'never ended')}")
+
+
+def behind(universe: "Universe") -> list[str]:
+    """Queues that a group has not consumed to the end, and what waits: one line each; empty: nothing is to come any more."""
+    brokers, topics = universe.open_brokers(), universe.setting.topics
+    found = [f"{name} is not open" for name in universe.brokers if name not in {broker.config.name for broker in brokers}]
+    for broker in brokers:
+        for group in universe.setting.groups:
+            found += _not_consumed(broker, group, topics)
+        if universe.setting.concurrent:
+            found += _not_consumed(broker, MAILING, (TOPIC, retry_topic(MAILING)))
+        if universe.setting.delayed_share or universe.setting.concurrent:
+            found += _not_delivered(broker)
+    return found
+
+
+def _not_consumed(broker: Broker, group: str, topics: Iterable[str]) -> list[str]:
+    coordination = broker.state.coordination
+    status = coordination.status(group, 0, lambda _: "")
+    queues = {} if status is None else {(queue.topic, queue.queue_id): queue for queue in status.queues}
+    found = []
+    for key in [(topic, queue_id) for topic in topics for queue_id in coordination.own_queue_ids(topic)]:
+        queue = queues.get(key)
+        if queue is None or queue.committed_offset < queue.max_offset:
+            found.append(f"{group} {broker.config.name}:{key} {queue}")
+    return found
+
+
+def _not_delivered(broker: Broker) -> list[str]:
+    name, delays, store = broker.config.name, broker.state.delays, broker._store
+    if store is None:
+        return []
+    found = []
+    for level in range(1, len(broker.config.delay_levels_ms()) + 1):
+        end = store.bounds(SCHEDULE_TOPIC, level - 1)[1]
+        if delays.next(level) < end:
+            found.append(f"{name}: delay level {level} is at {delays.next(level)} of {end}")
+    return found

@@ -1,0 +1,119 @@
+"""Stories of concurrent groups, delayed sends and dead letters: the group mailing beside billing, its retries, its dead letters."""
+
+from typing import Any
+
+from lockstep.testing.sweep.copy_events import (
+    CopyStored,
+    DeadLetterAnswered,
+    DeadLetterSent,
+    DelayedAcked,
+    DelayedAnswered,
+    DelayedWritten,
+    Given,
+    ProgressAnswered,
+    SendBackAnswered,
+    SentBack,
+    SharedCallBegan,
+    SharedCallEnded,
+)
+from lockstep.testing.sweep.events import ConsumerStarted, SendBegan
+from lockstep.testing.sweep.history import CallResult, QueueKey
+from support.stories import C1, LOG, B, P, Q, Story, epoch
+
+M = QueueKey("mailing", "broker-a", "orders", 0)
+R = QueueKey("mailing", "broker-a", "%RETRY%mailing", 0)
+DEAD = QueueKey("", "broker-a", "%DLQ%mailing", 0)
+BILLING_DEAD = QueueKey("", "broker-a", "%DLQ%billing", 0)
+Where = tuple[str, int]
+
+
+def place_in_log(queue: QueueKey, offset: int) -> int:
+    return offset * 100 + (10_000 if queue.topic.startswith("%") else 0)
+
+
+class SharedStory(Story):
+    """mailing allows 2 retries; billing, where it has a part, 2 calls."""
+
+    def joined(self, t: float = 0.5, where: Where = C1, *, attempts_max: int | None = None) -> "SharedStory":
+        self.add(ConsumerStarted, t, where, group="mailing", ordered=False)
+        if attempts_max is not None:
+            self.add(ConsumerStarted, t, where, attempts_max=attempts_max)
+        return self
+
+    def begun(self, t: float, offset: int = 0, generation: int = 1, where: Where = C1, queue: QueueKey = M) -> "SharedStory":
+        """QUERY_CONSUMER_OFFSET was answered at t, asked 2 ms before."""
+        self.add(ProgressAnswered, t, B, queue=queue, generation=generation, offset=offset, client=where[1], session="s1")
+        return self
+
+    def shared(
+        self,
+        begin: float,
+        end: float | None,
+        *offsets: int,
+        queue: QueueKey = M,
+        retries: int = 0,
+        bodies: tuple[bytes, ...] = (),
+        done: int | None = None,
+        where: Where = C1,
+    ) -> "SharedStory":
+        """A call that handles the first `done` messages (all); `end` None: it still runs."""
+        call = 1 + sum(isinstance(event, SharedCallBegan) for event in self._events)
+        bodies = bodies or tuple(b"m%d" % offset for offset in offsets)
+        given = tuple(Given(offset, body, place_in_log(queue, offset), retries) for offset, body in zip(offsets, bodies, strict=True))
+        self.add(SharedCallBegan, begin, where, queue=queue, given=given, call=call)
+        if end is not None:
+            done = len(offsets) if done is None else done
+            self.add(SharedCallEnded, end, where, queue=queue, call=call, done=done, result=CallResult.SUCCESS)
+        return self
+
+    def back(
+        self,
+        t: float,
+        offset: int,
+        *,
+        queue: QueueKey = M,
+        code: int | None = 0,
+        level: int = 0,
+        retries_max: int = 2,
+        where: Where = C1,
+    ) -> "SharedStory":
+        """Sent at t, answered 1 ms later with `code`; None: never."""
+        request = 1_000 + sum(isinstance(event, SentBack) for event in self._events)
+        position = place_in_log(queue, offset)
+        facts: dict[str, Any] = {"group": "mailing", "request": request}
+        self.add(SentBack, t, where, position=position, level=level, retries_max=retries_max, **facts)
+        if code is not None:
+            self.add(SendBackAnswered, t + 0.001, B, code=code, client=where[1], **facts)
+        return self
+
+    def moved(self, t: float, offset: int, generation: int = 1, where: Where = C1, queue: QueueKey = M) -> "SharedStory":
+        """A commit under the generation: sent 2 ms before, answered 1 ms before."""
+        self.committed(t, 0, offset, where, epoch=None, generation=generation, queue=queue)
+        return self
+
+    def copy(self, body: bytes, retries: int, *, queue: QueueKey = DEAD, offset: int = 0, t: float = 500) -> "SharedStory":
+        """Found by the final reading."""
+        self.add(CopyStored, t, ("", 0), queue=queue, offset=offset, body=body, retries=retries, origin="o")
+        return self
+
+    def delayed(self, t: float, body: bytes, level: int = 1, *, acked: float | None = None, writes: int = 1) -> "SharedStory":
+        """Sent at t, written `writes` times, answered and acknowledged 2 ms after the last one."""
+        self.add(SendBegan, t, P, body=body, key=None, delay_level=level)
+        for number in range(writes):
+            request = 2_000 + sum(isinstance(event, DelayedWritten) for event in self._events)
+            self.add(DelayedWritten, t + number, P, queue=LOG, body=body, level=level, request=request)
+        at = t + writes - 1 + 0.002 if acked is None else acked
+        self.add(DelayedAnswered, at, B, queue=LOG, code=0, request=request)
+        self.add(DelayedAcked, at, P, queue=LOG, body=body)
+        return self
+
+    def letter(
+        self, t: float, number: int, offset: int, *, attempts: int = 2, advance: bool = True, code: int | None = 0, where: Where = C1
+    ) -> "SharedStory":
+        """DEAD_LETTER under epoch(number), sent at t, answered 1 ms later; None: never."""
+        request = 3_000 + sum(isinstance(event, DeadLetterSent) for event in self._events)
+        facts: dict[str, Any] = {"queue": Q, "epoch": epoch(number), "offset": offset, "advance": advance, "request": request}
+        self.add(DeadLetterSent, t, where, attempts=attempts, **facts)
+        if code is not None:
+            self.add(DeadLetterAnswered, t + 0.001, B, code=code, client=where[1], **facts)
+        return self

@@ -1,0 +1,75 @@
+"""D1 and R9 of what waits."""
+
+import pytest
+
+from lockstep.testing.sweep.checkers.delays import check, possible_duplicates
+from lockstep.testing.sweep.checkers.delivery import check as check_delivery
+from lockstep.testing.sweep.checkers.sends import check as check_sends
+from lockstep.testing.sweep.copy_events import WallJumped
+from lockstep.testing.sweep.events import BrokerOpened, Calm, ConsumerStarted, ProcessEnded
+from support.shared_stories import R, SharedStory
+from support.stories import C1, C2, TERM, B
+
+
+def story(flush: str = "async") -> SharedStory:
+    """m0 waits for level 1 (1 s) from 2 on."""
+    told = SharedStory(flush=flush).joined()
+    return told.begun(1).delayed(2, b"m0", 1)
+
+
+@pytest.mark.parametrize(("t", "laws"), [(2.997, ["D1"]), (2.999, []), (3.5, [])])
+def test_a_delayed_message_is_never_early(t: float, laws: list[str]) -> None:
+    told = story().shared(t, t + 0.1, 0)
+    assert told.read(500, b"m0").broken(check) == laws
+    ordered = story().granted(1, 1).call(t, t + 0.1, 1, 0)
+    assert ordered.read(500, b"m0").broken(check) == laws
+
+
+@pytest.mark.parametrize(("at", "jump_s", "laws"), [(2.1, 5.0, []), (1.5, 5.0, ["D1"]), (2.1, -5.0, ["D1"]), (2.1, 0.1, ["D1"])])
+def test_only_a_wall_clock_that_is_set_forward_makes_it_due_sooner(at: float, jump_s: float, laws: list[str]) -> None:
+    told = story().shared(2.2, 2.3, 0).add(WallJumped, at, ("B", 0), jump_s=jump_s)
+    assert told.read(500, b"m0").broken(check) == laws
+
+
+def test_another_machines_clock_means_nothing() -> None:
+    assert story().shared(2.2, 2.3, 0).add(WallJumped, 2.1, ("P", 0), jump_s=5.0).read(500, b"m0").broken(check) == ["D1"]
+
+
+@pytest.mark.parametrize(("t", "level", "laws"), [(12.9, 0, ["D1"]), (13.0, 0, []), (3.9, 1, ["D1"]), (4.0, 1, []), (7.9, 2, ["D1"])])
+def test_a_retry_waits_for_its_level(t: float, level: int, laws: list[str]) -> None:
+    """Sent back at 3: by its number of tries the first one waits for level 3, 10 s."""
+    told = SharedStory().joined().begun(1).shared(2, 2.5, 0, done=0).back(3, 0, level=level).begun(3.5, queue=R)
+    assert told.shared(t, t + 0.1, 0, queue=R, retries=1, bodies=(b"m0",)).broken(check) == laws
+
+
+def test_what_was_acknowledged_is_there_at_the_end() -> None:
+    assert story().read(500, b"m0").broken(check) == []
+    assert story().read(500, b"m1").broken(check) == ["D1"]
+
+
+def test_a_power_cut_may_take_it_under_async_flush_soon_after_and_never_else() -> None:
+    assert story().add(ProcessEnded, 2.3, B, how="power").read(500, b"m1").broken(check) == []
+    assert story().add(ProcessEnded, 2.3, B, how="kill").read(500, b"m1").broken(check) == ["D1"]
+    assert story().add(ProcessEnded, 9.3, B, how="power").read(500, b"m1").broken(check) == ["D1"]
+    assert story("sync").add(ProcessEnded, 2.3, B, how="power").read(500, b"m1").broken(check) == ["D1"]
+
+
+def test_it_is_there_as_often_as_it_was_written_and_that_is_counted() -> None:
+    assert story().read(500, b"m0", b"m0").broken(check) == ["R9"]
+    twice = SharedStory().joined().delayed(2, b"m0", 1, writes=2)
+    twice.read(500, b"m0", b"m0")
+    assert twice.broken(check) == []
+    assert possible_duplicates(twice.history()) == 1
+    assert story().add(BrokerOpened, 20, (B[0], 2), term=TERM + 1).read(500, b"m0", b"m0").broken(check) == []
+
+
+def test_nothing_else_is_asked_of_its_places() -> None:
+    """It is stored twice, which a keyed send's message must not be; and it was sent."""
+    twice = SharedStory().joined().delayed(2, b"m0", 1, writes=2)
+    assert twice.read(500, b"m0", b"m0").broken(check_sends) == []
+
+
+def test_an_ordered_group_has_to_do_it_too() -> None:
+    told = story().add(ConsumerStarted, 0.5, C2).granted(1, 1).add(Calm, 5, ("", 0)).read(500, b"m0").committed(9, 1, 1)
+    assert told.broken(check_delivery) == ["O5"]
+    assert told.call(4, 4.1, 1, 0, where=C1).broken(check_delivery) == []

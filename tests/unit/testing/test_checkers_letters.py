@@ -1,0 +1,93 @@
+"""C2 and R1 of ordered groups that dead-letter."""
+
+import pytest
+
+from lockstep.testing.sweep.checkers.delivery import check as check_delivery
+from lockstep.testing.sweep.checkers.letters import check
+from lockstep.testing.sweep.checkers.steps import check as check_steps
+from lockstep.testing.sweep.events import Calm, ProcessEnded
+from lockstep.testing.sweep.history import CallResult
+from lockstep.testing.sweep.wire_events import ConnectionCut, SessionBound
+from support.shared_stories import BILLING_DEAD, SharedStory
+from support.stories import C1, C2, B
+
+
+def story(*, calls: int = 2) -> SharedStory:
+    """m0 failed so often; billing allows 2 calls."""
+    told = SharedStory().joined(attempts_max=2)
+    told.granted(1, 1)
+    for number in range(calls):
+        told.call(2 + number, 2.5 + number, 1, 0, attempt=number, result=CallResult.ERROR)
+    return told
+
+
+def test_after_the_last_call_it_is_a_dead_letter_once_and_progress_is_behind_it() -> None:
+    good = story().letter(4, 1, 0).copy(b"m0", 1, queue=BILLING_DEAD)
+    good.granted(9, 2, C2, offset=1)
+    assert good.broken(check) == []
+
+
+@pytest.mark.parametrize(("attempts", "laws"), [(1, ["C2"]), (2, []), (3, [])])
+def test_not_before_it_has_failed_so_often(attempts: int, laws: list[str]) -> None:
+    assert story().letter(4, 1, 0, attempts=attempts).copy(b"m0", 1, queue=BILLING_DEAD).broken(check) == laws
+
+
+def test_a_group_without_a_limit_has_no_dead_letters() -> None:
+    told = SharedStory().joined()
+    told.granted(1, 1).call(2, 2.5, 1, 0, result=CallResult.ERROR)
+    assert told.letter(4, 1, 0).copy(b"m0", 1, queue=BILLING_DEAD).broken(check) == ["C2"]
+
+
+def test_one_call_more_than_allowed_is_found_unless_the_letter_could_not_be_written() -> None:
+    assert story(calls=3).broken(check) == ["C2"]
+    assert story(calls=2).letter(3.6, 1, 0, code=None).call(4, 4.1, 1, 0, attempt=2).broken(check) == []
+
+
+@pytest.mark.parametrize(("cut", "laws"), [(3.4, []), (3.6, []), (4.5, ["C2"])])
+def test_it_could_not_be_written_while_the_connection_was_gone(cut: float, laws: list[str]) -> None:
+    """The second call ended at 3.5."""
+    told = story(calls=2).call(6, 6.1, 1, 0, attempt=2)
+    assert told.add(ConnectionCut, cut, C1, connection=1, session="s1").broken(check) == laws
+
+
+def test_a_new_connection_excuses_nothing() -> None:
+    told = story(calls=2).call(6, 6.1, 1, 0, attempt=2).add(ConnectionCut, 2.9, C1, connection=1, session="s1")
+    assert told.add(SessionBound, 3.2, C1, connection=2, session="s1").broken(check) == ["C2"]
+
+
+def test_a_second_letter_is_found_unless_progress_had_to_stay() -> None:
+    def twice(*, advance: bool) -> SharedStory:
+        told = story().letter(4, 1, 0, advance=advance).letter(5, 1, 0, advance=advance)
+        return told.copy(b"m0", 1, queue=BILLING_DEAD).copy(b"m0", 1, queue=BILLING_DEAD, offset=1)
+
+    assert twice(advance=True).broken(check) == ["C2"]
+    assert twice(advance=False).broken(check) == []
+
+
+def test_a_letter_of_a_message_that_nobody_gave_up_is_found() -> None:
+    assert story().letter(4, 1, 0).copy(b"m0", 1, queue=BILLING_DEAD).copy(b"m7", 1, queue=BILLING_DEAD, offset=1).broken(check) == ["C2"]
+
+
+def test_what_was_answered_is_in_the_dead_letter_queue_unless_a_power_cut_took_it() -> None:
+    def lost(flush: str) -> SharedStory:
+        told = SharedStory(flush=flush).joined(attempts_max=2)
+        told.granted(1, 1).call(2, 2.5, 1, 0, 1, result=CallResult.ERROR).call(3, 3.5, 1, 0, 1, attempt=1, result=CallResult.ERROR)
+        return told.letter(4, 1, 0).letter(4.1, 1, 1).copy(b"m0", 1, queue=BILLING_DEAD)
+
+    assert lost("async").broken(check) == ["R1"]
+    assert lost("async").add(ProcessEnded, 4.2, B, how="power").broken(check) == []
+    assert lost("sync").add(ProcessEnded, 4.2, B, how="power").broken(check) == ["R1"]
+
+
+@pytest.mark.parametrize(("offset", "generation", "laws"), [(0, 1, ["C2"]), (1, 1, []), (0, 2, [])])
+def test_nobody_begins_in_front_of_a_dead_letter_in_its_generation(offset: int, generation: int, laws: list[str]) -> None:
+    told = story().letter(4, 1, 0).copy(b"m0", 1, queue=BILLING_DEAD)
+    assert told.granted(9, 2, C2, offset=offset, generation=generation).broken(check) == laws
+
+
+def test_a_dead_letter_is_passed_over_and_accounted_for() -> None:
+    told = story().letter(4, 1, 0).call(5, 5.1, 1, 1)
+    assert told.committed(6, 1, 2).broken(check_steps) == []
+    assert story().call(5, 5.1, 1, 1).committed(6, 1, 2).broken(check_steps) == ["O5", "R4a"]
+    ended = told.sent(1, b"m0", 0).sent(1.1, b"m1", 1).add(Calm, 5, ("", 0)).read(500, b"m0", b"m1")
+    assert ended.broken(check_delivery) == []
