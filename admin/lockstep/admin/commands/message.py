@@ -1,4 +1,4 @@
-"""lockstep message show: one stored message by its offsetMsgId."""
+"""lockstep message show: one stored message by its offsetMsgId, and what each group has made of it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -7,7 +7,8 @@ import typer
 
 from lockstep.admin.client import AdminClient
 from lockstep.admin.options import DEFAULT_NAMESERVER, CommandFailed, JsonOption, NameserverOption, run
-from lockstep.admin.render import body_text, print_json, printable, stamp
+from lockstep.admin.render import body_text, print_json, print_table, printable, stamp
+from lockstep.admin.tracking import MEANINGS, Track, tracks
 from lockstep.protocol.bodies import BrokerAddress
 from lockstep.protocol.errors import BrokerError, LocalProtocolError, RemoteProtocolError, TransportError
 from lockstep.protocol.ids import parse_offset_message_id
@@ -28,24 +29,42 @@ def _group() -> None:
 def show_command(
     message_id: Annotated[str, typer.Argument(metavar="MSGID", help="The offset message id (32 hex digits), as `send` prints it.")],
     broker: Annotated[str | None, typer.Option("--broker", help="Ask only this broker.")] = None,
+    track: Annotated[bool, typer.Option("--track", help="Say what each group of its topic has made of it.")] = False,
     nameserver: NameserverOption = DEFAULT_NAMESERVER,
     as_json: JsonOption = False,
 ) -> None:
-    """One stored message. The address inside the id is compared, never dialled: it is often one that cannot be reached from here."""
-    run(_show(message_id, broker, nameserver, as_json))
+    """One stored message. The address inside the id is compared, never dialled: it is often one that cannot be reached from here.
+
+    --track compares positions, as RocketMQ does: CONSUMED (the group's progress is behind it), CONSUMED_BUT_FILTERED (so it is, and what the
+    group subscribes to now does not have the message's tag), NOT_CONSUME_YET, NOT_ONLINE (no member is connected), PULL (the group pulls),
+    CONSUME_BROADCASTING (each member has progress of its own), UNKNOWN (the broker could not be asked). None proves that a listener ran.
+    """
+    run(_show(message_id, broker, nameserver, as_json, with_tracks=track))
 
 
-async def _show(message_id: str, broker: str | None, nameserver: str, as_json: bool) -> None:
+async def _show(message_id: str, broker: str | None, nameserver: str, as_json: bool, *, with_tracks: bool) -> None:
     host, offset = parse_id(message_id)
     admin = AdminClient(Host.current(), nameserver)
     asked = candidates(await admin.brokers(), host, broker)
-    message = await _find(admin, asked, message_id.upper(), offset)
+    message, found_at = await _find(admin, asked, message_id.upper(), offset)
+    found = await tracks(admin, found_at, message) if with_tracks else []
     if as_json:
-        print_json(message_json(message))
-    else:
-        for name, value in message_json(message).items():
-            shown = body_text(message) if name == "body" else printable(_flat(value))
-            print(f"{name:18} {shown}")
+        print_json(message_json(message) | ({"track": [_track_json(each) for each in found]} if with_tracks else {}))
+        return
+    for name, value in message_json(message).items():
+        shown = body_text(message) if name == "body" else printable(_flat(value))
+        print(f"{name:18} {shown}")
+    if with_tracks:
+        print()
+        rows = [(each.group, each.type.value, each.committed_offset, each.why or MEANINGS[each.type]) for each in found]
+        print_table(
+            ["group", "track", ">committed", "meaning"], rows, empty=f"no group subscribes to {message.stored_topic} or has read it"
+        )
+
+
+def _track_json(track: Track) -> dict[str, Any]:
+    meaning = track.why or MEANINGS[track.type]
+    return {"group": track.group, "track": track.type.value, "committed_offset": track.committed_offset, "meaning": meaning}
 
 
 def parse_id(message_id: str) -> tuple[str, int]:
@@ -78,7 +97,7 @@ def candidates(brokers: Sequence[BrokerAddress], host: str, name: str | None) ->
     return sorted(brokers, key=lambda broker: broker.address != host)
 
 
-async def _find(admin: AdminClient, asked: Sequence[BrokerAddress], message_id: str, offset: int) -> MessageExt:
+async def _find(admin: AdminClient, asked: Sequence[BrokerAddress], message_id: str, offset: int) -> tuple[MessageExt, BrokerAddress]:
     said = []
     for broker in asked:
         try:
@@ -88,7 +107,7 @@ async def _find(admin: AdminClient, asked: Sequence[BrokerAddress], message_id: 
             said.append(f"{broker.name}: {error}")
             continue
         if message is not None and message.offset_message_id == message_id:
-            return message
+            return message, broker
         said.append(f"{broker.name}: another message is there")
     raise CommandFailed(f"message {message_id} was not found ({'; '.join(said)})")
 

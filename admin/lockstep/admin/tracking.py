@@ -1,0 +1,96 @@
+"""What each group has made of one message, as its broker can tell. RocketMQ: messageTrackDetail, TrackType.
+
+It compares positions: a group whose progress stands behind a message has passed it, which is no proof that a listener was called with it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from lockstep.admin.client import AdminClient
+from lockstep.protocol.bodies import BrokerAddress, ConsumeType, GroupStatus
+from lockstep.protocol.errors import BrokerError, RemoteProtocolError, SubscriptionGroupNotExist, TransportError
+from lockstep.protocol.message import MessageExt
+from lockstep.protocol.tags import TagFilter
+
+
+class TrackType(Enum):
+    """RocketMQ: TrackType."""
+
+    CONSUMED = "CONSUMED"
+    CONSUMED_BUT_FILTERED = "CONSUMED_BUT_FILTERED"
+    PULL = "PULL"
+    NOT_CONSUME_YET = "NOT_CONSUME_YET"
+    NOT_ONLINE = "NOT_ONLINE"
+    CONSUME_BROADCASTING = "CONSUME_BROADCASTING"
+    UNKNOWN = "UNKNOWN"
+
+
+MEANINGS: Mapping[TrackType, str] = {
+    TrackType.CONSUMED: "the group's progress is behind it",
+    TrackType.CONSUMED_BUT_FILTERED: "progress is behind it, and what the group subscribes to now does not have its tag",
+    TrackType.PULL: "the group pulls, and keeps or commits its progress as it likes",
+    TrackType.NOT_CONSUME_YET: "the group's progress has not reached it",
+    TrackType.NOT_ONLINE: "no member of the group is connected to the broker",
+    TrackType.CONSUME_BROADCASTING: "every member has progress of its own, which the broker does not know",
+    TrackType.UNKNOWN: "the broker could not be asked",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    group: str
+    type: TrackType
+    committed_offset: int | None = None
+    """Of the message's queue; None: the group has no progress there."""
+    why: str | None = None
+    """What went wrong, where it is UNKNOWN."""
+
+
+async def tracks(admin: AdminClient, broker: BrokerAddress, message: MessageExt) -> list[Track]:
+    """Of every group that subscribes to the message's topic at its broker, or has progress in its queue; by name."""
+    found = []
+    for group in sorted((await admin.group_status(broker, None)).groups):
+        try:
+            status = (await admin.group_status(broker, group)).status
+        except SubscriptionGroupNotExist:
+            continue  # it has just gone
+        except (BrokerError, TransportError, RemoteProtocolError) as error:
+            found.append(Track(group, TrackType.UNKNOWN, why=str(error)))
+            continue
+        if status is not None and _concerns(status, message):
+            found.append(track(status, message))
+    return found
+
+
+def track(status: GroupStatus, message: MessageExt) -> Track:
+    """What the group has made of the message."""
+    committed = _committed(status, message)
+    return Track(status.group, _type(status, message, committed), committed)
+
+
+def _type(status: GroupStatus, message: MessageExt, committed: int | None) -> TrackType:
+    contract = status.contract
+    if not status.members:
+        return TrackType.NOT_ONLINE
+    if contract is not None and contract.consume_type is ConsumeType.CONSUME_ACTIVELY:
+        return TrackType.PULL
+    if contract is not None and contract.broadcasting:
+        return TrackType.CONSUME_BROADCASTING
+    if committed is None or committed <= message.queue_offset:
+        return TrackType.NOT_CONSUME_YET
+    subscribed = () if contract is None else contract.subscriptions
+    expressions = [each.expression for each in subscribed if each.topic == message.stored_topic and each.expression_type == "TAG"]
+    matches = not expressions or TagFilter.parse(expressions[0]).matches_tag(message.tags)
+    return TrackType.CONSUMED if matches else TrackType.CONSUMED_BUT_FILTERED
+
+
+def _committed(status: GroupStatus, message: MessageExt) -> int | None:
+    place = (message.stored_topic, message.queue_id)
+    offsets = [queue.committed_offset for queue in status.queues if (queue.topic, queue.queue_id) == place]
+    return offsets[0] if offsets and offsets[0] >= 0 else None
+
+
+def _concerns(status: GroupStatus, message: MessageExt) -> bool:
+    subscribed = () if status.contract is None else status.contract.subscriptions
+    return _committed(status, message) is not None or any(each.topic == message.stored_topic for each in subscribed)

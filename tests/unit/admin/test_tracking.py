@@ -1,0 +1,69 @@
+"""Every track type, by what a broker says of a group. RocketMQ: messageTrackDetail."""
+
+from dataclasses import replace
+
+import pytest
+
+from lockstep.admin.tracking import MEANINGS, Track, TrackType, track
+from lockstep.protocol.bodies import (
+    ConsumerGroup,
+    ConsumeType,
+    GroupStatus,
+    ListVersion,
+    MemberStatus,
+    MessageModel,
+    QueueStatus,
+    Subscription,
+)
+from lockstep.protocol.message import Message, MessageExt, decode_messages, encode_message
+from lockstep.protocol.record import INT64, QUEUE_OFFSET_AT
+
+MEMBER = MemberStatus("c", "1234abcd", "10.0.0.1:1", True, 5)
+CONTRACT = ConsumerGroup("g", (Subscription("t", "tagA || tagB"),))
+
+
+def message(tag: str | None = "tagB", offset: int = 7, queue_id: int = 2) -> MessageExt:
+    record = bytearray(encode_message(Message("t", b"x", tags=tag), queue_id, "A" * 32, 5))
+    record[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8] = INT64.pack(offset)
+    return decode_messages(bytes(record), "a")[0]
+
+
+def status(committed: int = 8, contract: ConsumerGroup | None = CONTRACT, members: tuple[MemberStatus, ...] = (MEMBER,)) -> GroupStatus:
+    queues = tuple(
+        QueueStatus(topic, queue_id, None, 0, 0, offset, 20, 0, None, None)
+        for topic, queue_id, offset in (("t", 0, 99), ("u", 2, 99), ("t", 2, committed))
+    )
+    return GroupStatus("g", ListVersion(1, 1), contract, members, queues)
+
+
+def subscribed(expression: str) -> ConsumerGroup:
+    return replace(CONTRACT, subscriptions=(Subscription("u", "other"), Subscription("t", expression)))
+
+
+@pytest.mark.parametrize(
+    ("given", "of", "type_"),
+    [
+        (status(-1), message(), TrackType.NOT_CONSUME_YET),
+        (status(6), message(), TrackType.NOT_CONSUME_YET),
+        (status(7), message(), TrackType.NOT_CONSUME_YET),
+        (status(8), message(), TrackType.CONSUMED),
+        (status(8, subscribed("*")), message(None), TrackType.CONSUMED),
+        (status(8, subscribed("tagA")), message("tagA"), TrackType.CONSUMED),
+        (status(8, subscribed("tagA")), message("tagB"), TrackType.CONSUMED_BUT_FILTERED),
+        (status(8, subscribed("tagA")), message(None), TrackType.CONSUMED_BUT_FILTERED),
+        (status(7, subscribed("tagA")), message("tagB"), TrackType.NOT_CONSUME_YET),
+        (status(8, None), message(), TrackType.CONSUMED),
+        (status(8, members=()), message(), TrackType.NOT_ONLINE),
+        (status(6, None, ()), message(), TrackType.NOT_ONLINE),
+        (status(8, replace(CONTRACT, consume_type=ConsumeType.CONSUME_ACTIVELY)), message(), TrackType.PULL),
+        (status(8, replace(CONTRACT, message_model=MessageModel.BROADCASTING)), message(), TrackType.CONSUME_BROADCASTING),
+    ],
+)
+def test_the_track_follows_from_members_kind_position_and_tags(given: GroupStatus, of: MessageExt, type_: TrackType) -> None:
+    found = track(given, of)
+    committed = given.queues[2].committed_offset
+    assert found == Track("g", type_, None if committed < 0 else committed)
+
+
+def test_every_type_says_what_it_means() -> None:
+    assert MEANINGS.keys() == set(TrackType)
