@@ -222,14 +222,20 @@ class TestCluster:
         return report
 
     async def settled(self, group: str, *, timeout: float = 120) -> None:
-        """Waits until the group has consumed and committed every message there is; NotReached after `timeout` seconds."""
+        """Waits until the group has consumed and committed every message there is; NotReached after `timeout` seconds.
+
+        StateError for a broadcasting group: no broker knows how far its members are.
+        """
         end = self.now + timeout
         while True:
+            report = None
             try:
                 report = await self.group_status(group)
                 told = "no broker knows the group: has a consumer of it ever started?" if report is None else self._unsettled(report)
             except LockstepError as error:
                 told = str(error)
+            if report is not None and report.broadcasting:
+                raise StateError(f"group {group} is broadcasting: no broker knows how far its members are, wait for what they do")
             if not told:
                 return
             if self.now >= end:

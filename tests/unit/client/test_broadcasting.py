@@ -11,7 +11,7 @@ import pytest
 
 from lockstep.admin.client import AdminClient
 from lockstep.admin.commands.topic_change import put_everywhere
-from lockstep.admin.layout_change import deleted
+from lockstep.admin.layout_change import altered, deleted
 from lockstep.client import (
     Backoff,
     ConcurrentlyContext,
@@ -474,5 +474,65 @@ def test_stopping_lets_a_running_call_finish_and_keeps_its_result() -> None:
             async with slow(0.1):
                 await w.cluster.advance(seconds=1)
             assert done == [b"a", b"b"]
+
+    simulate(main)
+
+
+def test_its_health_is_good_as_long_as_its_brokers_are_there() -> None:
+    async def main() -> None:
+        async with world() as w, w.member("one") as member:
+            await w.cluster.advance(seconds=2)
+            for _ in range(60):
+                await w.cluster.advance(seconds=0.3)
+                assert member.health().ok
+            await w.cluster.kill("broker-a")
+            await w.cluster.advance(seconds=2)
+            assert not member.health().ok
+            await w.cluster.restart("broker-a")
+            await w.cluster.advance(seconds=5)
+            assert member.health().ok
+
+    simulate(main)
+
+
+def test_a_concurrent_call_that_runs_too_long_holds_progress_up_no_more() -> None:
+    async def main() -> None:
+        async with world(queues=1) as w:
+            made = w.bare("one", consume_timeout_ms=2_000, stop_timeout_ms=100)
+
+            @made.concurrently
+            async def hang(messages: Sequence[MessageExt], context: ConcurrentlyContext) -> ConsumeConcurrentlyStatus:
+                w.seen += [("one", message.body) for message in messages]
+                if messages[0].body == b"0":
+                    await asyncio.sleep(3_000)
+                return DONE
+
+            await w.send(*bodies(0, 3))
+            async with made:
+                await w.cluster.advance(seconds=6)
+            async with w.member("one"):
+                await w.cluster.advance(seconds=3)
+            assert sorted(w.of("one")) == bodies(0, 3)
+
+    simulate(main)
+
+
+def test_a_queue_that_its_layout_takes_away_keeps_its_place_for_when_it_is_back() -> None:
+    async def main() -> None:
+        async with world(queues=2) as w:
+            admin = AdminClient(Host.current(), w.cluster.nameserver)
+            async with w.member("one"):
+                await w.send(*bodies(0, 10))
+                await w.cluster.advance(seconds=3)
+                layout = (await admin.route(TOPIC)).layout
+                fewer = altered(layout, {"broker-a"}, write_count=1, read_count=1, writer=7)
+                await put_everywhere(admin, fewer)
+                await w.cluster.advance(seconds=40)
+                again = altered((await admin.route(TOPIC)).layout, {"broker-a"}, write_count=2, read_count=2, writer=7)
+                await put_everywhere(admin, again)
+                await w.cluster.advance(seconds=40)
+                await w.producer.send(Message(TOPIC, b"new"), selector=lambda queues, _, __: queues[-1])
+                await w.cluster.advance(seconds=40)
+            assert set(w.of("one")) == {*bodies(0, 10), b"new"}
 
     simulate(main)

@@ -6,7 +6,6 @@ loops and listeners notice no difference. The file is written at most once a sec
 """
 
 import asyncio
-from functools import partial
 from typing import ClassVar
 
 from lockstep.client.broker_link import BrokerLink
@@ -35,7 +34,7 @@ AGAIN_MS = 1_000
 
 
 class LocalOwnership(SharedOwnership):
-    """A queue that is held as long as it is wanted: nobody else can have it."""
+    """A queue that is held as long as it is wanted: nobody else can have it. `generation`: the layout counter in which it was added."""
 
     __slots__ = ()
 
@@ -80,6 +79,8 @@ class LocalProgress:
         self._wake = asyncio.Event()
         self._done = asyncio.Condition()
         self._failing = False
+        self._writes = Tasks()
+        self._writing: asyncio.Task[OSError | None] | None = None
         self.tasks = Tasks()
         self.parties: dict[QueueOwnership, QueueParty] = {}
 
@@ -90,6 +91,8 @@ class LocalProgress:
     async def close(self) -> None:
         """The last write, then another consumer may have the file."""
         await self.tasks.cancel_all()
+        if self._writing is not None:
+            await asyncio.wait([self._writing])
         if self._changes > self._written:
             await self._write()
         self._file.release()
@@ -101,7 +104,7 @@ class LocalProgress:
 
     def note(self, own: QueueOwnership, *, urgent: bool = False) -> None:
         """The queue's progress, for the next write."""
-        changed = own.holds and self._set(own.queue, Place(own.offset, own.attempts, self._added(own.queue)))
+        changed = own.holds and self._set(own.queue, Place(own.offset, own.attempts, own.generation))
         self._urgent = self._urgent or urgent
         if changed or urgent:
             self._wake.set()
@@ -111,9 +114,9 @@ class LocalProgress:
         self._changes += changed
         return changed
 
-    def begin_anew(self, queue: MessageQueue, offset: int) -> None:
+    def begin_anew(self, own: QueueOwnership, offset: int) -> None:
         """Whatever was consumed of the queue, it goes on there."""
-        self._set(queue, Place(offset, 0, self._added(queue)))
+        self._set(own.queue, Place(offset, 0, own.generation))
 
     def now_ms(self) -> int:
         return self._clock.boot_ms()
@@ -182,9 +185,11 @@ class LocalProgress:
         self._urgent = False
         count = self._changes
         told = [(own, own.offset, own.attempts) for own in self.parties if own.holds]
-        try:
-            await self._threads.run(self._file.write, self._book.encode())
-        except OSError as error:
+        if self._writing is not None:
+            await asyncio.wait([self._writing])  # of a task that was cancelled: two at once would spoil the file
+        self._writing = self._writes.spawn(self._store(self._book.encode()), "offsets write")
+        await asyncio.wait([self._writing])
+        if (error := self._writing.result()) is not None:
             self._urgent = True
             self._wake.set()
             if not self._failing:
@@ -203,45 +208,56 @@ class LocalProgress:
                 own.kept(offset, attempts)
                 party.answered()
 
+    async def _store(self, text: bytes) -> OSError | None:
+        """In a thread, to its end whoever waits for it."""
+        try:
+            await self._threads.run(self._file.write, text)
+        except OSError as error:
+            return error
+        return None
+
 
 class LocalSession:
-    """A worker's session where there is nothing to ask a broker for but messages."""
+    """A worker's session where there is nothing to ask a broker for but messages; one for each queue."""
 
     def __init__(self, link: BrokerLink, progress: LocalProgress) -> None:
         self.link = link
         self.proof = Always()
         self.awaited = False
         self._progress = progress
+        self._party: QueueParty | None = None
         self._loop = asyncio.get_running_loop()
 
     def add(self, party: QueueParty) -> None:
-        self._progress.parties[party.own] = party
+        self._party = self._progress.parties[party.own] = party
 
     def remove(self, party: QueueParty) -> None:
         self._progress.parties.pop(party.own, None)
+        self._party = None
 
     def trigger(self) -> None:
-        """Queues are wanted that are not held."""
-        for own, party in list(self._progress.parties.items()):
-            if own.queue.broker_name == self.link.name and own.may_lock and not own.in_lock:
-                own.in_lock = True
-                self._progress.tasks.spawn(self._begin(party), f"{own.group} {own.queue} start")
+        """The queue is wanted and not held, or is held no more."""
+        party = self._party
+        if party is not None and party.own.may_lock and not party.own.in_lock:
+            party.own.in_lock = True
+            self._progress.tasks.spawn(self._begin(party), f"{party.own.group} {party.own.queue} start")
 
     async def _begin(self, party: QueueParty) -> None:
         own = party.own
-        while own.wanted:
+        place: Place | None = None
+        while own.wanted and place is None:
             try:
                 place = await self._progress.start_of(own.queue, self.link)
-                break
             except (TransportError, BrokerError, RemoteProtocolError) as error:
                 log.info("start.unknown", queue=str(own.queue), error=str(error), again_ms=AGAIN_MS)
                 await asyncio.sleep(AGAIN_MS / 1000)
-        else:
+        if place is None:
             own.in_lock = False
             party.answered()
             return
-        epoch, key = self._progress.next_epoch(), (own.group, own.queue.topic, own.queue.queue_id)
-        answer = LockAnswer(*key, Verdict.OK, epoch=epoch, offset=place.offset, attempts=place.attempts)
+        key = (own.group, own.queue.topic, own.queue.queue_id)
+        epoch = self._progress.next_epoch()
+        answer = LockAnswer(*key, Verdict.OK, epoch=epoch, offset=place.offset, attempts=place.attempts, generation=place.added)
         granted = own.lock_answered(Sent(own, None, None, 0), answer)
         if granted is Event.GRANTED and own.state is State.HELD:
             party.granted(answer)
@@ -256,34 +272,33 @@ class LocalSession:
             self._loop.call_soon(self._let_go, own)
         elif own.state is State.DRAINING and own.drain_at_ms is not None:
             now_ms = self._progress.now_ms()
-            self._loop.call_later(max(own.drain_at_ms - now_ms, 0) / 1000, partial(self._limit, own, own.changed))
+            self._loop.call_later(max(own.drain_at_ms - now_ms, 0) / 1000, self._limit, own, own.changed)
             if own.cancel_at_ms is not None:
-                self._loop.call_later(max(own.cancel_at_ms - now_ms, 0) / 1000, partial(self._cancel, own, own.changed))
+                self._loop.call_later(max(own.cancel_at_ms - now_ms, 0) / 1000, self._cancel, own, own.changed)
 
     def _let_go(self, own: QueueOwnership) -> None:
-        party = self._progress.parties.get(own)
-        if own.state is State.RELEASING and party is not None and isinstance(own, LocalOwnership):
+        party = self._party
+        if party is not None and own.state is State.RELEASING and isinstance(own, LocalOwnership):
             own.let_go()
             party.lost(fenced=False)
             self.trigger()
 
     def _limit(self, own: QueueOwnership, changed: int) -> None:
         """The drain limit has passed; what is still running counts no more."""
-        party = self._progress.parties.get(own)
+        party = self._party
         if party is not None and own.changed == changed and own.tick(self._progress.now_ms()):
             party.given_up()
             self._let_go(own)
 
     def _cancel(self, own: QueueOwnership, changed: int) -> None:
-        party = self._progress.parties.get(own)
-        if party is not None and own.changed == changed:
-            party.cancel_soon()
+        if self._party is not None and own.changed == changed:
+            self._party.cancel_soon()
 
     def went_back(self, party: QueueParty, first: int, end: int) -> None:
         """The queue ends before this member's offset: its broker lost messages, and others have their offsets now. All come again."""
         own = party.own
         log.error("queue.went_back", queue=str(own.queue), offset=own.offset, end=end, goes_on_at=first)
         if own.stale(own.epoch):
-            self._progress.begin_anew(own.queue, first)
+            self._progress.begin_anew(own, first)
             party.lost(fenced=True)
             self.trigger()

@@ -329,6 +329,8 @@ class Membership:
             link = self._instance.link(name)
             proof = self._sessions.proof_of(name)
             proven_ms = None if proof is None else proof.proven_ms
+            if self._use.local is not None and link is not None and link.up:
+                proven_ms = now_ms  # no life has to be proven
             ago_ms = None if proven_ms is None else now_ms - proven_ms
             found.append(BrokerHealth(name, link is not None and link.up, ago_ms, 0 if proof is None else proof.grace_ms))
         return tuple(found)

@@ -1,0 +1,130 @@
+"""The book of a broadcasting member follows its queues, and never two writes of its file at once."""
+
+import asyncio
+import errno
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lockstep.client.consumer.broadcast import WRITE_MS, LocalOwnership, LocalProgress
+from lockstep.client.consumer.config import ConsumerConfig
+from lockstep.client.consumer.local_offsets import LocalOffsets
+from lockstep.client.consumer.ownership import Sent
+from lockstep.protocol.bodies import LockAnswer, Verdict
+from lockstep.protocol.queue import MessageQueue
+from lockstep.runtime.host import Host
+from lockstep.testing.simulation.disk import Fault, SimFiles
+
+pytestmark = pytest.mark.simulated
+
+QUEUE = MessageQueue("orders", "a", 0)
+PATH = "/offsets/prices/default/offsets.json"
+
+
+class SlowThreads:
+    """Each job takes 50 ms, whoever still waits for it."""
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.most = 0
+        self.writes = 0
+
+    async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.running += 1
+        self.writes += function.__name__ == "write"
+        self.most = max(self.most, self.running)
+
+        def work() -> None:
+            self.running -= 1
+            try:
+                result, error = function(*arguments), None
+            except OSError as failed:
+                result, error = None, failed
+            if not done.cancelled():
+                done.set_exception(error) if error else done.set_result(result)
+
+        asyncio.get_running_loop().call_later(0.05, work)
+        return await done
+
+
+class Bench:
+    def __init__(self) -> None:
+        here = Host.current()
+        self.files, self.threads = SimFiles("x"), SlowThreads()
+        host = Host(here.clock, here.random, self.files, self.threads, here.boot_id)  # type: ignore[arg-type]
+        instance: Any = SimpleNamespace(host=host, routes=None)
+        self.progress = LocalProgress(instance, ConsumerConfig(offset_dir="/offsets"), "prices")
+        self.own = LocalOwnership("prices", QUEUE)
+
+    async def __aenter__(self) -> "Bench":
+        await self.progress.open()
+        self.progress._book.since("orders", 1)
+        self.own.want()
+        self.own.lock_answered(Sent(self.own, None, None, 0), LockAnswer("prices", "orders", 0, Verdict.OK, epoch=1, generation=1))
+        self.task = asyncio.ensure_future(self.progress.run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.task.cancel()
+        await asyncio.wait([self.task])
+        await self.progress.close()
+
+    def done(self, offset: int, *, urgent: bool = False) -> None:
+        self.own.progressed(1, offset)
+        self.progress.note(self.own, urgent=urgent)
+
+    def stored(self) -> int | None:
+        file = self.files.open(PATH)
+        place = LocalOffsets.decode(file.pread(file.size(), 0), "prices").place(QUEUE, 1)
+        return None if place is None else place.offset
+
+
+async def test_the_file_follows_within_a_second_and_is_not_written_for_each_message() -> None:
+    async with Bench() as bench:
+        for offset in range(1, 301):
+            bench.done(offset)
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(WRITE_MS / 1000 + 0.2)
+        assert bench.stored() == 300
+        assert bench.threads.writes <= 5
+        await asyncio.sleep(10)
+        assert bench.threads.writes <= 5, "nothing new, nothing written"
+
+
+async def test_who_waits_is_written_for_at_once() -> None:
+    async with Bench() as bench:
+        bench.done(1)
+        await asyncio.sleep(0.2)
+        for offset in (2, 3):
+            bench.done(offset, urgent=True)
+            await asyncio.sleep(0.1)
+            assert bench.stored() == offset
+
+
+@pytest.mark.parametrize("at_s", [0.0, 0.01, 0.04, 0.06])
+async def test_the_last_write_waits_for_the_one_before_and_has_everything(at_s: float) -> None:
+    bench = Bench()
+    async with bench:
+        bench.done(1, urgent=True)
+        await asyncio.sleep(at_s)
+        bench.done(2)
+    assert bench.threads.most == 1, "two at once would spoil the file"
+    assert bench.threads.running == 0, "and the lock is given back behind the last one"
+    assert bench.stored() == 2
+
+
+async def test_a_disk_that_is_full_is_told_once_and_tried_again_once_a_second(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    async with Bench() as bench:
+        bench.files.faults.append(Fault("write", error=errno.ENOSPC, count=5))
+        for offset in range(1, 500):
+            bench.done(offset, urgent=True)
+            await asyncio.sleep(0.02)
+        await asyncio.sleep(2)
+        assert bench.stored() == 499
+    told = [record.message for record in caplog.records if "offsets." in record.message]
+    assert len([line for line in told if "offsets.unwritable" in line]) == 1
+    assert len([line for line in told if "offsets.writable_again" in line]) == 1
