@@ -88,7 +88,7 @@ class Membership:
         books = self._books
         offered = contract_of(entry)
         group = books.groups.get(entry.group)
-        if group is not None and group.contract is not None and self._overrules(group, group.contract, session, offered):
+        if group is not None and group.contract is not None and self._overrules(group, group.contract, session, entry, offered):
             pass
         elif group is not None and group.contract is not None and group.contract != offered:
             conflict = self._conflict(group, group.contract, session, offered)
@@ -102,12 +102,16 @@ class Membership:
         self._note_versions(entry)
         return None
 
-    def _overrules(self, group: Group, here: ConsumerGroup, session: Session, offered: ConsumerGroup) -> bool:
-        """Whether only the subscriptions differ and the group's policy lets them. Who comes decides for all, who was there says nothing."""
+    def _overrules(self, group: Group, here: ConsumerGroup, session: Session, entry: ConsumerGroup, offered: ConsumerGroup) -> bool:
+        """Whether only the subscriptions differ and the group's policy lets them.
+
+        Who comes decides for all, and who brings a version above all others (it was given queues). Else who was there says nothing.
+        """
         books = self._books
         if not books.settings.classic(group.name) or here == offered or replace(here, subscriptions=offered.subscriptions) != offered:
             return False
-        if group.members.get(session.client_id) != session.id:
+        newer = any(each.sub_version > group.sub_versions.get(each.topic, 0) for each in entry.subscriptions)
+        if newer or group.members.get(session.client_id) != session.id:
             books.overruled[group.name] = books.overruled.get(group.name, 0) + 1
             books.groups.agree(group.name, offered)
         return True
@@ -153,7 +157,8 @@ class Membership:
         group = self._books.groups.get(name)
         topics = [] if group is None or group.contract is None else [each.topic for each in group.contract.subscriptions]
         since = {topic: counter for topic in topics if (counter := self._books.progress.since(name, topic)) is not None}
-        return GroupView(self.member_list(name) or MemberList((), self._books.version(name)), since)
+        last_decides = self._books.settings.classic(name)
+        return GroupView(self.member_list(name) or MemberList((), self._books.version(name)), since, last_decides)
 
     def member_list(self, name: str) -> MemberList | None:
         """None: the group has no member here."""

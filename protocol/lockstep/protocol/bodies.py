@@ -114,6 +114,8 @@ class GroupView:
     list: MemberList
     since: dict[str, int]
     """Topic → layout counter at which the group's start policy was resolved: a queue added by a later counter starts at 0."""
+    last_decides: bool = False
+    """`subscription_policy` classic: the subscription with the highest version counts for all, so members raise theirs as RocketMQ's do."""
 
 
 @dataclass(frozen=True, slots=True)

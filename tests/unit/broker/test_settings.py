@@ -1,5 +1,7 @@
 """What operators set of a group: kept over restarts and without members; who may consume; whose subscriptions count."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -108,6 +110,39 @@ def test_classically_the_last_to_come_decides_for_all_and_heartbeats_do_not_turn
     status = bench.c.status(GROUP, bench.now_ms, str)
     assert status is not None
     assert status.overruled_count == 2
+
+
+def with_version(group: ConsumerGroup, sub_version: int) -> ConsumerGroup:
+    return replace(group, subscriptions=tuple(replace(each, sub_version=sub_version) for each in group.subscriptions))
+
+
+@pytest.mark.parametrize(("version", "decides"), [(4, "tagB"), (5, "tagB"), (6, "tagA")])
+def test_classically_a_member_decides_anew_with_a_version_above_all_others(version: int, decides: str) -> None:
+    """RocketMQ: messageQueueChanged raises subVersion, and the next heartbeat overwrites what the broker has."""
+    bench = Bench()
+    bench.c.configure(CLASSIC)
+    a = joined(bench, "a", with_version(tagged("tagA"), 4))
+    b = joined(bench, "b", with_version(tagged("tagB"), 5))
+    a.groups = (with_version(tagged("tagA"), version),)
+    view = a.beat()
+    assert subscribed(bench) == decides
+    assert view is not None
+    assert view.groups[GROUP].last_decides
+    b.beat()
+    assert subscribed(bench) == decides, "an old version turns nothing back"
+
+
+def test_strictly_a_higher_version_overrules_nothing() -> None:
+    bench = Bench()
+    a = joined(bench, "a", tagged("tagA"))
+    reply = a.beat()
+    assert reply is not None
+    assert not reply.groups[GROUP].last_decides
+    a.groups = (with_version(tagged("tagA"), 9),)
+    a.beat()
+    with pytest.raises(SubscriptionConflict):
+        joined(bench, "b", with_version(tagged("tagB"), 10))
+    assert subscribed(bench) == "tagA"
 
 
 def test_classically_locks_outlive_another_ones_subscription() -> None:

@@ -35,8 +35,8 @@ def show_command(
 ) -> None:
     """One stored message. The address inside the id is compared, never dialled: it is often one that cannot be reached from here.
 
-    --track compares positions, as RocketMQ does: CONSUMED (the group's progress is behind it), CONSUMED_BUT_FILTERED (so it is, and what the
-    group subscribes to now does not have the message's tag), NOT_CONSUME_YET, NOT_ONLINE (no member is connected), PULL (the group pulls),
+    --track compares positions, as RocketMQ does: CONSUMED (the group's progress is behind it), CONSUMED_BUT_FILTERED (so it is, and what
+    the group subscribes to now lacks the message's tag), NOT_CONSUME_YET, NOT_ONLINE (no member is connected), PULL (the group pulls),
     CONSUME_BROADCASTING (each member has progress of its own), UNKNOWN (the broker could not be asked). None proves that a listener ran.
     """
     run(_show(message_id, broker, nameserver, as_json, with_tracks=track))
