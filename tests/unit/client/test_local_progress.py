@@ -63,7 +63,7 @@ class Bench:
         await self.progress.open()
         self.progress._book.since("orders", 1)
         self.own.want()
-        self.own.lock_answered(Sent(self.own, None, None, 0), LockAnswer("prices", "orders", 0, Verdict.OK, epoch=1, generation=1))
+        self.own.lock_answered(Sent(self.own, None, None, 0), LockAnswer("prices", "orders", 0, Verdict.OK, epoch=1))
         self.task = asyncio.ensure_future(self.progress.run())
         return self
 
@@ -78,7 +78,7 @@ class Bench:
 
     def stored(self) -> int | None:
         file = self.files.open(PATH)
-        place = LocalOffsets.decode(file.pread(file.size(), 0), "prices").place(QUEUE, 1)
+        place = LocalOffsets.decode(file.pread(file.size(), 0), "prices").place(QUEUE)
         return None if place is None else place.offset
 
 

@@ -34,7 +34,7 @@ AGAIN_MS = 1_000
 
 
 class LocalOwnership(SharedOwnership):
-    """A queue that is held as long as it is wanted: nobody else can have it. `generation`: the layout counter in which it was added."""
+    """A queue that is held as long as it is wanted: nobody else can have it."""
 
     __slots__ = ()
 
@@ -92,7 +92,7 @@ class LocalProgress:
         """The last write, then another consumer may have the file."""
         await self.tasks.cancel_all()
         if self._writing is not None:
-            await asyncio.wait([self._writing])
+            await asyncio.wait([self._writing])  # of `run`, which was cancelled: two at once would spoil the file
         if self._changes > self._written:
             await self._write()
         self._file.release()
@@ -104,7 +104,7 @@ class LocalProgress:
 
     def note(self, own: QueueOwnership, *, urgent: bool = False) -> None:
         """The queue's progress, for the next write."""
-        changed = own.holds and self._set(own.queue, Place(own.offset, own.attempts, own.generation))
+        changed = own.holds and self._set(own.queue, Place(own.offset, own.attempts))
         self._urgent = self._urgent or urgent
         if changed or urgent:
             self._wake.set()
@@ -116,15 +116,10 @@ class LocalProgress:
 
     def begin_anew(self, own: QueueOwnership, offset: int) -> None:
         """Whatever was consumed of the queue, it goes on there."""
-        self._set(own.queue, Place(offset, 0, own.generation))
+        self._set(own.queue, Place(offset, 0))
 
     def now_ms(self) -> int:
         return self._clock.boot_ms()
-
-    def _added(self, queue: MessageQueue) -> int:
-        """The layout counter in which the queue was added; 0: it is in no layout any more."""
-        layout = self._instance.routes.layout(queue.topic)
-        return 0 if layout is None or queue not in layout.number_of else layout.added_in(queue)
 
     # ---------------------------------------------------------------------------------------------------------------- start
 
@@ -133,13 +128,13 @@ class LocalProgress:
 
         TransportError, BrokerError, RemoteProtocolError where the broker can't be asked.
         """
-        layout, added = self._instance.routes.layout(queue.topic), self._added(queue)
-        known = self._book.place(queue, added)
+        known, layout = self._book.place(queue), self._instance.routes.layout(queue.topic)
         if known is not None:
             return known
-        since = self._book.since(queue.topic, 0 if layout is None else layout.version.counter)
-        offset = 0 if added > since else await self._by_policy(queue, link)
-        place = Place(offset, 0, added)
+        if layout is None or queue not in layout.number_of:
+            raise TransportError(f"{queue} is in no layout any more")
+        since = self._book.since(queue.topic, layout.version.counter)
+        place = Place(0 if layout.added_in(queue) > since else await self._by_policy(queue, link), 0)
         self._set(queue, place)
         mine = self._changes
         self._urgent = True
@@ -185,8 +180,6 @@ class LocalProgress:
         self._urgent = False
         count = self._changes
         told = [(own, own.offset, own.attempts) for own in self.parties if own.holds]
-        if self._writing is not None:
-            await asyncio.wait([self._writing])  # of a task that was cancelled: two at once would spoil the file
         self._writing = self._writes.spawn(self._store(self._book.encode()), "offsets write")
         await asyncio.wait([self._writing])
         if (error := self._writing.result()) is not None:
@@ -257,7 +250,7 @@ class LocalSession:
             return
         key = (own.group, own.queue.topic, own.queue.queue_id)
         epoch = self._progress.next_epoch()
-        answer = LockAnswer(*key, Verdict.OK, epoch=epoch, offset=place.offset, attempts=place.attempts, generation=place.added)
+        answer = LockAnswer(*key, Verdict.OK, epoch=epoch, offset=place.offset, attempts=place.attempts)
         granted = own.lock_answered(Sent(own, None, None, 0), answer)
         if granted is Event.GRANTED and own.state is State.HELD:
             party.granted(answer)

@@ -1,10 +1,10 @@
 """How far one member of a broadcasting group is, and the text of the file that keeps it. Pure. RocketMQ: LocalFileOffsetStore.
 
-    {"format": 1, "group": "prices", "starts": 3, "topics": {"orders": {"since": 1, "queues": {"broker-a:0": [1500, 0, 1]}}}, "crc32": …}
+    {"format": 1, "group": "prices", "starts": 3, "topics": {"orders": {"since": 1, "queues": {"broker-a:0": [1500, 0]}}}, "crc32": …}
 
-A queue's three numbers: next offset to consume, failed calls of the batch that begins there, and the layout counter in which the queue was
-added: a topic that was deleted and made again has other ones, and its queues begin anew. `since`: the layout counter at which the group's
-start policy was looked at; queues added later begin at 0. `starts` rises with each start. `crc32` is that of the text without it.
+A queue's numbers: next offset to consume, failed calls of the batch that begins there. They hold for ever, as (queue, offset) → message
+does, also for a topic that is deleted and made again. `since`: the layout counter at which the group's start policy was looked at; queues
+added later begin at 0. `starts` rises with each start. `crc32` is that of the text without it.
 """
 
 import json
@@ -23,7 +23,6 @@ class Place:
 
     offset: int
     attempts: int
-    added: int
 
 
 class LocalOffsets:
@@ -35,10 +34,9 @@ class LocalOffsets:
         self._since: dict[str, int] = {}
         self._places: dict[MessageQueue, Place] = {}
 
-    def place(self, queue: MessageQueue, added: int) -> Place | None:
-        """None: this queue was never looked at; one of its name may have been, before its topic was deleted."""
-        place = self._places.get(queue)
-        return place if place is not None and place.added == added else None
+    def place(self, queue: MessageQueue) -> Place | None:
+        """None: this member has never had the queue."""
+        return self._places.get(queue)
 
     def since(self, topic: str, counter: int) -> int:
         """The layout counter at which the start policy was first looked at; `counter`, from now on, where it never was."""
@@ -55,8 +53,7 @@ class LocalOffsets:
         topics: dict[str, Any] = {topic: {"since": since, "queues": {}} for topic, since in sorted(self._since.items())}
         for queue in sorted(self._places):
             place = self._places[queue]
-            numbers = [place.offset, place.attempts, place.added]
-            topics[queue.topic]["queues"][f"{queue.broker_name}:{queue.queue_id}"] = numbers
+            topics[queue.topic]["queues"][f"{queue.broker_name}:{queue.queue_id}"] = [place.offset, place.attempts]
         return _signed({"format": FORMAT, "group": self.group, "starts": self.starts, "topics": topics})
 
     @classmethod
