@@ -223,6 +223,24 @@ def test_a_topic_that_is_made_anew_is_consumed_from_its_beginning_whatever_the_p
     simulate(main)
 
 
+def test_a_queue_that_was_added_while_a_member_was_away_is_consumed_from_its_beginning() -> None:
+    async def main() -> None:
+        async with world(queues=1) as w:
+            admin = AdminClient(Host.current(), w.cluster.nameserver)
+            async with w.member("one", consume_from_where=ConsumeFromWhere.LAST_OFFSET):
+                await w.cluster.advance(seconds=2)
+            more = altered((await admin.route(TOPIC)).layout, {"broker-a"}, write_count=2, read_count=2, writer=7)
+            await put_everywhere(admin, more)
+            await w.cluster.advance(seconds=40)
+            for queue_id in range(2):
+                await w.producer.send(Message(TOPIC, b"%d" % queue_id), queue=MessageQueue(TOPIC, "broker-a", queue_id))
+            async with w.member("one", consume_from_where=ConsumeFromWhere.LAST_OFFSET):
+                await w.cluster.advance(seconds=2)
+            assert sorted(w.of("one")) == bodies(0, 2)
+
+    simulate(main)
+
+
 @pytest.mark.parametrize("answer", [LATER, None, ValueError("no")], ids=["later", "none", "raises"])
 def test_what_a_concurrent_listener_fails_is_dropped(answer: object, caplog: pytest.LogCaptureFixture) -> None:
     def judge(message: MessageExt) -> object:
