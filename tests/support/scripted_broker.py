@@ -122,6 +122,8 @@ class ScriptedBroker:
     """The layout counter at which it resolved every group's start policy."""
     names_since: bool = True
     """HEART_BEAT's answer names it; else grants alone do."""
+    last_decides: bool = False
+    """The policy of every group is classic."""
     seen: list[Seen] = field(default_factory=list)
     members: dict[str, list[str]] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
@@ -275,7 +277,7 @@ class ScriptedBroker:
                 members.append(body.client_id)
                 self._list_changed(group.group, notify=False)
         since = dict.fromkeys(self.topics, self.since) if self.names_since else {}
-        groups = {group.group: GroupView(self._list(group.group), since) for group in body.consumers}
+        groups = {group.group: GroupView(self._list(group.group), since, self.last_decides) for group in body.consumers}
         limits = Limits(16 << 20, 256 << 10, 4 << 20)
         reply = HeartbeatReply(self.name, self.term, self.features, limits, self.grace_ms, 20_000, groups)
         endpoint.send(command.reply(body=encode_body(reply)))

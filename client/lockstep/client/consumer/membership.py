@@ -51,6 +51,10 @@ class Membership:
         self._workers: dict[MessageQueue, QueueWorker] = {}
         self._wanted: Wanted = {}
         self._since: dict[str, int] = {}
+        self.sub_versions: dict[str, int] = {}
+        """By topic, as HEART_BEAT says them; 0 where the group's subscriptions are not a matter of versions."""
+        self._last_decides = False
+        """The group's policy is classic: the highest version counts."""
         self._asking: dict[str, None] = {}
         self._joined = False
         self._leaving = False
@@ -148,9 +152,20 @@ class Membership:
                 continue
             self._make_worker(queue, link).want()
         self._wanted = wanted
+        if round_.gained and self._last_decides:
+            self._decide([queue.topic for queue in round_.gained])
         if round_.gained or round_.lost:
             gained, lost = _names(round_.gained), _names(round_.lost)
             log.info("queues.rebalanced", group=use.group, wanted=len(wanted), gained=gained, lost=lost)
+
+    def _decide(self, topics: Iterable[str]) -> None:
+        """This member was given queues of these topics: its subscriptions count from now on. RocketMQ: messageQueueChanged, subVersion.
+
+        There it is every change of a member's queues; here not a loss, so that of two who share anew it is the one who gains.
+        """
+        now_ms = self._instance.host.clock.wall_ms()
+        self.sub_versions |= {topic: max(now_ms, self.sub_versions.get(topic, 0) + 1) for topic in topics}
+        self._use.tasks.spawn(self._instance.heartbeat_now(), f"{self._use.group} subscriptions")
 
     def _plan(self, layouts: Mapping[str, TopicLayout | None]) -> RebalancePlan:
         if self._use.local is not None:
@@ -200,6 +215,7 @@ class Membership:
         if group is None:
             self._ask(link)  # not named there for now: its old contract passes
             return
+        self._last_decides = group.last_decides
         for topic, since in group.since.items():
             self.hear_since(topic, since)
         self._adopt(link, group.list)

@@ -173,7 +173,10 @@ class PushConsumer(Member):
     def _contract(self) -> ConsumerGroup:
         return ConsumerGroup(
             self.group,
-            tuple(Subscription(topic, expression) for topic, expression in sorted(self._subscribed().items())),
+            tuple(
+                Subscription(topic, expression, sub_version=0 if self._membership is None else self._membership.sub_versions.get(topic, 0))
+                for topic, expression in sorted(self._subscribed().items())
+            ),
             message_model=self.config.message_model,
             consume_from_where=self.config.consume_from_where,
             consume_timestamp_ms=self.config.consume_timestamp_ms,

@@ -1,0 +1,106 @@
+"""Two members of one group that subscribe to different tags: how RocketMQ loses messages that way, and how to see it.
+
+The published experiment: A subscribes to tagA, B to tagB; a topic has four queues, and eight messages of tagB are sent in turn. In a group
+with `--subscription-policy classic` the broker keeps one subscription for all members, as RocketMQ does: that of whoever came last, or was
+given queues last. B's. A owns half of the queues, is handed their messages, and drops them by its own tag; its progress moves on. Nobody
+has an error, every message is CONSUMED, and half of them are gone. When B has left, A's subscription is the group's again, and the same
+messages are CONSUMED_BUT_FILTERED.
+
+    lockstep up &
+    python examples/inconsistent_subscription.py
+
+Without the policy (the default, strict) B is refused at its start, both sides named.
+"""
+
+import asyncio
+import json
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from lockstep.client import ConcurrentlyContext, ConsumeConcurrentlyStatus, Message, MessageExt, MessageQueue, Producer, PushConsumer
+
+NAMESERVER = os.environ.get("LOCKSTEP_NAMESERVER", "127.0.0.1:9876")
+TOPIC, GROUP, BROKER = "inconsistent", "inconsistent-group", "broker-a"
+
+
+async def lockstep(*arguments: str) -> Any:
+    """A command, as it would be typed; what it prints as JSON."""
+    command = ("lockstep", *arguments, "--nameserver", NAMESERVER, "--json")
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    out, _ = await process.communicate()
+    assert process.returncode == 0, command
+    return json.loads(out)
+
+
+def member(tag: str, got: list[str]) -> PushConsumer:
+    consumer = PushConsumer(GROUP, nameserver=NAMESERVER, allocate="average")
+    consumer.subscribe(TOPIC, tag)
+
+    @consumer.concurrently
+    async def listen(messages: Sequence[MessageExt], context: ConcurrentlyContext) -> ConsumeConcurrentlyStatus:
+        got.extend(message.body.decode() for message in messages)
+        return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+    return consumer
+
+
+def queues_of(consumer: PushConsumer) -> list[int]:
+    return sorted(each.queue.queue_id for each in consumer.health().queues if each.queue.topic == TOPIC)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    while not holds():  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+
+
+async def until_broker_holds(tag: str) -> None:
+    """Until the group's subscription, of which there is one, is this one."""
+    while {each["subscription"].get(TOPIC) for each in (await lockstep("group", "show", GROUP))["members"]} != {tag}:
+        pass
+
+
+async def offsets() -> list[int | None]:
+    shown = await lockstep("group", "show", GROUP)
+    return [each["committed_offset"] for each in shown["queues"] if each["topic"] == TOPIC]
+
+
+async def tracks(ids: Sequence[str]) -> list[str]:
+    shown = await asyncio.gather(*(lockstep("message", "show", id_, "--track") for id_ in ids))
+    return [each["track"] for message in shown for each in message["track"] if each["group"] == GROUP]
+
+
+async def main() -> None:
+    await lockstep("topic", "create", TOPIC, "--queues", "4")
+    await lockstep("group", "create", GROUP, "--subscription-policy", "classic")
+    a_got: list[str] = []
+    b_got: list[str] = []
+    a, b = member("tagA", a_got), member("tagB", b_got)
+    await a.start()
+    await b.start()
+    while str(b.health().client_id) < str(a.health().client_id):  # "average" goes by client id: B's queues are to be the last ones
+        await b.stop()
+        b = member("tagB", b_got)
+        await b.start()
+    await until(lambda: (queues_of(a), queues_of(b)) == ([0, 1], [2, 3]))
+    await until_broker_holds("tagB")
+
+    async with Producer("experiment", nameserver=NAMESERVER) as producer:
+        messages = [Message(TOPIC, f"B{number}".encode(), tags="tagB") for number in range(8)]
+        sent = [await producer.send(each, queue=MessageQueue(TOPIC, BROKER, number % 4)) for number, each in enumerate(messages)]
+    ids = [each.offset_message_id for each in sent]
+    while await offsets() != [2, 2, 2, 2]:
+        pass
+    print("A got:", " ".join(sorted(a_got)) or "nothing")
+    print("B got:", " ".join(sorted(b_got)) or "nothing")
+    print("offsets:", *await offsets())
+    print("tracks:", *await tracks(ids))
+
+    await b.stop()
+    await until_broker_holds("tagA")
+    print("B has left; tracks:", *await tracks(ids))
+    await a.stop()
+    print("nobody is left; tracks:", *await tracks(ids))
+
+
+asyncio.run(main())

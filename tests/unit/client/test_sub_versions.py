@@ -1,0 +1,42 @@
+"""Which subscription counts in a group whose policy is classic: that of who was given queues last. RocketMQ: subVersion."""
+
+import pytest
+
+from lockstep.protocol.bodies import HeartbeatBody
+from lockstep.protocol.codes import RequestCode
+from support.consumers import G, Handled, consuming
+from support.scripted_broker import ScriptedBroker, advance, scripted_cluster, settle
+
+pytestmark = pytest.mark.frozen_clock
+
+
+def versions(broker: ScriptedBroker) -> list[int]:
+    """Of the subscription to `orders`, in each HEART_BEAT that named the group."""
+    bodies: list[HeartbeatBody] = [seen.body for seen in broker.seen if seen.code == RequestCode.HEART_BEAT]
+    return [each.sub_version for body in bodies for group in body.consumers for each in group.subscriptions]
+
+
+@pytest.mark.parametrize("last_decides", [True, False])
+async def test_queues_gained_raise_the_version_where_the_last_decides_and_are_said_at_once(last_decides: bool) -> None:
+    async with scripted_cluster(topics={"orders": 4}) as cluster:
+        broker = cluster["a"]
+        broker.last_decides = last_decides
+        async with consuming(cluster, Handled(), allocate="average") as consumer:
+            await settle()
+            first = versions(broker)
+            me = broker.me()
+            broker.set_members(G, me, "zz")
+            await advance(2)
+            assert len(consumer.health().queues) == 2
+            lost = versions(broker)[len(first) :]
+            broker.set_members(G, me)
+            await settle()
+            gained = versions(broker)[len(first) + len(lost) :]
+    assert first[0] == 0
+    if last_decides:
+        assert first[-1] > 0
+        assert set(lost) <= {first[-1]}, "who loses queues decides nothing"
+        assert gained[-1] > first[-1]
+    else:
+        assert set(first + lost + gained) == {0}
+        assert not gained, "nobody is asked for more heartbeats"
