@@ -10,6 +10,7 @@ import pytest
 
 from lockstep.admin.client import AdminClient
 from lockstep.client import (
+    BrokerError,
     ConcurrentlyContext,
     ConfigError,
     ConsumeConcurrentlyStatus,
@@ -303,6 +304,24 @@ def test_a_reset_reaches_a_member_that_runs_and_refuses_the_commit_of_before() -
     simulate(main)
 
 
+def test_a_commit_that_is_on_its_way_when_the_group_was_reset_is_refused() -> None:
+    """The shelf is full, so that no pull tells of the reset before the commit does."""
+
+    async def main() -> None:
+        async with world() as w:
+            await w.send(0, 10)
+            async with w.subscribed(auto_commit=False, queue_count_max=2, poll_count=1) as consumer:
+                assert numbers(await consumer.poll()) == [0]
+                await w.cluster.advance(seconds=2)
+                await w.reset(5)
+                await w.cluster.advance(seconds=2)
+                with pytest.raises(StaleEpoch, match=r"commit of orders@broker-a:0 at 1: its progress was set anew"):
+                    await consumer.commit()
+                assert await drained(consumer) == [5, 6, 7, 8, 9]
+
+    simulate(main)
+
+
 # ----------------------------------------------------------------------------------------------------------------------- seek
 
 
@@ -378,6 +397,39 @@ def test_a_seek_before_the_broker_has_told_where_to_begin_counts() -> None:
                 await consumer.seek(QUEUE, 7)
                 assert consumer.position(QUEUE) == 7
                 assert await drained(consumer) == [7, 8, 9]
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("auto_commit", [True, False])
+def test_going_back_where_the_broker_refuses_it_holds_up_no_poll(auto_commit: bool) -> None:
+    async def main() -> None:
+        async with world() as w:
+            await w.send(0, 10)
+            async with w.subscribed(auto_commit=auto_commit) as consumer:
+                await drained(consumer)
+                await consumer.commit()
+                consumer._shelf.seek(QUEUE, -5)  # as if retention had taken what was there a moment ago
+                if not auto_commit:
+                    with pytest.raises(BrokerError, match="expected 0 to 10"):
+                        await consumer.commit()
+                assert await drained(consumer) == list(range(10))
+
+    simulate(main)
+
+
+def test_what_was_asked_of_a_queue_is_forgotten_with_it() -> None:
+    async def main() -> None:
+        async with world() as w:
+            await w.send(0, 3)
+            consumer = w.consumer()
+            await consumer.assign([QUEUE])
+            async with consumer:
+                await consumer.seek(QUEUE, 2)
+                consumer.pause(QUEUE)
+                await consumer.assign([])
+                await consumer.assign([QUEUE])
+                assert await drained(consumer) == [0, 1, 2]
 
     simulate(main)
 

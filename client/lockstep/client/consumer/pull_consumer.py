@@ -26,7 +26,7 @@ from lockstep.protocol.allocate import BY_HAND, word_of
 from lockstep.protocol.bodies import ConsumerGroup, ConsumeType, QueueOffset, ResetBody, Subscription, TopicOffsets
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode
-from lockstep.protocol.errors import LocalProtocolError, StaleEpoch, StateError, TopicNotExist, TransportError
+from lockstep.protocol.errors import BrokerError, LocalProtocolError, StaleEpoch, StateError, TopicNotExist, TransportError
 from lockstep.protocol.fields import from_plain
 from lockstep.protocol.headers.offsets import OffsetReply, SearchOffsetHeader, TopicHeader
 from lockstep.protocol.message import MessageExt
@@ -88,6 +88,7 @@ class PullConsumer(Member):
         assert self._use is not None
         self._by_hand.clear()
         self._by_hand.update(wanted)
+        self._shelf.keep(wanted)
         self._use.filters = _all_of(self._by_hand)
         assert self._membership is not None
         self._membership.rebalance()
@@ -222,7 +223,7 @@ class PullConsumer(Member):
         """Everything handed out is done; returns when the brokers have stored it.
 
         StaleEpoch: the progress of a queue was set anew meanwhile (a reset), polling goes on from there. TransportError: no answer
-        within 30 s; what was done is offered again by itself.
+        within 30 s; what was done is offered again by itself. A BrokerError where it can't be, say behind a seek to what retention took.
         """
         self._running()
         await self._settle()
@@ -241,10 +242,8 @@ class PullConsumer(Member):
 
     async def _answered(self, waiting: Sequence[tuple[QueueWorker, Holding, int]]) -> None:
         while left := [each for each in waiting if each[0].own.settled_offset < each[2]]:
-            if any(not holding.alive for _, holding, _ in left):
-                await asyncio.sleep(0)  # its runner tells the shelf
-                self._tell_void()
-                return
+            self._shelf.void |= {worker.queue: offset for worker, holding, offset in left if not holding.alive}
+            self._tell_void()
             self._shelf.changed.clear()
             await self._shelf.changed.wait()
 
@@ -261,7 +260,7 @@ class PullConsumer(Member):
             body = ResetBody(self.group, queue.topic, (QueueOffset(queue.queue_id, offset),))
             try:
                 await worker.session.link.call(RequestCode.RESET_OFFSETS, None, body)
-            except TransportError as error:
+            except (TransportError, BrokerError) as error:
                 if not patient:
                     raise
                 log.warning("commit.deferred", group=self.group, queue=str(queue), offset=offset, error=str(error))

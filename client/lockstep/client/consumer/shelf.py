@@ -10,6 +10,7 @@ what is on the shelf with it.
 """
 
 import asyncio
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from lockstep.client.consumer.ownership import State
@@ -135,6 +136,12 @@ class Shelf:
                 worker.own.call_ended(holding.epoch, worker.own.offset, 0)
                 worker.session.changed(worker.own)
         self.changed.set()
+
+    def keep(self, queues: Mapping[MessageQueue, None]) -> None:
+        """What was asked of other queues is forgotten."""
+        for asked in (self.seeks, self.paused):
+            for queue in [queue for queue in asked if queue not in queues]:
+                asked.pop(queue)
 
     def pause(self, queue: MessageQueue) -> None:
         self.paused.setdefault(queue)
