@@ -120,13 +120,15 @@ async def test_two_processes_never_share_a_file_and_what_is_wrong_is_told(cluste
 async def test_group_show_says_what_is_true_of_a_broadcasting_group(cluster: Cluster) -> None:
     await cluster.servers(*QUICK, queues=1, brokers=("broker-a",))
     for name in NAMES[:2]:
-        await Member(cluster, name).start()
+        await Member(cluster, name, "--ordered").start()
     await send(cluster, ["a"])
     shown = await cluster.command("group", "show", "prices")
-    assert "group prices: broadcasting, concurrent, members: 2; each consumes every queue" in shown
+    assert "group prices: broadcasting, ordered, members: 2; each consumes every queue" in shown
     assert "no broker knows it" in shown
     told = await cluster.group("prices")
     assert (told["broadcasting"], told["lag"]) == (True, None)
     refused = await cluster.command("group", "reset-offset", "prices", "--to", "beginning", code=1)
     assert "group prices is broadcasting: each member keeps its progress in a file of its own" in refused
+    careful = await cluster.command("topic", "alter", "orders", "--queues", "2", code=1)
+    assert "prices, which is broadcasting, by nobody knows how much" in careful
     await cluster.stop(*NAMES[:2])

@@ -90,6 +90,8 @@ async def _refuse_while_behind(admin: AdminClient, before: TopicLayout, after: T
         made, _ = await read_group(admin, group)
         if made is None or (ordered_only and made.ordered is False):
             continue
+        if made.broadcasting and any(line.topic == before.topic for line in made.queues):
+            behind.append(f"{group}, which is broadcasting, by nobody knows how much")
         lag = sum(line.lag or 0 for line in made.queues if line.topic == before.topic)
         if lag:
             behind.append(f"{group} by {lag}")
