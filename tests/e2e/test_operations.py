@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from lockstep.admin.tracking import MEANINGS
 from lockstep.broker.config import BrokerConfig
 from support.newcomer import Newcomer, blocks, is_free
 
@@ -74,11 +75,16 @@ def test_every_command_of_the_page_does_what_it_says(tmp_path: Path) -> None:
     assert "may NOT consume" in answers["group update billing --no-consume"]
 
 
+def test_the_page_says_of_each_track_what_the_command_says() -> None:
+    told = dict(re.findall(r"^\| `([A-Z_]+)` \| (.+) \|$", PAGE.split("## What became of a message")[1].split("\n## ")[0], re.MULTILINE))
+    assert told == {track.value: meaning for track, meaning in MEANINGS.items()}
+
+
 def test_the_settings_that_the_page_names_have_the_defaults_that_it_says() -> None:
     fields = BrokerConfig.model_fields
     for option, default in re.findall(r"`--([a-z-]+)` \((\d+)\)", PAGE):
         assert fields[option.replace("-", "_")].default == int(default), option
     servers = {"config", "show-config", "queues", "write-queues", "read-queues", "force", "dry-run", "topic", "to", "queue"}
-    servers |= {"rate", "all", "no-consume", "consume", "subscription-policy"}
+    servers |= {"rate", "all", "no-consume", "consume", "subscription-policy", "track"}
     for option in set(re.findall(r"`--([a-z-]+)", PAGE)) - servers:
         assert option.replace("-", "_") in fields, f"no broker has --{option}"
