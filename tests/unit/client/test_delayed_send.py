@@ -21,7 +21,9 @@ from lockstep.client import (
     SendStatus,
     SendTimeout,
 )
+from lockstep.client.producer.delayed import DelayedSend
 from lockstep.protocol.delays import LEVELS_MS, check_level, level_of, parse_levels
+from lockstep.protocol.errors import NoPermission, SystemError_, TransportError
 from lockstep.testing import TestCluster, simulate
 
 Seen = list[tuple[float, MessageExt]]
@@ -170,6 +172,33 @@ def test_a_delayed_send_that_finds_no_broker_says_that_it_is_not_stored() -> Non
                 await producer.send(Message("orders", b"x"), delay_level=1, sharding_key="1001", timeout_ms=5_000)
             assert keyed.value.outcome is Outcome.NOT_STORED
             assert producer.in_flight_count == 0
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("lost", [TransportError("the answer is lost"), SystemError_("the handler failed behind the write")])
+def test_a_refusal_behind_a_try_that_may_be_stored_does_not_say_that_nothing_is(monkeypatch: pytest.MonkeyPatch, lost: Exception) -> None:
+    async def main() -> None:
+        async with TestCluster(brokers=1) as cluster, listening(cluster) as (producer, seen):
+            again, tries = DelayedSend._try, []
+
+            async def once(self: DelayedSend, *facts: Any) -> Any:
+                tries.append(facts)
+                if len(tries) > 1:
+                    raise NoPermission("the topic is read only now")
+                await again(self, *facts)
+                self._outcome = Outcome.UNKNOWN if isinstance(lost, TransportError) else self._outcome  # as `_try` leaves it
+                raise lost
+
+            monkeypatch.setattr(DelayedSend, "_try", once)
+            with pytest.raises(QueueUnavailable) as told:
+                await producer.send(Message("orders", b"x"), delay_level=1, sharding_key="1001")
+            assert told.value.outcome is Outcome.UNKNOWN
+            assert "read only now" in str(told.value)
+            with pytest.raises(NoPermission):
+                await producer.send(Message("orders", b"y"), delay_level=1, sharding_key="1001")
+            await cluster.advance(seconds=5)
+            assert [message.body for _, message in seen] == [b"x"]
 
     simulate(main)
 

@@ -16,7 +16,7 @@ from lockstep.client.producer.way import UNKEYED, Way
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.delays import check_level, level_of
-from lockstep.protocol.errors import BrokerError, LocalProtocolError, TransportError, broker_error
+from lockstep.protocol.errors import BrokerError, LocalProtocolError, SystemError_, TransportError, broker_error
 from lockstep.protocol.fields import from_plain
 from lockstep.protocol.headers.send import SendMessageHeader, SendReply
 from lockstep.protocol.message import Message, encode_message
@@ -55,7 +55,8 @@ class DelayedSend:
         self._outcome = Outcome.NOT_STORED
 
     async def run(self, sharding_key: str | None, timeout_ms: int) -> SendResult:
-        """SendTimeout or QueueUnavailable at the deadline; BrokerError for a refusal that no retry mends."""
+        """SendTimeout or QueueUnavailable at the deadline, and for a refusal that no retry mends where an earlier try may have been stored;
+        the BrokerError of such a refusal where none was."""
         born_ms = self._clock.wall_ms()
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         over = self._shared.config.compress_over_bytes
@@ -69,9 +70,12 @@ class DelayedSend:
                 response = await self._try(sender, record, max(1, min(left_ms, TRY_MS)))
                 return self._result(sender, response)
             except (TransportError, BrokerError) as error:
-                if isinstance(error, BrokerError) and not error.retriable:
+                if isinstance(error, SystemError_):
+                    self._outcome = Outcome.UNKNOWN  # a handler that failed says nothing of what it had done by then
+                final = isinstance(error, BrokerError) and not error.retriable
+                if final and self._outcome is Outcome.NOT_STORED:
                     raise
-                if self._clock.monotonic_ms() + AGAIN_MS >= deadline_ms:
+                if final or self._clock.monotonic_ms() + AGAIN_MS >= deadline_ms:
                     raise self._failure(sender, str(error)) from error
             await asyncio.sleep(AGAIN_MS / 1000)
 
