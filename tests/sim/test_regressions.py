@@ -11,6 +11,7 @@ FOUND = {
     "a layout that one broker brought was unknown to the others until they registered again": ("swarm", 20206),
     "a broker that missed a deletion kept what the topic had had": ("delete", 10),
     "a reset gave the queue to another while its holder could not know": ("reset", 1),
+    "a failed call whose send back waited ran too long, and what could not be sent back was never called again": ("concurrent", 35),
 }
 """Bug → (world, seed)."""
 
