@@ -18,7 +18,7 @@ import pytest
 
 import lockstep.client
 from lockstep.broker.config import BrokerConfig
-from lockstep.client import OrderedRetry, Producer, PushConsumer
+from lockstep.client import OrderedRetry, Producer, PullConsumer, PushConsumer
 from support.newcomer import LIMIT_S, Newcomer, blocks, is_free
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -208,7 +208,7 @@ def rows(after: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table[1].splitlines()]
 
 
-@pytest.mark.parametrize("user", [PushConsumer, Producer])
+@pytest.mark.parametrize("user", [PushConsumer, PullConsumer, Producer])
 def test_the_settings_have_the_defaults_that_the_page_says(user: type) -> None:
     known = inspect.signature(user).parameters
     for name, default, _ in rows(f"Keywords of `{user.__name__}`"):
