@@ -7,6 +7,7 @@ from lockstep.broker.processors.send import SendProcessor
 from lockstep.broker.tables.sequence_table import TAKE, SequenceTable
 from lockstep.client.producer.frame import seal_frame
 from lockstep.client.producer.parcel import Parcel
+from lockstep.client.producer.endings import Endings
 from lockstep.client.producer.queue_sender import QueueSender
 from lockstep.client.producer.selector import number_of_key
 from lockstep.client.producer.sequencer import Sequencer
@@ -94,7 +95,7 @@ def a_key_moves_with_its_broker(patch: Patches) -> None:
 )
 def later_sends_of_a_failed_key_go_on(patch: Patches) -> None:
     """If a keyed send fails, later ones of its key that wait fail unsent."""
-    patch.set(QueueSender, "_fail_behind", lambda self, failed: None)
+    patch.set(Endings, "_fail_behind", lambda self, failed: None)
 
 
 @mutant(
