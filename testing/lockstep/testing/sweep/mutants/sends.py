@@ -5,9 +5,9 @@ from typing import Any
 from lockstep.broker.processors import send
 from lockstep.broker.processors.send import SendProcessor
 from lockstep.broker.tables.sequence_table import TAKE, SequenceTable
+from lockstep.client.producer.endings import Endings
 from lockstep.client.producer.frame import seal_frame
 from lockstep.client.producer.parcel import Parcel
-from lockstep.client.producer.endings import Endings
 from lockstep.client.producer.queue_sender import QueueSender
 from lockstep.client.producer.selector import number_of_key
 from lockstep.client.producer.sequencer import Sequencer
