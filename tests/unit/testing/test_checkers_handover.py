@@ -42,6 +42,12 @@ def test_from_the_end_of_the_running_listener() -> None:
     assert taken(story, 20.6).broken(check) == ["O7"]
 
 
+def test_a_call_that_was_given_up_and_goes_on_counts_from_its_release() -> None:
+    story = ready().add(ConsumerStopBegan, 20, C1).call(19, 30, 1, 1).committed(23.002, 1, None, released=True)
+    (one,) = handovers(taken(story, 23.1).history())
+    assert one.seconds == pytest.approx(0.1)
+
+
 def test_after_a_leave_from_the_stop() -> None:
     """Idle when it is stopped at 20, released at 23 only: H5 of the reference."""
     story = ready().add(ConsumerStopBegan, 20, C1).add(LeaveSent, 20, C1).committed(23.002, 1, 1, released=True)

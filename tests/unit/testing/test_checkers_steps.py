@@ -95,7 +95,11 @@ def test_a_gap_that_was_told_is_passed_over() -> None:
 
 
 def test_what_a_listener_did_against_its_cancellation_may_not_be_committed() -> None:
-    story = Story().granted(1, 1).call(2, 3, 1, 0, result=CallResult.DEFIED).committed(4, 1, 1)
-    assert story.broken(check) == ["O5"]
+    def story(released_t: float) -> Story:
+        told = Story().granted(1, 1).call(2, 3, 1, 0, result=CallResult.DEFIED).committed(4, 1, 1)
+        return told.committed(released_t, 1, None, released=True)
+
+    assert story(2.9).broken(check) == ["O5"]
+    assert story(3.1).broken(check) == [], "what it did before the release left may be offered with it"
     again = Story().granted(1, 1).call(2, 3, 1, 0, result=CallResult.DEFIED).granted(4, 2).call(5, 6, 2, 0).committed(7, 2, 1)
     assert again.broken(check) == []

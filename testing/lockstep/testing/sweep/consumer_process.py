@@ -8,7 +8,7 @@ from lockstep.runtime.host import Host
 from lockstep.testing.sweep.concurrent import ConcurrentRunner
 from lockstep.testing.sweep.consumers import GroupRunner
 from lockstep.testing.sweep.services import Main
-from lockstep.testing.sweep.worlds import MAILING
+from lockstep.testing.sweep.worlds import CLASSIC, MAILING
 
 if TYPE_CHECKING:
     from lockstep.testing.sweep.universe import Universe
@@ -52,7 +52,7 @@ def consumer_main(universe: "Universe", *, impersonates: str | None = None) -> M
         controls = universe.controls[process.number] = Controls()
         universe.expressions[process.number] = universe.expression
         async with asyncio.TaskGroup() as group:
-            for name in universe.setting.groups:
+            for name in [name for name in universe.setting.groups if name != CLASSIC]:
                 toggle = controls.toggles[name] = asyncio.Event()
                 group.create_task(GroupRunner(universe, process, name, host, stop, toggle).run())
             if universe.setting.concurrent:

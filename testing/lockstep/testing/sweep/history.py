@@ -68,7 +68,7 @@ class CallResult(Enum):
     CANCELLED = "cancelled"
     """The consumer gave the call up: it ran past its drain limit."""
     DEFIED = "defied"
-    """The same, but the listener swallowed that and went on to a good end: it must not count."""
+    """The same, but the listener swallowed that and went on to a good end: it counts only where the release had not left yet."""
 
 
 @dataclass(frozen=True, slots=True)

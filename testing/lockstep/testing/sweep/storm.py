@@ -93,14 +93,14 @@ class Storm:
             self.universe.start(address)
 
     def consumer(self) -> str:
-        return self.random.choice(self.universe.consumers)
+        return self.random.choice([*self.universe.consumers, *self.universe.classics])
 
     def broker(self) -> tuple[str, str]:
         """(name, address)."""
         return self.random.choice(list(self.universe.brokers.items()))
 
     def client(self) -> str:
-        return self.random.choice([*self.universe.consumers, *self.universe.producers])
+        return self.random.choice([*self.universe.consumers, *self.universe.classics, *self.universe.producers])
 
     def cut_off(self, one: str, other: str) -> None:
         """Until the calm."""

@@ -19,6 +19,7 @@ from lockstep.testing.simulation import Machine, Process, SimFiles, SimLoop
 from lockstep.testing.sweep.begins import Begin, begin_one
 from lockstep.testing.sweep.checkers import CHECKERS
 from lockstep.testing.sweep.checkers.violation import Violation
+from lockstep.testing.sweep.classic_consumer import classic_main
 from lockstep.testing.sweep.consumer_process import Controls, consumer_main
 from lockstep.testing.sweep.events import (
     Calm,
@@ -98,6 +99,7 @@ class Universe:
         self.nameservers = [f"10.0.0.{1 + number}" for number in range(setting.nameservers)]
         self.nameserver = ";".join(f"{address}:{NAMESERVER_PORT}" for address in self.nameservers)
         self.consumers = [f"10.0.1.{1 + number}" for number in range(setting.consumers)]
+        self.classics = [f"10.0.4.{1 + number}" for number in range(setting.classic)]
         self.producers = [f"10.0.2.{1 + number}" for number in range(setting.producers)]
         early = [name for name in setting.groups if name not in setting.late_groups] + ([MAILING] if setting.concurrent else [])
         self.begun: dict[str, Begin] = {name: Begin() for name in early}
@@ -144,6 +146,8 @@ class Universe:
             self._add(address, "broker", lambda name=name, address=address: broker_main(self, name, address))  # type: ignore[misc]
         for address in self.consumers:
             self._add(address, "consumer", lambda: consumer_main(self))
+        for address in self.classics:
+            self._add(address, "consumer", lambda: classic_main(self, setting.groups[-1]))
         for address in self.producers:
             self._add(address, "producer", lambda: producer_main(self))
 
@@ -304,7 +308,7 @@ class Universe:
             self.wait(0.5)
         if self.setting.exile:
             self.storm.cut_off(self.consumers[0], next(iter(self.brokers.values())))
-        for address in (*self.producers, *self.consumers):
+        for address in (*self.producers, *self.consumers, *self.classics):
             self.start(address)
         self.wait(3.0)
 
@@ -321,7 +325,7 @@ class Universe:
         self.aims.clear()
         while begin_one(self) is not None:
             pass
-        for address in (*self.nameservers, *self.brokers.values(), *self.consumers, *self.producers):
+        for address in (*self.nameservers, *self.brokers.values(), *self.consumers, *self.classics, *self.producers):
             self.resume(address)
             self.start(address)
         end_waiting(self)
@@ -367,7 +371,7 @@ class Universe:
         end_s = self.loop.now + seconds
         while self.loop.now < end_s:
             self.wait(min(DEATH_CHECK_S, end_s - self.loop.now))
-            for address in (*self.nameservers, *self.brokers.values(), *self.consumers):
+            for address in (*self.nameservers, *self.brokers.values(), *self.consumers, *self.classics):
                 self.start(address)
 
     def _all_ended(self) -> bool:

@@ -61,7 +61,7 @@ def _not_consumed(broker: Broker, group: str, topics: Iterable[str]) -> list[str
     found = []
     for key in [(topic, queue_id) for topic in topics for queue_id in coordination.own_queue_ids(topic)]:
         queue = queues.get(key)
-        if queue is None or queue.committed_offset < queue.max_offset:
+        if queue is None or max(0, queue.committed_offset) < queue.max_offset:
             found.append(f"{group} {broker.config.name}:{key} {queue}")
     return found
 

@@ -13,6 +13,8 @@ TOPIC = "orders"
 RETURNS = "returns"
 """The second topic, which is deleted and made anew."""
 GROUP = "billing"
+CLASSIC = "oldtimers"
+"""A group of classic clients only."""
 AUDIT = "audit"
 """The second group, in the same processes."""
 MAILING = "mailing"
@@ -41,6 +43,8 @@ class Setting:
     creators: int = 1
     """Who creates the topic, all at once, each with another number of queues."""
     groups: tuple[str, ...] = (GROUP,)
+    classic: int = 0
+    """Consumers without a session, in the last of the groups: in GROUP beside natives, in CLASSIC among themselves."""
     topics: tuple[str, ...] = (TOPIC,)
     late_groups: tuple[str, ...] = ()
     """Those of them that begin within the storm, or at its end, at the end of each queue or at a time."""
@@ -219,8 +223,24 @@ WORLDS: Mapping[str, World] = {
         {"toggle": 5, "kill_consumer": 2, "partition": 1, "reset": 2, "stop_consumer": 1, "kill_broker": 1, "pause_consumer": 1},
         {"groups": ((GROUP, AUDIT),), "threaded": (False,)},
     ),
+    "classic": World(
+        {"kill_consumer": 3, "stop_consumer": 2, "pause_consumer": 2, "long_pause": 1, "kill_broker": 2, "reset": 2, "partition": 1},
+        {
+            "classic": (2, 3),
+            "groups": ((GROUP,), (GROUP, CLASSIC)),
+            "consumers": (2,),
+            "allocate": ("by_broker", "average"),
+            "queues": (1, 3),
+            "exile": (False,),
+            "manual": (False,),
+            "tag_b_share": (0.0,),
+            "fault_every_s": (5.0, 15.0),
+            "storm_s": (150.0,),
+            "threaded": (False,),
+        },
+    ),
     "stubborn": World(
-        {"toggle": 4, "stop_consumer": 3, "reset_progress": 1, "pause_consumer": 2, "partition": 1, "kill_broker": 1, "kill_consumer": 1},
+        {"stop_consumer": 4, "reset_progress": 1, "pause_consumer": 2, "partition": 1, "kill_broker": 1, "kill_consumer": 1},
         {
             "groups": ((GROUP, AUDIT), (GROUP,)),
             "stubborn_share": (0.5, 1.0),

@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 from lockstep.testing.sweep.checkers import (
     calls,
+    classic,
     concurrent,
     copies,
     delays,
@@ -44,6 +45,7 @@ CHECKERS: dict[str, Callable[[History], list[Violation]]] = {
     "starts": starts.check,
     "calls": calls.check,
     "ownership": ownership.check,
+    "classic": classic.check,
     "steps": steps.check,
     "keys": keys.check,
     "log": log.check,

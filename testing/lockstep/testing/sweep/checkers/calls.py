@@ -94,6 +94,8 @@ class _Calls:
     # --------------------------------------------------------------------------------------------------------------- calls
 
     def _began(self, call: CallBegan) -> None:
+        if not call.epoch:
+            return  # a classic client's: what holds for it, classic.py asks
         calls = self.running.setdefault(call.queue, {})
         if not self._threaded(call):
             self._may_start(call)

@@ -110,7 +110,7 @@ def _done(history: History) -> set[tuple[str, Place, bytes]]:
     found: set[tuple[str, Place, bytes]] = set()
     for end in history.of(CallEnded):
         call = calls.get(end.call)
-        if call is not None and end.result in (CallResult.SUCCESS, CallResult.COUNTED):
+        if call is not None and end.result in (CallResult.SUCCESS, CallResult.COUNTED, CallResult.DEFIED):
             queue = call.queue.stored
             found.update((call.queue.group, (queue, offset), body) for offset, body in call.messages)
     return found

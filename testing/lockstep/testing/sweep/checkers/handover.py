@@ -92,7 +92,7 @@ class _Finder:
         self.times = [event.t for event in self.disturbing]
         self.late = any(event.kind == "late" for event in history.of(Fault))
         self.calls: dict[QueueKey, list[CallBegan]] = {}
-        for call in history.of(CallBegan):
+        for call in (call for call in history.of(CallBegan) if call.epoch):
             self.calls.setdefault(call.queue, []).append(call)
         self.call_ends = {event.call: event.t for event in history.of(CallEnded)}
 
@@ -152,6 +152,8 @@ class _Finder:
         return None
 
     def _released_since(self, before: GrantReceived, release: CommitSent, stop: ConsumerStopBegan | None) -> float:
+        if release.offset is None:
+            return release.t  # the call was given up: it may run on
         ended = [self._end_t(call) for call in self.calls.get(release.queue, ()) if call.epoch == before.epoch and call.t <= release.t]
         last = max((t for t in ended if t <= release.t), default=before.t)
         if stop is not None and before.t <= stop.t <= release.t:

@@ -118,7 +118,7 @@ def _first_good_calls(history: History) -> dict[str, dict[bytes, _First]]:
     rank = 0
     for end in history.of(CallEnded):
         call = calls.get(end.call)
-        if call is None or end.result not in (CallResult.SUCCESS, CallResult.COUNTED):
+        if call is None or end.result not in (CallResult.SUCCESS, CallResult.COUNTED, CallResult.DEFIED):
             continue
         for _, body in call.messages:
             rank += 1

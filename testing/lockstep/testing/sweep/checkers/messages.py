@@ -5,7 +5,7 @@ from math import inf
 from lockstep.protocol.codes import ResponseCode
 from lockstep.testing.sweep.copy_events import DeadLetterAnswered, DelayedAcked
 from lockstep.testing.sweep.events import ConsumerStarted, ProgressReset, QueueGapSeen, ReadingEnded, SendAcked, SendBegan, Stored
-from lockstep.testing.sweep.hand_events import ResetSent
+from lockstep.testing.sweep.hand_events import ClassicLocked, ResetSent
 from lockstep.testing.sweep.history import History, QueueKey
 from lockstep.testing.sweep.wire_events import FrameAnswered, FrameWritten, GrantAnswered, PullReceived
 
@@ -122,4 +122,7 @@ def first_offsets(history: History) -> dict[QueueKey, int]:
     found: dict[QueueKey, int] = {}
     for event in history.of(GrantAnswered):
         found[event.queue] = min(event.offset, found.get(event.queue, event.offset))
+    for locked in history.of(ClassicLocked):
+        if locked.granted:
+            found.setdefault(locked.queue, 0)
     return found

@@ -6,9 +6,10 @@ c  once a newer epoch was granted, nothing of an older one is served: no commit,
 """
 
 from lockstep.protocol.codes import ResponseCode
-from lockstep.testing.sweep.checkers.facts import Clocks, Deletions, Held, Leases
+from lockstep.testing.sweep.checkers.facts import Brokers, Clocks, Deletions, Held, Leases
 from lockstep.testing.sweep.checkers.violation import Violation, who
 from lockstep.testing.sweep.events import Fault, ProcessEnded
+from lockstep.testing.sweep.hand_events import ClassicLocked
 from lockstep.testing.sweep.history import Answer, History, QueueKey
 from lockstep.testing.sweep.wire_events import (
     CommitAnswered,
@@ -35,6 +36,7 @@ class _Owners:
         self.clocks = Clocks(history)
         self.leases = Leases()
         self.deletions = Deletions(history)
+        self.brokers = Brokers(history)
         self.newest: dict[QueueKey, GrantAnswered] = {}
         self.sessions: dict[Held, str | None] = {}
         self.held: dict[QueueKey, GrantReceived] = {}
@@ -63,6 +65,9 @@ class _Owners:
                     self._over(event.queue, event.epoch)
             elif isinstance(event, CommitAnswered):
                 self._committed(event)
+            elif isinstance(event, ClassicLocked):
+                if event.granted:
+                    self._classic(event)
             elif isinstance(event, LockSent):
                 self._locked(event)
             elif isinstance(event, PullReceived):
@@ -118,8 +123,32 @@ class _Owners:
         if newest is None or event.epoch > newest.epoch:
             self.newest[event.queue] = event
 
+    def _well(self, queue: QueueKey, t: float) -> GrantReceived | None:
+        """The session's grant whose proof is good at `t`."""
+        holder = self.held.get(queue)
+        deadline_ms = None if holder is None else self.leases.deadline_ms.get((holder.session or "", queue.broker))
+        now_ms = None if holder is None else self.clocks.boot_ms(holder.machine, t)
+        return holder if deadline_ms is not None and now_ms is not None and now_ms < deadline_ms else None
+
+    def _classic(self, event: ClassicLocked) -> None:
+        """A client without a session gets a queue only when no session holds it."""
+        holder = self._well(event.queue, event.t)
+        if holder is not None:
+            text = f"{event.queue} was granted to classic client {event.client_id} while {who(holder.machine, holder.process)} held epoch"
+            self._bad(event.t, f"{text} {holder.epoch} and its proof was good")
+        self.held.pop(event.queue, None)
+
+    def _updated(self, event: CommitAnswered) -> None:
+        """UPDATE_CONSUMER_OFFSET is not applied while a session holds the queue. A lossy power cut may have taken the grant back."""
+        holder = self._well(event.queue, event.t)
+        taken = event.by == "UPDATE" and event.answer is Answer.OK and not self.brokers.lossy_cuts(event.queue.broker)
+        if taken and holder is not None and holder.t < event.asked_t:
+            text = f"{event.queue}: offset {event.offset} of process {event.client} was taken without an epoch"
+            self._bad(event.t, f"{text} while {who(holder.machine, holder.process)} held epoch {holder.epoch}")
+
     def _committed(self, event: CommitAnswered) -> None:
         if event.epoch is None:
+            self._updated(event)
             return
         if event.answer is Answer.STALE:
             self._over(event.queue, event.epoch)

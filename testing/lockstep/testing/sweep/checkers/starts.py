@@ -18,7 +18,7 @@ from lockstep.testing.sweep.checkers.violation import Violation, who
 from lockstep.testing.sweep.events import ConsumerStarted, Stored
 from lockstep.testing.sweep.hand_events import LayoutSent, ResetSent
 from lockstep.testing.sweep.history import Answer, History, QueueKey
-from lockstep.testing.sweep.wire_events import FrameAnswered, FrameWritten, GrantAnswered, LockRefused, LockSent
+from lockstep.testing.sweep.wire_events import CommitSent, FrameAnswered, FrameWritten, GrantAnswered, LockRefused, LockSent
 
 STORE_S = 0.002
 """Store times are whole milliseconds."""
@@ -60,6 +60,8 @@ class _Starts:
         self.resolved: dict[Line, float] = {}
         """From when on a broker surely knows where the group begins."""
         self.moved = {event.queue for event in history.of(ResetSent)}
+        """By hand, or by a client without a session."""
+        self.moved |= {event.queue for event in history.of(CommitSent) if event.by == "UPDATE"}
         self.altered_t = min((event.t for event in history.of(LayoutSent) if event.counter > 1), default=inf)
         self.ended = {event.topic for event in history.of(LayoutSent) if event.deleted}
         self.times = {event_place: event.t for event_place, event in enumerate(history) if event_place in self._cuts()}

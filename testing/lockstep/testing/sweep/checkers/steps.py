@@ -27,6 +27,8 @@ class _Run:
     committed: int
     """Everything below was accounted for when it was committed."""
     done: set[int] = field(default_factory=set)
+    fenced: bool = False
+    """Released without an offset: what a call has done since counts no more."""
 
 
 def check(history: History) -> list[Violation]:
@@ -51,7 +53,7 @@ class _Steps:
                 self._began(event)
             elif isinstance(event, CallEnded):
                 self._ended(event)
-            elif isinstance(event, CommitSent) and event.epoch is not None and event.offset is not None:
+            elif isinstance(event, CommitSent) and event.epoch is not None:
                 self._committed(event, event.epoch, event.offset)
         return self.found
 
@@ -74,7 +76,7 @@ class _Steps:
         call, run = self.calls.get(event.call), self.runs.get((event.queue, event.epoch))
         if call is None or run is None:
             return
-        if event.result in _DONE:
+        if event.result in _DONE or (event.result is CallResult.DEFIED and not run.fenced):
             run.done.update(offset for offset, _ in call.messages)
             run.next_offset = call.last + 1
             if event.result is CallResult.SUCCESS:
@@ -88,9 +90,12 @@ class _Steps:
         missed = (offset for offset in range(first, end) if not self.passes.may_pass(call.queue, offset, call.process, call.t))
         return next(missed, None)
 
-    def _committed(self, event: CommitSent, epoch: int, upto: int) -> None:
+    def _committed(self, event: CommitSent, epoch: int, upto: int | None) -> None:
         run = self.runs.get((event.queue, epoch))
         if run is None:
+            return
+        if upto is None:
+            run.fenced = run.fenced or event.released
             return
         for offset in range(run.committed, upto):
             if offset not in run.done and not self.passes.may_pass(event.queue, offset, event.process, event.t):

@@ -15,6 +15,10 @@ from lockstep.broker.tables.delay_table import DelayTable
 from lockstep.client.consumer.concurrently import Crew, Running
 from lockstep.client.consumer.config import OrderedRetry
 from lockstep.client.consumer.process_queue import ProcessQueue
+from lockstep.client.errors import QueueUnavailable, SendTimeout
+from lockstep.client.producer.delayed import DelayedSend
+from lockstep.client.producer.result import SendResult
+from lockstep.protocol.errors import BrokerError
 from lockstep.protocol.message import MessageExt
 from lockstep.testing.sweep.mutants.registry import Patches, mutant
 
@@ -179,3 +183,31 @@ def anybody_begins_anywhere(patch: Patches) -> None:
         return answer if books.locks.holder(key) is not None else replace(answer, offset=books.bounds.end_offset(key[1], key[2]))
 
     patch.set(Reconciliation, "_granted", ahead)
+
+
+@mutant(
+    WORLD,
+    aimed="tests/unit/broker/test_app.py::test_a_send_back_that_names_another_message_than_stands_there_is_refused",
+)
+def whatever_stands_there_is_copied(patch: Patches) -> None:
+    """A send back copies the message that its consumer was given, or none."""
+    patch.set(send_back, "_check_same", lambda record, header: None)
+
+
+@mutant(
+    WORLD,
+    aimed="tests/unit/client/test_delayed_send.py::test_a_refusal_behind_a_try_that_may_be_stored_does_not_say_that_nothing_is",
+)
+def a_refused_delayed_send_is_not_stored(patch: Patches) -> None:
+    """A delayed send that may be stored does not end as not stored."""
+    run = DelayedSend.run
+
+    async def plain(self: DelayedSend, *facts: Any, **named: Any) -> SendResult:
+        try:
+            return await run(self, *facts, **named)
+        except (QueueUnavailable, SendTimeout) as error:
+            if isinstance(error.__cause__, BrokerError) and not error.__cause__.retriable:
+                raise error.__cause__ from None
+            raise
+
+    patch.set(DelayedSend, "run", plain)

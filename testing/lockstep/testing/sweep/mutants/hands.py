@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from lockstep.broker.books import Books
+from lockstep.broker.classic import ClassicRules
 from lockstep.broker.reconcile import Reconciliation
 from lockstep.broker.store import Store
 from lockstep.broker.tables.lock_table import Key
@@ -101,3 +102,24 @@ def a_missed_deletion_stays_missed(patch: Patches) -> None:
 def a_deleted_topic_keeps_its_messages(patch: Patches) -> None:
     """Deleting a topic deletes its messages."""
     patch.set(Store, "drop_topic", lambda self, topic: None)
+
+
+@mutant("classic")
+def classic_locks_never_lapse(patch: Patches) -> None:
+    """A classic client's lock is over 60 s after its last LOCK_BATCH_MQ."""
+    patch.set(ClassicRules, "_expired", lambda self, key, now_ms: False)
+
+
+@mutant("classic")
+def anybody_takes_a_classic_lock(patch: Patches) -> None:
+    """Nobody is granted a queue while a classic client's lock on it is good."""
+    patch.set(ClassicRules, "_expired", lambda self, key, now_ms: True)
+
+
+@mutant(
+    "classic",
+    aimed="tests/unit/broker/test_classic.py::test_an_update_against_a_holder_is_not_applied_names_the_holder_and_is_counted",
+)
+def offsets_are_taken_from_anybody(patch: Patches) -> None:
+    """A commit without an epoch is not applied while somebody else holds the queue."""
+    patch.set(ClassicRules, "_may_commit", lambda self, connection, key: True)

@@ -1,0 +1,103 @@
+"""Locks of clients without a session: 60 s, one holder, renewed and taken over as RocketMQ does."""
+
+import pytest
+
+from lockstep.testing.sweep.checkers import ownership
+from lockstep.testing.sweep.checkers.classic import check
+from lockstep.testing.sweep.checkers.messages import first_offsets
+from lockstep.testing.sweep.events import BrokerOpened, PowerCut, ProcessEnded
+from lockstep.testing.sweep.hand_events import ClassicLocked, ClassicUnlocked, ClassicUnlockSent
+from lockstep.testing.sweep.history import Answer
+from lockstep.testing.sweep.wire_events import CommitAnswered, GrantAnswered
+from support.stories import B, Q, Story, epoch
+
+
+def lock(story: Story, t: float, who: str = "c1", *, granted: bool = True, process: int = 1) -> Story:
+    """Asked 2 ms before it was answered."""
+    facts = {"client_id": who, "client": 11 if who == "c1" else 12, "granted": granted, "asked_t": t - 0.002}
+    return story.add(ClassicLocked, t, ("B", process), **facts)
+
+
+@pytest.mark.parametrize(("t", "laws"), [(61.997, ["classic"]), (61.999, [])])
+def test_a_lock_is_taken_over_when_its_sixty_seconds_are_over_and_not_before(t: float, laws: list[str]) -> None:
+    """c1 asked at 1.998."""
+    assert lock(lock(Story(), 2), t, "c2").broken(check) == laws
+    grant = {"epoch": epoch(1), "session": "s2", "client": 12}
+    assert lock(Story(), 2).add(GrantAnswered, t, B, **grant).broken(check) == laws
+
+
+def test_each_renewal_begins_them_anew() -> None:
+    assert lock(lock(lock(Story(), 2), 40), 70, "c2").broken(check) == ["classic"]
+    assert lock(lock(lock(Story(), 2), 40), 100.1, "c2").broken(check) == []
+
+
+def test_who_unlocks_may_be_followed_at_once() -> None:
+    story = lock(lock(Story(), 2), 5, "c2")
+    assert story.broken(check) == ["classic"]
+    assert story.add(ClassicUnlockSent, 4, ("C1", 11), client_id="c1").broken(check) == []
+    other = lock(lock(Story(), 2), 5, "c2").add(ClassicUnlockSent, 4, ("C2", 12), client_id="c2")
+    assert other.broken(check) == ["classic"], "what another unlocks has no effect"
+
+
+def test_after_the_answer_to_an_unlock_it_is_free_until_somebody_locks_it() -> None:
+    story = lock(Story(), 2).add(ClassicUnlockSent, 4, ("C1", 11), client_id="c1")
+    story.add(ClassicUnlocked, 4.001, B, client_id="c1", asked_t=4)
+    assert lock(lock(story, 5, "c2"), 6).broken(check) == ["classic"]
+
+
+@pytest.mark.parametrize(("t", "laws"), [(61.9, ["classic"]), (62.1, [])])
+def test_a_holder_is_not_refused_its_own_lock(t: float, laws: list[str]) -> None:
+    assert lock(lock(Story(), 2), t, granted=False).broken(check) == laws
+
+
+@pytest.mark.parametrize(("t", "laws"), [(64.4, []), (64.6, ["classic"])])
+def test_when_they_are_over_nobody_is_refused(t: float, laws: list[str]) -> None:
+    assert lock(lock(Story(), 2), t, "c2", granted=False).broken(check) == laws
+
+
+def test_a_start_gives_every_lock_its_sixty_seconds_again() -> None:
+    story = lock(Story(), 2).add(ProcessEnded, 50, B, how="kill").add(BrokerOpened, 51, ("B", 2), term=101)
+    assert lock(story, 70, "c2", granted=False, process=2).broken(check) == []
+
+
+def test_a_session_that_got_it_since_may_hold_it() -> None:
+    story = lock(Story(), 2).add(GrantAnswered, 62.1, B, epoch=epoch(1), session="s2", client=12)
+    assert lock(story, 70, "c1", granted=False).broken(check) == []
+
+
+def test_a_lossy_power_cut_may_take_a_lock_back() -> None:
+    def story(flush: str) -> Story:
+        told = lock(Story(flush=flush), 2).add(ProcessEnded, 3, B, how="power").add(PowerCut, 3, ("B", 0))
+        return lock(told.add(BrokerOpened, 4, ("B", 2), term=101, flush=flush), 8, "c2", process=2)
+
+    assert story("async").broken(check) == []
+    assert story("sync").broken(check) == ["classic"]
+
+
+@pytest.mark.parametrize(("client", "t", "answer", "laws"), [
+    (12, 3, Answer.OK, ["classic"]),
+    (12, 3, Answer.REFUSED, []),
+    (11, 3, Answer.OK, []),
+    (12, 62.1, Answer.OK, []),
+])  # fmt: skip
+def test_an_offset_is_taken_from_the_holder_alone(client: int, t: float, answer: Answer, laws: list[str]) -> None:
+    facts = {"epoch": None, "offset": 5, "by": "UPDATE", "session": None, "client": client, "answer": answer, "asked_t": t - 0.002}
+    assert lock(Story(), 2).add(CommitAnswered, t, B, **facts).broken(check) == laws
+
+
+def test_no_classic_client_gets_what_a_session_holds() -> None:
+    held = Story().granted(1, 1)
+    assert lock(held, 2, "c2").broken(ownership.check) == ["R3"]
+    assert lock(Story().granted(1, 1), 3.6, "c2").broken(ownership.check) == [], "its proof is over"
+    assert lock(Story().granted(1, 1), 2, "c2", granted=False).broken(ownership.check) == []
+
+
+@pytest.mark.parametrize(("t", "answer", "laws"), [(2, Answer.OK, ["R3"]), (2, Answer.REFUSED, []), (3.6, Answer.OK, [])])
+def test_no_offset_without_an_epoch_is_taken_while_a_session_holds_the_queue(t: float, answer: Answer, laws: list[str]) -> None:
+    facts = {"epoch": None, "offset": 5, "by": "UPDATE", "session": None, "client": 12, "answer": answer, "asked_t": t - 0.002}
+    assert Story().granted(1, 1).add(CommitAnswered, t, B, **facts).broken(ownership.check) == laws
+
+
+def test_a_group_of_classic_clients_begins_at_the_first_message() -> None:
+    assert first_offsets(lock(Story(), 2).history()) == {Q: 0}
+    assert first_offsets(lock(Story(), 2, granted=False).history()) == {}
