@@ -10,7 +10,7 @@ import pytest
 from lockstep.testing.sweep.mutants import MUTANTS, switched_off
 from lockstep.testing.sweep.seeds import catch
 
-FAST = ("repeats_are_stored", "sync_that_does_nothing")
+FAST = ("repeats_are_stored", "sync_that_does_nothing", "a_send_back_that_failed_counts")
 SEEDS_MAX = 60
 ROOT = Path(__file__).resolve().parents[2]
 
