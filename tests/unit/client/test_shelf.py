@@ -18,7 +18,7 @@ from lockstep.protocol.bodies import LockAnswer, Verdict
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.queue import MessageQueue
 
-QUEUES = tuple(MessageQueue("orders", "a", number) for number in range(3))
+QUEUES = tuple(MessageQueue("orders", "a", number) for number in range(2))
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,8 @@ STEPS = st.lists(
         st.tuples(st.just("pause"), QUEUE, st.none()),
         st.tuples(st.just("resume"), QUEUE, st.none()),
     ),
-    max_size=40,
+    min_size=20,
+    max_size=60,
 )
 
 
