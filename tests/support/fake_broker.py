@@ -103,7 +103,7 @@ class FakeBroker:
     name: str
     term: int = 1
     auto_create: bool = False
-    features: tuple[str, ...] = ("records", "sequences", "layouts")
+    features: tuple[str, ...] = ("records", "sequences", "layouts", "durable_sends")
     heartbeat_error: BrokerError | None = None
     """For heartbeats that name a group, or this one."""
     refused_group: str | None = None

@@ -15,7 +15,7 @@ from lockstep.runtime.config import ADMIN, INTERNAL, Settings, parse_listen, par
 from lockstep.runtime.pool import parse_address
 
 MIB = 1 << 20
-FEATURES = ("ordered", "sync", "records", "sequences", "layouts", "concurrent", "delays", "dead_letters")
+FEATURES = ("ordered", "sync", "records", "sequences", "layouts", "concurrent", "delays", "dead_letters", "durable_sends")
 """What HEART_BEAT's answer says that this broker can do."""
 
 

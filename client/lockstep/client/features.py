@@ -12,6 +12,7 @@ CONSUMING_AND_GIVING_UP = (*CONSUMING_IN_ORDER, "dead_letters")
 CONSUMING_ALONE = ("sync",)
 CONSUMING_CONCURRENTLY = ("concurrent", "sync")
 DELAYING = ("delays",)
+SENDING_DURABLY = ("durable_sends",)
 SENDING = ("records", "sequences", "layouts")
 
 

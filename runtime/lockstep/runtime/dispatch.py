@@ -74,6 +74,8 @@ class Pending:
     """An answer that waits for the log."""
 
     command: Command
+    synced: bool = False
+    """Until the disk has it, whatever confirms the log."""
 
 
 class Held:
@@ -148,12 +150,14 @@ class Dispatcher:
         processors: Sequence[object],
         when_confirmed: Callable[[Callable[[], None]], None] | None = None,
         lanes: Mapping[str, LaneLimits] | None = None,
+        when_synced: Callable[[Callable[[], None]], None] | None = None,
     ) -> None:
-        """`when_confirmed` calls back once the log is confirmed up to its end as of now (None: at once).
+        """`when_confirmed` calls back once the log is confirmed up to its end as of now, `when_synced` once the disk has it (None: now).
 
         ConfigError where a code has two handlers, or a lane and its handler do not fit.
         """
         self._when_confirmed = when_confirmed or _at_once
+        self._when_synced = when_synced or _at_once
         self._lanes = {name: _Lane(name, limits) for name, limits in (lanes or {}).items()}
         self._tasks = Tasks()
         self._routes: dict[int, _Route] = {}
@@ -205,7 +209,8 @@ class Dispatcher:
             request.endpoint.send(outcome)
         elif type(outcome) is Pending:
             # Encoded now, so that what can't be encoded is answered as an error here, not raised in the log's callback.
-            self._when_confirmed(partial(request.endpoint.send_frame, encode_frame(outcome.command)))
+            wait = self._when_synced if outcome.synced else self._when_confirmed
+            wait(partial(request.endpoint.send_frame, encode_frame(outcome.command)))
             # The log is mostly confirmed at the end of this loop turn.
             request.endpoint.flush_soon()
         elif outcome is not HELD:

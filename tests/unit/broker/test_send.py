@@ -1,5 +1,7 @@
 """SEND_RECORDS and SEND_MESSAGE: the order of the checks, what a repeat is answered, what is refused and how."""
 
+from collections.abc import Callable
+
 import pytest
 
 from lockstep.broker.delays import Delays, GroupTopics
@@ -118,6 +120,24 @@ def test_a_repeat_too_waits_until_the_log_is_confirmed() -> None:
     broker.dispatcher(frame, broker.endpoint)  # type: ignore[arg-type]
     assert broker.endpoint.sent == []
     assert len(broker.store.waiting) == 1
+
+
+def test_who_asks_for_durable_waits_for_the_disk_and_so_does_its_repeat() -> None:
+    broker = Broker()
+    waiting: list[Callable[[], None]] = []
+    broker.dispatcher = Dispatcher([broker.processor], broker.store.when_confirmed, None, waiting.append)
+    frame = Stream().frame(1)
+    frame.fields["durable"] = True
+    for count in (1, 2):
+        broker.dispatcher(frame, broker.endpoint)  # type: ignore[arg-type]
+        assert (broker.endpoint.sent, len(waiting)) == ([], count)
+    plain = plain_frame()
+    broker.dispatcher(plain, broker.endpoint)  # type: ignore[arg-type]
+    assert len(broker.endpoint.take()) == 1, "who does not ask is answered when the log is confirmed"
+    for each in waiting:
+        each()
+    first, repeat = broker.endpoint.take()
+    assert first.fields["queueOffset"] == repeat.fields["queueOffset"]
 
 
 def test_a_repeat_gets_its_first_answer_and_is_stored_once() -> None:

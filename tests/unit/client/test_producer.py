@@ -748,6 +748,32 @@ async def test_durable_is_asked_for_and_missed() -> None:
         assert (await producer.send(message(), require="durable")).status is SendStatus.SEND_OK
 
 
+async def test_a_frame_with_a_durable_send_in_it_asks_for_the_disk_and_no_other_does() -> None:
+    async with one_queue() as (broker, producer):
+        broker.seen.clear()
+        await asyncio.gather(producer.send(message("a")), producer.send(message("b"), require="durable"))
+        await producer.send(message("c"))
+        await producer.send_batch([message("d"), message("e")], require="durable")
+        await producer.send_batch([message("f")])
+        assert [(one.bodies, bool(one.header.durable)) for one in broker.seen] == [
+            ([b"a", b"b"], True),
+            ([b"c"], False),
+            ([b"d", b"e"], True),
+            ([b"f"], False),
+        ]
+
+
+async def test_durable_is_not_asked_of_a_broker_that_does_not_know_it() -> None:
+    async with fake_cluster("a", topics={"t": 1}) as cluster:
+        cluster.brokers["a"].features = ("records", "sequences", "layouts")
+        async with producing(cluster) as producer:
+            await producer.send(message())
+            for send in (producer.send(message(), require="durable"), producer.send_batch([message()], require="durable")):
+                with pytest.raises(RequestCodeNotSupported, match="lacks durable_sends"):
+                    await send
+            assert producer.in_flight_count == 0
+
+
 # ------------------------------------------------------------------------------------------------------------- layouts and topics
 
 

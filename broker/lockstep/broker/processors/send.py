@@ -94,7 +94,7 @@ class SendProcessor:
         stale = self._stale(header)
         if stale is not None:
             return self._refuse_stale(request, stale)
-        return Pending(request.reply(self._answer(self._append(request, header))))
+        return Pending(request.reply(self._answer(self._append(request, header))), bool(header.durable))
 
     def _send_in_sequence(self, request: Request, header: SendRecordsHeader, producer_id: str) -> Outcome:
         scope = Scope(producer_id, header.partition, header.topic, header.queue_id)
@@ -103,20 +103,20 @@ class SendProcessor:
         now_ms = self._clock.wall_ms()
         verdict = self._sequences.check(scope, frame, now_ms=now_ms)
         if verdict is not TAKE:
-            return self._answered_before(request, verdict)
+            return self._answered_before(request, verdict, synced=bool(header.durable))
         stale = self._stale(header)
         if stale is not None:
             return self._refuse_stale(request, stale)
         check_stamp(request.command.body, frame, self._sequences.crc_before(scope, frame, now_ms=now_ms))
         appended = self._append(request, header)
         self._sequences.record(scope, frame, Place(appended.queue_offset, appended.physical_offset, appended.store_timestamp))
-        return Pending(request.reply(self._answer(appended)))
+        return Pending(request.reply(self._answer(appended)), bool(header.durable))
 
-    def _answered_before(self, request: Request, verdict: Verdict) -> Outcome:
+    def _answered_before(self, request: Request, verdict: Verdict, *, synced: bool) -> Outcome:
         """A repeat, or a frame that is out of its turn."""
         place = verdict.place or NO_PLACE
         answer = SendRecordsReply(*place, store_host=self._host_text(), next_sequence=verdict.next)
-        return Pending(request.reply(answer, code=verdict.code, remark=verdict.remark))
+        return Pending(request.reply(answer, code=verdict.code, remark=verdict.remark), synced)
 
     def _stale(self, header: SendRecordsHeader) -> TopicLayout | None:
         """The layout in force, where a keyed send hashed over an older one. An unknown topic is not this check's business."""
@@ -162,7 +162,7 @@ class SendProcessor:
         else:
             appended = self._store_frame(request, header.topic, queue_id, record, 1)
         answer = SendReply(offset_message_id(self._host_text(), appended.physical_offset), queue_id, appended.queue_offset)
-        return Pending(request.reply(answer))
+        return Pending(request.reply(answer), bool(header.durable))
 
     # ------------------------------------------------------------------------------------------------------------------ common
 

@@ -10,6 +10,7 @@ once, or after a shared fdatasync), then seen by readers and answered.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 
 from lockstep.broker.store.checkpoint import Checkpointer
@@ -68,6 +69,8 @@ class Store:
         self._refusal: str | None = "the store has not recovered yet"
         self._failed = False
         self._recovered = False
+        self._sync_waiters: deque[tuple[int, Callable[[], None]]] = deque()
+        """Log position → who waits until it is on the disk, in log order."""
         self._unconfirmed_end: int | None = None
         """Where recovery ended: until a sync covers it, nothing is confirmed."""
         self._log_start = identity.log_start
@@ -257,10 +260,21 @@ class Store:
         if not self._failed:
             self._confirmations.wait(callback, self._turn_is_open)
 
+    def when_synced(self, callback: Callable[[], None]) -> None:
+        """Calls back once what was appended until now is on the disk, in either flush mode: one sync for all who wait."""
+        if self._failed:
+            return
+        if self._log.synced >= self._log.end:
+            callback()
+            return
+        self._sync_waiters.append((self._log.end, callback))
+        if not self._turn_is_open:
+            self._flusher.written(now=True)
+
     @property
     def waiting_count(self) -> int:
-        """Callbacks that wait for confirmation."""
-        return self._confirmations.waiting_count
+        """Callbacks that wait for confirmation or a sync."""
+        return self._confirmations.waiting_count + len(self._sync_waiters)
 
     def _end_turn(self) -> None:
         if not self._turn_is_open:
@@ -286,7 +300,7 @@ class Store:
         self._confirmations.close_turn(log.written, self._turn_us)
         at_once = self._unconfirmed_end is None and self._config.flush is FlushMode.ASYNC
         if wrote:
-            self._flusher.written(now=not at_once)
+            self._flusher.written(now=not at_once or bool(self._sync_waiters))
             self._disk.passed(self._host.clock.monotonic_ms())
             log.trim()
         self._confirmations.confirm(log.written if at_once else log.synced)
@@ -301,6 +315,9 @@ class Store:
             self._unconfirmed_end = None
         if self._unconfirmed_end is None:
             self._confirmations.confirm(position)
+        waiters = self._sync_waiters
+        while waiters and waiters[0][0] <= position:
+            waiters.popleft()[1]()
 
     def _fail(self, error: BaseException) -> None:
         """A write or sync failed. First the refusal, then the news: no answer leaves in between."""
@@ -309,6 +326,7 @@ class Store:
         self._failed = True
         self._refusal = f"the log can't be written: {error}"
         self._confirmations.forget()
+        self._sync_waiters.clear()
         self._flusher.abandon()
         fatal = error if isinstance(error, StoreDiskError) else StoreDiskError(f"store {self._config.path} failed: {error}")
         if fatal is not error:

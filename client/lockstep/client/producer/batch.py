@@ -33,10 +33,11 @@ def held_bytes_of(message: Message) -> int:
 class Batch:
     """Counts down until the end of each message is known; `parcels` are those that hold them now or did."""
 
-    __slots__ = ("_errors", "_left", "_results", "future", "parcels")
+    __slots__ = ("_errors", "_left", "_results", "durable", "future", "parcels")
 
-    def __init__(self, count: int, future: "asyncio.Future[None]") -> None:
+    def __init__(self, count: int, future: "asyncio.Future[None]", *, durable: bool = False) -> None:
         self.future = future
+        self.durable = durable
         self.parcels: list[Parcel] = []
         self._left = count
         self._results: list[SendResult | None] = [None] * count

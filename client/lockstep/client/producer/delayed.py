@@ -53,10 +53,12 @@ class DelayedSend:
         self._message_id = message_id
         self._level = str(level)
         self._outcome = Outcome.NOT_STORED
+        self._durable = False
 
-    async def run(self, sharding_key: str | None, timeout_ms: int) -> SendResult:
+    async def run(self, sharding_key: str | None, timeout_ms: int, *, durable: bool) -> SendResult:
         """SendTimeout or QueueUnavailable at the deadline, and for a refusal that no retry mends where an earlier try may have been stored;
         the BrokerError of such a refusal where none was."""
+        self._durable = durable
         born_ms = self._clock.wall_ms()
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         over = self._shared.config.compress_over_bytes
@@ -85,7 +87,7 @@ class DelayedSend:
             raise TransportError(f"broker {sender.queue.broker_name} is not connected")
         check_features(link.view, DELAYING)
         facts = (record.sys_flag, record.born_ms, record.flag, str(record.properties, "utf-8"))
-        header = SendMessageHeader(self._group, self._message.topic, sender.queue.queue_id, *facts)
+        header = SendMessageHeader(self._group, self._message.topic, sender.queue.queue_id, *facts, durable=self._durable or None)
         try:
             return await link.request(RequestCode.SEND_MESSAGE, header, record.body, timeout_ms=timeout_ms)
         except TransportError:

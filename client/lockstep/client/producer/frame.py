@@ -102,6 +102,8 @@ def seal_frame(sender: "QueueSender", sequencer: Sequencer, parcels: list[Parcel
     }
     if sequencer.given:
         fields["given"] = True
+    if sender.any_durable and any(parcel.durable for parcel in parcels):
+        fields["durable"] = True
     if head.version is not None:
         fields["layoutCounter"] = head.version.counter
         fields["layoutWriter"] = head.version.writer

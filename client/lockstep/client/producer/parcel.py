@@ -31,6 +31,7 @@ class Parcel:
         "count",
         "data",
         "deadline_ms",
+        "durable",
         "future",
         "held_bytes",
         "keys",
@@ -77,6 +78,8 @@ class Parcel:
         """Picks again from a higher layout; None where `version` is."""
         self.alone = False
         """Goes into a frame of its own: one of its last frame's records was refused."""
+        self.durable = False
+        """Its frame is answered once the disk has it."""
         self.left_behind = False
         """A queue that it has left may have stored it."""
         self.sender: QueueSender | None = None
@@ -109,7 +112,7 @@ class Parcel:
             own_ids, own_keys = [ids[place] for place in own], [keys[place] for place in own]
             share = future.part(own)
             part = Parcel(data, sizes, own_ids, held_bytes, share, self.deadline_ms, self.move_ms, own_keys, self.version, self.pick)
-            part.alone, part.sender = self.alone, self.sender
+            part.alone, part.durable, part.sender = self.alone, self.durable, self.sender
             share.post(part)
             parts[found] = part
         return parts

@@ -153,7 +153,10 @@ class Producer:
         At most one of `sharding_key` (same key, same queue), `selector` (with `arg`; picks one of the layout's queues) and `queue` (this
         one). Such a send tries its own queue until the deadline (30 s) and raises QueueUnavailable; without them any live broker will do
         within 3 s, else SendTimeout. Also raises PrecedingSendFailed, TopicNotExist, LocalProtocolError, and the BrokerError of a refusal
-        that no retry mends. `require="durable"`: NotDurable where the broker stored it and could not confirm it in time.
+        that no retry mends.
+
+        `require="durable"`: returns when the disk has it, also where the broker's flush is async (there it waits for a sync, some ms,
+        shared by all who wait); NotDurable where the broker stored it and could not confirm that in time.
 
         `delay_level` 1 … 18, or a `delay` that is one of them (1 s, 5 s, 10 s, 30 s, 1 … 10 min, 20 min, 30 min, 1 h, 2 h): consumers get
         it so much later, in no order with others. Such a send is not idempotent: repeated after a lost answer it may be stored twice. Its
@@ -170,7 +173,7 @@ class Producer:
                 check_terms(timeout_ms, require)
             if delay_level is not None or delay is not None:
                 way = way_of(message, sharding_key, selector, arg, queue)
-                result = await sends.delayed(message, delay_level_of(delay_level, delay), way, sharding_key, timeout_ms)
+                result = await sends.delayed(message, delay_level_of(delay_level, delay), way, sharding_key, timeout_ms, require)
             else:
                 topic = sends.open_ones.get(message.topic)
                 if topic is None:
@@ -180,12 +183,14 @@ class Producer:
                 else:
                     way = way_of(message, sharding_key, selector, arg, queue)
                     sender = way.sender(topic)
+                if require == "durable":
+                    sends.check_durable(topic)
                 held_bytes, gate = held_bytes_of(message), sends.gate
                 if gate.shut:
                     sender = await sends.wait(topic, way, sender, held_bytes)
                 else:
                     gate.add(1, held_bytes)
-                parcel, future = sends.encoded(message, topic, way, sender, held_bytes, sharding_key, timeout_ms)
+                parcel, future = sends.encoded(message, topic, way, sender, held_bytes, sharding_key, timeout_ms, require)
                 sender.add(parcel)
                 try:
                     result = await future

@@ -94,6 +94,7 @@ class QueueSender:
         "_strikes",
         "_topic",
         "_trusted_ms",
+        "any_durable",
         "link",
         "queue",
         "stalled",
@@ -113,6 +114,8 @@ class QueueSender:
         self.link: BrokerLink | None = None
         self.stalled = False
         """A frame is RETRYING here or the link is down: unkeyed sends go elsewhere if they can."""
+        self.any_durable = False
+        """There was a send that its frame must be durable for."""
         self._topic = topic
         self._config = config
         self._clock = clock
@@ -153,6 +156,8 @@ class QueueSender:
     def add(self, parcel: Parcel) -> None:
         """Let it wait here; its frame leaves at the end of this loop turn unless one is in flight."""
         parcel.sender = self
+        if parcel.durable:
+            self.any_durable = True
         self._batcher.add(parcel)
         if self._frame is None:
             self._departures.add(self)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lockstep.client.errors import NotDurable, PrecedingSendFailed
+from lockstep.client.features import SENDING_DURABLY, check_brokers
 from lockstep.client.producer.batch import Batch, Division, Placed, Share, held_bytes_of
 from lockstep.client.producer.config import ProducerConfig, Require
 from lockstep.client.producer.delayed import DelayedSend
@@ -51,6 +52,7 @@ class Sends:
         held_bytes: int,
         sharding_key: str | None,
         timeout_ms: int | None,
+        require: Require,
     ) -> "tuple[Parcel, asyncio.Future[SendResult]]":
         """A single message that has passed the gate, ready for its queue; LocalProtocolError gives its place at the gate back."""
         born_ms = self._clock.wall_ms()
@@ -61,17 +63,28 @@ class Sends:
             self.gate.release(1, held_bytes)
             raise
         future: asyncio.Future[SendResult] = self._loop.create_future()
-        return self._parcel(topic, way, record, None, message_id, held_bytes, future, timeout_ms), future
+        parcel = self._parcel(topic, way, record, None, message_id, held_bytes, future, timeout_ms)
+        parcel.durable = require == "durable"
+        return parcel, future
 
-    async def delayed(self, message: Message, level: int, way: Way, sharding_key: str | None, timeout_ms: int | None) -> SendResult:
+    def check_durable(self, topic: TopicSender) -> None:
+        """RequestCodeNotSupported where a broker of the topic could not do as is asked."""
+        assert self._shared is not None
+        check_brokers(self._shared.instance, topic.layout, SENDING_DURABLY)
+
+    async def delayed(
+        self, message: Message, level: int, way: Way, sharding_key: str | None, timeout_ms: int | None, require: Require
+    ) -> SendResult:
         topic = self.open_ones.get(message.topic) or await self.topics.open(message.topic)
+        if require == "durable":
+            self.check_durable(topic)
         shared, held_bytes = self._shared, held_bytes_of(message)
         assert shared is not None
         await self.gate.enter(1, held_bytes, [])
         try:
             sending = DelayedSend(shared, self._group, topic, way, message, self._ids.next(self._clock.wall_ms()), level)
             whole_ms = self._config.send_timeout_ms if way is UNKEYED else self._config.keyed_send_timeout_ms
-            return await sending.run(sharding_key, timeout_ms or whole_ms)
+            return await sending.run(sharding_key, timeout_ms or whole_ms, durable=require == "durable")
         finally:
             self.gate.release(1, held_bytes)
 
@@ -88,7 +101,10 @@ class Sends:
     ) -> list[SendResult]:
         division = Division(messages, sharding_key, sharding_keys, selector, arg, queue)
         topics = {name: self.open_ones.get(name) or await self.topics.open(name) for name in division.topics}
-        batch = Batch(len(messages), self._loop.create_future())
+        if require == "durable":
+            for topic in topics.values():
+                self.check_durable(topic)
+        batch = Batch(len(messages), self._loop.create_future(), durable=require == "durable")
         try:
             for begin, end in division.chunks(self._config):
                 try:
@@ -190,7 +206,9 @@ class Sends:
         ]
         held_bytes = sum([held_bytes_of(message) for message in own])
         sizes = list(map(len, records))
-        return self._parcel(topic, way, b"".join(records), sizes, ids, held_bytes, Share(batch, places), timeout_ms)
+        parcel = self._parcel(topic, way, b"".join(records), sizes, ids, held_bytes, Share(batch, places), timeout_ms)
+        parcel.durable = batch.durable
+        return parcel
 
     def _parcel(
         self,

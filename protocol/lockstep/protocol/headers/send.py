@@ -21,6 +21,8 @@ class SendMessageHeader:
     unit_mode: bool = False
     max_reconsume_times: int | None = None
     batch: bool = False
+    durable: bool | None = None
+    """As of SendRecordsHeader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,8 @@ class SendRecordsHeader:
     """Running CRC-32 of everything in the scope since sequence 0, up to and including this frame (sequence.py)."""
     given: bool | None = None
     """The producer id was given (a query, a job), not drawn at the producer's start: the broker remembers its scopes for longer."""
+    durable: bool | None = None
+    """Answered once the disk has it, also by a broker whose flush is async."""
 
 
 @dataclass(frozen=True, slots=True)

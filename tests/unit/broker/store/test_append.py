@@ -130,6 +130,55 @@ async def test_sync_flush_confirms_after_one_shared_fdatasync() -> None:
     await store.close()
 
 
+@pytest.mark.parametrize("flush", [ASYNC, SYNC])
+async def test_who_waits_for_the_disk_has_it_synced_at_once_and_is_called_after_it(flush: FlushMode) -> None:
+    """In an hour's flush interval: those who do not wait for the disk are confirmed long before."""
+    files = SimFiles()
+    host = host_of(files)
+    store = await open_store(files, host=host, flush=flush, flush_interval_ms=3_600_000)
+    assert isinstance(host.threads, LoopThreads)
+    host.threads.held = asyncio.Event()
+    called: list[str] = []
+    append(store, b"a")
+    store.when_synced(lambda: called.append("durable"))
+    append(store, b"b")
+    store.when_synced(lambda: called.append("durable too"))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert called == []
+    assert store.bounds("orders", 0) == ((0, 2) if flush is ASYNC else (0, 0))
+    assert store.waiting_count == 2
+    before = files.syncs.count(LOG)
+    host.threads.held.set()
+    while not called:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    assert called == ["durable", "durable too"]
+    assert (store.waiting_count, files.syncs.count(LOG) - before) == (0, 1)
+    store.when_synced(lambda: called.append("at once"))
+    assert called[-1] == "at once"
+    await store.close()
+
+
+async def test_a_failed_sync_calls_nobody_who_waits_for_the_disk() -> None:
+    files = SimFiles()
+    host = host_of(files)
+    store = await open_store(files, host=host, flush=ASYNC, flush_interval_ms=3_600_000)
+    assert isinstance(host.threads, LoopThreads)
+    host.threads.held = asyncio.Event()
+    called: list[str] = []
+    append(store, b"a")
+    store.when_synced(lambda: called.append("durable"))
+    await asyncio.sleep(0)
+    store._fail(OSError("the disk is gone"))
+    store.when_synced(lambda: called.append("later"))
+    host.threads.held.set()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert called == []
+    assert store.waiting_count == 0
+    store._flusher.abandon()
+
+
 async def test_a_repeat_waits_for_the_pending_sync_too() -> None:
     files = SimFiles()
     host = host_of(files)
