@@ -5,7 +5,7 @@ import pytest
 from lockstep.testing.sweep.checkers.copies import check, possible_duplicates
 from lockstep.testing.sweep.events import BrokerOpened
 from support.shared_stories import DEAD, B, R, SharedStory
-from support.stories import TERM
+from support.stories import C2, TERM
 
 RETRY = R._replace(group="")
 
@@ -62,6 +62,11 @@ def test_a_listener_may_give_a_message_up_at_once() -> None:
 def test_a_copy_that_nobody_asked_for_is_found() -> None:
     assert story().copy(b"m7", 1, queue=RETRY).broken(check) == ["C2"]
     assert story(failed=False).shared(2, 3, 0).copy(b"m0", 1, queue=RETRY).broken(check) == ["C2"]
+
+
+def test_a_message_that_its_consumer_was_never_given_is_not_sent_back() -> None:
+    assert story(failed=False).shared(2, 2.5, 0, done=0).back(3, 1).broken(check) == ["C2"]
+    assert story(failed=False).shared(2, 2.5, 0, done=0).back(3, 0, where=C2).broken(check) == ["C2"]
 
 
 def test_as_many_copies_as_were_asked_for_and_they_are_counted() -> None:

@@ -65,7 +65,10 @@ def _concurrent(history: History) -> list[Violation]:
     """a, b, c: what the final reading found of concurrent groups."""
     groups = {consumer.group: None for consumer in history.of(ConsumerStarted) if not consumer.ordered}
     backs, letters, brokers = SentBacks(history), Letters(history), Brokers(history)
-    found = []
+    found = [
+        Violation("C2", sent.t, f"{who(sent.machine, sent.process)} sent {sent.broker}:{sent.position} back and was never given it")
+        for sent in backs.unknown
+    ]
     for kind, copies in (("retry", letters.retries), ("dead letter", letters.dead)):
         for (group, broker, body, retries), stored in copies.items():
             if group not in groups:
