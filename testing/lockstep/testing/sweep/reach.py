@@ -5,7 +5,17 @@ from collections.abc import Callable
 
 from lockstep.protocol.codes import ResponseCode
 from lockstep.testing.sweep.copy_reach import COPIES
-from lockstep.testing.sweep.events import CallBegan, CallEnded, ConsumerStopped, Fault, PauseBegan, ProcessEnded, QueueGapSeen
+from lockstep.testing.sweep.events import (
+    CallBegan,
+    CallEnded,
+    ConsumerStopped,
+    Fault,
+    PauseBegan,
+    ProcessEnded,
+    ProgressReset,
+    QueueGapSeen,
+)
+from lockstep.testing.sweep.hand_events import ClassicLocked, ClassicUnlocked
 from lockstep.testing.sweep.history import Answer, CallResult, History, QueueKey, Reached
 from lockstep.testing.sweep.journal import LogTap
 from lockstep.testing.sweep.wire_events import (
@@ -111,6 +121,23 @@ def _exits(code: int) -> Callable[[History, LogTap], int]:
     return lambda history, _: sum(event.kind == "exited" and event.facts == f"code {code}" for event in history.of(Fault))
 
 
+def _lapsed(history: History, _: LogTap) -> int:
+    """A classic client was granted a queue that another one had locked last and not unlocked."""
+    last: dict[QueueKey, str] = {}
+    found = 0
+    for event in history:
+        if isinstance(event, ClassicLocked) and event.granted:
+            found += last.get(event.queue, event.client_id) != event.client_id
+            last[event.queue] = event.client_id
+        elif isinstance(event, ClassicUnlocked | GrantAnswered):
+            last.pop(event.queue, None)
+    return found
+
+
+def _updates_refused(history: History, _: LogTap) -> int:
+    return sum(event.by == "UPDATE" and event.answer is Answer.REFUSED for event in history.of(CommitAnswered))
+
+
 REACH: dict[str, Callable[[History, LogTap], int]] = {
     "grace used: renewed on a new connection": _grace_used,
     "result offered late and accepted": _late_offers,
@@ -137,6 +164,15 @@ REACH: dict[str, Callable[[History, LogTap], int]] = {
     "loss assumed after a power cut": _logged("log.recovered", "assumed_loss=True"),
     "nobody granted while the loss is held": _told("nobody is granted a queue after an assumed loss"),
     "broker ended by a disk error": _exits(3),
+    "corrupt log refused": _exits(5),
+    "progress reset by hand": lambda history, _: len(history.of(ProgressReset)),
+    "reset that nobody heard the answer of": _told("answer of a reset lost"),
+    "group began within the storm": _told("group began"),
+    "topic deleted under load": _told("topic deleted"),
+    "classic lock refused": lambda history, _: sum(not event.granted for event in history.of(ClassicLocked)),
+    "classic lock taken over when it had lapsed": _lapsed,
+    "offset without an epoch refused": _updates_refused,
+    "cancellation defied": lambda history, _: sum(event.result is CallResult.DEFIED for event in history.of(CallEnded)),
     "leave before drain": _leave_before_drain,
     "call given up at its drain limit": _logged("call.given_up"),
     "call cancelled": lambda history, _: sum(event.result is CallResult.CANCELLED for event in history.of(CallEnded)),

@@ -27,6 +27,8 @@ class Storm:
         self._kinds = kinds
         self.random: Random = universe.random
         self.over = False
+        self.rotten: dict[str, Callable[[], None]] = {}
+        """Broker's address → puts its log right again."""
         self._impostors: list[Process] = []
 
     def run(self) -> None:
@@ -56,6 +58,8 @@ class Storm:
             disk.faults.clear()
             disk.countdown = None
             disk.capacity_bytes = 1 << 40
+        for mend in list(self.rotten.values()):
+            mend()
         for process in self._impostors:
             self.ask_to_stop(process)
         for address in universe.consumers:

@@ -223,6 +223,10 @@ WORLDS: Mapping[str, World] = {
         {"toggle": 5, "kill_consumer": 2, "partition": 1, "reset": 2, "stop_consumer": 1, "kill_broker": 1, "pause_consumer": 1},
         {"groups": ((GROUP, AUDIT),), "threaded": (False,)},
     ),
+    "rot": World(
+        {"log_rot": 3, "kill_broker": 1, "stop_broker": 1, "power_broker": 1, "slow_disk": 1, "stop_consumer": 1},
+        {"exile": (False,), "snapshot_interval_ms": (5_000, 20_000), "segment_bytes": (32 << 10, 256 << 10), "storm_s": (60.0,)},
+    ),
     "classic": World(
         {"kill_consumer": 3, "stop_consumer": 2, "pause_consumer": 2, "long_pause": 1, "kill_broker": 2, "reset": 2, "partition": 1},
         {
@@ -387,7 +391,7 @@ WORLDS: Mapping[str, World] = {
     ),
 }
 
-NOT_IN_A_SWARM = ("wipe", "begin_group", "delete_topic")
+NOT_IN_A_SWARM = ("wipe", "begin_group", "delete_topic", "log_rot")
 """Faults after which not every law holds, or that need a world of their own."""
 SHARES = {"swarm": 0.5, "long": 0.1}
 """How many seeds of a sweep over all worlds are in these; the others share the rest."""

@@ -1,5 +1,6 @@
 """Rules of the store (store.md), and of when an answer may leave."""
 
+from dataclasses import replace
 from typing import Any
 
 from lockstep.broker.store import commit_log, scan
@@ -162,7 +163,7 @@ class _NoCrc:
         return _Whatever()
 
 
-@mutant("power", "disk", aimed="tests/unit/broker/store/test_crashes.py::test_what_was_confirmed_survives_and_nothing_is_invented")
+@mutant("rot")
 def checksums_are_not_looked_at(patch: Patches) -> None:
     """A record whose CRC is wrong is no record."""
     patch.set(scan, "zlib", _NoCrc)
@@ -177,3 +178,14 @@ def half_a_write_is_taken_for_a_whole_one(patch: Patches) -> None:
         file.pwritev([data], offset)
 
     patch.set(commit_log, "write_all", once)
+
+
+@mutant("rot")
+def a_corrupt_log_is_cut(patch: Patches) -> None:
+    """A bad record below what had been synced stops the start: only an unsynced tail is cut."""
+    init = Recoverer.__init__
+
+    def lenient(self: Recoverer, config: Any, *facts: Any, **named: Any) -> None:
+        init(self, replace(config, cut_corrupt=True), *facts, **named)
+
+    patch.set(Recoverer, "__init__", lenient)

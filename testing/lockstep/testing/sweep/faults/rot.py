@@ -1,0 +1,84 @@
+"""Bits that flip at rest in the middle of a log."""
+
+import re
+from collections.abc import Iterator
+from struct import error as StructError
+
+from lockstep.broker.store.directory import SLOT, SLOT_BYTES, SLOT_MAGIC
+from lockstep.protocol.record import BODY_AT, BODY_LENGTH_AT, INT32
+from lockstep.testing.simulation import SimFiles
+from lockstep.testing.sweep.services import STORE
+from lockstep.testing.sweep.storm import Storm
+
+
+def log_rot(storm: Storm) -> None:
+    """A broker is killed, a bit of its log flips, and it is started: below what had been synced, and behind the snapshot from which the
+    log is read, it must refuse the store. Some time later its owner has put the right log back.
+    """
+    universe, (_, address) = storm.universe, storm.broker()
+    if address in storm.rotten or not universe.alive(address):
+        return
+    universe.kill(address)
+    storm.later(0.5, universe.start, address)
+    disk = universe.machine(address).disk
+    place = _place(storm, disk)
+    if place is None:
+        storm.note("kill", address)
+        return
+    path, at, bit = *place, storm.random.randrange(8)
+    storm.note("log rot", address, f"{path} byte {at} bit {bit}", machine=address)
+    disk.flip(path, at, bit)
+
+    def mend() -> None:
+        if storm.rotten.pop(address, None) is not None:
+            universe.kill(address)
+            disk.flip(path, at, bit)
+            storm.note("log mended", address, machine=address)
+            storm.later(0.2, universe.start, address)
+
+    storm.rotten[address] = mend
+    storm.later(storm.random.choice([2, 6]), mend)
+
+
+def _place(storm: Storm, disk: SimFiles) -> tuple[str, int] | None:
+    """(path, byte) of the body of some record between the newest snapshot's position and the synced length.
+
+    A body has a CRC. Of what the broker itself writes into the head of a record nothing is known but that it fits.
+    """
+    snapshots = [int(found[1]) for path in disk.names if (found := re.fullmatch(rf"{STORE}/lockstep/snapshot-(\d+)", path))]
+    begin, end = max(snapshots, default=0), _synced(disk)
+    places: list[tuple[str, int]] = []
+    for path, inode in disk.names.items():
+        named = re.fullmatch(rf"{STORE}/commitlog/(\d{{20}})", path)
+        if named is not None:
+            first = int(named[1])
+            bodies = _bodies(bytes(inode.cache))
+            places += [(path, at) for start, stop in bodies if begin <= first + start and first + stop <= end for at in range(start, stop)]
+    return storm.random.choice(places) if places else None
+
+
+def _bodies(log: bytes) -> Iterator[tuple[int, int]]:
+    """[first, end) of each record's body in one file."""
+    at = 0
+    while at + BODY_AT <= len(log) and (size := INT32.unpack_from(log, at)[0]) > 0:
+        count = INT32.unpack_from(log, at + BODY_LENGTH_AT)[0]
+        if count > 0 and count + BODY_AT <= size:
+            yield at + BODY_AT, at + BODY_AT + count
+        at += size
+
+
+def _synced(disk: SimFiles) -> int:
+    """As the store's slots tell it."""
+    inode = disk.names.get(f"{STORE}/lockstep/synced")
+    newest = (0, 0)
+    for at in (0, SLOT_BYTES) if inode is not None else ():
+        try:
+            magic, number, position, _ = SLOT.unpack(bytes(inode.cache[at : at + SLOT.size]))  # type: ignore[union-attr]
+        except StructError:
+            continue
+        if magic == SLOT_MAGIC:
+            newest = max(newest, (number, position))
+    return newest[1]
+
+
+KINDS = (log_rot,)
