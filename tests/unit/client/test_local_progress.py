@@ -128,3 +128,15 @@ async def test_a_disk_that_is_full_is_told_once_and_tried_again_once_a_second(ca
     told = [record.message for record in caplog.records if "offsets." in record.message]
     assert len([line for line in told if "offsets.unwritable" in line]) == 1
     assert len([line for line in told if "offsets.writable_again" in line]) == 1
+
+
+@pytest.mark.parametrize("at_s", [0.0, 0.01, 0.06])
+async def test_a_start_that_is_cancelled_gives_the_file_back(at_s: float) -> None:
+    bench = Bench()
+    opening = asyncio.ensure_future(bench.progress.open())
+    await asyncio.sleep(at_s)
+    opening.cancel()
+    await asyncio.wait([opening])
+    await bench.progress.close()
+    assert bench.threads.running == 0
+    assert not bench.files.locked, "another start may have it"

@@ -6,7 +6,8 @@ loops and listeners notice no difference. The file is written at most once a sec
 """
 
 import asyncio
-from typing import ClassVar
+from collections.abc import Callable
+from typing import ClassVar, TypeVar
 
 from lockstep.client.broker_link import BrokerLink
 from lockstep.client.consumer.config import ConsumerConfig
@@ -18,7 +19,7 @@ from lockstep.client.consumer.shared_ownership import SharedOwnership
 from lockstep.client.instance import Instance
 from lockstep.protocol.bodies import LockAnswer, StartPoint, Verdict
 from lockstep.protocol.codes import RequestCode
-from lockstep.protocol.errors import BrokerError, RemoteProtocolError, TransportError
+from lockstep.protocol.errors import BrokerError, ConfigError, RemoteProtocolError, TransportError
 from lockstep.protocol.fields import from_plain
 from lockstep.protocol.headers.offsets import OffsetReply, QueueHeader, SearchOffsetHeader
 from lockstep.protocol.queue import MessageQueue
@@ -26,6 +27,8 @@ from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.log import get_logger
 
 log = get_logger("client.consumer")
+
+T = TypeVar("T")
 
 WRITE_MS = 1_000
 """Between two writes of the file that nobody waits for: what a crash repeats at most. RocketMQ: 5 s."""
@@ -79,20 +82,23 @@ class LocalProgress:
         self._wake = asyncio.Event()
         self._done = asyncio.Condition()
         self._failing = False
-        self._writes = Tasks()
-        self._writing: asyncio.Task[OSError | None] | None = None
+        self._jobs = Tasks()
+        self._job: asyncio.Task[object] | None = None
         self.tasks = Tasks()
         self.parties: dict[QueueOwnership, QueueParty] = {}
 
     async def open(self) -> None:
         """ConfigError where the file can't be this consumer's, see OffsetFile.open."""
-        self._book = await self._threads.run(self._file.open)
+        found = await self._to_its_end(self._file.open)
+        if not isinstance(found, LocalOffsets):
+            raise found
+        self._book = found
 
     async def close(self) -> None:
         """The last write, then another consumer may have the file."""
         await self.tasks.cancel_all()
-        if self._writing is not None:
-            await asyncio.wait([self._writing])  # of `run`, which was cancelled: two at once would spoil the file
+        if self._job is not None:
+            await asyncio.wait([self._job])  # whose waiter was cancelled: two writes at once would spoil the file
         if self._changes > self._written:
             await self._write()
         self._file.release()
@@ -180,9 +186,8 @@ class LocalProgress:
         self._urgent = False
         count = self._changes
         told = [(own, own.offset, own.attempts) for own in self.parties if own.holds]
-        self._writing = self._writes.spawn(self._store(self._book.encode()), "offsets write")
-        await asyncio.wait([self._writing])
-        if (error := self._writing.result()) is not None:
+        error = await self._to_its_end(self._file.write, self._book.encode())
+        if error is not None:
             self._urgent = True
             self._wake.set()
             if not self._failing:
@@ -201,13 +206,17 @@ class LocalProgress:
                 own.kept(offset, attempts)
                 party.answered()
 
-    async def _store(self, text: bytes) -> OSError | None:
-        """In a thread, to its end whoever waits for it."""
+    async def _to_its_end(self, call: Callable[..., T], *arguments: object) -> T | OSError | ConfigError:
+        """In a thread, to its end whoever waits for it; what it returns or raises."""
+        self._job = job = self._jobs.spawn(self._run(call, *arguments), "offsets file")
+        await asyncio.wait([job])
+        return job.result()  # type: ignore[no-any-return]
+
+    async def _run(self, call: Callable[..., T], *arguments: object) -> T | OSError | ConfigError:
         try:
-            await self._threads.run(self._file.write, text)
-        except OSError as error:
+            return await self._threads.run(call, *arguments)
+        except (OSError, ConfigError) as error:
             return error
-        return None
 
 
 class LocalSession:
