@@ -16,6 +16,7 @@ from lockstep.client import (
     OrderedRetry,
     OrderlyContext,
     Producer,
+    PullConsumer,
     PushConsumer,
     RemoteProtocolError,
 )
@@ -83,6 +84,24 @@ def test_every_way_of_sending_compresses_and_every_listener_sees_the_plain_body(
     assert tries == dict.fromkeys(sent.values(), 2)
     assert sorted(message.body for message in dead) == sorted(sent.values())
     assert all(map(is_small, ordered + dead))
+
+
+def test_who_pulls_sees_the_plain_body_too() -> None:
+    async def main() -> list[MessageExt]:
+        async with TestCluster(brokers=1) as cluster:
+            await cluster.create_topic("orders", queues=1)
+            consumer = PullConsumer("puller", nameserver=cluster.nameserver)
+            consumer.subscribe("orders")
+            async with consumer, Producer("shop", nameserver=cluster.nameserver) as producer:
+                await producer.send(Message("orders", LARGE))
+                found: list[MessageExt] = []
+                while not found:
+                    found += await consumer.poll(1_000)
+                return found
+
+    (message,) = simulate(main)
+    assert is_small(message)
+    assert message.body == LARGE
 
 
 @pytest.mark.parametrize(("config", "small"), [(ON, True), (OFF, False)])
