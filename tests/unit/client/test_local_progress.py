@@ -140,3 +140,18 @@ async def test_a_start_that_is_cancelled_gives_the_file_back(at_s: float) -> Non
     await bench.progress.close()
     assert bench.threads.running == 0
     assert not bench.files.locked, "another start may have it"
+
+
+async def test_what_was_written_for_an_earlier_grant_says_nothing_of_this_one() -> None:
+    async with Bench() as bench:
+        bench.progress.parties[bench.own] = SimpleNamespace(answered=lambda: None)  # type: ignore[assignment]
+        bench.done(90, urgent=True)
+        await asyncio.sleep(0.01)
+        bench.own.stale(1)
+        bench.own.lock_answered(Sent(bench.own, None, None, 0), LockAnswer("prices", "orders", 0, Verdict.OK, epoch=2, offset=10))
+        await asyncio.sleep(0.1)
+        assert bench.own.settled_offset == 10
+        bench.own.progressed(2, 11)
+        bench.progress.note(bench.own, urgent=True)
+        await asyncio.sleep(0.2)
+        assert bench.own.settled_offset == bench.stored() == 11

@@ -53,9 +53,10 @@ class LocalOwnership(SharedOwnership):
     def pull_fence(self, epoch: int) -> tuple[int | None, int | None]:
         return None, None
 
-    def kept(self, offset: int, attempts: int) -> None:
-        """The file has it."""
-        self._settled = max(self._settled, (offset, attempts))
+    def kept(self, epoch: int, offset: int, attempts: int) -> None:
+        """The file has it. What was so under an earlier grant says nothing of this one, which may have begun before it."""
+        if epoch == self.epoch:
+            self._settled = max(self._settled, (offset, attempts))
 
 
 class Always:
@@ -185,7 +186,7 @@ class LocalProgress:
     async def _write(self) -> None:
         self._urgent = False
         count = self._changes
-        told = [(own, own.offset, own.attempts) for own in self.parties if own.holds]
+        told = [(own, own.epoch, own.offset, own.attempts) for own in self.parties if own.holds]
         error = await self._to_its_end(self._file.write, self._book.encode())
         if error is not None:
             self._urgent = True
@@ -200,10 +201,10 @@ class LocalProgress:
         async with self._done:
             self._written = count
             self._done.notify_all()
-        for own, offset, attempts in told:
+        for own, epoch, offset, attempts in told:
             party = self.parties.get(own)
             if party is not None and isinstance(own, LocalOwnership):
-                own.kept(offset, attempts)
+                own.kept(epoch, offset, attempts)
                 party.answered()
 
     async def _to_its_end(self, call: Callable[..., T], *arguments: object) -> T | OSError | ConfigError:
