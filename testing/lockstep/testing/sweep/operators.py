@@ -10,7 +10,7 @@ from lockstep.admin.reset_plan import Target, moves
 from lockstep.client.instance import Instance
 from lockstep.client.topics import create_topic
 from lockstep.protocol.bodies import OffsetRange, QueueOffset, ResetBody
-from lockstep.protocol.errors import LockstepError
+from lockstep.protocol.errors import LockstepError, TransportError
 from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.host import Host
 from lockstep.testing.sweep.history import Reached
@@ -36,6 +36,8 @@ def reset_main(universe: "Universe", group: str, topic: str, target: Target) -> 
             route = await admin.route(topic)
             brokers = by_name(route.brokers)
             for name in sorted({queue.broker_name for queue in route.layout.read_queues}):
+                if name not in brokers:
+                    raise TransportError(f"no address is known of {name}")
                 queues = [queue for queue in route.layout.read_queues if queue.broker_name == name]
                 ranges = {MessageQueue(topic, name, held.queue_id): held for held in await admin.offsets(brokers[name], topic)}
                 by_time = {}
