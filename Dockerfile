@@ -1,15 +1,28 @@
-# The command `lockstep` as an image: brokers, nameservers and the tools. Runs as a user of its own; brokers keep their logs below /data.
+# `server`, the last target and so the default: the command `lockstep`, for brokers, nameservers and the tools.
+# `spark`: the load generator and the pipeline that verifies it, by spark-submit.
+# Both run as a user of their own; brokers keep their logs below /data.
 FROM python:3.11-slim AS wheel
 COPY . /src
 RUN pip wheel --quiet --no-cache-dir --no-deps --wheel-dir /wheel /src
 
-FROM python:3.11-slim
+FROM python:3.11-slim AS base
 COPY --from=wheel /wheel /wheel
-RUN pip install --quiet --no-cache-dir "$(echo /wheel/*.whl)[server]" \
-    && useradd --uid 10001 --create-home lockstep \
-    && install --directory --owner lockstep --group lockstep /data
-USER lockstep
+RUN useradd --uid 10001 --create-home lockstep && install --directory --owner lockstep --group lockstep /data
 WORKDIR /home/lockstep
 ENV PYTHONUNBUFFERED=1
+
+FROM base AS spark
+RUN apt-get update -qq \
+    && apt-get install -y -qq --no-install-recommends default-jre-headless procps >/dev/null \
+    && rm -rf /var/lib/apt/lists/*
+RUN pip install --quiet --no-cache-dir "$(echo /wheel/*.whl)[spark]"
+COPY scripts/load_generator.py scripts/verify_load.py ./
+USER lockstep
+ENTRYPOINT ["spark-submit"]
+CMD ["/home/lockstep/load_generator.py", "--help"]
+
+FROM base AS server
+RUN pip install --quiet --no-cache-dir "$(echo /wheel/*.whl)[server]"
+USER lockstep
 ENTRYPOINT ["lockstep"]
 CMD ["--help"]

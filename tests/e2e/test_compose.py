@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -139,3 +140,15 @@ async def test_the_compose_file_serves_host_and_containers_and_survives_restarts
         stops = [line for line in (await compose.run("logs", broker)).splitlines() if '"broker.stopped"' in line]
         assert stops, f"{broker} did not end in order"
         assert '"clean": true' in stops[-1]
+
+
+async def test_the_profile_loads_by_spark_and_verifies_what_became_of_it(compose: Compose, report: Report) -> None:
+    await until_ready()
+    load = ("--profile", "load", "run", "--rm", "load")
+    await compose.run("--profile", "load", "build", "load")
+    told = await compose.run(*load, "/home/lockstep/load_generator.py", "--topic", "load", "--rows", "20000", "--no-progress")
+    (manifest,) = set(re.findall(r"\bruns/[0-9a-f]+/manifest.json", told))
+    verdict = await compose.run(*load, "/home/lockstep/verify_load.py", "--manifest", manifest)
+    (clean,) = (line for line in verdict.splitlines() if line.startswith("CLEAN:"))
+    assert "20,000 rows expected, 20,000 found: 0 lost, 0 repeated, 0 out of order" in clean
+    report(next(line for line in told.splitlines() if "rows stored in" in line))

@@ -40,20 +40,34 @@ ARROW_TYPES: Mapping[str, pa.DataType] = {
 
 
 class Page:
-    """The records of one pull below `end`, as far as a tag filter lets them pass. RemoteProtocolError where they are no whole records.
+    """Records below `end` of one queue, pull by pull, as far as a tag filter lets them pass.
 
     One loop for what every record needs; the rest is taken out of `heads` by the column that wants it.
     """
 
-    __slots__ = ("bodies", "count", "data", "heads", "properties")
+    __slots__ = ("_end", "_tags", "bodies", "bytes", "heads", "properties", "pulled")
 
-    def __init__(self, data: bytes, end: int, tags: frozenset[str] | None = None) -> None:
-        self.data = data
+    def __init__(self, end: int, tags: frozenset[str] | None = None) -> None:
+        self._end = end
+        self._tags = tags
+        self.pulled: list[bytes] = []
+        self.bytes = 0
+        """Of everything that was pulled."""
         self.heads: list[tuple[int, ...]] = []
         """_HEAD of each record."""
         self.bodies: list[bytes] = []
         """As they are stored: some may be compressed."""
         self.properties: list[bytes] = []
+
+    @property
+    def count(self) -> int:
+        return len(self.heads)
+
+    def take(self, data: bytes) -> None:
+        """The records of one more pull. RemoteProtocolError where they are no whole records."""
+        self.pulled.append(data)
+        self.bytes += len(data)
+        end, tags = self._end, self._tags
         add_head, add_body, add_properties = self.heads.append, self.bodies.append, self.properties.append
         unpack, length, at = _HEAD.unpack_from, len(data), 0
         while at < length:
@@ -75,7 +89,6 @@ class Page:
                 add_body(data[at + BODY_AT : topic_at - 1])
                 add_properties(properties)
             at = next_at
-        self.count = len(self.heads)
 
     @property
     def offsets(self) -> list[int]:
@@ -88,7 +101,7 @@ class Page:
     def messages(self, broker_name: str) -> list[MessageExt]:
         """The same records, whole."""
         kept = set(self.offsets)
-        return [message for message in decode_messages(self.data, broker_name) if message.queue_offset in kept]
+        return [message for data in self.pulled for message in decode_messages(data, broker_name) if message.queue_offset in kept]
 
 
 def _broken(data: bytes, at: int) -> RemoteProtocolError:

@@ -13,6 +13,8 @@ from lockstep.protocol.errors import ConfigError, LockstepError
 from lockstep.spark.source import register
 
 JAVA_MIN = 17
+NAMESERVER = os.environ.get("LOCKSTEP_NAMESERVER", "127.0.0.1:9876")
+"""Where a job looks when it is not told."""
 EXIT_FAILED = 3
 """Could not run."""
 

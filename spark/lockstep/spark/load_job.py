@@ -20,7 +20,7 @@ from lockstep.protocol.queue import TopicLayout
 from lockstep.runtime.host import Host
 from lockstep.spark.cluster import Cluster, ask
 from lockstep.spark.deal import Deal
-from lockstep.spark.job import run, say, session
+from lockstep.spark.job import NAMESERVER, run, say, session
 from lockstep.spark.load_progress import Progress
 from lockstep.spark.load_rows import HEAD_BYTES, Manifest, key_of, numbered, to_send
 from lockstep.spark.offsets import Plain, to_plain
@@ -239,7 +239,7 @@ def whole(low: int) -> Any:
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="load_generator.py", description=__doc__)
     add = made.add_argument
-    add("--nameserver", default="127.0.0.1:9876", help="HOST:PORT (several separated by ;)")
+    add("--nameserver", default=NAMESERVER, help="HOST:PORT (several separated by ;); default LOCKSTEP_NAMESERVER, else 127.0.0.1:9876")
     add("--topic", default="load")
     add("--queues", type=whole(1), default=4, help="on each broker, where the topic is made (default 4)")
     add("--no-create", action="store_true", help="fail where the topic is missing")

@@ -16,6 +16,11 @@ from lockstep.spark.options import SourceOptions
 
 log = get_logger("lockstep.spark")
 
+BATCH_ROWS = 10_000
+"""Spark's own spark.sql.execution.arrow.maxRecordsPerBatch: it takes some 1 ms for each batch, whatever is in it."""
+BATCH_BYTES = 2 << 20
+"""Of records in one batch, whichever comes first."""
+
 Begun: TypeAlias = asyncio.Future[Command] | None
 """A pull that is on its way."""
 
@@ -39,7 +44,7 @@ def lost(message: str, *, fail: bool) -> None:
 
 
 def read(options: SourceOptions, group: str, reading: Reading) -> Iterator[Any]:
-    """A RecordBatch for each pull. The next pull is on its way while Spark takes this one's."""
+    """RecordBatches of several pulls each. The next pull is on its way while Spark takes what there is."""
     kept = Kept(options.nameserver, options.request_timeout_ms)
     try:
         for range_, number in reading.ranges:
@@ -56,6 +61,7 @@ def _read_range(kept: Kept, options: SourceOptions, group: str, range_: Range, n
     columns = Columns(options, queue, number)
     begun: Begun = None
     idle_ms = 0
+    page = Page(range_.end, tags)
 
     async def fetch(cluster: Cluster) -> tuple[Pulled, Begun]:
         pulled = await cluster.pull(Pull(group, queue, at, options), begun)
@@ -69,17 +75,18 @@ def _read_range(kept: Kept, options: SourceOptions, group: str, range_: Range, n
             what = f"{queue}: offset {at} is not stored any more, what is there is {pulled.min_offset} to {pulled.max_offset}"
             lost(what, fail=fail)
             if at >= pulled.max_offset:
-                return
+                break
             at = max(at + 1, pulled.min_offset)
         elif pulled.next_offset > at:
-            page = Page(pulled.data, range_.end, tags)
+            page.take(pulled.data)
             at = pulled.next_offset
             idle_ms = 0
-            if page.count:
+            if page.count >= BATCH_ROWS or page.bytes >= BATCH_BYTES:
                 yield columns.batch(page)
+                page = Page(range_.end, tags)
         elif at >= pulled.max_offset:
             lost(f"{queue}: the queue ends at {pulled.max_offset}, before the planned {range_.end}", fail=fail)
-            return
+            break
         else:
             if idle_ms >= options.fetch_timeout_ms:
                 raise TransportError(
@@ -87,3 +94,5 @@ def _read_range(kept: Kept, options: SourceOptions, group: str, range_: Range, n
                 )
             kept.pause(PAUSE_MS)
             idle_ms += PAUSE_MS
+    if page.count:
+        yield columns.batch(page)

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.host import Host
-from lockstep.spark.job import run, say, session
+from lockstep.spark.job import NAMESERVER, run, say, session
 from lockstep.spark.load_job import CONF
 from lockstep.spark.load_rows import Manifest, sent_columns
 from lockstep.spark.report import page
@@ -138,7 +138,7 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="verify_load.py", description=__doc__)
     add = made.add_argument
     add("--manifest", required=True, help="runs/RUN_ID/manifest.json, as the load generator wrote it")
-    add("--nameserver", default="127.0.0.1:9876", help="HOST:PORT (several separated by ;)")
+    add("--nameserver", default=NAMESERVER, help="HOST:PORT (several separated by ;); default LOCKSTEP_NAMESERVER, else 127.0.0.1:9876")
     add("--out", help="folder of verdict.json, report.html and the parquet (default: the manifest's)")
     add("--master", help="default: what spark-submit says")
     add("--allow-duplicates", type=int, default=0, help="so many repeats are no fault (idempotence=none; default 0)")

@@ -29,8 +29,14 @@ def options(**more: str) -> SourceOptions:
     return SourceOptions.parse({"nameserver": "h:1", "subscribe": "t", **more})
 
 
+def page_of(data: bytes, end: int, tags: frozenset[str] | None = None) -> Page:
+    page = Page(end, tags)
+    page.take(data)
+    return page
+
+
 def rows(data: bytes, end: int = 1 << 40, **more: str) -> list[dict[str, object]]:
-    batch = Columns(options(**more), QUEUE, 11).batch(Page(data, end))
+    batch = Columns(options(**more), QUEUE, 11).batch(page_of(data, end))
     batch.validate(full=True)
     found: list[dict[str, object]] = batch.to_pylist()
     return found
@@ -66,6 +72,16 @@ def test_a_compressed_value_is_plain_and_rubbish_is_named() -> None:
     assert len(rows(data, columns="offset")) == 4, "who does not read the value is not held up by it"
 
 
+def test_several_pulls_make_one_batch() -> None:
+    page = Page(3)
+    for offset in range(5):
+        page.take(stored(offset, b"%d" % offset, key="k"))
+    batch = Columns(options(columns=EVERY), QUEUE, 11).batch(page)
+    assert [(row["offset"], row["value"], row["messageId"]) for row in batch.to_pylist()] == [
+        (offset, b"%d" % offset, f"{offset:032X}") for offset in range(3)
+    ]
+
+
 def test_what_a_record_has_not_is_null() -> None:
     (row,) = rows(stored(0, b"x"), columns="key,tags,keys,headers")
     assert row == {"key": None, "tags": None, "keys": None, "headers": []}
@@ -86,16 +102,16 @@ def test_a_page_says_what_the_sdk_says(messages: list[tuple[bytes, str | None]],
 
 def test_a_tag_that_has_only_the_hash_of_a_wanted_one_is_left_out() -> None:
     data = stored(0, b"x", tags="Aa") + stored(1, b"y", tags="BB") + stored(2, b"z")
-    assert Page(data, 10, frozenset({"Aa"})).offsets == [0]
+    assert page_of(data, 10, frozenset({"Aa"})).offsets == [0]
 
 
 @pytest.mark.parametrize("cut", range(0, 140, 7))
 def test_a_page_that_is_cut_is_refused(cut: int) -> None:
     data = stored(0, b"body", key="k", properties={"a": "b"})
-    assert Page(data, 10).count == 1
+    assert page_of(data, 10).count == 1
     if cut:
         with pytest.raises(RemoteProtocolError):
-            Page(data[:-cut] if cut < len(data) else data[:1], 10)
+            page_of(data[:-cut] if cut < len(data) else data[:1], 10)
 
 
 @given(st.integers(0, 87), st.integers(1, 255))
@@ -103,7 +119,7 @@ def test_a_flipped_byte_in_the_lengths_or_magic_never_reads_past_the_record(at: 
     data = bytearray(stored(0, b"body") + stored(1, b"more"))
     data[at] ^= flip
     try:
-        page = Page(bytes(data), 1 << 62)
+        page = page_of(bytes(data), 1 << 62)
     except RemoteProtocolError:
         return
     assert all(len(body) == 4 for body in page.bodies)

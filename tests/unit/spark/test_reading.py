@@ -102,3 +102,13 @@ def test_a_reader_that_has_enough_closes_its_connection(monkeypatch: pytest.Monk
     next(rows)
     rows.close()  # type: ignore[attr-defined]
     assert queue.closed
+
+
+@pytest.mark.parametrize(("limit", "value"), [("BATCH_ROWS", 5), ("BATCH_BYTES", 5 * len(record(0)))])
+def test_pulls_are_gathered_until_a_batch_is_full(monkeypatch: pytest.MonkeyPatch, limit: str, value: int) -> None:
+    queue = FakeQueue(0, 100)
+    monkeypatch.setattr(reading, "Kept", lambda *_: queue)
+    monkeypatch.setattr(reading, limit, value)
+    given = SourceOptions.parse({"nameserver": "h:1", "subscribe": "t", "columns": "offset"})
+    batches = [batch.column("offset").to_pylist() for batch in read(given, "g", Reading(((Range(QUEUE, 0, 14), 0),)))]
+    assert batches == [list(range(6)), list(range(6, 12)), [12, 13]]
