@@ -25,7 +25,7 @@ from lockstep.client import (
     TopicNotExist,
     TransportError,
 )
-from lockstep.client.producer import queue_sender
+from lockstep.client.producer import patience
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.client.producer.selector import queue_of_key
 from lockstep.protocol.codes import ResponseCode
@@ -367,7 +367,7 @@ async def test_an_unkeyed_send_that_left_a_queue_which_may_have_stored_it_never_
 
 
 async def test_a_queue_that_lost_a_frame_gets_unkeyed_sends_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_sender, "STALL_MS", 20)
+    monkeypatch.setattr(patience, "STALL_MS", 20)
     async with fake_cluster("a", "b", topics={"t": 1}) as cluster, producing(cluster) as producer:
         await sends(producer, ["1", "2"])
         broker = cluster.brokers["a"]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from lockstep.client.errors import Outcome, QueueUnavailable, SendTimeout
 from lockstep.client.producer.parcel import Parcel
+from lockstep.client.producer.result import FrameAnswer, SendResult
 from lockstep.client.producer.sequencer import SealedFrame, Sequencer
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import BrokerError, broker_error
@@ -56,6 +57,18 @@ class Frame:
     def set_exception(self, error: Exception) -> None:
         """In a loop turn of its own: the connection may be in the midst of closing."""
         asyncio.get_running_loop().call_soon(self.sender.unanswered, self, error)
+
+    def stored(self, answer: FrameAnswer) -> None:
+        """Every send of it that is still waited for has its result."""
+        index = 0
+        for parcel in self.parcels:
+            ids, future = parcel.message_ids, parcel.future
+            if not future.done():
+                if type(ids) is str:
+                    future.set_result(SendResult(answer, index, ids))
+                else:
+                    future.set_result([SendResult(answer, place, id_) for place, id_ in enumerate(ids, index)])
+            index += parcel.count
 
     @property
     def outcome(self) -> Outcome:

@@ -34,7 +34,8 @@ from lockstep.client.producer.endings import Endings
 from lockstep.client.producer.frame import Frame, seal_frame
 from lockstep.client.producer.oneway import OnewayRecords
 from lockstep.client.producer.parcel import Parcel
-from lockstep.client.producer.result import STATUS_OF_CODE, FrameAnswer, SendResult
+from lockstep.client.producer.patience import Patience
+from lockstep.client.producer.result import STATUS_OF_CODE, FrameAnswer
 from lockstep.client.producer.sequencer import Sequencer
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
@@ -63,13 +64,6 @@ if TYPE_CHECKING:
 
 log = get_logger("lockstep.client.producer")
 
-BUSY_PAUSE_MS = 50
-"""Pause after a refusal, doubled by each further one."""
-BUSY_PAUSE_MS_MAX = 1_000
-STALL_MS = 1_000
-"""A queue that lost a frame to another broker takes no unkeyed sends for this long, doubled each time that it happens again at once."""
-STALL_MS_MAX = 10_000
-"""RocketMQ 5: the isolation of a broker that did not answer."""
 LAYOUT_ASK_MS = 1_000
 """While a keyed send waits for a higher layout the route is asked for again this often."""
 
@@ -88,12 +82,10 @@ class QueueSender:
         "_frame",
         "_keyed_blocked",
         "_loop",
-        "_not_before_ms",
         "_oneway",
+        "_patience",
         "_sequencer",
-        "_strikes",
         "_topic",
-        "_trusted_ms",
         "any_durable",
         "link",
         "queue",
@@ -125,11 +117,7 @@ class QueueSender:
         self._sequencer = sequencer
         self._frame: Frame | None = None
         self._departures = departures
-        self._not_before_ms = 0
-        self._strikes = 0
-        """Frames in a row that ended here without being stored."""
-        self._trusted_ms = 0
-        """When unkeyed sends may come back after such a frame."""
+        self._patience = Patience()
         self._keyed_blocked: LayoutVersion | None = None
         """Keyed sends wait for a layout above this one."""
         self._oneway = OnewayRecords()
@@ -196,8 +184,7 @@ class QueueSender:
 
     def link_changed(self) -> None:
         """The link came up or went down."""
-        self._not_before_ms = 0
-        self._trusted_ms = 0
+        self._patience.link_changed()
         self._set_stalled(not self.up or (self._frame is not None and self._frame.retry))
         self._pump()
 
@@ -218,7 +205,7 @@ class QueueSender:
         now_ms = self._clock.monotonic_ms()
         if self.stalled:
             self._fail_expired(now_ms)
-            if frame is None and self.up and now_ms >= self._trusted_ms:
+            if frame is None and self.up and now_ms >= self._patience.trusted_ms:
                 self._set_stalled(False)
         if frame is not None and not self._may_retry(frame, now_ms):
             frame = self._frame
@@ -226,7 +213,7 @@ class QueueSender:
         endpoint = None if link is None else link.endpoint
         if endpoint is None or endpoint.closed:
             self._set_stalled(True)
-        elif now_ms >= self._not_before_ms:
+        elif now_ms >= self._patience.not_before_ms:
             frame = self._frame or self._seal()
             if frame is not None:
                 self._write(frame, endpoint, now_ms)
@@ -290,22 +277,13 @@ class QueueSender:
             return
         answer = FrameAnswer(STATUS_OF_CODE[response.code], self.queue, offset, physical_offset, host, frame.sizes)
         self._frame = None
-        self._not_before_ms = 0
-        self._strikes = 0
+        self._patience.stored()
         if self._topic.latencies is not None:
             now_ms = self._clock.monotonic_ms()
             self._topic.latencies.answered(self.queue.broker_name, now_ms - frame.begun_ms, now_ms)
         if self.stalled:
             self._set_stalled(not self.up)
-        index = 0
-        for parcel in frame.parcels:
-            ids, future = parcel.message_ids, parcel.future
-            if not future.done():
-                if type(ids) is str:
-                    future.set_result(SendResult(answer, index, ids))
-                else:
-                    future.set_result([SendResult(answer, place, id_) for place, id_ in enumerate(ids, index)])
-            index += parcel.count
+        frame.stored(answer)
         self._topic.end(frame.parcels)
         self._departures.add_behind(self)
 
@@ -349,10 +327,7 @@ class QueueSender:
     # ---------------------------------------------------------------------------------------------------- retry, move, fail
 
     def _pause(self, frame: Frame, response: Command) -> None:
-        hint_ms = response.fields.get(RETRY_AFTER_FIELD)
-        pause_ms = hint_ms if type(hint_ms) is int else BUSY_PAUSE_MS << min(frame.refusals - 1, 10)
-        pause_ms = max(1, min(pause_ms, BUSY_PAUSE_MS_MAX))
-        self._not_before_ms = self._clock.monotonic_ms() + pause_ms
+        self._patience.refused(frame.refusals, response.fields.get(RETRY_AFTER_FIELD), self._clock.monotonic_ms())
 
     def _retry(self, frame: Frame) -> None:
         frame.retry = True
@@ -393,11 +368,10 @@ class QueueSender:
             self._endings.fail(expired, Outcome.NOT_STORED, None if self._frame is None else self._frame.error, connected=self.up)
 
     def _strike(self) -> None:
-        self._strikes += 1
         now_ms = self._clock.monotonic_ms()
+        self._patience.struck(now_ms)
         if self._topic.latencies is not None:
             self._topic.latencies.failed(self.queue.broker_name, now_ms)
-        self._trusted_ms = now_ms + min(STALL_MS << min(self._strikes - 1, 10), STALL_MS_MAX)
 
     def _unseal(self, frame: Frame) -> None:
         """The frame is not the one in flight any more; nothing that is still on its way may pass for the next one."""
@@ -428,11 +402,11 @@ class QueueSender:
         if frame is not None and not frame.retry:
             due = [frame.due_ms]
         else:
-            due = [] if frame is None else [frame.deadline_ms, frame.move_ms, self._not_before_ms]
+            due = [] if frame is None else [frame.deadline_ms, frame.move_ms, self._patience.not_before_ms]
             if self.stalled and frame is None and self.up:
-                due.append(self._trusted_ms)
+                due.append(self._patience.trusted_ms)
             if self._batcher:
-                due += [self._batcher.earliest_ms, self._not_before_ms]
+                due += [self._batcher.earliest_ms, self._patience.not_before_ms]
                 if self._keyed_blocked is not None:
                     due.append(now_ms + LAYOUT_ASK_MS)
         if due:
