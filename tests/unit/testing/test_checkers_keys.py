@@ -64,6 +64,19 @@ def test_a_consumer_that_may_pass_over_the_first_may_do_the_second_first() -> No
     assert done(b"m1", b"m0", expression="A").broken(check) == []
 
 
+def test_what_a_member_left_out_may_come_late_when_progress_is_set_back() -> None:
+    def story(*, passed: bool) -> Story:
+        """C1 subscribes to A alone and passes over m0; C2, to both, does m1, and m0 behind a reset."""
+        told = Story().add(ConsumerStarted, 0.5, C1, expressions=(("orders", "A"),)).add(ConsumerStarted, 0.6, C2)
+        told.sent(1, b"m0", 0, tags="B").sent(2, b"m1", 1, tags="A").read(9, b"m0", b"m1")
+        if passed:
+            told.committed(3, 1, 1, C1)
+        return told.call(4, 4.1, 2, 1, where=C2).call(6, 6.1, 3, 0, where=C2)
+
+    assert story(passed=True).broken(check) == []
+    assert story(passed=False).broken(check) == ["O4"]
+
+
 def test_a_failed_call_does_nothing_and_one_call_keeps_the_order_of_its_messages() -> None:
     def story() -> Story:
         return Story().sent(1, b"m0", 0).sent(2, b"m1", 1).read(9, b"m0", b"m1")

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from lockstep.testing.sweep.checkers.messages import Messages, Passes
 from lockstep.testing.sweep.checkers.violation import Violation, who
 from lockstep.testing.sweep.events import CallBegan, CallEnded, SendAcked, SendBegan, Stored
-from lockstep.testing.sweep.history import CallResult, History
-from lockstep.testing.sweep.wire_events import FrameAnswered, FrameWritten
+from lockstep.testing.sweep.history import CallResult, History, QueueKey
+from lockstep.testing.sweep.wire_events import CommitSent, FrameAnswered, FrameWritten
 
 Layout = tuple[int, int]
 Chain = tuple[str, str, Layout]
 """(topic, key, layout)."""
+Commits = dict[QueueKey, list[CommitSent]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,9 @@ def check(history: History) -> list[Violation]:
     messages = Messages(history)
     layouts = _layouts(history, messages)
     firsts, passes = _first_good_calls(history), Passes(history, messages)
+    commits: Commits = {}
+    for commit in history.of(CommitSent):
+        commits.setdefault(commit.queue, []).append(commit)
     found = []
     tops: dict[Chain, tuple[SendAcked, Stored]] = {}
     """Of each chain the acknowledged message with the highest offset so far."""
@@ -38,7 +42,7 @@ def check(history: History) -> list[Violation]:
             chain, stored = _chain(event, layouts), _place(messages, event.body)
             top = None if chain is None else tops.get(chain)
             if chain is not None and stored is not None and top is not None:
-                found += _compare(chain, top, event, stored) or _done_in_order(chain, top[1], stored, firsts, passes)
+                found += _compare(chain, top, event, stored) or _done_in_order(chain, top[1], stored, firsts, passes, commits)
         elif isinstance(event, SendAcked):
             began = messages.began.get(event.body)
             chain = None if began is None else _chain(began, layouts)
@@ -61,14 +65,18 @@ def _compare(chain: Chain, top: tuple[SendAcked, Stored], began: SendBegan, othe
     return []
 
 
-def _done_in_order(chain: Chain, one: Stored, other: Stored, firsts: dict[str, dict[bytes, _First]], passes: Passes) -> list[Violation]:
+def _done_in_order(
+    chain: Chain, one: Stored, other: Stored, firsts: dict[str, dict[bytes, _First]], passes: Passes, commits: Commits
+) -> list[Violation]:
     found = []
     for group, calls in firsts.items():
         before, after = calls.get(one.body), calls.get(other.body)
         if before is None or after is None or before.rank < after.rank:
             continue
         queue = after.end.queue
-        if not passes.may_pass(queue, one.offset, after.end.process) and not passes.skipped(queue, one.offset):
+        if passes.may_pass(queue, one.offset, after.end.process) or passes.skipped(queue, one.offset):
+            continue
+        if not _passed_over(commits.get(queue, []), one.offset, after.end.t, passes):
             text = (
                 f"{_name(chain)}: group {group} did {other.body!r:.40} ({other.queue} offset {other.offset}) in call {after.end.call} by "
                 f"{who(after.end.machine, after.end.process)} first, {one.body!r:.40} (offset {one.offset}) in call {before.end.call} "
@@ -76,6 +84,12 @@ def _done_in_order(chain: Chain, one: Stored, other: Stored, firsts: dict[str, d
             )
             found.append(Violation("O4", after.end.t, text))
     return found
+
+
+def _passed_over(commits: list[CommitSent], offset: int, until: float, passes: Passes) -> bool:
+    """By then another member's subscription had left it out, and only somebody who set progress back brought it up again."""
+    behind = (commit for commit in commits if commit.t <= until and (commit.offset or 0) > offset)
+    return any(passes.may_pass(commit.queue, offset, commit.process, commit.t) for commit in behind)
 
 
 def _name(chain: Chain) -> str:
