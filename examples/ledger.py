@@ -1,0 +1,99 @@
+"""Payments booked exactly once, in order, although a worker is killed in the middle: the fence in a database.
+
+Two workers share the queues of `payments` and book into one SQLite file. One is killed with SIGKILL on the way; the other takes its queues
+over and is handed again whatever the dead one had not committed. The ledger refuses an older owner (`epoch`) and knows what is booked
+(`next_offset`), so that each payment counts once.
+
+    lockstep up &
+    python examples/ledger.py
+"""
+
+import asyncio
+import os
+import signal
+import sqlite3
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+from lockstep.client import ConsumeOrderlyStatus, Message, MessageExt, OrderlyContext, Producer, PushConsumer, run
+
+NAMESERVER = os.environ.get("LOCKSTEP_NAMESERVER", "127.0.0.1:9876")
+TOPIC, ACCOUNTS, PAYMENTS = "payments", 10, 400
+KILL_AT = PAYMENTS // 3
+SCHEMA = """
+CREATE TABLE progress (queue TEXT PRIMARY KEY, epoch INTEGER NOT NULL, next_offset INTEGER NOT NULL);
+CREATE TABLE booked (account TEXT NOT NULL, number INTEGER NOT NULL, worker TEXT NOT NULL);
+"""
+
+
+def connect(file: str) -> sqlite3.Connection:
+    return sqlite3.connect(file, timeout=30, isolation_level="IMMEDIATE")
+
+
+def worker(name: str, file: str) -> None:
+    consumer = PushConsumer("ledger", nameserver=NAMESERVER)
+    consumer.subscribe(TOPIC)
+
+    @consumer.orderly
+    def book(messages: Sequence[MessageExt], context: OrderlyContext) -> ConsumeOrderlyStatus:
+        queue, epoch = str(context.queue), context.fence.epoch
+        with closing(connect(file)) as db, db:  # one transaction
+            db.execute("INSERT OR IGNORE INTO progress VALUES (?, 0, 0)", (queue,))
+            if not db.execute("UPDATE progress SET epoch = ?1 WHERE queue = ?2 AND epoch <= ?1", (epoch, queue)).rowcount:
+                return ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT  # a later owner has written
+            for message in messages:
+                step = (message.queue_offset + 1, queue, message.queue_offset)
+                if db.execute("UPDATE progress SET next_offset = ? WHERE queue = ? AND next_offset <= ?", step).rowcount:
+                    db.execute("INSERT INTO booked VALUES (?, ?, ?)", (message.sharding_key, int(message.body), name))
+        return ConsumeOrderlyStatus.SUCCESS
+
+    run(consumer)
+
+
+async def until_booked(file: str, count: int, worker: str = "%") -> None:
+    while True:
+        with closing(connect(file)) as db:
+            if db.execute("SELECT count(*) FROM booked WHERE worker LIKE ?", (worker,)).fetchone()[0] >= count:
+                return
+        await asyncio.sleep(0.1)
+
+
+async def hire(name: str, file: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(sys.executable, __file__, name, file)
+
+
+async def main() -> None:
+    file = str(Path(tempfile.mkdtemp(prefix="ledger-")) / "ledger.db")
+    with closing(connect(file)) as db:
+        db.executescript(SCHEMA)
+    workers = [await hire("worker-1", file), await hire("worker-2", file)]
+    async with Producer("shop", nameserver=NAMESERVER) as producer:
+        for number in range(PAYMENTS):
+            await producer.send(Message(TOPIC, b"%d" % number), sharding_key=f"account-{number % ACCOUNTS}")
+            if number == KILL_AT:
+                await until_booked(file, 1, "worker-1")
+                workers[0].send_signal(signal.SIGKILL)
+    await until_booked(file, PAYMENTS)
+    workers[1].terminate()  # an ordered end: what is under way is finished and committed
+    await asyncio.gather(*(each.wait() for each in workers))
+
+    with closing(connect(file)) as db:
+        rows = db.execute("SELECT account, number, worker FROM booked ORDER BY rowid").fetchall()
+    numbers = [number for _, number, _ in rows]
+    assert sorted(numbers) == list(range(PAYMENTS)), "each once"
+    for name in {account for account, _, _ in rows}:
+        own = [number for account, number, _ in rows if account == name]
+        assert own == sorted(own), f"{name} in order"
+    shares = Counter(name for _, _, name in rows)
+    print(f"{len(rows)} payments booked, each once, every account in order: {', '.join(sorted(shares))}")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 3:
+        worker(sys.argv[1], sys.argv[2])
+    else:
+        asyncio.run(main())

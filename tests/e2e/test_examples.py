@@ -1,0 +1,43 @@
+"""examples/: each runs against `lockstep up` and says what its page promises."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.processes import clean_environment, program
+
+pytestmark = pytest.mark.e2e
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+LIMIT_S = 120
+TOLD = {
+    "ledger.py": ["400 payments booked, each once, every account in order: worker-1, worker-2"],
+    "dead_letters.py": [
+        "nobody@nowhere fails, retry 0",
+        "nobody@nowhere fails, retry 1",
+        "given up after 2 attempts: failed 2 times",
+        "dead letter: nobody@nowhere from mails because it failed 2 times",
+        "handed out again: 1",
+        "mailed to nobody@nowhere",
+    ],
+}
+ELSEWHERE = {"inconsistent_subscription.py"}
+"""tests/e2e/test_contract.py runs it."""
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_an_example_does_what_it_says(name: str, tmp_path: Path) -> None:
+    with program("lockstep.admin.cli", "up", "--port", "0", "--store", str(tmp_path / "store"), event="up.started") as laptop:
+        path = f"{Path(sys.prefix) / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        environment = clean_environment(LOCKSTEP_NAMESERVER=laptop.started["nameserver"], PATH=path, TMPDIR=str(tmp_path))
+        command = [sys.executable, str(EXAMPLES / name)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == TOLD[name]
+
+
+def test_no_example_is_without_a_run() -> None:
+    assert {path.name for path in EXAMPLES.glob("*.py")} == TOLD.keys() | ELSEWHERE
