@@ -71,6 +71,29 @@ def test_a_limit_gives_batches_of_just_that_size(table: Table, tmp_path: Path) -
     assert batches(run(table, tmp_path, startingOffsets="earliest", maxOffsetsPerTrigger="100")) == [100] * 4
 
 
+def test_a_query_that_runs_reads_the_queues_that_are_added_meanwhile(table: Table, tmp_path: Path) -> None:
+    filled(table, 0, 40)
+    query = (
+        table.stream(columns="value,partition", startingOffsets="earliest")
+        .writeStream.format("parquet")
+        .option("path", str(tmp_path / "rows"))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start()
+    )
+    try:
+        query.processAllAvailable()
+        assert landed(table, tmp_path) == list(range(40))
+        table.cluster.alter(table.topic, 6)
+        ids = table.spark.range(40, 100, 1, 1)
+        table.write(ids.select(F.col("id").cast("string").alias("value"), (F.col("id") % 6).cast("int").alias("partition")))
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert landed(table, tmp_path) == list(range(100))
+    run(table, tmp_path, startingOffsets="earliest")
+    assert landed(table, tmp_path) == list(range(100)), "nothing again after a restart"
+
+
 def test_the_offsets_of_a_group_are_published_and_can_be_begun_from(table: Table, tmp_path: Path) -> None:
     filled(table, 0, 80)
     query = run(table, tmp_path, startingOffsets="earliest", maxOffsetsPerTrigger="40", group="spark-reader")

@@ -1,6 +1,8 @@
 """A cluster of real processes for the Spark tests, and a topic as a test reads and writes it."""
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -42,6 +44,11 @@ class SparkCluster:
         from lockstep.spark.cluster import ask
 
         return ask((self.nameserver,), 10_000, lambda cluster: cluster.create(topic, queues))
+
+    def alter(self, topic: str, queues: int) -> None:
+        """`lockstep topic alter`: so many queues on each broker."""
+        command = [sys.executable, "-m", "lockstep.admin.cli", "topic", "alter", topic, "--queues", str(queues), "--force"]
+        subprocess.run([*command, "--nameserver", self.nameserver], check=True, capture_output=True)
 
     def ends(self, topic: str) -> dict[MessageQueue, int]:
         """Next offset of each queue."""
