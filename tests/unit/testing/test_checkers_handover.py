@@ -127,3 +127,25 @@ def test_the_text_names_queue_owners_and_times() -> None:
     (found,) = check(taken(ready().committed(20.002, 1, 1, released=True), 23).history())
     for fact in (str(Q), "C1#11", "C2#12", "23.000", "20.000", "0.5 s", "release"):
         assert fact in found.text
+
+
+@pytest.mark.parametrize(("target", "asserted"), [("C1", True), ("C2", True), ("C3", False), ("", False)])
+def test_the_note_of_the_fault_itself_is_nothing_else(target: str, asserted: bool) -> None:
+    """What was done to the owner's machine, or the next one's, is what the time is asked of."""
+    killed = ready().add(Fault, 20, ("", 0), kind="kill", target=target).add(ProcessEnded, 20, C1, how="kill")
+    (one,) = handovers(taken(killed, 25).history())
+    assert (one.cause, one.alone) == ("crash", asserted)
+
+
+@pytest.mark.parametrize(("t", "earlier", "laws"), [(29.9, None, []), (30.1, None, ["O7"]), (30.1, 15, [])])
+def test_after_everything_was_lost_a_queue_is_consumed_within_the_grace_and_two_seconds(
+    t: float, earlier: float | None, laws: list[str]
+) -> None:
+    """The broker opens at 21, the last consumer starts at 25; with the usual grace that is 5 s."""
+    story = ready().add(Fault, 20, ("", 0), kind="everything").add(ProcessEnded, 20, B, how="kill").add(ProcessEnded, 20, C1, how="kill")
+    story.add(BrokerOpened, 21, ("B", 2), term=101).add(ConsumerStarted, 25, ("C1", 13))
+    if earlier is not None:
+        story.add(Fault, earlier, P, kind="kill", target="P")
+    found = [law for law in story.call(t, None, 2, 1, where=C2).broken(check) if law == "O7"]
+    assert found == laws
+    assert [one.cause for one in handovers(story.history())].count("all") == 1

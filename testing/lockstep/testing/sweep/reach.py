@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from lockstep.protocol.codes import ResponseCode
+from lockstep.testing.sweep.checkers import handover
 from lockstep.testing.sweep.copy_reach import COPIES
 from lockstep.testing.sweep.events import (
     CallBegan,
@@ -134,6 +135,11 @@ def _lapsed(history: History, _: LogTap) -> int:
     return found
 
 
+def _asserted(history: History, _: LogTap) -> int:
+    """A hand-over beside which nothing else went on, of another cause than a release."""
+    return sum(one.alone and one.cause != "release" for one in handover.handovers(history))
+
+
 def _updates_refused(history: History, _: LogTap) -> int:
     return sum(event.by == "UPDATE" and event.answer is Answer.REFUSED for event in history.of(CommitAnswered))
 
@@ -164,6 +170,7 @@ REACH: dict[str, Callable[[History, LogTap], int]] = {
     "loss assumed after a power cut": _logged("log.recovered", "assumed_loss=True"),
     "nobody granted while the loss is held": _told("nobody is granted a queue after an assumed loss"),
     "broker ended by a disk error": _exits(3),
+    "crash, silence or restart asserted by O7": _asserted,
     "corrupt log refused": _exits(5),
     "progress reset by hand": lambda history, _: len(history.of(ProgressReset)),
     "reset that nobody heard the answer of": _told("answer of a reset lost"),

@@ -223,6 +223,22 @@ WORLDS: Mapping[str, World] = {
         {"toggle": 5, "kill_consumer": 2, "partition": 1, "reset": 2, "stop_consumer": 1, "kill_broker": 1, "pause_consumer": 1},
         {"groups": ((GROUP, AUDIT),), "threaded": (False,)},
     ),
+    "alone": World(
+        {"only_leave": 1, "only_crash": 2, "only_power": 1, "only_silence": 1, "only_broker": 2, "only_everything": 1},
+        {
+            "late_chance": (0.0,),
+            "faults_max": (1,),
+            "fault_every_s": (5.0,),
+            "storm_s": (45.0,),
+            "exile": (False,),
+            "queues": (2, 4),
+            "long_share": (0.0,),
+            "fail_share": (0.0,),
+            "manual": (False,),
+            "send_every_s": (0.05, 0.1),
+            "threaded": (False, True),
+        },
+    ),
     "rot": World(
         {"log_rot": 3, "kill_broker": 1, "stop_broker": 1, "power_broker": 1, "slow_disk": 1, "stop_consumer": 1},
         {"exile": (False,), "snapshot_interval_ms": (5_000, 20_000), "segment_bytes": (32 << 10, 256 << 10), "storm_s": (60.0,)},
@@ -391,7 +407,18 @@ WORLDS: Mapping[str, World] = {
     ),
 }
 
-NOT_IN_A_SWARM = ("wipe", "begin_group", "delete_topic", "log_rot")
+NOT_IN_A_SWARM = (
+    "wipe",
+    "begin_group",
+    "delete_topic",
+    "log_rot",
+    "only_leave",
+    "only_crash",
+    "only_power",
+    "only_silence",
+    "only_broker",
+    "only_everything",
+)
 """Faults after which not every law holds, or that need a world of their own."""
 SHARES = {"swarm": 0.5, "long": 0.1}
 """How many seeds of a sweep over all worlds are in these; the others share the rest."""

@@ -5,6 +5,7 @@
     crash     kill −9 of the owner                                    grace + 1 s
     silent    the owner was stopped, or its machine lost its power    session timeout + 1 s
     restart   the broker's open port, or the running call's end       grace + 1 s
+    all       the last start after everything was lost at once        grace + 2 s (5 s with the usual grace: ordering.md 7)
 
 What the first call was given must have been there: from its acknowledgement on. A fault of kind "late" (segments that may be lost at any
 time) stands for the whole run; others count for `FAULT_S`, starts and stops of clients and brokers for `CHANGE_S`.
@@ -75,7 +76,7 @@ def check(history: History) -> list[Violation]:
 def handovers(history: History) -> list[Handover]:
     """Every change of owner and every restart of a broker that was followed by a call, in order."""
     finder = _Finder(history)
-    return sorted([*finder.owners(), *finder.restarts()], key=lambda one: one.until)
+    return sorted([*finder.owners(), *finder.restarts(), *finder.everything()], key=lambda one: one.until)
 
 
 class _Finder:
@@ -181,6 +182,7 @@ class _Finder:
         for at in range(bisect_left(self.times, since - FAULT_S), bisect_right(self.times, until)):
             event = self.disturbing[at]
             own = event.process in processes or (isinstance(event, Fault | PowerCut) and event.machine in machines)
+            own = own or (isinstance(event, Fault) and event.target in machines)
             recent = _is_fault(event) or event.t >= since - CHANGE_S
             if not own and recent:
                 return False
@@ -202,6 +204,31 @@ class _Finder:
                     one = self._restarted(queue, calls, opened, processes, machines)
                     if one is not None:
                         found.append(one)
+        return found
+
+    # ---------------------------------------------------------------------------------------------------------- everything
+
+    def everything(self) -> list[Handover]:
+        found = []
+        for fault in self.history.of(Fault):
+            if fault.kind == "everything":
+                until = next((event.t for event in self.history.of(Fault) if event.t > fault.t), float("inf"))
+                starts = [
+                    event for event in self.disturbing if fault.t < event.t < until and isinstance(event, BrokerOpened | ConsumerStarted)
+                ]
+                brokers = [event for event in starts if isinstance(event, BrokerOpened)]
+                if not brokers:
+                    continue
+                limit_s = max(event.grace_ms for event in brokers) / 1000 + 2 * SLACK_S
+                last = max(event.t for event in starts)
+                earlier = any(_is_fault(event) and fault.t - FAULT_S <= event.t < fault.t for event in self.disturbing)
+                for queue, calls in self.calls.items():
+                    call = next((one for one in calls if one.t > fault.t), None)
+                    if call is not None and call.t < until and calls[0].t < fault.t:
+                        since = max(last, self._available_t(call))
+                        text = f"{queue} after everything was lost at {fault.t:.3f}, first call {call.call} at {call.t:.3f}"
+                        alone = not self.late and not earlier
+                        found.append(Handover(queue, "all", since, max(since, call.t), limit_s, alone, text))
         return found
 
     def _restarted(
