@@ -1,0 +1,44 @@
+"""R10: when a storm is over, a broker keeps nothing of it: no connection, no held pull, no task beyond what its live clients need."""
+
+import pytest
+
+from lockstep.broker.app import Broker
+from lockstep.testing.sweep.checkers.violation import Violation
+from lockstep.testing.sweep.universe import Universe, every_fault
+from lockstep.testing.sweep.worlds import draw
+
+OWN_TASKS = 6
+"""A broker's tasks with no client at all: leases, registration, flushing, snapshots, delays."""
+
+
+class Weighed(Universe):
+    """Looks at its brokers when everything is calm and consumed."""
+
+    def weigh(self, broker: Broker) -> dict[str, int]:
+        assert broker._server is not None
+        assert broker._pulls is not None
+        return {
+            "connections": len(broker._server.endpoints),
+            "held pulls": broker._pulls.held_count,
+            "tasks": len(broker._tasks),
+            "bytes that wait to be sent": sum(endpoint._out_bytes for endpoint in broker._server.endpoints.values()),
+        }
+
+    def _check(self) -> list[Violation]:
+        self.weights = {broker.config.name: self.weigh(broker) for broker in self.open_brokers()}
+        return super()._check()
+
+
+@pytest.mark.parametrize(("world", "seed"), [("churn", 1), ("net", 1)])
+def test_a_calm_broker_keeps_nothing_of_a_storm(world: str, seed: int) -> None:
+    universe = Weighed(draw(seed, world, every_fault(), storm_s=12.0), trace=False)
+    assert universe.run().violations == []
+    setting = universe.setting
+    clients = setting.consumers + setting.producers
+    queues = setting.queues
+    assert len(universe.weights) == setting.brokers
+    for weight in universe.weights.values():
+        assert 0 < weight["connections"] <= clients, weight
+        assert weight["held pulls"] <= queues * len(setting.groups), weight
+        assert weight["tasks"] <= OWN_TASKS, weight
+        assert weight["bytes that wait to be sent"] == 0, weight
