@@ -148,7 +148,7 @@ class _State:
     # ----------------------------------------------------------------------------------------------------------------- parts
 
     def _look_again(self) -> Subscribed:
-        """What there is now, for processAllAvailable counts on it. An idle query would ask 90 times a second: it waits for `offsetPollMs`."""
+        """What there is now, for processAllAvailable counts on it. An idle query would ask 90 times a second: `offsetPollMs`."""
         since_ms = self._clock.monotonic_ms() - self._now_ms
         if self._now is not None and since_ms < self._options.offset_poll_ms:
             self.kept.pause(self._options.offset_poll_ms - since_ms)
