@@ -7,7 +7,7 @@ from lockstep.testing.sweep.events import BrokerOpened, ConsumerStarted, PowerCu
 from lockstep.testing.sweep.hand_events import LayoutSent
 from lockstep.testing.sweep.history import Answer
 from lockstep.testing.sweep.wire_events import LockRefused
-from support.stories import C1, C2, B, Q, Story
+from support.stories import C1, C2, LOG, B, Q, Story
 
 
 def begins(where: str, offset: int, *, t: float = 2.5, since_t: float = 0.0, flush: str = "async") -> Story:
@@ -66,3 +66,10 @@ def test_an_added_queue_may_begin_at_0_whatever_the_policy() -> None:
     assert begins("LAST_OFFSET", 0).add(LayoutSent, 0.9, ("A", 31), counter=2, deleted=False).broken(check) == []
     assert begins("LAST_OFFSET", 0).add(LayoutSent, 1.1, ("A", 31), counter=2, deleted=False).broken(check) == ["start"]
     assert begins("LAST_OFFSET", 3).add(LayoutSent, 0.9, ("A", 31), counter=2, deleted=False).broken(check) == ["O5"]
+
+
+def test_an_unkeyed_message_that_stands_in_two_queues_was_there_when_it_came_to_each() -> None:
+    other = LOG._replace(queue=1)
+    story = Story().add(ConsumerStarted, 0.5, C1, where="LAST_OFFSET").sent(1, b"m0", 0, key=None, queue=other)
+    story.granted(2.5, 1, offset=0).sent(3, b"m0", 0, key=None).read(9, b"m0").read(9, b"m0", queue=other)
+    assert story.broken(check) == []

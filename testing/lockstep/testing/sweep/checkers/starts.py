@@ -114,21 +114,21 @@ class _Starts:
 
 
 def _messages(history: History) -> dict[QueueKey, list[_Sent]]:
-    """Stored queue → its messages, with when each was first written and first answered."""
-    written: dict[bytes, float] = {}
-    answered: dict[bytes, float] = {}
+    """Stored queue → its messages, with when each was first written and first answered there: an unkeyed one may stand in two queues."""
+    written: dict[tuple[QueueKey, bytes], float] = {}
+    answered: dict[tuple[QueueKey, bytes], float] = {}
     bodies: dict[int, tuple[bytes, ...]] = {}
     for event in history:
         if isinstance(event, FrameWritten):
             bodies[event.request] = event.bodies
             for body in event.bodies:
-                written.setdefault(body, event.t)
+                written.setdefault((event.queue, body), event.t)
         elif isinstance(event, FrameAnswered) and event.offset >= 0:
             for body in bodies.get(event.request, ()):
-                answered.setdefault(body, event.t)
+                answered.setdefault((event.queue, body), event.t)
     found: dict[QueueKey, list[_Sent]] = {}
     for stored in history.of(Stored):
-        if stored.body in written:
-            one = _Sent(stored, written[stored.body], answered.get(stored.body, inf))
-            found.setdefault(stored.queue, []).append(one)
+        place = stored.queue, stored.body
+        if place in written:
+            found.setdefault(stored.queue, []).append(_Sent(stored, written[place], answered.get(place, inf)))
     return found
