@@ -12,6 +12,7 @@ FOUND = {
     "a broker that missed a deletion kept what the topic had had": ("delete", 10),
     "a reset gave the queue to another while its holder could not know": ("reset", 1),
     "a failed call whose send back waited ran too long, and what could not be sent back was never called again": ("concurrent", 35),
+    "a consumer locked a queue beside the call that an older one of its process had left running": ("stubborn", 16),
 }
 """Bug → (world, seed)."""
 

@@ -7,8 +7,8 @@ import asyncio
 import os
 import random
 import threading
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from queue import SimpleQueue
@@ -120,6 +120,43 @@ class PoolThreads:
             self._pool = None
 
 
+class Calls:
+    """Calls of users' code in this process, by key: also those that nobody waits for any more. Safe from any thread."""
+
+    __slots__ = ("_lock", "_running", "_waiting")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: Counter[Hashable] = Counter()
+        self._waiting: dict[Hashable, list[Callable[[], None]]] = {}
+
+    def begin(self, key: Hashable) -> None:
+        with self._lock:
+            self._running[key] += 1
+
+    def end(self, key: Hashable) -> None:
+        """With the last one of the key whoever waits is called, in this thread."""
+        with self._lock:
+            self._running[key] -= 1
+            ended = self._running[key] <= 0
+            if ended:
+                del self._running[key]
+            waiting = self._waiting.pop(key, []) if ended else []
+        for callback in waiting:
+            callback()
+
+    def wait(self, key: Hashable, callback: Callable[[], None]) -> bool:
+        """False: none runs. Else `callback` is called once, when the last one has ended, in whichever thread that is."""
+        with self._lock:
+            if key not in self._running:
+                return False
+            self._waiting.setdefault(key, []).append(callback)
+            return True
+
+
+PROCESS_CALLS = Calls()
+
+
 def read_boot_id(path: str = BOOT_ID_PATH) -> str:
     """The kernel's id of this boot. Where there is none: a new one each time, so that every start counts as after a power cut."""
     try:
@@ -142,6 +179,8 @@ class Host:
     """Of this process."""
     home: str = field(default_factory=lambda: os.path.expanduser("~"))
     """This user's directory."""
+    calls: Calls = field(default_factory=lambda: PROCESS_CALLS)
+    """Of users' code that runs in this process."""
 
     @classmethod
     def current(cls) -> "Host":

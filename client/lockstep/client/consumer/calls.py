@@ -53,11 +53,14 @@ async def _in_thread(use: "Consumption", queue: MessageQueue, batch: list[Messag
             result: Answer = (use.listener(batch, context), None)  # type: ignore[arg-type]
         except BaseException as error:  # listener: judged on the loop, as an async one's
             result = (None, error)
+        calls.end(key)
         try:
             loop.call_soon_threadsafe(_give, answer, result)
         except RuntimeError:
             log.warning("call.outlived_its_loop", listener=use.listener_name, queue=str(queue))
 
+    calls, key = use.host.calls, use.call_key(queue)
+    calls.begin(key)
     use.host.threads.start_daemon(work, f"{use.listener_name} {queue}")
     return await answer
 

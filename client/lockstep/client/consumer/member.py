@@ -215,6 +215,9 @@ class Member:
             self._use.watch.stop()
         if membership is not None:
             runs = self._running_tasks(membership)
+            for worker in membership.workers:
+                for task in worker.running_tasks():
+                    worker.outlive(task)
             membership.abandon()
             for task in runs:
                 task.cancel()

@@ -115,6 +115,7 @@ class QueueOwnership:
         "group",
         "in_lock",
         "offset",
+        "outlived",
         "queue",
         "running",
         "since",
@@ -129,6 +130,8 @@ class QueueOwnership:
         self.wanted = False
         self.running = False
         """A listener call of this process works on the queue, under whichever epoch: while it does, the queue is not locked again."""
+        self.outlived = False
+        """A call of another consumer of this process, one that has stopped without it, still works on the queue: likewise."""
         self.in_lock = False
         """Named without an epoch in a LOCK that is not answered yet."""
         self.epoch = 0
@@ -247,7 +250,7 @@ class QueueOwnership:
 
     @property
     def may_lock(self) -> bool:
-        return self.state is State.WANTED and not self.running
+        return self.state is State.WANTED and not self.running and not self.outlived
 
     def lock_item(self) -> LockItem | None:
         """How LOCK names the queue now; None: it does not."""

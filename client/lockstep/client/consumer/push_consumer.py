@@ -155,6 +155,7 @@ class PushConsumer(Member):
             ownership=LocalOwnership if self.config.broadcasting else SharedOwnership if self._is_concurrent else QueueOwnership,
             run=consume_concurrently if self._is_concurrent else consume,
             features=self._features(),
+            cluster=instance.nameservers.addresses,
             local=LocalProgress(instance, self.config, self.group) if self.config.broadcasting else None,
         )
         if self._is_concurrent:

@@ -6,7 +6,7 @@ dropped at once; a call that still runs ends in its own time, and until then the
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,6 +72,13 @@ class Consumption:
     crew: Crew | None = None
     """A concurrent listener's calls; None: the listener is an orderly one."""
 
+    cluster: tuple[str, ...] = ()
+    """Its nameservers' addresses."""
+
+    def call_key(self, queue: MessageQueue) -> Hashable:
+        """Of the calls that work on the group's queue, in Host.calls."""
+        return self.cluster, self.group, queue
+
     @property
     def concurrent(self) -> bool:
         return self.crew is not None
@@ -107,7 +114,19 @@ class Holding:
 class QueueWorker:
     """The session's QueueParty for one queue of one consumer."""
 
-    __slots__ = ("_gap_told", "_run_tasks", "call", "call_started_ms", "given_up_call", "holding", "own", "queue", "session", "use")
+    __slots__ = (
+        "_gap_told",
+        "_loop",
+        "_run_tasks",
+        "call",
+        "call_started_ms",
+        "given_up_call",
+        "holding",
+        "own",
+        "queue",
+        "session",
+        "use",
+    )
 
     def __init__(self, queue: MessageQueue, session: QueueSession, use: Consumption) -> None:
         self.queue = queue
@@ -123,6 +142,7 @@ class QueueWorker:
         self._gap_told: tuple[int, int] | None = None
         """Brokers tell a gap again on each connection until a commit has passed it."""
         self._run_tasks: dict[asyncio.Task[None], None] = {}
+        self._loop = asyncio.get_running_loop()
 
     def __repr__(self) -> str:
         return f"<QueueWorker {self.own!r}>"
@@ -130,11 +150,30 @@ class QueueWorker:
     # ---------------------------------------------------------------------------------------------------------------- plan
 
     def want(self) -> None:
+        if self.own.fenced:
+            self.own.outlived = self.use.host.calls.wait(self.use.call_key(self.queue), self._outlived_call_ended)
         self.own.want()
         self.session.add(self)
         self.session.trigger()
         if self.holding is not None:
             self.holding.wake()
+
+    def _outlived_call_ended(self) -> None:
+        """In whichever thread."""
+        try:
+            self._loop.call_soon_threadsafe(self._may_lock)
+        except RuntimeError:
+            return  # this loop is closed: nobody wants the queue any more
+
+    def _may_lock(self) -> None:
+        self.own.outlived = False
+        self.session.trigger()
+
+    def outlive(self, task: "asyncio.Task[None]") -> None:
+        """The consumer ends, this call may not: who wants the queue in this process waits for it."""
+        calls, key = self.use.host.calls, self.use.call_key(self.queue)
+        calls.begin(key)
+        task.add_done_callback(lambda _: calls.end(key))
 
     def unwant(self, drain_ms: int) -> None:
         """Taken away by list or layout, or the consumer stops: drain, then release."""

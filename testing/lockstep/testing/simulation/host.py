@@ -5,7 +5,7 @@ from random import Random
 from typing import TYPE_CHECKING, TypeVar
 
 from lockstep.runtime.clock import Clock
-from lockstep.runtime.host import Host
+from lockstep.runtime.host import Calls, Host
 
 if TYPE_CHECKING:
     from lockstep.testing.simulation.process import Machine, Process
@@ -79,4 +79,4 @@ class SimThreads:
 def host_of(process: "Process", random: Random) -> Host:
     """The Host of one process."""
     machine = process.machine
-    return Host(SimClock(machine), SimRandom(random), machine.disk, SimThreads(process), machine.boot_id, process.number, "/home")
+    return Host(SimClock(machine), SimRandom(random), machine.disk, SimThreads(process), machine.boot_id, process.number, "/home", Calls())

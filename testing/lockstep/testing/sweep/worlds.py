@@ -260,7 +260,7 @@ WORLDS: Mapping[str, World] = {
         },
     ),
     "stubborn": World(
-        {"stop_consumer": 4, "reset_progress": 1, "pause_consumer": 2, "partition": 1, "kill_broker": 1, "kill_consumer": 1},
+        {"toggle": 4, "stop_consumer": 2, "reset_progress": 1, "pause_consumer": 2, "partition": 1, "kill_broker": 1, "kill_consumer": 1},
         {
             "groups": ((GROUP, AUDIT), (GROUP,)),
             "stubborn_share": (0.5, 1.0),

@@ -14,6 +14,7 @@ from lockstep.client.consumer.session import BrokerSession
 from lockstep.client.consumer.worker import QueueWorker
 from lockstep.client.instance import Instance
 from lockstep.protocol.bodies import MemberList
+from lockstep.runtime.host import Calls
 from lockstep.testing.sweep.mutants.registry import Patches, mutant
 
 
@@ -89,6 +90,12 @@ def release_not_awaited(patch: Patches) -> None:
 def locked_while_an_old_call_runs(patch: Patches) -> None:
     """A queue whose old listener still runs in this process is not locked again by it."""
     patch.set(QueueOwnership, "may_lock", property(lambda self: self.state is State.WANTED))
+
+
+@mutant("stubborn")
+def outlived_calls_are_not_awaited(patch: Patches) -> None:
+    """A queue on which the call of a consumer that has stopped still works is not locked by the next one of the process."""
+    patch.set(Calls, "wait", lambda self, key, callback: False)
 
 
 @mutant("late", "pause")

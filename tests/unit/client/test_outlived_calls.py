@@ -1,0 +1,141 @@
+"""A call that outlives its consumer: whoever wants its queue in this process waits for it, and other processes do not."""
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from lockstep.client import ConsumeOrderlyStatus, Message, MessageExt, OrderlyContext, Producer, PushConsumer
+from lockstep.runtime.host import Calls
+from lockstep.testing import TestCluster, simulate
+
+S = ConsumeOrderlyStatus
+STUBBORN_S = 30.0
+
+
+def consumer(cluster: TestCluster, listener: Any) -> PushConsumer:
+    made = PushConsumer("billing", nameserver=cluster.nameserver, stop_timeout_ms=500, drain_timeout_ms=500)
+    made.subscribe("orders")
+    made.orderly(listener)
+    return made
+
+
+def test_a_queue_is_not_locked_again_in_this_process_while_the_call_of_a_stopped_consumer_runs() -> None:
+    events: list[tuple[str, float]] = []
+
+    async def main() -> None:
+        async with TestCluster(brokers=1) as cluster:
+            now = asyncio.get_running_loop().time
+            await cluster.create_topic("orders", queues=1)
+
+            async def stubborn(messages: Sequence[MessageExt], context: OrderlyContext) -> ConsumeOrderlyStatus:
+                until = now() + STUBBORN_S
+                while now() < until:
+                    try:
+                        await asyncio.sleep(until - now())
+                    except asyncio.CancelledError:
+                        continue
+                events.append(("ended", now()))
+                return S.SUCCESS
+
+            async def next_one(messages: Sequence[MessageExt], context: OrderlyContext) -> ConsumeOrderlyStatus:
+                events.append(("next", now()))
+                return S.SUCCESS
+
+            async with Producer("shop", nameserver=cluster.nameserver) as producer:
+                await producer.send(Message("orders", b"0"), sharding_key="k")
+                async with consumer(cluster, stubborn):
+                    await cluster.advance(seconds=2)
+                async with consumer(cluster, next_one):
+                    await cluster.until(lambda: len(events) == 2, "both calls", timeout=60)
+
+    simulate(main)
+    assert [what for what, _ in events] == ["ended", "next"]
+    assert events[1][1] - events[0][1] < 1.0, "its end is what is waited for, not the next look"
+
+
+def test_another_process_has_the_queue_as_soon_as_the_broker_gives_it() -> None:
+    events: list[str] = []
+
+    async def main() -> None:
+        async with TestCluster(brokers=1) as cluster:
+            await cluster.create_topic("orders", queues=1)
+
+            async def stubborn(messages: Sequence[MessageExt], context: OrderlyContext) -> ConsumeOrderlyStatus:
+                while not events:
+                    try:
+                        await asyncio.sleep(1)
+                    except asyncio.CancelledError:
+                        continue
+                return S.SUCCESS
+
+            async def other() -> None:
+                async def listen(messages: Sequence[MessageExt], context: OrderlyContext) -> ConsumeOrderlyStatus:
+                    events.append("next")
+                    return S.SUCCESS
+
+                async with consumer(cluster, listen) as made:
+                    await made.wait_closed()
+
+            async with Producer("shop", nameserver=cluster.nameserver) as producer:
+                await producer.send(Message("orders", b"0"), sharding_key="k")
+                async with consumer(cluster, stubborn):
+                    await cluster.advance(seconds=2)
+                await cluster.start("other", other)
+                await cluster.until(lambda: events, "the other one's call", timeout=10)
+
+    simulate(main)
+
+
+def test_calls_are_counted_by_key_and_the_last_one_tells() -> None:
+    calls, told = Calls(), list[str]()
+    assert not calls.wait("a", lambda: told.append("never"))
+    calls.begin("a")
+    calls.begin("a")
+    calls.begin("b")
+    assert calls.wait("a", lambda: told.append("a"))
+    calls.end("b")
+    calls.end("a")
+    assert told == []
+    calls.end("a")
+    assert told == ["a"]
+    assert not calls.wait("a", lambda: told.append("never"))
+
+
+def test_calls_end_in_any_thread() -> None:
+    calls, told = Calls(), threading.Event()
+    calls.begin("a")
+    assert calls.wait("a", told.set)
+    thread = threading.Thread(target=calls.end, args=("a",))
+    thread.start()
+    thread.join()
+    assert told.is_set()
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_consumer_that_stops_in_order_leaves_nothing(plain: bool) -> None:
+    async def main() -> None:
+        async with TestCluster(brokers=1) as cluster:
+            await cluster.create_topic("orders", queues=1)
+            bodies: list[bytes] = []
+
+            async def listen(messages: Sequence[MessageExt], context: OrderlyContext) -> ConsumeOrderlyStatus:
+                bodies.extend(message.body for message in messages)
+                return S.SUCCESS
+
+            def listen_plainly(messages: Sequence[MessageExt], context: OrderlyContext) -> ConsumeOrderlyStatus:
+                bodies.extend(message.body for message in messages)
+                return S.SUCCESS
+
+            async with Producer("shop", nameserver=cluster.nameserver) as producer:
+                for round_ in range(2):
+                    async with consumer(cluster, listen_plainly if plain else listen) as made:
+                        await producer.send(Message("orders", b"%d" % round_), sharding_key="k")
+                        await cluster.until(lambda round_=round_: len(bodies) > round_, "its call", timeout=5)  # type: ignore[misc]
+                        assert made._instance is not None
+                        calls = made._instance.host.calls
+                    assert not calls._running
+
+    simulate(main)
