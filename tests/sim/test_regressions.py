@@ -13,6 +13,7 @@ FOUND = {
     "a reset gave the queue to another while its holder could not know": ("reset", 1),
     "a failed call whose send back waited ran too long, and what could not be sent back was never called again": ("concurrent", 35),
     "a consumer locked a queue beside the call that an older one of its process had left running": ("stubborn", 16),
+    "a full disk at a layout that the nameserver told of was an error in the reading of a socket": ("swarm", 70033),
 }
 """Bug → (world, seed)."""
 

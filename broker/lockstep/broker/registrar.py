@@ -170,6 +170,13 @@ class Registrar:
         body = RegisterBody(card.listeners, tuple(self.layouts()), DataVersion(self._born_ms, self._changes))
         return to_plain(header), encode_body(body)
 
+    def adopt_soon(self, layouts: Sequence[TopicLayout]) -> None:
+        """In a task of its own: where the store has failed that ends the broker, as any write does, and not whoever reads the socket."""
+        self._tasks.spawn(self._adopt(layouts), "registrar layouts")
+
+    async def _adopt(self, layouts: Sequence[TopicLayout]) -> None:
+        self.adopt(layouts)
+
     def standing_changed(self) -> None:
         self._moved.set()
 
@@ -238,7 +245,7 @@ class _Nameserver:
         """Another broker has brought layouts: adopting one that is new here registers again (`layouts` have changed)."""
         try:
             if command.code == RequestCode.LAYOUTS_CHANGED:
-                self._registrar.adopt(decode_body(RegisterReply, command.body).layouts)
+                self._registrar.adopt_soon(decode_body(RegisterReply, command.body).layouts)
             elif not command.is_oneway:
                 remark = f"a broker answers no request of code {command.code} on its registration"
                 endpoint.send(command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from lockstep.broker.registrar import ROUNDS_MAX, BrokerCard, Registrar, RegistrationRefused, Standing
+from lockstep.broker.store.errors import StoreDiskError
 from lockstep.nameserver.app import Nameserver
 from lockstep.nameserver.config import NameserverConfig
 from lockstep.protocol.bodies import RegisterReply
@@ -125,6 +126,20 @@ async def test_a_layout_that_another_broker_brings_is_adopted_at_once() -> None:
             second.table.adopt(layout("orders", counter=2))
             second.registrar.changed()
             await until(lambda: first.table.get("orders") == layout("orders", counter=2))
+
+
+async def test_a_store_that_can_not_take_what_another_broker_brings_is_a_failure_of_this_broker(caplog: pytest.LogCaptureFixture) -> None:
+    async with nameserver() as served, running(Broker([served.address], layout("orders"))) as first:
+        await first.registrar.accepted()
+
+        def broken(_layouts: Sequence[TopicLayout]) -> None:
+            raise StoreDiskError("no space")
+
+        first.registrar.adopt = broken  # type: ignore[method-assign]
+        async with running(Broker([served.address], layout("orders", counter=2), name="broker-b", store="b" * 32, port=2)):
+            await until(lambda: first.tasks.failure is not None)
+        assert isinstance(first.tasks.failure, StoreDiskError)
+        assert "Exception in callback" not in caplog.text
 
 
 async def test_rubbish_from_a_nameserver_ends_its_connection_only(caplog: pytest.LogCaptureFixture) -> None:

@@ -244,7 +244,10 @@ WORLDS: Mapping[str, World] = {
         {"exile": (False,), "snapshot_interval_ms": (5_000, 20_000), "segment_bytes": (32 << 10, 256 << 10), "storm_s": (60.0,)},
     ),
     "classic": World(
-        {"kill_consumer": 3, "stop_consumer": 2, "pause_consumer": 2, "long_pause": 1, "kill_broker": 2, "reset": 2, "partition": 1},
+        {
+            **{"kill_consumer": 3, "stop_consumer": 2, "pause_consumer": 2, "long_pause": 1, "oversleep": 3},
+            **{"kill_broker": 2, "reset": 2, "partition": 1},
+        },
         {
             "classic": (2, 3),
             "groups": ((GROUP,), (GROUP, CLASSIC)),
@@ -255,7 +258,7 @@ WORLDS: Mapping[str, World] = {
             "manual": (False,),
             "tag_b_share": (0.0,),
             "fault_every_s": (5.0, 15.0),
-            "storm_s": (150.0,),
+            "storm_s": (300.0,),
             "threaded": (False,),
         },
     ),

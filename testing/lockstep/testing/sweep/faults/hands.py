@@ -25,7 +25,10 @@ def reset_progress(storm: Storm) -> None:
 
 
 def _reset(storm: Storm, group: str, target: Target) -> None:
+    """Now and then the operator's machine dies when a broker has answered, or before."""
     storm.universe.launch(OPERATOR, "admin", reset_main(storm.universe, group, TOPIC, target))
+    if storm.random.random() < 0.4:
+        storm.later(storm.random.uniform(0.01, 0.05), _cut_operator, storm)
 
 
 def begin_group(storm: Storm) -> None:

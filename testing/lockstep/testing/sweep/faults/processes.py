@@ -93,6 +93,12 @@ def long_pause(storm: Storm) -> None:
     storm.pause(storm.consumer(), storm.random.choice([22, 31, 36, 45]))
 
 
+def oversleep(storm: Storm) -> None:
+    """A classic client sleeps for longer than its locks live, or than it is a member, and commits when it wakes."""
+    if storm.universe.classics:
+        storm.pause(storm.random.choice(storm.universe.classics), storm.random.choice([62, 125, 140]))
+
+
 def pause_in_call(storm: Storm) -> None:
     address, seconds = storm.consumer(), storm.random.choice([1, 2.6, 3.2, 8, 21])
 
@@ -123,4 +129,5 @@ KINDS = (
     long_pause,
     pause_in_call,
     power_consumer,
+    oversleep,
 )
