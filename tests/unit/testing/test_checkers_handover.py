@@ -42,6 +42,13 @@ def test_from_the_end_of_the_running_listener() -> None:
     assert taken(story, 20.6).broken(check) == ["O7"]
 
 
+@pytest.mark.parametrize(("t", "laws"), [(20.799, []), (20.801, ["O7"])])
+def test_an_idle_owner_counts_from_when_somebody_came_who_should_have_the_queue(t: float, laws: list[str]) -> None:
+    """Its last call ended at 20, C2 began to join at 20.3, the release came at once."""
+    story = ready().call(11, 20.0, 1, 1).add(ConsumerStarted, 20.3, C2).committed(20.352, 1, 2, released=True)
+    assert taken(story, t).broken(check) == laws
+
+
 def test_a_call_that_was_given_up_and_goes_on_counts_from_its_release() -> None:
     story = ready().add(ConsumerStopBegan, 20, C1).call(19, 30, 1, 1).committed(23.002, 1, None, released=True)
     (one,) = handovers(taken(story, 23.1).history())

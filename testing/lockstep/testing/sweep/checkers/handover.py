@@ -1,7 +1,7 @@
 """O7: how long a queue stands still when its owner goes. Asserted where nothing else was going on, reported otherwise.
 
     cause     from                                                    to the next owner's first call, at most
-    release   the end of the owner's last call, or the release        0.5 s (leave: not before stop() was called)
+    release   the end of the owner's last call, or the release        0.5 s (not before a member began to come or to go)
     crash     kill −9 of the owner                                    grace + 1 s
     silent    the owner was stopped, or its machine lost its power    session timeout + 1 s
     restart   the broker's open port, or the running call's end       grace + 1 s
@@ -96,6 +96,11 @@ class _Finder:
         for call in (call for call in history.of(CallBegan) if call.epoch):
             self.calls.setdefault(call.queue, []).append(call)
         self.call_ends = {event.call: event.t for event in history.of(CallEnded)}
+        self.changes: dict[str, list[float]] = {}
+        """Group → when somebody of it began to start or to stop, rising."""
+        for event in history:
+            if isinstance(event, ConsumerStarted | ConsumerStopBegan):
+                self.changes.setdefault(event.group, []).append(event.t)
 
     def _end_t(self, call: CallBegan) -> float:
         """A call without an end ends with its process."""
@@ -159,6 +164,9 @@ class _Finder:
         last = max((t for t in ended if t <= release.t), default=before.t)
         if stop is not None and before.t <= stop.t <= release.t:
             return max(last, stop.t)
+        changes = self.changes.get(release.queue.group, [])
+        at = bisect_right(changes, release.t)
+        last = max(last, changes[at - 1] if at else 0.0)  # before that nobody else was to have it
         return last if release.t - last <= AT_ONCE_S else release.t
 
     def _handover(self, cause: str, before: GrantReceived, grant: GrantReceived, call: CallBegan, since: float, limit_s: float) -> Handover:
