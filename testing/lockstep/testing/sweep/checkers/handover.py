@@ -171,7 +171,8 @@ class _Finder:
 
     def _handover(self, cause: str, before: GrantReceived, grant: GrantReceived, call: CallBegan, since: float, limit_s: float) -> Handover:
         since = max(since, self._available_t(call))
-        alone = not self.late and self._alone({before.process, grant.process}, {before.machine, grant.machine}, since, call.t)
+        lost: set[int | str] = {before.process, before.machine} if cause != "release" else set()
+        alone = not self.late and self._alone({before.process, grant.process}, lost, since, call.t)
         text = (
             f"{grant.queue} from {who(before.machine, before.process)} epoch {before.epoch} to {who(grant.machine, grant.process)} "
             f"epoch {grant.epoch}, first call {call.call} at {call.t:.3f}"
@@ -186,12 +187,14 @@ class _Finder:
             return call.t  # it came when its time had come
         return acked.t if acked is not None else began.t if began is not None else 0.0
 
-    def _alone(self, processes: set[int], machines: set[str], since: float, until: float) -> bool:
+    def _alone(self, changed: set[int], lost: set[int | str], since: float, until: float) -> bool:
+        """Nothing but starts and stops of the processes `changed`, and what befell the processes and machines `lost`."""
         for at in range(bisect_left(self.times, since - FAULT_S), bisect_right(self.times, until)):
             event = self.disturbing[at]
-            own = event.process in processes or (isinstance(event, Fault | PowerCut) and event.machine in machines)
-            own = own or (isinstance(event, Fault) and event.target in machines)
-            recent = _is_fault(event) or event.t >= since - CHANGE_S
+            if not _is_fault(event):
+                own, recent = event.process in changed, event.t >= since - CHANGE_S
+            else:
+                own, recent = bool({event.process, event.machine, getattr(event, "target", "")} & lost), True
             if not own and recent:
                 return False
         return True
@@ -247,7 +250,7 @@ class _Finder:
             return None
         busy = max((self._end_t(one) for one in calls if one.t < opened.t <= self._end_t(one) <= call.t), default=opened.t)
         since = max(opened.t, busy, self._available_t(call))
-        alone = not self.late and self._alone(processes, machines, since, call.t)
+        alone = not self.late and self._alone(processes, {*processes, *machines}, since, call.t)
         text = f"{queue} after {opened.broker} had opened as {who(opened.machine, opened.process)}, first call {call.call} at {call.t:.3f}"
         return Handover(queue, "restart", since, max(since, call.t), opened.grace_ms / 1000 + SLACK_S, alone, text)
 
