@@ -141,7 +141,10 @@ def an_unknown_scope_is_a_duplicate(patch: Patches) -> None:
     patch.set(SequenceTable, "check", known)
 
 
-@mutant("send")
+@mutant(
+    "send",
+    aimed="tests/unit/client/test_producer.py::test_an_unkeyed_send_that_left_a_queue_which_may_have_stored_it_never_ends_as_not_stored",
+)
 def what_was_left_behind_is_not_stored(patch: Patches) -> None:
     """An unkeyed send that left a queue which may have it never ends as not stored."""
     patch.set(Parcel, "left_behind", property(lambda self: False, lambda self, left: None))
