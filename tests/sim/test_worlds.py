@@ -24,3 +24,19 @@ def test_a_violation_is_told_with_the_seed_that_replays_it() -> None:
     assert not total.failed
     total.violations.append((17, "net", ("wrong",)))
     assert total.failed
+
+
+def test_what_was_never_reached_counts_over_many_seeds_of_all_worlds() -> None:
+    from lockstep.testing.sweep.reach import COUNTED_SEEDS_MIN, REACH
+    from lockstep.testing.sweep.report import Total
+
+    def total(seeds: int, *worlds: str, without: str) -> list[str]:
+        made = Total(seeds)
+        made.worlds.update(worlds)
+        made.reach.update(name for name in REACH if name != without)
+        return made.unreached
+
+    assert total(COUNTED_SEEDS_MIN, *WORLDS, without="pause") == ["pause"]
+    assert total(COUNTED_SEEDS_MIN - 1, *WORLDS, without="pause") == []
+    assert total(COUNTED_SEEDS_MIN, "net", without="pause") == []
+    assert total(COUNTED_SEEDS_MIN, *WORLDS, without="") == []

@@ -6,7 +6,7 @@
     --seed 17 --world net -v  one universe again, with its story: every event and log line in order
     --mutants                 every rule of ours switched off, one after the other: how many seeds until it is caught
     --json FILE               the figures as JSON
-Exit code 1: a violation, a mutant that lives, or over ≥ 200 seeds a place that was never reached.
+Exit code 1: a violation, a mutant that lives, or over ≥ 1,000 seeds of all worlds a place that was never reached.
 """
 
 import argparse

@@ -29,7 +29,7 @@ from lockstep.testing.sweep.wire_events import (
     SessionBound,
 )
 
-COUNTED_SEEDS_MIN = 200
+COUNTED_SEEDS_MIN = 1_000
 """A sweep of so many seeds reaches everything, or fails."""
 
 

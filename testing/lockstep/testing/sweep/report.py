@@ -7,6 +7,7 @@ from typing import Any
 from lockstep.testing.sweep.events import CallBegan, Fault, ProcessEnded, SendAcked
 from lockstep.testing.sweep.reach import COUNTED_SEEDS_MIN, reached, unreached
 from lockstep.testing.sweep.universe import Outcome
+from lockstep.testing.sweep.worlds import WORLDS
 
 SHOWN_MAX = 5
 """Violations of one seed that are printed."""
@@ -83,8 +84,8 @@ class Total:
 
     @property
     def unreached(self) -> list[str]:
-        """Empty while there are too few seeds to tell."""
-        return unreached(self.reach) if self.seeds >= COUNTED_SEEDS_MIN else []
+        """Empty where there are too few seeds, or too few worlds, to tell."""
+        return unreached(self.reach) if self.seeds >= COUNTED_SEEDS_MIN and self.worlds.keys() == WORLDS.keys() else []
 
     @property
     def failed(self) -> bool:
