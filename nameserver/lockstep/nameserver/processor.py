@@ -90,9 +90,12 @@ class RouteProcessor:
     def _tell_others(self, topics: tuple[str, ...], source: Endpoint) -> None:
         """Clients are sent to all brokers by the new layouts now: none of them should call a queue unknown until its next registration."""
         layouts = tuple(layout for topic in topics if (layout := self._table.layouts.get(topic)) is not None)
-        for speaker in self._speakers.values() if layouts else ():
+        if not layouts:
+            return
+        body = encode_body(RegisterReply(layouts))
+        for speaker in self._speakers.values():
             if speaker is not source:
-                speaker.oneway(RequestCode.LAYOUTS_CHANGED, body=encode_body(RegisterReply(layouts)))
+                speaker.oneway(RequestCode.LAYOUTS_CHANGED, body=body)
 
     def _check_ready(self, request: Request) -> None:
         """A classic client does not know this refusal: it gets what RocketMQ answers, and keeps what it has."""
