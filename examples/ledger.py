@@ -22,8 +22,7 @@ from pathlib import Path
 from lockstep.client import ConsumeOrderlyStatus, Message, MessageExt, OrderlyContext, Producer, PushConsumer, run
 
 NAMESERVER = os.environ.get("LOCKSTEP_NAMESERVER", "127.0.0.1:9876")
-TOPIC, ACCOUNTS, PAYMENTS = "payments", 10, 400
-KILL_AT = PAYMENTS // 3
+TOPIC, ACCOUNTS, AFTER_THE_KILL = "payments", 20, 200
 SCHEMA = """
 CREATE TABLE progress (queue TEXT PRIMARY KEY, epoch INTEGER NOT NULL, next_offset INTEGER NOT NULL);
 CREATE TABLE booked (account TEXT NOT NULL, number INTEGER NOT NULL, worker TEXT NOT NULL);
@@ -54,12 +53,10 @@ def worker(name: str, file: str) -> None:
     run(consumer)
 
 
-async def until_booked(file: str, count: int, worker: str = "%") -> None:
-    while True:
-        with closing(connect(file)) as db:
-            if db.execute("SELECT count(*) FROM booked WHERE worker LIKE ?", (worker,)).fetchone()[0] >= count:
-                return
-        await asyncio.sleep(0.1)
+def booked(file: str) -> list[tuple[str, int, str]]:
+    """Account, number and worker of every payment in the ledger, oldest first."""
+    with closing(connect(file)) as db:
+        return db.execute("SELECT account, number, worker FROM booked ORDER BY rowid").fetchall()
 
 
 async def hire(name: str, file: str) -> asyncio.subprocess.Process:
@@ -72,19 +69,27 @@ async def main() -> None:
         db.executescript(SCHEMA)
     workers = [await hire("worker-1", file), await hire("worker-2", file)]
     async with Producer("shop", nameserver=NAMESERVER) as producer:
-        for number in range(PAYMENTS):
-            await producer.send(Message(TOPIC, b"%d" % number), sharding_key=f"account-{number % ACCOUNTS}")
-            if number == KILL_AT:
-                await until_booked(file, 1, "worker-1")
-                workers[0].send_signal(signal.SIGKILL)
-    await until_booked(file, PAYMENTS)
+        sent = 0
+
+        async def pay() -> None:
+            nonlocal sent
+            await producer.send(Message(TOPIC, b"%d" % sent), sharding_key=f"account-{sent % ACCOUNTS}")
+            sent += 1
+
+        while len({worker for _, _, worker in booked(file)}) < len(workers):  # until both have a part of it
+            await pay()
+            await asyncio.sleep(0.01)
+        workers[0].send_signal(signal.SIGKILL)
+        for _ in range(AFTER_THE_KILL):
+            await pay()
+    while len(booked(file)) < sent:  # noqa: ASYNC110  another process books
+        await asyncio.sleep(0.1)
     workers[1].terminate()  # an ordered end: what is under way is finished and committed
     await asyncio.gather(*(each.wait() for each in workers))
 
-    with closing(connect(file)) as db:
-        rows = db.execute("SELECT account, number, worker FROM booked ORDER BY rowid").fetchall()
+    rows = booked(file)
     numbers = [number for _, number, _ in rows]
-    assert sorted(numbers) == list(range(PAYMENTS)), "each once"
+    assert sorted(numbers) == list(range(sent)), "each once"
     for name in {account for account, _, _ in rows}:
         own = [number for account, number, _ in rows if account == name]
         assert own == sorted(own), f"{name} in order"
