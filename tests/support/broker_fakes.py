@@ -98,6 +98,8 @@ class FakeStore:
         self.store_host = bytes((127, 0, 0, 1, 0, 0, 0x2A, 0x9F))
         self.confirm_now = True
         self.waiting: list[Callable[[], None]] = []
+        self.waiting_written: list[Callable[[], None]] = []
+        self.waiting_synced: list[Callable[[], None]] = []
         self.cold = False
         self.hidden: dict[tuple[str, int], int] = {}
 
@@ -127,6 +129,12 @@ class FakeStore:
         self.end += sum(map(len, records))
         self.born_hosts.append(born_host)
         return appended
+
+    def when_written(self, callback: Callable[[], None]) -> None:
+        self.waiting_written.append(callback)
+
+    def when_synced(self, callback: Callable[[], None]) -> None:
+        self.waiting_synced.append(callback)
 
     def when_confirmed(self, callback: Callable[[], None]) -> None:
         if self.confirm_now:

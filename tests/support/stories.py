@@ -147,11 +147,11 @@ class Story:
         acked = t + 0.002 if acked is None else acked
         queue, layout = facts.pop("queue", LOG), facts.pop("layout", (1, 7))
         position = facts.pop("position", offset * 100)
-        answerer = facts.pop("answerer", B)
+        answerer, written = facts.pop("answerer", B), facts.pop("written", False)
         self.add(SendBegan, t, P, body=body, key=key, **facts)
         self.add(FrameWritten, t, P, bodies=(body,), queue=queue, layout=layout if key else None, request=self._requests)
         self.add(FrameAnswered, acked - 0.001, answerer, queue=queue, offset=offset, position=position, request=self._requests, asked_t=t)
-        return self.add(SendAcked, acked, P, body=body, queue=queue, offset=offset)
+        return self.add(SendAcked, acked, P, body=body, queue=queue, offset=offset, written=written)
 
     def read(self, t: float, *bodies: bytes, queue: QueueKey = LOG, first: int = 0) -> "Story":
         """The final reading of one queue."""

@@ -152,7 +152,7 @@ class Broker:
             LockProcessor(host, coordination, store, self._tasks),
             OffsetProcessor(host, coordination, store, self._tasks),
         ]
-        self._dispatcher = Dispatcher(processors, store.when_confirmed, LANES, store.when_synced)
+        self._dispatcher = Dispatcher(processors, store, LANES)
         self._server = server = Server(host, config.listeners(), self._handle, LIMITS, on_close=self._closed)
         self._effects = Effects(coordination, server.endpoints, pulls)
         self._leases = Leases(host, coordination)

@@ -5,7 +5,7 @@ A handler is a method marked with `@handles`. It decodes nothing itself, calls a
 | outcome           | the answer                                                                        |
 |-------------------|-----------------------------------------------------------------------------------|
 | Command           | is sent now                                                                       |
-| Pending(Command)  | is sent once the log is confirmed up to its end as of now, in order               |
+| Pending(Command)  | is sent once the log is confirmed up to its end as of now (or as `until` says)    |
 | HELD              | comes later from somebody else through request.endpoint.send, or never            |
 | BrokerError       | its code and remark                                                               |
 | protocol error    | SYSTEM_ERROR with the text                                                        |
@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, Protocol, cast
 
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import ResponseCode
@@ -69,13 +69,16 @@ class Request:
         return self.command.reply(code, remark, None if header is None else to_plain(header), raw)
 
 
+Until = Literal["written", "confirmed", "synced"]
+"""How far the log must be: with the operating system, as durable as the broker's flush says, or on the disk."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pending:
     """An answer that waits for the log."""
 
     command: Command
-    synced: bool = False
-    """Until the disk has it, whatever confirms the log."""
+    until: Until = "confirmed"
 
 
 class Held:
@@ -138,6 +141,16 @@ class _Route:
     lane: _Lane | None
 
 
+class Log(Protocol):
+    """Calls back once the log is so far up to its end as of now."""
+
+    def when_written(self, callback: Callable[[], None]) -> None: ...
+
+    def when_confirmed(self, callback: Callable[[], None]) -> None: ...
+
+    def when_synced(self, callback: Callable[[], None]) -> None: ...
+
+
 def _at_once(callback: Callable[[], None]) -> None:
     callback()
 
@@ -148,16 +161,18 @@ class Dispatcher:
     def __init__(
         self,
         processors: Sequence[object],
-        when_confirmed: Callable[[Callable[[], None]], None] | None = None,
+        log: Log | None = None,
         lanes: Mapping[str, LaneLimits] | None = None,
-        when_synced: Callable[[Callable[[], None]], None] | None = None,
     ) -> None:
-        """`when_confirmed` calls back once the log is confirmed up to its end as of now, `when_synced` once the disk has it (None: now).
+        """`log`: what Pending answers wait for; None: nothing.
 
         ConfigError where a code has two handlers, or a lane and its handler do not fit.
         """
-        self._when_confirmed = when_confirmed or _at_once
-        self._when_synced = when_synced or _at_once
+        self._when: Mapping[Until, Callable[[Callable[[], None]], None]] = {
+            "written": _at_once if log is None else log.when_written,
+            "confirmed": _at_once if log is None else log.when_confirmed,
+            "synced": _at_once if log is None else log.when_synced,
+        }
         self._lanes = {name: _Lane(name, limits) for name, limits in (lanes or {}).items()}
         self._tasks = Tasks()
         self._routes: dict[int, _Route] = {}
@@ -209,8 +224,7 @@ class Dispatcher:
             request.endpoint.send(outcome)
         elif type(outcome) is Pending:
             # Encoded now, so that what can't be encoded is answered as an error here, not raised in the log's callback.
-            wait = self._when_synced if outcome.synced else self._when_confirmed
-            wait(partial(request.endpoint.send_frame, encode_frame(outcome.command)))
+            self._when[outcome.until](partial(request.endpoint.send_frame, encode_frame(outcome.command)))
             # The log is mostly confirmed at the end of this loop turn.
             request.endpoint.flush_soon()
         elif outcome is not HELD:

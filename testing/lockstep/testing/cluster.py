@@ -358,6 +358,12 @@ class TestCluster:
         if isinstance(self._on, SimStage):
             self._on.network.late_chance, self._on.network.chop = late_chance, chop
 
+    def slow_disk(self, name: str, *, seconds: float) -> None:
+        """Each sync of that machine's disk takes up to so long; 0: no time, as at first."""
+        stage = self._simulated("slow_disk")
+        self._note(f"slow disk of {name}: {seconds:g} s")
+        stage.loop.machine(self._address(name)).disk.delays_s["sync"] = (seconds / 2, seconds)
+
     def set_wall_clock(self, name: str, *, ahead_seconds: float) -> None:
         """The date of that machine jumps: from now on it is so much ahead of the true time (negative: behind)."""
         stage = self._simulated("set_wall_clock")

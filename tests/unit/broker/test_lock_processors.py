@@ -69,6 +69,11 @@ class FakeStore:
     def when_confirmed(self, callback: Callable[[], None]) -> None:
         self.waiting.append(callback)
 
+    def when_written(self, callback: Callable[[], None]) -> None:
+        raise AssertionError("locks and progress wait for the confirmed log")
+
+    when_synced = when_written
+
     async def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         self.asked.append((topic, queue_id, timestamp_ms))
         await asyncio.sleep(0)
@@ -94,7 +99,7 @@ class Desk:
             LockProcessor(cast(Host, host), self.bench.c, self.store, self.tasks),
             OffsetProcessor(cast(Host, host), self.bench.c, self.store, self.tasks),
         ]
-        self.dispatcher = Dispatcher(processors, self.store.when_confirmed)
+        self.dispatcher = Dispatcher(processors, self.store)
 
     def send(self, peer: Peer, code: int, header: object | None = None, body: object | None = None) -> None:
         raw = b"" if body is None else body if isinstance(body, bytes) else encode_body(body)

@@ -1,7 +1,5 @@
 """SEND_RECORDS and SEND_MESSAGE: the order of the checks, what a repeat is answered, what is refused and how."""
 
-from collections.abc import Callable
-
 import pytest
 
 from lockstep.broker.delays import Delays, GroupTopics
@@ -45,7 +43,7 @@ class Broker:
         homes = GroupTopics(self.host, self.topics, self.store)  # type: ignore[arg-type]
         self.delays = Delays(self.host, self.store, DelayTable(Journal()), homes, LEVELS_MS)  # type: ignore[arg-type]
         self.processor = SendProcessor(self.host, self.store, self.topics, self.sequences, creator, self.gate, self.delays)  # type: ignore[arg-type]
-        self.dispatcher = Dispatcher([self.processor, creator], self.store.when_confirmed)
+        self.dispatcher = Dispatcher([self.processor, creator], self.store)
         self.endpoint = FakeEndpoint()
         self.lay_out(1)
 
@@ -122,12 +120,12 @@ def test_a_repeat_too_waits_until_the_log_is_confirmed() -> None:
     assert len(broker.store.waiting) == 1
 
 
-def test_who_asks_for_durable_waits_for_the_disk_and_so_does_its_repeat() -> None:
+@pytest.mark.parametrize("durable", [True, False])
+def test_who_asks_for_more_or_less_than_the_flush_waits_for_that_and_so_does_its_repeat(durable: bool) -> None:
     broker = Broker()
-    waiting: list[Callable[[], None]] = []
-    broker.dispatcher = Dispatcher([broker.processor], broker.store.when_confirmed, None, waiting.append)
+    waiting = broker.store.waiting_synced if durable else broker.store.waiting_written
     frame = Stream().frame(1)
-    frame.fields["durable"] = True
+    frame.fields["durable"] = durable
     for count in (1, 2):
         broker.dispatcher(frame, broker.endpoint)  # type: ignore[arg-type]
         assert (broker.endpoint.sent, len(waiting)) == ([], count)
@@ -138,6 +136,27 @@ def test_who_asks_for_durable_waits_for_the_disk_and_so_does_its_repeat() -> Non
         each()
     first, repeat = broker.endpoint.take()
     assert first.fields["queueOffset"] == repeat.fields["queueOffset"]
+
+
+@pytest.mark.parametrize(
+    ("durable", "properties", "waits"),
+    [
+        (None, "", "confirmed"),
+        (None, "WAIT\x01true\x02", "confirmed"),
+        (None, "WAIT\x01false\x02", "written"),
+        (None, "AWAIT\x01false\x02", "confirmed"),
+        (True, "WAIT\x01false\x02", "synced"),
+        (False, "", "written"),
+    ],
+)
+def test_a_single_send_waits_as_its_header_says_or_as_rocketmqs_clients_say(durable: bool | None, properties: str, waits: str) -> None:
+    broker = Broker()
+    broker.store.confirm_now = False
+    store = broker.store
+    command = message(properties=properties, durable=durable)
+    broker.dispatcher(command, broker.endpoint)  # type: ignore[arg-type]
+    waiting = {"written": store.waiting_written, "confirmed": store.waiting, "synced": store.waiting_synced}
+    assert {name: len(rows) for name, rows in waiting.items()} == {name: int(name == waits) for name in waiting}
 
 
 def test_a_repeat_gets_its_first_answer_and_is_stored_once() -> None:

@@ -49,6 +49,7 @@ def test_a_misspelt_durability_is_refused() -> None:
         check_terms(None, "durably")
     check_terms(1, "durable")
     check_terms(None, "stored")
+    check_terms(None, "written")
 
 
 SETTINGS = [(PushConsumer, ConsumerConfig, ConsumerOptions), (Producer, ProducerConfig, ProducerOptions)]

@@ -748,18 +748,26 @@ async def test_durable_is_asked_for_and_missed() -> None:
         assert (await producer.send(message(), require="durable")).status is SendStatus.SEND_OK
 
 
-async def test_a_frame_with_a_durable_send_in_it_asks_for_the_disk_and_no_other_does() -> None:
+async def test_a_frame_asks_for_what_the_most_careful_of_its_sends_asks() -> None:
     async with one_queue() as (broker, producer):
         broker.seen.clear()
         await asyncio.gather(producer.send(message("a")), producer.send(message("b"), require="durable"))
         await producer.send(message("c"))
         await producer.send_batch([message("d"), message("e")], require="durable")
         await producer.send_batch([message("f")])
-        assert [(one.bodies, bool(one.header.durable)) for one in broker.seen] == [
+        await producer.send(message("g"), require="written")
+        await asyncio.gather(producer.send(message("h")), producer.send(message("i"), require="written"))
+        await asyncio.gather(producer.send(message("j"), require="durable"), producer.send(message("k"), require="written"))
+        await producer.send_batch([message("l")], require="written")
+        assert [(one.bodies, one.header.durable) for one in broker.seen] == [
             ([b"a", b"b"], True),
-            ([b"c"], False),
+            ([b"c"], None),
             ([b"d", b"e"], True),
-            ([b"f"], False),
+            ([b"f"], None),
+            ([b"g"], False),
+            ([b"h", b"i"], None),
+            ([b"j", b"k"], True),
+            ([b"l"], False),
         ]
 
 

@@ -33,9 +33,17 @@ class Log:
 
     def __init__(self) -> None:
         self.waiting: list[Callable[[], None]] = []
+        self.written: list[Callable[[], None]] = []
+        self.synced: list[Callable[[], None]] = []
+
+    def when_written(self, callback: Callable[[], None]) -> None:
+        self.written.append(callback)
 
     def when_confirmed(self, callback: Callable[[], None]) -> None:
         self.waiting.append(callback)
+
+    def when_synced(self, callback: Callable[[], None]) -> None:
+        self.synced.append(callback)
 
     def confirm(self, count: int | None = None) -> None:
         ready, self.waiting = self.waiting[:count], self.waiting[len(self.waiting) if count is None else count :]
@@ -100,7 +108,7 @@ class Bench:
     def __init__(self) -> None:
         self.log = Log()
         self.processor = Processor()
-        self.dispatcher = Dispatcher([self.processor], self.log.when_confirmed, LANES)
+        self.dispatcher = Dispatcher([self.processor], self.log, LANES)
         self.endpoint: Endpoint
         self.transport: Recorder
         self.endpoint, self.transport = record(self.dispatcher)

@@ -100,6 +100,18 @@ def replaced(t: float) -> Story:
     return Story().sent(9.9, b"m0", 0).sent(t, b"n0", 0, answerer=B2).read(19, b"n0")
 
 
+@pytest.mark.parametrize(("written", "broken"), [(True, []), (False, ["R1"])])
+def test_under_sync_flush_what_was_to_be_written_only_may_go(written: bool, broken: list[str]) -> None:
+    assert cut(Story(flush="sync").sent(9.9, b"m0", 0, written=written)).read(19).broken(check) == broken
+    assert Story(flush="sync").sent(9.9, b"m0", 0, written=written).read(19).broken(check) == ["R1"], "no power was cut"
+
+
+@pytest.mark.parametrize(("written", "broken"), [(True, []), (False, ["O8"])])
+def test_under_sync_flush_the_place_of_what_was_written_only_may_be_anothers(written: bool, broken: list[str]) -> None:
+    story = cut(Story(flush="sync").sent(9.9, b"m0", 0, written=written)).sent(12, b"n0", 0, answerer=B2).read(19, b"n0")
+    assert [law for law in story.broken(check) if law == "O8"] == broken
+
+
 def test_a_place_has_one_message_but_over_a_power_cut_under_async_flush() -> None:
     assert cut(replaced(12)).broken(check) == []
     assert replaced(12).broken(check) == ["O8", "R1"]

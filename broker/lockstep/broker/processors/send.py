@@ -2,10 +2,11 @@
 
 The order of the checks is law (wire.md): the sequence first, so that a repeat is answered whatever else has changed; then the layout,
 topic and queue; then whether the broker takes sends at all; then disk space and every record, by the store. Nothing awaits between
-reading a send and appending it. Every answer waits until the log is confirmed up to its end: a repeat's too, since the first one may not be
-durable yet, and a refusal that tells of a layout. Only refusals of the request as such leave at once.
+reading a send and appending it. Every answer waits until the log is confirmed up to its end, or as `durable` asks: a repeat's too, since
+the first one may not be durable yet, and a refusal that tells of a layout. Only refusals of the request as such leave at once.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -32,10 +33,13 @@ from lockstep.protocol.properties import DELAY, LS_SEQ, OWN_PREFIX, WAIT, encode
 from lockstep.protocol.queue import LayoutVersion, TopicLayout
 from lockstep.protocol.record import PROPERTIES_BYTES_MAX, RecordView, encode_record, host_address, pack_host, record_bounds
 from lockstep.protocol.sequence import CRC_AT, STAMP_HEAD, FrameSequence, frame_crc
-from lockstep.runtime.dispatch import BusyFor, Outcome, Pending, Request, handles
+from lockstep.runtime.dispatch import BusyFor, Outcome, Pending, Request, Until, handles
 from lockstep.runtime.host import Host
 
 Body = bytes | bytearray | memoryview
+
+UNTIL: Mapping[bool | None, Until] = {None: "confirmed", True: "synced", False: "written"}
+"""By the header's `durable`: what the answer waits for."""
 
 UNCONFIRMED_MAX = 100_000
 """Answers that may wait for the disk: some 40 MB, fifty producers' usual 2,000 in flight. One more send is told SYSTEM_BUSY."""
@@ -94,7 +98,7 @@ class SendProcessor:
         stale = self._stale(header)
         if stale is not None:
             return self._refuse_stale(request, stale)
-        return Pending(request.reply(self._answer(self._append(request, header))), bool(header.durable))
+        return Pending(request.reply(self._answer(self._append(request, header))), UNTIL[header.durable])
 
     def _send_in_sequence(self, request: Request, header: SendRecordsHeader, producer_id: str) -> Outcome:
         scope = Scope(producer_id, header.partition, header.topic, header.queue_id)
@@ -103,20 +107,20 @@ class SendProcessor:
         now_ms = self._clock.wall_ms()
         verdict = self._sequences.check(scope, frame, now_ms=now_ms)
         if verdict is not TAKE:
-            return self._answered_before(request, verdict, synced=bool(header.durable))
+            return self._answered_before(request, verdict, UNTIL[header.durable])
         stale = self._stale(header)
         if stale is not None:
             return self._refuse_stale(request, stale)
         check_stamp(request.command.body, frame, self._sequences.crc_before(scope, frame, now_ms=now_ms))
         appended = self._append(request, header)
         self._sequences.record(scope, frame, Place(appended.queue_offset, appended.physical_offset, appended.store_timestamp))
-        return Pending(request.reply(self._answer(appended)), bool(header.durable))
+        return Pending(request.reply(self._answer(appended)), UNTIL[header.durable])
 
-    def _answered_before(self, request: Request, verdict: Verdict, *, synced: bool) -> Outcome:
+    def _answered_before(self, request: Request, verdict: Verdict, until: Until) -> Outcome:
         """A repeat, or a frame that is out of its turn."""
         place = verdict.place or NO_PLACE
         answer = SendRecordsReply(*place, store_host=self._host_text(), next_sequence=verdict.next)
-        return Pending(request.reply(answer, code=verdict.code, remark=verdict.remark), synced)
+        return Pending(request.reply(answer, code=verdict.code, remark=verdict.remark), until)
 
     def _stale(self, header: SendRecordsHeader) -> TopicLayout | None:
         """The layout in force, where a keyed send hashed over an older one. An unknown topic is not this check's business."""
@@ -162,7 +166,7 @@ class SendProcessor:
         else:
             appended = self._store_frame(request, header.topic, queue_id, record, 1)
         answer = SendReply(offset_message_id(self._host_text(), appended.physical_offset), queue_id, appended.queue_offset)
-        return Pending(request.reply(answer), bool(header.durable))
+        return Pending(request.reply(answer), UNTIL[asked_durable(header)])
 
     # ------------------------------------------------------------------------------------------------------------------ common
 
@@ -230,6 +234,13 @@ def encode_message(header: SendMessageHeader, queue_id: int, body: Body) -> byte
         )
     except LocalProtocolError as error:
         raise MessageIllegal(str(error)) from None
+
+
+def asked_durable(header: SendMessageHeader) -> bool | None:
+    """The header's `durable`; without one what RocketMQ's clients say by the property WAIT ("false": do not wait for the flush)."""
+    if header.durable is None and WAIT in header.properties and split_properties(header.properties).get(WAIT) == "false":
+        return False
+    return header.durable
 
 
 def delay_level(properties: str) -> int:

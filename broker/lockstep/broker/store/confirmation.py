@@ -27,6 +27,7 @@ class Confirmations:
         self.touched: dict[ConsumeQueue, None] = {}
         """Queues that the open turn appended to, in order."""
         self._waiters: list[Callback] = []
+        self._written: list[Callback] = []
         self._pending: deque[_Turn] = deque()
         self.waiting_count = 0
         """Callbacks that have not been called yet."""
@@ -47,8 +48,18 @@ class Confirmations:
             return
         self.waiting_count += 1
 
+    def wait_written(self, callback: Callback) -> None:
+        """Calls back when the open turn is written."""
+        self._written.append(callback)
+        self.waiting_count += 1
+
     def close_turn(self, position: int, opened_us: int = 0) -> None:
         """The open turn is written, up to `position`. It is pending also where nobody waits: a later answer may tell of what it changed."""
+        if self._written:
+            written, self._written = self._written, []
+            self.waiting_count -= len(written)
+            for callback in written:
+                callback()
         if self.touched or self._waiters or position > self._closed:
             self._closed = position
             self._pending.append(_Turn(position, [(queue, queue.next) for queue in self.touched], self._waiters, opened_us))
@@ -81,5 +92,6 @@ class Confirmations:
     def forget(self) -> None:
         """The log failed: nothing that waits is answered any more."""
         self._waiters = []
+        self._written = []
         self._pending.clear()
         self.touched = {}

@@ -255,6 +255,15 @@ class Store:
             self._turn_us = self._host.clock.monotonic_us()
             self._loop.call_soon(self._end_turn)
 
+    def when_written(self, callback: Callable[[], None]) -> None:
+        """Calls back once the operating system has what was appended until now: at the end of this loop turn, in either flush mode."""
+        if self._failed:
+            return
+        if self._turn_is_open:
+            self._confirmations.wait_written(callback)
+        else:
+            callback()
+
     def when_confirmed(self, callback: Callable[[], None]) -> None:
         """Calls back once the log is confirmed up to its end as of now, this turn's journal included; at once where nothing is pending."""
         if not self._failed:

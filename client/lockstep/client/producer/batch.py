@@ -35,7 +35,7 @@ class Batch:
 
     __slots__ = ("_errors", "_left", "_results", "durable", "future", "parcels")
 
-    def __init__(self, count: int, future: "asyncio.Future[None]", *, durable: bool = False) -> None:
+    def __init__(self, count: int, future: "asyncio.Future[None]", *, durable: bool | None = None) -> None:
         self.future = future
         self.durable = durable
         self.parcels: list[Parcel] = []

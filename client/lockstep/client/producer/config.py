@@ -1,5 +1,6 @@
 """What a producer may be told."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypedDict
 
@@ -9,15 +10,17 @@ from lockstep.protocol.errors import ConfigError, LocalProtocolError
 from lockstep.protocol.frame import FRAME_BYTES_MAX
 from lockstep.protocol.sequence import COUNT_MAX
 
-Require = Literal["stored", "durable"]
+Require = Literal["written", "stored", "durable"]
+DURABLE: Mapping[str, bool | None] = {"written": False, "stored": None, "durable": True}
+"""Require → `durable` on the wire."""
 
 
 def check_terms(timeout_ms: int | None, require: str) -> None:
     """What one send may ask for beside its queue; LocalProtocolError: a misspelt "durable" must not pass for "stored"."""
     if timeout_ms is not None and not (type(timeout_ms) is int and timeout_ms >= 1):
         raise LocalProtocolError(f"timeout_ms is {timeout_ms!r}: expected an integer of at least 1, or None for the producer's setting")
-    if require not in ("stored", "durable"):
-        raise LocalProtocolError(f'require is {require!r}: expected "stored" or "durable"')
+    if require not in DURABLE:
+        raise LocalProtocolError(f'require is {require!r}: expected "written", "stored" or "durable"')
 
 
 class ProducerOptions(TypedDict, total=False):

@@ -53,9 +53,9 @@ class DelayedSend:
         self._message_id = message_id
         self._level = str(level)
         self._outcome = Outcome.NOT_STORED
-        self._durable = False
+        self._durable: bool | None = None
 
-    async def run(self, sharding_key: str | None, timeout_ms: int, *, durable: bool) -> SendResult:
+    async def run(self, sharding_key: str | None, timeout_ms: int, *, durable: bool | None) -> SendResult:
         """SendTimeout or QueueUnavailable at the deadline, and for a refusal that no retry mends where an earlier try may have been stored;
         the BrokerError of such a refusal where none was."""
         self._durable = durable
@@ -87,7 +87,7 @@ class DelayedSend:
             raise TransportError(f"broker {sender.queue.broker_name} is not connected")
         check_features(link.view, DELAYING)
         facts = (record.sys_flag, record.born_ms, record.flag, str(record.properties, "utf-8"))
-        header = SendMessageHeader(self._group, self._message.topic, sender.queue.queue_id, *facts, durable=self._durable or None)
+        header = SendMessageHeader(self._group, self._message.topic, sender.queue.queue_id, *facts, durable=self._durable)
         try:
             return await link.request(RequestCode.SEND_MESSAGE, header, record.body, timeout_ms=timeout_ms)
         except TransportError:

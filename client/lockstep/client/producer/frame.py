@@ -115,8 +115,10 @@ def seal_frame(sender: "QueueSender", sequencer: Sequencer, parcels: list[Parcel
     }
     if sequencer.given:
         fields["given"] = True
-    if sender.any_durable and any(parcel.durable for parcel in parcels):
-        fields["durable"] = True
+    if sender.any_asks:
+        asked = {parcel.durable for parcel in parcels}
+        if True in asked or asked == {False}:  # who asks for most decides
+            fields["durable"] = True in asked
     if head.version is not None:
         fields["layoutCounter"] = head.version.counter
         fields["layoutWriter"] = head.version.writer

@@ -78,8 +78,8 @@ class Parcel:
         """Picks again from a higher layout; None where `version` is."""
         self.alone = False
         """Goes into a frame of its own: one of its last frame's records was refused."""
-        self.durable = False
-        """Its frame is answered once the disk has it."""
+        self.durable: bool | None = None
+        """Its frame is answered once the disk has it (True), the broker's operating system has it (False), or as the broker is set to."""
         self.left_behind = False
         """A queue that it has left may have stored it."""
         self.sender: QueueSender | None = None

@@ -156,7 +156,9 @@ class Producer:
         that no retry mends.
 
         `require="durable"`: returns when the disk has it, also where the broker's flush is async (there it waits for a sync, some ms,
-        shared by all who wait); NotDurable where the broker stored it and could not confirm that in time.
+        shared by all who wait); NotDurable where the broker stored it and could not confirm that in time. `require="written"`: returns when
+        the broker's operating system has it, also where its flush is sync: a power cut may take it back, and its offset may then be another
+        message's. RocketMQ: waitStoreMsgOK=false.
 
         `delay_level` 1 … 18, or a `delay` that is one of them (1 s, 5 s, 10 s, 30 s, 1 … 10 min, 20 min, 30 min, 1 h, 2 h): consumers get
         it so much later, in no order with others. Such a send is not idempotent: repeated after a lost answer it may be stored twice. Its

@@ -86,7 +86,7 @@ class QueueSender:
         "_patience",
         "_sequencer",
         "_topic",
-        "any_durable",
+        "any_asks",
         "link",
         "queue",
         "stalled",
@@ -106,8 +106,8 @@ class QueueSender:
         self.link: BrokerLink | None = None
         self.stalled = False
         """A frame is RETRYING here or the link is down: unkeyed sends go elsewhere if they can."""
-        self.any_durable = False
-        """There was a send that its frame must be durable for."""
+        self.any_asks = False
+        """There was a send that asks for more or less than the broker's flush."""
         self._topic = topic
         self._config = config
         self._clock = clock
@@ -144,8 +144,8 @@ class QueueSender:
     def add(self, parcel: Parcel) -> None:
         """Let it wait here; its frame leaves at the end of this loop turn unless one is in flight."""
         parcel.sender = self
-        if parcel.durable:
-            self.any_durable = True
+        if parcel.durable is not None:
+            self.any_asks = True
         self._batcher.add(parcel)
         if self._frame is None:
             self._departures.add(self)

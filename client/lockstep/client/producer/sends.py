@@ -7,7 +7,7 @@ from typing import Any
 from lockstep.client.errors import NotDurable, PrecedingSendFailed
 from lockstep.client.features import SENDING_DURABLY, check_brokers
 from lockstep.client.producer.batch import Batch, Division, Placed, Share, held_bytes_of
-from lockstep.client.producer.config import ProducerConfig, Require
+from lockstep.client.producer.config import DURABLE, ProducerConfig, Require
 from lockstep.client.producer.delayed import DelayedSend
 from lockstep.client.producer.gate import Gate
 from lockstep.client.producer.parcel import QUEUE_WIDE, Parcel
@@ -64,7 +64,7 @@ class Sends:
             raise
         future: asyncio.Future[SendResult] = self._loop.create_future()
         parcel = self._parcel(topic, way, record, None, message_id, held_bytes, future, timeout_ms)
-        parcel.durable = require == "durable"
+        parcel.durable = DURABLE[require]
         return parcel, future
 
     def check_durable(self, topic: TopicSender) -> None:
@@ -84,7 +84,7 @@ class Sends:
         try:
             sending = DelayedSend(shared, self._group, topic, way, message, self._ids.next(self._clock.wall_ms()), level)
             whole_ms = self._config.send_timeout_ms if way is UNKEYED else self._config.keyed_send_timeout_ms
-            return await sending.run(sharding_key, timeout_ms or whole_ms, durable=require == "durable")
+            return await sending.run(sharding_key, timeout_ms or whole_ms, durable=DURABLE[require])
         finally:
             self.gate.release(1, held_bytes)
 
@@ -104,7 +104,7 @@ class Sends:
         if require == "durable":
             for topic in topics.values():
                 self.check_durable(topic)
-        batch = Batch(len(messages), self._loop.create_future(), durable=require == "durable")
+        batch = Batch(len(messages), self._loop.create_future(), durable=DURABLE[require])
         try:
             for begin, end in division.chunks(self._config):
                 try:

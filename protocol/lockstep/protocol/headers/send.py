@@ -88,7 +88,8 @@ class SendRecordsHeader:
     given: bool | None = None
     """The producer id was given (a query, a job), not drawn at the producer's start: the broker remembers its scopes for longer."""
     durable: bool | None = None
-    """Answered once the disk has it, also by a broker whose flush is async."""
+    """True: answered once the disk has it, also by a broker whose flush is async. False: once the operating system has it, also where the
+    flush is sync. None: as the broker is set to."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,6 +118,8 @@ class SendAcked(Event):
     offset: int
     """−1: the broker answered DUPLICATE and does not know the place any more."""
     status: str = "SEND_OK"
+    written: bool = False
+    """`require="written"`: a power cut may take it, whatever the broker's flush."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from lockstep.client import BatchSendError, LockstepError, Message, Producer, SendError, SendResult
 from lockstep.client import Outcome as SendOutcome
+from lockstep.client.producer.config import Require
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
 from lockstep.testing.sweep.copy_events import DelayedAcked
@@ -34,6 +35,7 @@ class Sender:
         self._name = f"{process.machine.name.rpartition('.')[2]}.{process.number}"
         self._random = Random(f"{universe.setting.seed}/{process.machine.name}/{process.machine.starts}/sends")
         self._extra = Random(f"{universe.setting.seed}/{process.machine.name}/{process.machine.starts}/delayed")
+        self._terms = Random(f"{universe.setting.seed}/{process.machine.name}/{process.machine.starts}/terms")
         self._sent: Counter[str] = Counter()
         self._tasks = Tasks(universe.task_failed)
 
@@ -72,9 +74,9 @@ class Sender:
         return Message(topic, body, tags=tags)
 
     async def _one(self, key: str | None) -> None:
-        message = self._message(key, self._topic())
+        message, require = self._message(key, self._topic()), self._require()
         try:
-            self._acked(message, await self._producer.send(message, sharding_key=key))
+            self._acked(message, await self._producer.send(message, sharding_key=key, require=require), require)
         except LockstepError as error:
             self._failed(message, error)
 
@@ -92,23 +94,27 @@ class Sender:
 
     async def _batch(self, keys: list[str]) -> None:
         topic = self._topic()
-        messages = [self._message(key, topic) for key in keys]
+        messages, require = [self._message(key, topic) for key in keys], self._require()
         try:
-            results: list[SendResult | Exception] = list(await self._producer.send_batch(messages, sharding_keys=keys))
+            results: list[SendResult | Exception] = list(await self._producer.send_batch(messages, sharding_keys=keys, require=require))
         except BatchSendError as error:
             results = list(error.results)
         except LockstepError as error:
             results = [error for _ in messages]
         for message, result in zip(messages, results, strict=True):
             if isinstance(result, SendResult):
-                self._acked(message, result)
+                self._acked(message, result, require)
             else:
                 self._failed(message, result)
 
-    def _acked(self, message: Message, result: SendResult) -> None:
+    def _require(self) -> Require:
+        share = self._universe.setting.written_share
+        return "written" if share and self._terms.random() < share else "stored"
+
+    def _acked(self, message: Message, result: SendResult, require: Require) -> None:
         queue = QueueKey("", result.queue.broker_name, result.queue.topic, result.queue.queue_id)
-        place = self._universe.place()
-        self._universe.history.append(SendAcked(*place, bytes(message.body), queue, result.queue_offset, result.status.value))
+        body, offset, status = bytes(message.body), result.queue_offset, result.status.value
+        self._universe.history.append(SendAcked(*self._universe.place(), body, queue, offset, status, require == "written"))
 
     def _failed(self, message: Message, error: Exception) -> None:
         unknown = isinstance(error, SendError) and error.outcome is SendOutcome.UNKNOWN

@@ -5,8 +5,11 @@ from collections.abc import Callable
 
 from lockstep.protocol.codes import ResponseCode
 from lockstep.testing.sweep.checkers import handover
+from lockstep.testing.sweep.checkers.facts import Deletions
+from lockstep.testing.sweep.checkers.messages import Messages
 from lockstep.testing.sweep.copy_reach import COPIES
 from lockstep.testing.sweep.events import (
+    BrokerOpened,
     CallBegan,
     CallEnded,
     ConsumerStopped,
@@ -106,6 +109,18 @@ def _repeats(history: History, _: LogTap) -> int:
     return found
 
 
+def _written_lost(history: History, _: LogTap) -> int:
+    """Under sync flush, acknowledged when it was written, and taken by a power cut."""
+    messages, deletions = Messages(history), Deletions(history)
+    lossy = {event.broker for event in history.of(BrokerOpened) if event.flush != "sync"}
+    found = 0
+    for acked in messages.acked.values() if messages.read else ():
+        read = messages.read.get(acked.queue)
+        if acked.written and acked.queue.broker not in lossy and read is not None and acked.offset >= read.first:
+            found += acked.body not in messages.places and not deletions.any_of(acked.queue.topic)
+    return found
+
+
 def _told(name: str) -> Callable[[History, LogTap], int]:
     return lambda history, _: sum(event.name == name for event in history.of(Reached))
 
@@ -178,6 +193,7 @@ REACH: dict[str, Callable[[History, LogTap], int]] = {
     "topic deleted under load": _told("topic deleted"),
     "classic lock refused": lambda history, _: sum(not event.granted for event in history.of(ClassicLocked)),
     "classic lock taken over when it had lapsed": _lapsed,
+    "written only, and taken by a power cut": _written_lost,
     "offset without an epoch refused": _updates_refused,
     "cancellation defied": lambda history, _: sum(event.result is CallResult.DEFIED for event in history.of(CallEnded)),
     "leave before drain": _leave_before_drain,

@@ -204,6 +204,8 @@ class FrameWritten(Event):
     """(partition, epoch, first sequence)."""
     request: int
     """Unique in the run; FrameAnswered names it."""
+    durable: bool | None = None
+    """What it asked the broker to wait for; False: only until it is written."""
 
 
 @dataclass(frozen=True, slots=True)

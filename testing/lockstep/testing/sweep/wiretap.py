@@ -220,7 +220,8 @@ class Wiretap:
         asked.keys.append((key, None))
         asked.facts = (len(bodies),)
         where = _place(line.client)
-        self._history.append(FrameWritten(now, *where, key, bodies, layout, fields.get("producerId"), sequence, asked.request))
+        producer, durable = fields.get("producerId"), fields.get("durable")
+        self._history.append(FrameWritten(now, *where, key, bodies, layout, producer, sequence, asked.request, durable))
 
     def _send_message(self, line: Line, command: Command, now: float) -> None:
         if self._copies.delayed(line, command, now):

@@ -70,6 +70,8 @@ class Setting:
     batch_share: float = 0.1
     """How many of the sends are batches."""
     unkeyed_share: float = 0.05
+    written_share: float = 0.0
+    """How many sends ask for less than the broker's flush: `require="written"`."""
     tag_b_share: float = 0.0
     """How many messages have the tag B, which the subscription "A" leaves out."""
 
@@ -149,6 +151,7 @@ COMMON: Mapping[str, tuple[object, ...]] = {
     "send_every_s": (0.08, 0.15, 0.3, 1.0),
     "batch_share": (0.0, 0.1, 0.3),
     "unkeyed_share": (0.0, 0.05, 0.2),
+    "written_share": (0.0, 0.0, 0.1, 0.4),
     "keys": (5, 20, 60),
     "segment_bytes": (32 << 10, 256 << 10, 1 << 20),
     "snapshot_interval_ms": (5_000, 60_000),

@@ -159,6 +159,34 @@ async def test_who_waits_for_the_disk_has_it_synced_at_once_and_is_called_after_
     await store.close()
 
 
+@pytest.mark.parametrize("flush", [ASYNC, SYNC])
+async def test_who_waits_for_the_operating_system_is_called_at_the_end_of_the_turn_and_readers_wait_on(flush: FlushMode) -> None:
+    files = SimFiles()
+    host = host_of(files)
+    store = await open_store(files, host=host, flush=flush, flush_interval_ms=3_600_000)
+    assert isinstance(host.threads, LoopThreads)
+    host.threads.held = asyncio.Event()
+    called: list[int] = []
+    append(store, b"a")
+    store.when_written(lambda: called.append(files.names[LOG].cache.count(b"a")))
+    assert (called, store.waiting_count) == ([], 1)
+    await asyncio.sleep(0)
+    assert len(called) == 1
+    assert called[0] > 0, "the operating system has it"
+    assert store.bounds("orders", 0) == ((0, 1) if flush is ASYNC else (0, 0))
+    assert store.waiting_count == 0
+    store.when_written(lambda: called.append(-1))
+    assert called[-1] == -1
+    append(store, b"b")
+    store.when_written(lambda: called.append(-2))
+    store._fail(OSError("the disk is gone"))
+    host.threads.held.set()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert called[-1] == -1
+    store._flusher.abandon()
+
+
 async def test_a_failed_sync_calls_nobody_who_waits_for_the_disk() -> None:
     files = SimFiles()
     host = host_of(files)

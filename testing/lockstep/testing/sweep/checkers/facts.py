@@ -132,23 +132,28 @@ class Brokers:
     def lossy_cuts(self, broker: str) -> list[int]:
         """Places of the power cuts that may have taken something from this broker: those after a life of it under async flush."""
         if broker not in self._lossy:
-            lives = self.lives.get(broker, [])
             found = []
-            for cut in self.cuts.get(lives[0].machine, []) if lives else []:
-                last = next((life for life in reversed(lives) if life.opened < cut), None)
+            for cut in self.all_cuts(broker):
+                last = next((life for life in reversed(self.lives[broker]) if life.opened < cut), None)
                 if last is not None and last.flush != "sync":
                     found.append(cut)
             self._lossy[broker] = found
         return self._lossy[broker]
 
-    def taken_by(self, broker: str, process: int, place: int, t: float) -> int | None:
-        """The place of the power cut that may take what this process answered at `t`; None: it must survive for ever.
+    def all_cuts(self, broker: str) -> list[int]:
+        """Places of all power cuts of this broker's machine: each may take what was written only."""
+        lives = self.lives.get(broker, [])
+        return self.cuts.get(lives[0].machine, []) if lives else []
+
+    def taken_by(self, broker: str, process: int, place: int, t: float, *, written: bool = False) -> int | None:
+        """The place of the power cut that may take what this process answered at `t`; None: it must survive for ever. `written`: who sent
+        it asked for no more than that.
 
         It is gone only where the power was cut before another start had opened the port (a start makes durable what it found), and the
         process had answered it no earlier than one flush interval and one sync, standstills not counted, before its own end.
         """
         life = self.life(broker, process)
-        if life is None or life.flush == "sync":
+        if life is None or (life.flush == "sync" and not written):
             return None
         later = next((other.opened for other in self.lives[broker] if other.opened > place), None)
         cut = next((cut for cut in self.cuts.get(life.machine, ()) if cut > place), None)

@@ -183,8 +183,8 @@ class _Finder:
         """When what the call was given first was there to be pulled."""
         body = call.messages[0][1]
         acked, began = self.messages.acked.get(body), self.messages.began.get(body)
-        if began is not None and began.delay_level:
-            return call.t  # it came when its time had come
+        if (began is not None and began.delay_level) or (acked is not None and acked.written):
+            return call.t  # it came when its time had come, or when the disk had it
         return acked.t if acked is not None else began.t if began is not None else 0.0
 
     def _alone(self, changed: set[int], lost: set[int | str], since: float, until: float) -> bool:

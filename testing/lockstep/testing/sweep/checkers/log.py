@@ -2,7 +2,7 @@
 
 Under async flush a power cut may take back a suffix: only what was answered within the last flush interval and one sync of the process'
 running time, nothing that a later start had made durable, and nothing in front of what it left. The offsets return under a higher
-generation.
+generation. What its producer asked to be written only a power cut may take under sync flush too, before any reader has seen it.
 """
 
 from bisect import bisect_left
@@ -73,11 +73,11 @@ class _Known:
 
 
 def _one_message_a_place(history: History, brokers: Brokers) -> list[Violation]:
-    """O8: (queue, offset) → message never changes, but over a power cut under async flush."""
+    """O8: (queue, offset) → message never changes, but over a power cut under async flush, or where it was written only."""
     found = []
     known = _Known(history)
-    seen: dict[tuple[QueueKey, int], tuple[bytes, int, float]] = {}
-    """(queue, offset) → body, place from which on it was there, time."""
+    seen: dict[tuple[QueueKey, int], tuple[bytes, int, float, bool]] = {}
+    """(queue, offset) → body, place from which on it was there, time, whether it was written only."""
     for place, event in enumerate(history):
         if isinstance(event, CallBegan):
             rows, since = event.messages, known.fetched(event)
@@ -85,15 +85,16 @@ def _one_message_a_place(history: History, brokers: Brokers) -> list[Violation]:
             rows, since = ((event.offset, event.body),), place if isinstance(event, Stored) else known.sent(event.body, place)
         else:
             continue
-        queue = event.queue.stored
+        queue, written = event.queue.stored, isinstance(event, SendAcked) and event.written
         for offset, body in rows:
             before = seen.get((queue, offset))
             if before is not None and before[0] != body:
                 first = min(before[1], since)
-                if not any(first < cut < place for cut in brokers.lossy_cuts(queue.broker)):
+                cuts = brokers.all_cuts(queue.broker) if written or before[3] else brokers.lossy_cuts(queue.broker)
+                if not any(first < cut < place for cut in cuts):
                     text = f"{queue} offset {offset}: {before[0]!r:.60} at {before[2]:.3f}, {body!r:.60} now, and no power was cut between"
                     found.append(Violation("O8", event.t, text))
-            seen[queue, offset] = (body, since, event.t)
+            seen[queue, offset] = (body, since, event.t, written)
     return found
 
 
@@ -131,7 +132,8 @@ def _acknowledged(history: History, messages: Messages, brokers: Brokers) -> lis
         if deletions.after(acked.queue.topic, layouts.get(acked.body)):
             continue
         answered = [(place, one) for place, one in answers.get(acked.body, ()) if one.queue == acked.queue]
-        if answered and all(brokers.taken_by(acked.queue.broker, one.process, place, one.t) is not None for place, one in answered):
+        taken = [brokers.taken_by(acked.queue.broker, one.process, place, one.t, written=acked.written) for place, one in answered]
+        if taken and None not in taken:
             continue
         now = messages.stored.get((acked.queue, acked.offset))
         instead = "nothing is there" if now is None else f"{now.body!r:.60} is there"

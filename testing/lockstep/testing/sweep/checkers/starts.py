@@ -120,7 +120,7 @@ def _messages(history: History) -> dict[QueueKey, list[_Sent]]:
     bodies: dict[int, tuple[bytes, ...]] = {}
     for event in history:
         if isinstance(event, FrameWritten):
-            bodies[event.request] = event.bodies
+            bodies[event.request] = () if event.durable is False else event.bodies  # answered before readers see it
             for body in event.bodies:
                 written.setdefault((event.queue, body), event.t)
         elif isinstance(event, FrameAnswered) and event.offset >= 0:

@@ -5,8 +5,9 @@ from typing import Any
 from lockstep.broker.processors import send
 from lockstep.broker.processors.send import SendProcessor
 from lockstep.broker.tables.sequence_table import TAKE, SequenceTable
+from lockstep.client.producer import queue_sender
 from lockstep.client.producer.endings import Endings
-from lockstep.client.producer.frame import seal_frame
+from lockstep.client.producer.frame import Frame, seal_frame
 from lockstep.client.producer.parcel import Parcel
 from lockstep.client.producer.queue_sender import QueueSender
 from lockstep.client.producer.selector import number_of_key
@@ -154,3 +155,16 @@ def what_was_left_behind_is_not_stored(patch: Patches) -> None:
 def layouts_are_told_at_the_next_registration(patch: Patches) -> None:
     """A layout that one broker brings is told to the others at once."""
     patch.set(RouteProcessor, "_tell_others", lambda self, topics, source: None)
+
+
+@mutant("fsync")
+def the_least_careful_send_decides(patch: Patches) -> None:
+    """A frame is answered as the most careful of its sends asks."""
+
+    def careless(sender: QueueSender, sequencer: Sequencer, parcels: list[Parcel]) -> Frame:
+        frame = seal_frame(sender, sequencer, parcels)
+        if any(parcel.durable is False for parcel in parcels):
+            frame.fields["durable"] = False
+        return frame
+
+    patch.set(queue_sender, "seal_frame", careless)
