@@ -209,7 +209,8 @@ class Broker:
         if self._gate.closed_because is not None:
             return Health(unready=(self._gate.closed_because,))
         if not self._opened or self._store is None:
-            return Health(unready=("it is starting: the store recovers, or no nameserver has accepted it yet",))
+            read_to = 0 if self._store is None else self._store.reading.position
+            return Health(unready=(f"it is starting: the store recovers (log read to {read_to}), or no nameserver has accepted it yet",))
         reasons = []
         disk = self._store.disk_status()
         if not disk.writable:

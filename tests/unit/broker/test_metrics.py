@@ -1,5 +1,6 @@
 """A broker's admin port: what it counts is what happened, and ready means that clients can use it."""
 
+import asyncio
 import json
 import re
 from pathlib import Path
@@ -14,7 +15,7 @@ from lockstep.protocol.headers.offsets import UpdateConsumerOffsetHeader
 from lockstep.runtime.host import Host
 from support.http import fetch
 from support.until import until
-from unit.broker.test_app import TOPIC, bodies, dialled, frame, join, reconcile, running, settings
+from unit.broker.test_app import TOPIC, bodies, dialled, frame, join, kill, reconcile, running, settings
 
 
 async def scrape(broker: Broker) -> dict[str, float]:
@@ -123,3 +124,30 @@ async def test_a_full_disk_is_not_ready_and_alive(tmp_path: Path) -> None:
         assert (status, "the disk has" in reason) == (503, True)
         found = await scrape(broker)
         assert found["rocketmq_broker_permission"] == 4
+
+
+async def test_while_the_store_recovers_the_admin_port_answers_and_says_how_far_it_is(tmp_path: Path) -> None:
+    config = settings(tmp_path, admin_listen="127.0.0.1:0", segment_mib=64)
+    broker = Broker(config, Host.real())
+    await broker.start()
+    async with dialled(broker) as client:
+        await client.create()
+        crc = 0
+        for first in range(60):
+            header, body, crc = frame(first, 1, crc=crc, body=b"m" * 500_000)
+            await client.done(RequestCode.SEND_RECORDS, header, body)
+    await kill(broker)
+    broker = Broker(config, Host.real())
+    assert broker.admin_port is not None
+    starting = asyncio.create_task(broker.start())
+    told = []
+    while not starting.done():
+        if broker.admin_port.address:
+            told.append(await ready(broker))
+        await asyncio.sleep(0)
+    await starting
+    assert await ready(broker) == (200, [])
+    await broker.stop()
+    read_to = [int(found[1]) for status, reasons in told if (found := re.search(r"log read to (\d+)", str(reasons))) and status == 503]
+    assert len(set(read_to)) > 1, told
+    assert read_to == sorted(read_to)

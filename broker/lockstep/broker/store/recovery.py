@@ -11,6 +11,7 @@
 Nothing is confirmed by this: that takes the sync that follows.
 """
 
+import asyncio
 from dataclasses import dataclass
 
 from lockstep.broker.store.commit_log import CommitLog, Segment
@@ -25,8 +26,14 @@ from lockstep.broker.store.snapshot import Snapshot, Snapshots
 from lockstep.protocol.names import STATE_TOPIC
 from lockstep.protocol.record import BLANK_MAGIC, SIZE_AND_MAGIC
 from lockstep.protocol.sequence import FrameSequence
+from lockstep.runtime.clock import Clock
+from lockstep.runtime.log import get_logger
+
+logger = get_logger("broker")
 
 ZERO_CHUNK_BYTES = 1 << 20
+TELL_MS = 5_000
+"""How often a long recovery says how far it is."""
 LOST = "lost"
 """In place of a boot id: no boot has this one, so the store counts as having forgotten something."""
 
@@ -133,8 +140,26 @@ class _RebuildSink:
         pass
 
 
+class Reading:
+    """How far a start has read the log, for people and probes."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._told_ms = clock.monotonic_ms()
+        self.position = 0
+
+    async def at(self, position: int) -> None:
+        """Others run meanwhile, the admin port among them."""
+        self.position = position
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._told_ms >= TELL_MS:
+            self._told_ms = now_ms
+            logger.info("store.recovering", read_to=position)
+        await asyncio.sleep(0)
+
+
 class Recoverer:
-    """One start's reading. `run` may wait for the disk: nothing is served yet."""
+    """One start's reading. `run` may wait for the disk, and lets others run now and then: nothing is served yet."""
 
     def __init__(
         self,
@@ -144,6 +169,7 @@ class Recoverer:
         queues: QueueTable,
         snapshots: Snapshots,
         *,
+        reading: Reading,
         log_start: int,
         clean: bool,
     ) -> None:
@@ -152,6 +178,7 @@ class Recoverer:
         self._log = log
         self._queues = queues
         self._snapshots = snapshots
+        self._reading = reading
         self._log_start = log_start
         """Where the log began when the store got its identity: from there on it holds all state."""
         self._clean = clean
@@ -160,20 +187,20 @@ class Recoverer:
         self._unwanted: list[int] = []
         """Snapshots to remove once the log has turned out to be whole."""
 
-    def run(self, replay: Replay) -> Recovery:
+    async def run(self, replay: Replay) -> Recovery:
         log = self._log
         snapshot = self._snapshot()
         start = log.start if snapshot is None else snapshot.position
         if snapshot is not None:
             self.state = LogState(snapshot.store_ms, snapshot.state_next, snapshot.last_record)
             log.synced = max(log.synced, snapshot.position)
-        self._restore_queues(snapshot)
+        await self._restore_queues(snapshot)
         if snapshot is not None:
             replay.snapshot(snapshot.plain)
         scan = LogScan(
             log, start, _ReplaySink(self._queues, replay, self.state, snapshot is not None or log.start == 0, self._config.delays_ms)
         )
-        scan.run()
+        await scan.run(self._reading.at)
         self.state.store_ms = max(self.state.store_ms, scan.store_ms)
         if scan.last_record >= 0:
             self.state.last_record = scan.last_record
@@ -230,7 +257,7 @@ class Recoverer:
 
     # -- consume queues --------------------------------------------------------------------------
 
-    def _restore_queues(self, snapshot: Snapshot | None) -> None:
+    async def _restore_queues(self, snapshot: Snapshot | None) -> None:
         files = self._queues.files
         known = {} if snapshot is None else {(topic, queue_id): (low, following) for topic, queue_id, low, following in snapshot.queues}
         missing: dict[tuple[str, int], int] = {}
@@ -246,7 +273,7 @@ class Recoverer:
                 if key not in known:
                     files.cut(self._queues.fresh(*key), 0)
         if missing and snapshot is not None:
-            self._rebuild(missing, snapshot.position)
+            await self._rebuild(missing, snapshot.position)
 
     def _entries_there(self, key: tuple[str, int], following: int) -> bool:
         """The last entry below the snapshot names a record of the log; entries are written and synced in order."""
@@ -257,7 +284,7 @@ class Recoverer:
         position, size, _ = ENTRY.unpack(data) if len(data) == ENTRY_BYTES else (0, 0, 0)
         return bool(0 < size <= self._log.segments[-1].end - position)
 
-    def _rebuild(self, missing: dict[tuple[str, int], int], limit: int) -> None:
+    async def _rebuild(self, missing: dict[tuple[str, int], int], limit: int) -> None:
         minimum = {key: self._queues.obtain(*key).min for key in missing}
         for key in missing:
             queue = self._queues.obtain(*key)
@@ -265,7 +292,7 @@ class Recoverer:
             queue.restore(queue.min, queue.min)
         sink: ScanSink = _RebuildSink(self._queues, missing, minimum, self._config.delays_ms)
         scan = LogScan(self._log, self._log.start, sink, limit)
-        scan.run()
+        await scan.run(self._reading.at)
         if scan.reason and not self._config.cut_corrupt:
             raise self._corrupt(scan)
         self._queues.flush_all()

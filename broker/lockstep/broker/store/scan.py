@@ -1,6 +1,7 @@
 """Reading the log record by record, trusting nothing. Used at start; nothing here changes a file."""
 
 import zlib
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,6 +25,8 @@ from lockstep.protocol.sequence import STAMP_HEAD, FrameSequence, crc_digits_at,
 
 WINDOW_BYTES = 1 << 20
 """Read at once. A record that is longer is read whole."""
+Breathe = Callable[[int], Awaitable[None]]
+"""Told the log offset that a long reading has come to; others run meanwhile."""
 PREPARED = 0x4
 ROLLED_BACK = 0xC
 
@@ -101,8 +104,9 @@ class LogScan:
         self.store_ms = 0
         self.last_record = -1
 
-    def run(self) -> None:
-        position = self.end
+    async def run(self, breathe: Breathe) -> None:
+        """`breathe(position)` is awaited after each window."""
+        position, breath_at = self.end, self.end + WINDOW_BYTES
         try:
             while (segment := self._log.segment_of(position)) is not None and (self._limit is None or position < self._limit):
                 left = segment.end - position
@@ -119,6 +123,9 @@ class LogScan:
                     position += size
                 if self._frame is None:
                     self.end = position
+                if position >= breath_at:
+                    breath_at = position + WINDOW_BYTES
+                    await breathe(position)
             self._refuse_open_frame("the log ends")
         except BadRecord as bad:
             self.reason = str(bad)

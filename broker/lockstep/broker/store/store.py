@@ -25,7 +25,7 @@ from lockstep.broker.store.frame import POSITION, STAMP, due_of, take_frame
 from lockstep.broker.store.query import Query
 from lockstep.broker.store.queue_table import QueueTable
 from lockstep.broker.store.reader import Reader
-from lockstep.broker.store.recovery import LogState, Recoverer
+from lockstep.broker.store.recovery import LogState, Reading, Recoverer
 from lockstep.broker.store.results import Appended, DiskStatus, ReadResult, Recovery, Replay
 from lockstep.broker.store.retention import Moved, Retention
 from lockstep.broker.store.snapshot import Snapshots, encode
@@ -74,6 +74,8 @@ class Store:
         self._unconfirmed_end: int | None = None
         """Where recovery ended: until a sync covers it, nothing is confirmed."""
         self._log_start = identity.log_start
+        self.reading = Reading(host.clock)
+        """How far `recover` has come."""
         self.store_id = identity.store_id
         self.stopped_clean = clean
         """The last run closed the store in order (true for a new one)."""
@@ -121,12 +123,13 @@ class Store:
             self._log,
             self._queues,
             self._snapshots,
+            reading=self.reading,
             log_start=self._log_start,
             clean=self.stopped_clean,
         )
         self._state = recoverer.state
         try:
-            found = recoverer.run(replay)
+            found = await recoverer.run(replay)
         except OSError as error:
             raise StoreDiskError(f"store {self._config.path} can't be read: {error}") from error
         self._state = recoverer.state

@@ -572,3 +572,31 @@ async def test_a_log_that_another_program_made_is_taken_on() -> None:
         assert store.bounds("orders", 0) == (low, high)
         assert len(await everything(store)) == high - low
         await kill(store, files)
+
+
+async def test_a_long_reading_lets_others_run_and_says_how_far_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    files = SimFiles()
+    store = await open_store(files, segment_bytes=16 << 20, **NEVER)
+    for _ in range(50):
+        append(store, b"x" * 100_000)
+    await confirmed(store)
+    end = store._log.end
+    await kill(store, files)
+    host = host_of(files)
+    clock: Any = host.clock
+    store = await Store.open(config(segment_bytes=16 << 20), host, IDENTITY)
+    recovering = asyncio.create_task(store.recover(Recorded()))
+    seen = []
+    with caplog.at_level("INFO"):
+        while not recovering.done():
+            await asyncio.sleep(0)
+            seen.append(store.reading.position)
+            clock.now_ms += 3_000
+    assert (await recovering).end == end
+    assert len(set(seen)) >= 4, "about once a MiB"
+    assert seen == sorted(seen)
+    assert 0 < seen[-1] <= end
+    told = [record.getMessage() for record in caplog.records if "store.recovering" in record.getMessage()]
+    assert 1 <= len(told) < len(set(seen)), "every 5 s, not every time"
+    await store.sync()
+    await store.close()
