@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from lockstep.admin.bench.figures import Figure, latency_figure, rate_figure
-from lockstep.client import ConsumeOrderlyStatus, MessageExt, OrderlyContext, PushConsumer
+from lockstep.client import ConcurrentlyContext, ConsumeConcurrentlyStatus, ConsumeOrderlyStatus, MessageExt, OrderlyContext, PushConsumer
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.daemon import new_event_loop
 
@@ -28,7 +28,15 @@ class Counter:
         self.latencies_us: list[float] = []
         self.done = asyncio.Event()
 
-    async def listen(self, messages: Sequence[MessageExt], context: OrderlyContext) -> ConsumeOrderlyStatus:
+    async def in_order(self, messages: Sequence[MessageExt], context: OrderlyContext) -> ConsumeOrderlyStatus:
+        self._counted(messages)
+        return ConsumeOrderlyStatus.SUCCESS
+
+    async def concurrently(self, messages: Sequence[MessageExt], context: ConcurrentlyContext) -> ConsumeConcurrentlyStatus:
+        self._counted(messages)
+        return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+    def _counted(self, messages: Sequence[MessageExt]) -> None:
         if not self.begun_us:
             self.begun_us = CLOCK.monotonic_us()
         for message in messages:
@@ -39,7 +47,6 @@ class Counter:
         if self.count >= self.total and not self.ended_us:
             self.ended_us = CLOCK.monotonic_us()
             self.done.set()
-        return ConsumeOrderlyStatus.SUCCESS
 
     async def tell(self) -> None:
         while not self.done.is_set():
@@ -51,7 +58,8 @@ def figure_of(counter: Counter, options: argparse.Namespace) -> Figure:
     if options.stamped:
         return latency_figure("end to end", options.bytes, counter.latencies_us)
     per_call = "1 a call" if options.batch == 1 else f"up to {options.batch} a call"
-    return rate_figure(f"consume in order, {per_call}", options.bytes, counter.count, counter.ended_us - counter.begun_us)
+    how = "concurrently" if options.concurrently else "in order"
+    return rate_figure(f"consume {how}, {per_call}", options.bytes, counter.count, counter.ended_us - counter.begun_us)
 
 
 async def main() -> None:
@@ -59,7 +67,10 @@ async def main() -> None:
     counter = Counter(options)
     consumer = PushConsumer(options.group, nameserver=options.nameserver, batch_count=options.batch)
     consumer.subscribe(options.topic)
-    consumer.orderly(counter.listen)
+    if options.concurrently:
+        consumer.concurrently(counter.concurrently)
+    else:
+        consumer.orderly(counter.in_order)
     async with consumer, asyncio.TaskGroup() as group:
         print(json.dumps({"event": "bench.begun"}), flush=True)
         group.create_task(counter.tell())
@@ -75,6 +86,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--count", type=int, required=True)
     options.add_argument("--bytes", type=int, required=True)
     options.add_argument("--batch", type=int, default=1)
+    options.add_argument("--concurrently", action="store_true", help="instead of in order")
     options.add_argument("--stamped", action="store_true", help="the bodies carry the time of their sending")
     return options
 

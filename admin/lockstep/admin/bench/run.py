@@ -32,7 +32,7 @@ class Plan:
     ordered: bool
     """Messages have sharding keys; else queues are taken in turn."""
     batches: tuple[int, ...] = (64, 1)
-    """Messages a listener call at most, a consumption phase for each."""
+    """Messages a listener call at most, two consumption phases for each: in order and concurrently."""
 
     def __post_init__(self) -> None:
         if self.body_bytes < 20:
@@ -61,8 +61,10 @@ class Bench:
         for phase, count in (("one", few), ("window", plan.count), ("batch", plan.count)):
             yield await self._produce(phase, count)
             self._sent += count + 1
-        for batch in plan.batches:
-            yield await self._consume(f"{self.topic}-by-{batch}", self._sent, "--batch", str(batch))
+        for how in ((), ("--concurrently",)):
+            for batch in plan.batches:
+                group = "-".join([self.topic, "by", str(batch), *(option.strip("-") for option in how)])
+                yield await self._consume(group, self._sent, "--batch", str(batch), *how)
         yield await self._end_to_end(min(plan.count, LATENCY_COUNT_MAX))
 
     async def _produce(self, phase: str, count: int) -> Figure:

@@ -34,7 +34,7 @@ def bench_command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Measure one producer and one consumer process: rates of sending and ordered consumption, latencies."""
+    """Measure one producer and one consumer process: rates of sending and of consuming in order and concurrently, latencies."""
     if flush not in ("async", "sync"):
         complain(f"--flush {flush}: expected async or sync")
         raise typer.Exit(2)
