@@ -1,0 +1,83 @@
+"""Several executors: one is killed in the middle of a write in order, its tasks and its share of the shuffle are done again elsewhere."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lockstep.spark import verify_job
+from support.processes import clean_environment
+from support.spark_table import Table
+
+pytest.importorskip("pyspark", reason="needs the extra [spark]")
+pytestmark = pytest.mark.slow
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "load_generator.py"
+ROWS = 120_000
+LIMIT_S = 240.0
+LOOK_S = 0.05
+EXECUTOR = b"CoarseGrainedExecutorBackend"
+
+
+def executors(group: int) -> list[int]:
+    """Process ids of the JVMs that run tasks, of one process group."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            fields, words = (folder / "stat").read_text().rpartition(") ")[2].split(), (folder / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue  # ended meanwhile
+        if int(fields[2]) == group and any(word.endswith(EXECUTOR) for word in words):
+            found.append(int(folder.name))
+    return sorted(found)
+
+
+def words(folder: Path) -> str:
+    return "".join((folder / name).read_text(errors="replace")[-1_500:] for name in ("said", "complained"))
+
+
+def wait_until(job: "subprocess.Popen[bytes]", folder: Path, what: str, true: Callable[[], bool], *, may_end: bool = False) -> None:
+    end = time.monotonic() + LIMIT_S
+    while not true():
+        assert may_end or job.poll() is None, f"it ended with {job.returncode} before {what}: {words(folder)}"
+        assert time.monotonic() < end, f"not within {LIMIT_S:.0f} s: {what}: {words(folder)}"
+        time.sleep(LOOK_S)
+
+
+def test_an_executor_that_is_killed_loses_and_repeats_no_row_and_keeps_the_order(table: Table, tmp_path: Path) -> None:
+    where = ["--nameserver", table.cluster.nameserver, "--topic", table.topic, "--out", str(tmp_path), "--no-warmup", "--no-progress"]
+    what = ["--rows", str(ROWS), "--keys", "200", "--rate", "15000", "--json"]
+    environment = clean_environment(PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")
+    submit = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local-cluster[3,1,1024]"]
+    with (tmp_path / "said").open("wb") as said, (tmp_path / "complained").open("wb") as complained:
+        job = subprocess.Popen(
+            [*submit, str(SCRIPT), *where, *what], stdout=said, stderr=complained, env=environment, start_new_session=True, cwd=tmp_path
+        )
+
+    def stored() -> int:
+        return sum(table.cluster.ends(table.topic).values())
+
+    try:
+        wait_until(job, tmp_path, "a quarter of the rows", lambda: stored() >= ROWS // 4)
+        before = executors(job.pid)
+        assert len(before) == 3
+        os.kill(before[0], signal.SIGKILL)
+        wait_until(job, tmp_path, "the end of the job", lambda: job.poll() is not None, may_end=True)
+    finally:
+        if job.poll() is None:
+            os.killpg(job.pid, signal.SIGKILL)
+        job.wait()
+    assert job.returncode == 0, words(tmp_path)
+    summary = json.loads((tmp_path / "said").read_text().splitlines()[-1])
+    assert summary["repeatedFrames"] > 0, "what the killed executor had sent was sent again"
+    assert stored() == ROWS
+    checked = verify_job.main(["--nameserver", table.cluster.nameserver, "--manifest", str(tmp_path / "manifest.json")], table.spark)
+    verdict = json.loads((tmp_path / "verdict.json").read_text())
+    assert (checked, verdict["clean"], verdict["found"]) == (0, True, ROWS)
+    assert (verdict["lost"], verdict["repeated"], verdict["outOfOrder"]) == (0, 0, 0)
