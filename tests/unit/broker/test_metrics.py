@@ -15,7 +15,7 @@ from lockstep.protocol.headers.offsets import UpdateConsumerOffsetHeader
 from lockstep.runtime.host import Host
 from support.http import fetch
 from support.until import until
-from unit.broker.test_app import TOPIC, bodies, dialled, frame, join, kill, reconcile, running, settings
+from support.whole_broker import TOPIC, bodies, dialled, frame, join, kill, reconcile, running, settings
 
 
 async def scrape(broker: Broker) -> dict[str, float]:

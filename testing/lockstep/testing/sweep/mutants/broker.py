@@ -289,7 +289,10 @@ def boot_id_is_ignored(patch: Patches) -> None:
     patch.set(Store, "may_have_forgotten", lambda self, boot_id: False)
 
 
-@mutant("power", aimed="tests/unit/broker/test_app.py::test_the_boot_id_is_stored_when_the_new_term_is_durable_and_before_the_port_is_open")
+@mutant(
+    "power",
+    aimed="tests/unit/broker/test_app_restarts.py::test_the_boot_id_is_stored_when_the_new_term_is_durable_and_before_the_port_is_open",
+)
 def boot_id_is_stored_first(patch: Patches) -> None:
     """The boot id is stored last: a second crash within recovery must not hide the first."""
     enter = app.Broker._enter_term

@@ -129,7 +129,7 @@ def drained_before_leaving(patch: Patches) -> None:
 @mutant(
     "disk",
     "broker",
-    aimed="tests/unit/client/test_push_consumer.py::test_a_heart_beat_on_its_way_when_the_consumer_leaves_does_not_keep_it_on_the_list",
+    aimed="tests/unit/client/test_push_consumer_life.py::test_a_heart_beat_on_its_way_when_the_consumer_leaves_does_not_keep_it_on_the_list",
 )
 def left_once(patch: Patches) -> None:
     """A heartbeat on its way when a consumer leaves does not keep it on the list."""

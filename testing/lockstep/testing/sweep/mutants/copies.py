@@ -187,7 +187,7 @@ def anybody_begins_anywhere(patch: Patches) -> None:
 
 @mutant(
     WORLD,
-    aimed="tests/unit/broker/test_app.py::test_a_send_back_that_names_another_message_than_stands_there_is_refused",
+    aimed="tests/unit/broker/test_app_copies.py::test_a_send_back_that_names_another_message_than_stands_there_is_refused",
 )
 def whatever_stands_there_is_copied(patch: Patches) -> None:
     """A send back copies the message that its consumer was given, or none."""

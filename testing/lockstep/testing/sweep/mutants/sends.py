@@ -92,7 +92,7 @@ def a_key_moves_with_its_broker(patch: Patches) -> None:
 @mutant(
     "send",
     "broker",
-    aimed="tests/unit/client/test_producer.py::test_what_waits_behind_a_failed_send_of_its_key_fails_unsent_and_other_keys_go_on",
+    aimed="tests/unit/client/test_producer_refusals.py::test_what_waits_behind_a_failed_send_of_its_key_fails_unsent_and_other_keys_go_on",
 )
 def later_sends_of_a_failed_key_go_on(patch: Patches) -> None:
     """If a keyed send fails, later ones of its key that wait fail unsent."""
@@ -102,7 +102,7 @@ def later_sends_of_a_failed_key_go_on(patch: Patches) -> None:
 @mutant(
     "send",
     "net",
-    aimed="tests/unit/client/test_producer.py::test_an_unkeyed_send_that_left_a_queue_which_may_have_stored_it_never_ends_as_not_stored",
+    aimed="tests/unit/client/test_producer_retries.py::test_an_unkeyed_send_that_left_a_queue_which_may_have_stored_it_never_ends_as_not_stored",
 )
 def moved_sends_end_as_not_stored(patch: Patches) -> None:
     """A send that left a queue which may have it does not end as not stored."""
@@ -144,7 +144,7 @@ def an_unknown_scope_is_a_duplicate(patch: Patches) -> None:
 
 @mutant(
     "send",
-    aimed="tests/unit/client/test_producer.py::test_an_unkeyed_send_that_left_a_queue_which_may_have_stored_it_never_ends_as_not_stored",
+    aimed="tests/unit/client/test_producer_retries.py::test_an_unkeyed_send_that_left_a_queue_which_may_have_stored_it_never_ends_as_not_stored",
 )
 def what_was_left_behind_is_not_stored(patch: Patches) -> None:
     """An unkeyed send that left a queue which may have it never ends as not stored."""

@@ -1,0 +1,149 @@
+"""A whole broker in this process, on a free port with a store of its own, spoken to in native frames."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from lockstep.broker.app import Broker
+from lockstep.broker.config import BrokerConfig
+from lockstep.protocol.bodies import (
+    ConsumerGroup,
+    CreateTopicReply,
+    HeartbeatBody,
+    HeartbeatReply,
+    LockItem,
+    ReconcileBody,
+    ReconcileReply,
+    StartPoint,
+    StartPolicy,
+    Subscription,
+    Verdict,
+)
+from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.command import Command
+from lockstep.protocol.fields import from_plain, to_plain
+from lockstep.protocol.headers.pull import SUBSCRIPTION, PullHeader
+from lockstep.protocol.headers.routes import CreateTopicHeader
+from lockstep.protocol.headers.send import SendRecordsHeader, SendRecordsReply
+from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.protocol.record import RecordView, encode_record, split_records
+from lockstep.protocol.sequence import FrameSequence, seal
+from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.host import Host
+from lockstep.runtime.pool import connect
+
+PRODUCER = "ab" * 16
+
+
+TOPIC = "orders"
+
+
+LAYOUT = TopicLayout(TOPIC, LayoutVersion(1, 7), (LayoutEntry("broker-a", 4, 4, 1),))
+
+
+def settings(path: Path, **values: Any) -> BrokerConfig:
+    return BrokerConfig(**{"listen": ("127.0.0.1:0",), "store": str(path / "store"), "segment_mib": 4, "disk_reserve_mib": 1, **values})
+
+
+@asynccontextmanager
+async def running(config: BrokerConfig) -> AsyncIterator[Broker]:
+    broker = Broker(config, Host.real())
+    try:
+        await broker.start()
+        yield broker
+    finally:
+        await broker.stop()
+
+
+@asynccontextmanager
+async def dialled(broker: Broker) -> AsyncIterator["Client"]:
+    inbound: asyncio.Queue[Command] = asyncio.Queue()
+    endpoint = await connect(Host.real(), broker.address, handler=lambda command, _: inbound.put_nowait(command))
+    try:
+        yield Client(endpoint, inbound)
+    finally:
+        endpoint.close("done")
+        await endpoint.wait_closed()
+
+
+class Client:
+    def __init__(self, endpoint: Endpoint, inbound: asyncio.Queue[Command]) -> None:
+        self.endpoint = endpoint
+        self.inbound = inbound
+
+    def ask(self, code: RequestCode, header: object = None, body: bytes = b"") -> "asyncio.Future[Command]":
+        return self.endpoint.request(code, None if header is None else to_plain(header), body, timeout_ms=10_000)
+
+    async def done(self, code: RequestCode, header: object = None, body: bytes = b"") -> Command:
+        answer = await self.ask(code, header, body)
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        return answer
+
+    async def create(self, layout: TopicLayout = LAYOUT) -> TopicLayout:
+        answer = await self.done(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader(layout.topic), encode_body(layout))
+        return decode_body(CreateTopicReply, answer.body).layout
+
+    def pull(self, offset: int = 0, queue_id: int = 0, **header: Any) -> "asyncio.Future[Command]":
+        known = {"sys_flag": SUBSCRIPTION, "max_msg_nums": 100, "max_msg_bytes": 1 << 20}
+        return self.ask(RequestCode.PULL_MESSAGE, PullHeader("g", TOPIC, queue_id, offset, **{**known, **header}))
+
+
+def frame(first: int, count: int, *, crc: int = 0, queue_id: int = 0, body: bytes = b"m") -> tuple[SendRecordsHeader, bytes, int]:
+    """(header, body, running CRC) of an idempotent frame."""
+    records = [encode_record(TOPIC.encode(), queue_id, body + b"%d" % (first + i), b"TAGS\x01a", born_ms=1) for i in range(count)]
+    data, sealed = seal(records, FrameSequence(PRODUCER, 0, 1, first, count, first == 0, 0), crc)
+    header = SendRecordsHeader(TOPIC, queue_id, count, None, None, PRODUCER, 0, 1, first, first == 0, sealed.crc)
+    return header, data, sealed.crc
+
+
+def bodies(answer: Command) -> list[bytes]:
+    return [RecordView(answer.body, start).body for start, _ in split_records(answer.body)]
+
+
+def place(answer: Command) -> SendRecordsReply:
+    return from_plain(SendRecordsReply, answer.fields)
+
+
+async def stop(broker: Broker) -> None:
+    await broker.stop()
+
+
+async def kill(broker: Broker) -> None:
+    """As kill −9 leaves it: nothing is flushed in order, no snapshot, no goodbye."""
+    store = broker._store
+    assert store is not None
+    broker._fail(RuntimeError("killed"))
+    await broker.stop()
+
+
+async def heartbeat(client: Client, client_id: str, session: str, connection: int = 1) -> HeartbeatReply:
+    group = ConsumerGroup("g", (Subscription(TOPIC),), consume_from_where=StartPoint.FIRST_OFFSET, ordered=True)
+    body = HeartbeatBody(client_id, (group,), session=session, connection=connection)
+    return decode_body(HeartbeatReply, (await client.done(RequestCode.HEART_BEAT, body=encode_body(body))).body)
+
+
+async def reconcile(client: Client, item: LockItem) -> Any:
+    body = ReconcileBody((item,), (StartPolicy("g", TOPIC, StartPoint.FIRST_OFFSET),))
+    reply = decode_body(ReconcileReply, (await client.done(RequestCode.LOCK_BATCH_MQ, body=encode_body(body))).body)
+    return reply.items[0]
+
+
+async def join(client: Client, client_id: str, session: str) -> int:
+    """HEART_BEAT and LOCK of queue 0; the epoch."""
+    reply = await heartbeat(client, client_id, session)
+    assert reply.groups["g"].list.members == (client_id,)
+    answer = await reconcile(client, LockItem("g", TOPIC, 0))
+    assert answer.verdict is Verdict.OK
+    return int(answer.epoch)
+
+
+async def stored(client: Client, topic: str, queue_id: int = 0) -> list[RecordView]:
+    """What lies in a queue of any topic."""
+    header = PullHeader("g", topic, queue_id, 0, 100, SUBSCRIPTION, max_msg_bytes=1 << 20)
+    answer = await client.ask(RequestCode.PULL_MESSAGE, header)
+    if answer.code != ResponseCode.SUCCESS:
+        return []
+    return [RecordView(answer.body, start) for start, _ in split_records(answer.body)]

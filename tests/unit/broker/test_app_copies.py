@@ -1,0 +1,122 @@
+"""A whole broker: send back, dead letters, delays."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from lockstep.broker.app import Broker
+from lockstep.protocol.bodies import (
+    LockItem,
+    Verdict,
+)
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND, PullHeader
+from lockstep.protocol.headers.send import DeadLetterHeader, SendBackHeader, SendMessageHeader
+from lockstep.protocol.properties import decode_properties
+from lockstep.runtime.host import Host
+from support.whole_broker import TOPIC, Client, dialled, heartbeat, join, kill, reconcile, running, settings, stored
+
+
+async def sent_message(client: Client, body: bytes = b"m0", properties: str = "TAGS\x01paid\x02UNIQ_KEY\x01k") -> int:
+    """Into queue 0 of the topic; its place in the log."""
+    await client.done(RequestCode.SEND_MESSAGE, SendMessageHeader("p", TOPIC, 0, properties=properties), body)
+    return (await stored(client, TOPIC))[-1].physical_offset
+
+
+async def test_what_is_sent_back_comes_again_with_one_retry_more_until_they_are_used_up(tmp_path: Path) -> None:
+    async with running(settings(tmp_path, message_delay_level="10ms")) as broker, dialled(broker) as client:
+        await client.create()
+        offset = await sent_message(client)
+        for times in range(1, 4):
+            await client.done(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(offset, "g", max_reconsume_times=2))
+            if times == 3:
+                break
+            await arrived(client, "%RETRY%g", times)
+            again = (await stored(client, "%RETRY%g"))[-1]
+            assert again.reconsume_times == times
+            properties = decode_properties(again.properties)
+            assert (properties["RETRY_TOPIC"], properties["TAGS"], properties["UNIQ_KEY"]) == (TOPIC, "paid", "k")
+            offset = again.physical_offset
+        (dead,) = await stored(client, "%DLQ%g")
+        assert (dead.body, dead.reconsume_times) == (b"m0", 3)
+        assert len(await stored(client, "%RETRY%g")) == 2
+
+
+async def arrived(client: Client, topic: str, count: int) -> None:
+    """Waits by a long poll until the topic's queue 0 has so many."""
+    header = PullHeader("g", topic, 0, count - 1, 1, SUBSCRIPTION | SUSPEND, suspend_timeout_millis=9_000, max_msg_bytes=1 << 20)
+    await client.done(RequestCode.PULL_MESSAGE, header)
+
+
+async def test_a_negative_level_is_a_dead_letter_and_an_offset_without_a_message_is_told(tmp_path: Path) -> None:
+    async with running(settings(tmp_path)) as broker, dialled(broker) as client:
+        await client.create()
+        offset = await sent_message(client)
+        await client.done(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(offset, "g", -1))
+        assert [record.body for record in await stored(client, "%DLQ%g")] == [b"m0"]
+        refused = await client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(offset + 1, "g"))
+        assert refused.code == ResponseCode.SYSTEM_ERROR
+        assert "no message begins at log offset" in (refused.remark or "")
+        refused = await client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(offset, "g" * 200, -1))
+        assert "at most" in (refused.remark or "")
+
+
+async def test_a_send_back_that_names_another_message_than_stands_there_is_refused(tmp_path: Path) -> None:
+    """Its consumer was given a message that a power cut took, and another one got its place."""
+    async with running(settings(tmp_path)) as broker, dialled(broker) as client:
+        await client.create()
+        offset = await sent_message(client)
+        refused = await client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(offset, "g", -1, "another"))
+        assert refused.code == ResponseCode.SYSTEM_ERROR
+        assert "holds message k, not another" in (refused.remark or "")
+        await client.done(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(offset, "g", -1, "k"))
+        assert [record.body for record in await stored(client, "%DLQ%g")] == [b"m0"]
+
+
+async def test_a_dead_letter_and_the_progress_behind_it_are_one_write(tmp_path: Path) -> None:
+    """A broker that is killed behind the answer has both; a repeat of the request writes nothing."""
+    config = settings(tmp_path)
+    broker = Broker(config, Host.real())
+    await broker.start()
+    async with dialled(broker) as client:
+        await client.create()
+        for number in range(3):
+            await sent_message(client, b"m%d" % number)
+        epoch = await join(client, "a@1#0", "0" * 32)
+        letter = DeadLetterHeader("g", TOPIC, 0, epoch, 1, 4, "ValueError: no")
+        await client.done(RequestCode.DEAD_LETTER, letter)
+        await client.done(RequestCode.DEAD_LETTER, letter)
+        stale = await client.ask(RequestCode.DEAD_LETTER, replace(letter, epoch=epoch - 1))
+        assert stale.code == ResponseCode.STALE_EPOCH
+        await kill(broker)
+    async with running(config) as again, dialled(again) as client:
+        (dead,) = await stored(client, "%DLQ%g")
+        assert (dead.body, decode_properties(dead.properties)["__LS_REASON"]) == (b"m1", "ValueError: no")
+        await heartbeat(client, "a@1#0", "0" * 32, connection=2)
+        answer = await reconcile(client, LockItem("g", TOPIC, 0, epoch))
+        assert (answer.verdict, answer.offset, answer.attempts) == (Verdict.OK, 2, 0)
+
+
+async def test_delayed_messages_outlive_a_kill_and_are_delivered_once(tmp_path: Path) -> None:
+    config = settings(tmp_path, message_delay_level="10ms 2s")
+    broker = Broker(config, Host.real())
+    await broker.start()
+    async with dialled(broker) as client:
+        await client.create()
+        for level in (1, 2, 2):
+            await client.done(RequestCode.SEND_MESSAGE, SendMessageHeader("p", TOPIC, 0, properties=f"DELAY\x01{level}"), b"%d" % level)
+        await arrived(client, TOPIC, 1)
+        await kill(broker)
+    async with running(config) as again, dialled(again) as client:
+        await arrived(client, TOPIC, 2)
+        await arrived(client, TOPIC, 3)
+        found = await stored(client, TOPIC)
+        assert [record.body for record in found] == [b"1", b"2", b"2"]
+        assert all("DELAY" not in decode_properties(record.properties) for record in found)
+
+
+async def test_a_delay_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    async with running(settings(tmp_path)) as broker, dialled(broker) as client:
+        await client.create()
+        refused = await client.ask(RequestCode.SEND_MESSAGE, SendMessageHeader("p", TOPIC, 0, properties="DELAY\x01soon"), b"x")
+        assert refused.code == ResponseCode.MESSAGE_ILLEGAL
+        assert refused.remark == "property DELAY is 'soon': expected the number of a delay level"

@@ -1,0 +1,202 @@
+"""Producers over layouts that change, topics that come and go, and brokers of another age."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from lockstep.client import (
+    LocalProtocolError,
+    Message,
+    Outcome,
+    Producer,
+    QueueUnavailable,
+    SendResult,
+    SendStatus,
+    TopicNotExist,
+)
+from lockstep.client.producer.config import ProducerConfig
+from lockstep.client.producer.selector import queue_of_key
+from lockstep.protocol.errors import (
+    LayoutStale,
+    RequestCodeNotSupported,
+    RouteNotReady,
+)
+from support.fake_broker import (
+    FakeBroker,
+    Seen,
+    answer_later,
+    fake_cluster,
+    make_layout,
+    refuse,
+)
+from support.loops import until
+from support.producing import message, one_queue, producing, sends, stop_and_be_noticed
+
+pytestmark = pytest.mark.simulated
+
+
+# ----------------------------------------------------------------------------------------------------------------------- layouts and topics
+
+
+async def test_a_stale_layout_is_refreshed_and_the_key_is_picked_again() -> None:
+    async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, ProducerConfig()) as producer:
+        await producer.send(message("first"), sharding_key="k")
+        layout = cluster.put(make_layout("t", "a", queues=8, counter=2))
+        results = await producer.send_batch([message(str(n)) for n in range(20)], sharding_keys=[f"k{n}" for n in range(20)])
+        assert [result.queue for result in results] == [queue_of_key(layout, f"k{n}") for n in range(20)]
+        broker = cluster.brokers["a"]
+        assert sorted(broker.stored) == sorted([b"first", *[b"%d" % n for n in range(20)]])
+        assert {one.header.layout_counter for one in broker.seen[2:]} == {2}
+        for seen in broker.seen[2:]:
+            assert {one.queue_id for one in seen.messages} == {seen.header.queue_id}
+
+
+async def test_a_batch_that_waited_for_the_in_flight_limit_is_sent_by_the_layout_of_then() -> None:
+    config = ProducerConfig(in_flight_count_max=1)
+    async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, config) as producer:
+        await producer.send(message("first"))
+        held: list[Callable[[], None]] = []
+        broker = cluster.brokers["a"]
+        broker.script.append(answer_later(held))
+        first = asyncio.ensure_future(producer.send(message("1")))
+        await until(lambda: len(held) == 1)
+        keys = [f"k{n}" for n in range(20)]
+        batch = asyncio.ensure_future(producer.send_batch([message(key) for key in keys], sharding_keys=keys))
+        await asyncio.sleep(0)
+        layout = cluster.put(make_layout("t", "a", queues=8, counter=2))
+        producer._topics.layout_changed(layout)
+        held[0]()
+        assert [result.queue for result in await batch] == [queue_of_key(layout, key) for key in keys]
+        assert {one.header.layout_counter for one in broker.seen[2:]} == {2}, "none was hashed over the old one"
+        await first
+
+
+async def test_a_cancelled_batch_is_withdrawn_although_a_higher_layout_has_split_it() -> None:
+    async with one_queue(ProducerConfig()) as (broker, producer):
+        held: list[Callable[[], None]] = []
+        broker.script.extend([answer_later(held)] * 2)
+        first = asyncio.ensure_future(producer.send(message("1"), sharding_key="k"))
+        await until(lambda: len(held) == 1)
+        layout = make_layout("t", "a", queues=2, counter=2)
+        blocking = asyncio.ensure_future(producer.send(message("2"), queue=layout.write_queues[0]))
+        batch = asyncio.ensure_future(producer.send_batch([message("withdrawn")] * 8, sharding_keys=[f"k{n}" for n in range(8)]))
+        await asyncio.sleep(0)
+        producer._topics.layout_changed(layout)
+        assert [len(sender._batcher.keyed) for sender in producer._topics.open_ones["t"].senders] == [2, 1]
+        batch.cancel()
+        await asyncio.wait([batch])
+        assert batch.cancelled()
+        assert producer.in_flight_count == 2
+        held[0]()
+        await until(lambda: len(held) == 2)
+        held[1]()
+        await asyncio.gather(first, blocking)
+        assert b"withdrawn" not in broker.stored
+        assert (producer.in_flight_count, producer.in_flight_bytes) == (0, 0)
+
+
+async def test_a_keyed_send_whose_topic_was_deleted_while_it_was_in_flight_is_told_so() -> None:
+    async with one_queue() as (broker, producer):
+        held: list[Callable[[], None]] = []
+
+        def stale_later(broker: FakeBroker, seen: Seen) -> None:
+            held.append(lambda: refuse(LayoutStale("newer"))(broker, seen))
+
+        broker.script.append(stale_later)
+        sending = asyncio.ensure_future(producer.send(message("1"), sharding_key="k"))
+        await until(lambda: len(held) == 1)
+        producer._topics.layout_changed(make_layout("t", counter=2))
+        held[0]()
+        with pytest.raises(TopicNotExist, match="was deleted"):
+            await sending
+
+
+async def test_a_batch_with_a_key_that_can_not_be_leaves_nothing_in_flight() -> None:
+    async with one_queue() as (broker, producer):
+        for keys in (["a", ""], ["a", "b\x01"], ["a"], ["a", 1]):
+            with pytest.raises(LocalProtocolError, match="sharding_key"):
+                await producer.send_batch([message("1"), message("2")], sharding_keys=keys)  # type: ignore[arg-type]
+        assert (producer.in_flight_count, producer.in_flight_bytes) == (0, 0)
+        await producer.send(message("2"))
+        assert broker.stored == [b"first", b"2"]
+
+
+async def test_unkeyed_sends_pass_while_keyed_ones_wait_for_the_higher_layout() -> None:
+    async with one_queue(ProducerConfig(keyed_send_timeout_ms=300)) as (broker, producer):
+        broker.script.extend([refuse(LayoutStale("newer"))])
+        keyed = asyncio.ensure_future(producer.send(message("keyed"), sharding_key="k"))
+        await until(lambda: len(broker.seen) == 2)
+        assert (await producer.send(message("unkeyed"))).queue_offset == 1
+        with pytest.raises(QueueUnavailable) as caught:
+            await keyed
+        assert caught.value.outcome is Outcome.NOT_STORED
+
+
+async def test_a_missing_topic_is_created_where_the_brokers_allow_it() -> None:
+    async with fake_cluster("a", "b") as cluster, producing(cluster, ProducerConfig(topic_queue_count=3)) as producer:
+        for broker in cluster.brokers.values():
+            broker.auto_create = True
+        results = await sends(producer, [str(n) for n in range(12)])
+        assert all(isinstance(result, SendResult) for result in results)
+        first, second = (broker.layouts["t"] for broker in cluster.brokers.values())
+        assert first == second
+        assert len(first.write_queues) == 6
+
+
+async def test_a_first_send_waits_for_brokers_that_register_late_and_names_what_it_waited_for() -> None:
+    async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, ProducerConfig(send_timeout_ms=300)) as producer:
+        cluster.ready = False
+        with pytest.raises(RouteNotReady, match="knows no broker yet"):
+            await producer.send(Message("t", b"early"))
+        sending = asyncio.ensure_future(producer.send(Message("t", b"in time")))
+        asked = cluster.asked
+        await until(lambda: cluster.asked > asked)
+        cluster.ready = True
+        assert (await sending).status is SendStatus.SEND_OK
+
+
+async def test_a_missing_topic_names_the_next_step_where_they_do_not() -> None:
+    async with fake_cluster("a") as cluster, producing(cluster) as producer:
+        results = await sends(producer, ["1", "2"])
+        assert all(isinstance(result, TopicNotExist) for result in results)
+        with pytest.raises(TopicNotExist, match="create it"):
+            await producer.send(message())
+    async with fake_cluster("a") as cluster, producing(cluster, ProducerConfig(auto_create_topics=False)) as producer:
+        with pytest.raises(TopicNotExist, match="lockstep topic create t"):
+            await producer.send(message())
+
+
+# -------------------------------------------------------------------------------------------------------------------------- an older broker
+
+
+async def test_a_broker_that_lacks_what_sends_need_is_named_and_nothing_is_written() -> None:
+    async with fake_cluster("a", "b", topics={"t": 1}) as cluster:
+        cluster.brokers["b"].features = ("records", "layouts")
+        async with Producer("g", nameserver=cluster.address) as producer:
+            with pytest.raises(RequestCodeNotSupported, match=r"broker b lacks sequences \(it has: records, layouts\); use a newer broker"):
+                await producer.send(Message("t", b"waits for the connections"), sharding_key="k")
+            with pytest.raises(RequestCodeNotSupported, match="broker b lacks sequences"):
+                await producer.send(Message("t", b"they are there"))
+            assert producer.in_flight_count == 0
+        assert cluster.brokers["b"].seen == []
+
+
+async def test_a_broker_that_comes_back_older_or_newer_is_judged_anew() -> None:
+    async with fake_cluster("a", topics={"t": 1}) as cluster:
+        broker = cluster.brokers["a"]
+        async with Producer("g", nameserver=cluster.address) as producer:
+            await producer.send(Message("t", b"1"))
+            for features in (("records",), ("records", "sequences", "layouts", "more")):
+                port = int(broker.address.rpartition(":")[2])
+                await stop_and_be_noticed(broker, producer)
+                broker.features = features
+                waiting = asyncio.ensure_future(producer.send(Message("t", b"2"), sharding_key="k"))
+                await asyncio.sleep(0)
+                await broker.start(port)
+                if features == ("records",):
+                    with pytest.raises(RequestCodeNotSupported, match="lacks sequences, layouts"):
+                        await waiting
+                else:
+                    await waiting
+        assert broker.stored == [b"1", b"2"]

@@ -1,0 +1,141 @@
+"""The in-flight limit, and sends that are cancelled."""
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from lockstep.client import (
+    Message,
+    Producer,
+    TopicNotExist,
+)
+from lockstep.client.producer.config import ProducerConfig
+from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from support.fake_broker import (
+    answer_later,
+    fake_cluster,
+    make_layout,
+    refuse,
+)
+from support.loops import until
+from support.producing import message, one_queue, producing, sends
+
+pytestmark = pytest.mark.simulated
+
+
+@pytest.mark.real_network
+async def test_sends_beyond_the_in_flight_limit_wait_and_a_peer_that_does_not_read_costs_no_more_memory() -> None:
+    limits = {"in_flight_count_max": 64, "in_flight_bytes_max": 512 * 1024}
+    config = ProducerConfig(**limits, keyed_send_timeout_ms=20_000, attempt_timeout_ms=20, compress_over_bytes=None)
+    async with one_queue(config) as (broker, producer):
+        (topic,) = producer._topics.open_ones.values()
+        link = topic.senders[0].link
+        assert link is not None
+        assert link.endpoint is not None
+        for endpoint, option in ((link.endpoint, socket.SO_SNDBUF), (broker.endpoints[0], socket.SO_RCVBUF)):
+            assert endpoint._transport is not None
+            endpoint._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, option, 65_536)
+        broker.stop_reading()
+        body = "x" * 100_000
+        sending = [asyncio.ensure_future(producer.send(message(f"{n:03}{body}"), sharding_key="k")) for n in range(40)]
+        await until(lambda: producer.in_flight_bytes >= 512 * 1024)
+        unsent: list[int] = []
+        for _ in range(20):
+            await asyncio.sleep(0.01)
+            assert producer.in_flight_bytes <= 512 * 1024 + 101_000
+            unsent.append(link.endpoint.unsent_bytes)
+        assert 0 < max(unsent) < 2 * config.batch_bytes_max, "a frame that can't leave is not written again and again"
+        assert not any(one.done() for one in sending)
+        broker.go_on_reading()
+        results = await asyncio.gather(*sending)
+        assert [result.queue_offset for result in results] == list(range(1, 41))
+        assert [stored[:3] for stored in broker.stored[1:]] == [b"%03d" % n for n in range(40)]
+        assert (producer.in_flight_count, producer.in_flight_bytes) == (0, 0)
+
+
+async def test_a_cancelled_send_is_withdrawn_while_it_waits() -> None:
+    async with one_queue() as (broker, producer):
+        held: list[Callable[[], None]] = []
+        broker.script.append(answer_later(held))
+        first = asyncio.ensure_future(producer.send(message("1")))
+        await until(lambda: len(held) == 1)
+        second = asyncio.ensure_future(producer.send(message("withdrawn")))
+        third = asyncio.ensure_future(producer.send(message("3")))
+        await asyncio.sleep(0)
+        second.cancel()
+        await asyncio.wait([second])
+        assert second.cancelled()
+        held[0]()
+        await asyncio.gather(first, third)
+        assert broker.stored == [b"first", b"1", b"3"]
+        assert (producer.in_flight_count, producer.in_flight_bytes) == (0, 0)
+
+
+async def test_a_send_that_is_cancelled_once_written_may_be_stored_and_the_next_one_goes_on() -> None:
+    async with one_queue() as (broker, producer):
+        held: list[Callable[[], None]] = []
+        broker.script.append(answer_later(held))
+        first = asyncio.ensure_future(producer.send(message("1")))
+        await until(lambda: len(held) == 1)
+        first.cancel()
+        await asyncio.wait([first])
+        assert producer.in_flight_count == 1
+        second = asyncio.ensure_future(producer.send(message("2")))
+        held[0]()
+        assert (await second).queue_offset == 2
+        assert broker.stored == [b"first", b"1", b"2"]
+        assert producer.in_flight_count == 0
+
+
+async def test_a_cancelled_wait_for_the_in_flight_limit_leaves_nothing_behind() -> None:
+    async with one_queue(ProducerConfig(in_flight_count_max=1)) as (broker, producer):
+        held: list[Callable[[], None]] = []
+        broker.script.append(answer_later(held))
+        first = asyncio.ensure_future(producer.send(message("1")))
+        await until(lambda: len(held) == 1)
+        waiting = [asyncio.ensure_future(producer.send(message(name))) for name in ("gone", "2")]
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+        held[0]()
+        await first
+        await waiting[1]
+        assert broker.stored == [b"first", b"1", b"2"]
+        assert producer.in_flight_count == 0
+
+
+async def test_a_topic_that_was_deleted_is_told_of_long_before_the_deadline() -> None:
+    """The broker refuses, the nameserver says that the layout is over: neither the refused send nor those behind it wait any longer."""
+    options = ProducerConfig(keyed_send_timeout_ms=20_000)
+    async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, options) as producer:
+        await producer.send(message("1"), sharding_key="k")
+        broker = cluster.brokers["a"]
+        cluster.put(make_layout("t", counter=2))
+        broker.script.extend([refuse(TopicNotExist("there is no topic t"))] * 1_000)
+        refused = await sends(producer, ["2", "3"], sharding_key="k")
+        assert [type(error) for error in refused] == [TopicNotExist, TopicNotExist]
+        assert all("was deleted" in str(error) for error in refused)
+        assert producer.in_flight_count == 0
+        with pytest.raises(TopicNotExist):
+            await producer.send(message("4"), sharding_key="k")
+        broker.script.clear()
+        cluster.put(make_layout("t", "a", queues=1, counter=3))
+        await producer.send(message("5"), sharding_key="k")
+        assert broker.stored == [b"1", b"5"]
+
+
+async def test_what_is_sent_to_a_topic_that_was_away_is_no_repeat_of_what_was_sent_before() -> None:
+    """Its queues' sequences begin at 0 again: a broker that remembers those of before must not take them for repeats."""
+    async with fake_cluster("a", topics={"t": 1}) as cluster, Producer("g", nameserver=cluster.address) as producer:
+        await producer.send(Message("t", b"before"))
+        closed = TopicLayout("t", LayoutVersion(2, 7), (LayoutEntry("a", 0, 1, 1),))
+        for layout in (closed, make_layout("t", "a", queues=1, counter=3)):
+            cluster.put(layout)
+            assert producer._shared is not None
+            await producer._shared.instance.route("t", refresh=True)
+            if layout is closed:
+                with pytest.raises(TopicNotExist, match="no writable queue"):
+                    await producer.send(Message("t", b"meanwhile"))
+        await producer.send(Message("t", b"after"))
+        assert cluster.brokers["a"].stored == [b"before", b"after"]

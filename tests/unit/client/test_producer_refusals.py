@@ -1,0 +1,349 @@
+"""What a broker refuses, and what becomes of whatever waits behind it."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from lockstep.client import (
+    BatchSendError,
+    MessageQueue,
+    NotDurable,
+    PrecedingSendFailed,
+    QueueUnavailable,
+    SendResult,
+    SendStatus,
+)
+from lockstep.client.producer.config import ProducerConfig
+from lockstep.client.producer.selector import queue_of_key
+from lockstep.protocol.codes import ResponseCode
+from lockstep.protocol.errors import (
+    MessageIllegal,
+    NoPermission,
+    RequestCodeNotSupported,
+    ServiceNotAvailable,
+    SystemBusy,
+)
+from lockstep.protocol.fields import to_plain
+from support.fake_broker import (
+    FakeBroker,
+    Seen,
+    answer_later,
+    fake_cluster,
+    ignore,
+    refuse,
+)
+from support.loops import until
+from support.producing import message, one_queue, producing, sends
+
+pytestmark = pytest.mark.simulated
+
+
+async def test_an_unkeyed_send_refused_by_one_broker_goes_to_another_at_once_and_is_no_possible_duplicate() -> None:
+    async with fake_cluster("a", "b", topics={"t": 1}) as cluster, producing(cluster, ProducerConfig()) as producer:
+        await sends(producer, ["1", "2"])
+        cluster.brokers["a"].script.extend([refuse(ServiceNotAvailable("disk"))] * 3)
+        results = await sends(producer, ["3", "4"])
+        assert all(isinstance(result, SendResult) for result in results)
+        assert producer.possible_duplicates == 0
+
+
+async def test_a_refusal_that_lasts_is_what_an_unkeyed_send_raises() -> None:
+    config = ProducerConfig(send_timeout_ms=120)
+    async with one_queue(config) as (broker, producer):
+        broker.script.extend([refuse(ServiceNotAvailable("5 bytes free, watermark 10"))] * 100)
+        with pytest.raises(ServiceNotAvailable, match="5 bytes free"):
+            await producer.send(message())
+        assert len(broker.seen) < 10
+
+
+async def test_a_keyed_send_waits_out_a_busy_broker_with_the_same_frame() -> None:
+    async with one_queue() as (broker, producer):
+        broker.script.extend([refuse(SystemBusy("later"))] * 2)
+        result = await producer.send(message("k"), sharding_key="k")
+        assert result.queue_offset == 1
+        assert len({one.body for one in broker.seen[1:]}) == 1
+
+
+async def test_a_keyed_send_refused_by_its_broker_does_not_go_to_another() -> None:
+    async with fake_cluster("a", "b", topics={"t": 1}) as cluster, producing(cluster) as producer:
+        await producer.send_batch([message(str(n)) for n in range(8)], sharding_keys=[str(n) for n in range(8)])
+        result = await producer.send(message("first"), sharding_key="k")
+        owner = cluster.brokers[result.queue.broker_name]
+        owner.script.extend([refuse(SystemBusy("later"))] * 2)
+        again = await producer.send(message("second"), sharding_key="k")
+        assert (again.queue, again.queue_offset) == (result.queue, result.queue_offset + 1)
+
+
+async def test_a_refusal_that_no_retry_mends_is_raised_at_once() -> None:
+    async with one_queue() as (broker, producer):
+        broker.script.append(refuse(NoPermission("closed")))
+        with pytest.raises(NoPermission, match="closed"):
+            await producer.send(message("refused"))
+        assert (await producer.send(message("next"))).queue_offset == 1
+        assert broker.seen[-1].place == (0, 1), "what is certainly not stored gives its place to the next"
+
+
+async def test_one_illegal_message_does_not_fail_its_neighbours() -> None:
+    async with one_queue() as (broker, producer):
+
+        def pick(broker: FakeBroker, seen: Seen) -> None:
+            if b"bad" in seen.bodies:
+                refuse(MessageIllegal("record 1 of the frame"))(broker, seen)
+            else:
+                broker.take(seen)
+
+        broker.script.extend([pick] * 10)
+        results = await sends(producer, ["1", "bad", "2"])
+        assert isinstance(results[1], MessageIllegal)
+        assert isinstance(results[0], SendResult)
+        assert isinstance(results[2], SendResult)
+        assert broker.stored == [b"first", b"1", b"2"]
+
+
+async def test_one_illegal_message_of_a_batch_fails_only_those_of_its_key() -> None:
+    async with one_queue() as (broker, producer):
+
+        def pick(broker: FakeBroker, seen: Seen) -> None:
+            refuse(MessageIllegal("body"))(broker, seen) if b"bad" in seen.bodies else broker.take(seen)
+
+        broker.script.extend([pick] * 10)
+        bodies = ["1", "2", "bad", "3", "4"]
+        with pytest.raises(BatchSendError) as caught:
+            await producer.send_batch([message(body) for body in bodies], sharding_keys=list("abcca"))
+        assert [type(result) for result in caught.value.results] == [SendResult, SendResult, MessageIllegal, MessageIllegal, SendResult]
+        assert broker.stored == [b"first", b"1", b"4", b"2"]
+        assert (producer.in_flight_count, producer.in_flight_bytes) == (0, 0)
+
+
+async def test_what_waits_behind_a_failed_send_of_its_key_fails_unsent_and_other_keys_go_on() -> None:
+    config = ProducerConfig(keyed_send_timeout_ms=150, attempt_timeout_ms=40)
+    async with one_queue(config) as (broker, producer):
+        broker.script.extend([ignore] * 20)
+        first = asyncio.ensure_future(producer.send(message("1"), sharding_key="k"))
+        await until(lambda: len(broker.seen) > 1)
+        behind = asyncio.ensure_future(producer.send(message("2"), sharding_key="k", timeout_ms=5_000))
+        other = asyncio.ensure_future(producer.send(message("3"), sharding_key="other", timeout_ms=5_000))
+        with pytest.raises(QueueUnavailable):
+            await first
+        broker.script.clear()
+        with pytest.raises(PrecedingSendFailed, match='sharding key "k"'):
+            await behind
+        assert (await other).queue_offset == 1
+        assert broker.stored == [b"first", b"3"]
+
+
+async def test_what_waits_for_the_in_flight_limit_behind_a_failed_send_of_its_key_fails_too() -> None:
+    config = ProducerConfig(keyed_send_timeout_ms=150, attempt_timeout_ms=40, in_flight_count_max=1)
+    async with one_queue(config) as (broker, producer):
+        broker.script.extend([ignore] * 20)
+        first = asyncio.ensure_future(producer.send(message("1"), sharding_key="k"))
+        await until(lambda: len(broker.seen) > 1)
+        behind = asyncio.ensure_future(producer.send(message("2"), sharding_key="k"))
+        other = asyncio.ensure_future(producer.send(message("3"), sharding_key="other", timeout_ms=5_000))
+        await asyncio.wait([first])
+        broker.script.clear()
+        results = await asyncio.gather(first, behind, other, return_exceptions=True)
+        assert [type(result) for result in results] == [QueueUnavailable, PrecedingSendFailed, SendResult]
+        assert broker.stored == [b"first", b"3"]
+        assert (producer.in_flight_count, producer.in_flight_bytes) == (0, 0)
+
+
+async def test_what_a_batch_has_for_a_queue_is_one_parcel_and_keeps_its_place_among_sends_of_its_keys() -> None:
+    async with one_queue() as (broker, producer):
+        held: list[Callable[[], None]] = []
+        broker.script.append(answer_later(held))
+        waiting: list[asyncio.Future[object]] = [asyncio.ensure_future(producer.send(message("0"), sharding_key="k1"))]
+        await until(lambda: len(held) == 1)
+        waiting.append(asyncio.ensure_future(producer.send(message("1"), sharding_key="k2")))
+        waiting.append(asyncio.ensure_future(producer.send_batch([message(str(n)) for n in range(2, 9)], sharding_keys=list("abcabck"))))
+        waiting.append(asyncio.ensure_future(producer.send(message("9"), sharding_key="b")))
+        await asyncio.sleep(0)
+        (sender,) = producer._topics.open_ones["t"].senders
+        assert [parcel.count for parcel in sender._batcher.keyed] == [1, 7, 1]
+        held[0]()
+        await asyncio.gather(*waiting)
+        assert broker.seen[2].bodies == [b"%d" % n for n in range(1, 10)]
+        assert [one.sharding_key for one in broker.seen[2].messages] == ["k2", *"abcabck", "b"]
+
+
+async def test_a_failed_batch_fails_what_waits_behind_any_of_its_keys() -> None:
+    config = ProducerConfig(keyed_send_timeout_ms=150, attempt_timeout_ms=40)
+    async with one_queue(config) as (broker, producer):
+        broker.script.extend([ignore] * 20)
+        first = asyncio.ensure_future(producer.send_batch([message(key) for key in "abc"], sharding_keys=list("abc")))
+        await until(lambda: len(broker.seen) > 1)
+        behind = [asyncio.ensure_future(producer.send(message(key), sharding_key=key, timeout_ms=5_000)) for key in "abcd"]
+        with pytest.raises(BatchSendError) as caught:
+            await first
+        assert [type(result) for result in caught.value.results] == [QueueUnavailable] * 3
+        broker.script.clear()
+        results = await asyncio.gather(*behind, return_exceptions=True)
+        assert [type(result) for result in results] == [PrecedingSendFailed] * 3 + [SendResult]
+        assert [result.key for result in results if isinstance(result, PrecedingSendFailed)] == ["a", "b", "c"]
+        assert broker.stored == [b"first", b"d"]
+
+
+async def test_of_a_batch_that_waits_behind_a_failed_send_only_the_messages_of_that_key_fail() -> None:
+    config = ProducerConfig(keyed_send_timeout_ms=150, attempt_timeout_ms=40)
+    async with one_queue(config) as (broker, producer):
+        broker.script.extend([ignore] * 20)
+        first = asyncio.ensure_future(producer.send(message("0"), sharding_key="b"))
+        await until(lambda: len(broker.seen) > 1)
+        batch = producer.send_batch([message(str(n)) for n in range(1, 6)], sharding_keys=list("abcab"), timeout_ms=5_000)
+        behind = asyncio.ensure_future(batch)
+        with pytest.raises(QueueUnavailable):
+            await first
+        broker.script.clear()
+        with pytest.raises(BatchSendError, match='sharding key "b"') as caught:
+            await behind
+        assert [type(result) for result in caught.value.results] == [
+            SendResult,
+            PrecedingSendFailed,
+            SendResult,
+            SendResult,
+            PrecedingSendFailed,
+        ]
+        assert broker.stored == [b"first", b"1", b"3", b"4"]
+        assert (producer.in_flight_count, producer.in_flight_bytes) == (0, 0)
+
+
+async def test_a_batch_that_waits_for_the_in_flight_limit_behind_a_failed_key_fails_whole_and_what_waits_behind_it_too() -> None:
+    config = ProducerConfig(keyed_send_timeout_ms=150, attempt_timeout_ms=40, in_flight_count_max=1)
+    async with one_queue(config) as (broker, producer):
+        broker.script.extend([ignore] * 20)
+        first = asyncio.ensure_future(producer.send(message("1"), sharding_key="k"))
+        await until(lambda: len(broker.seen) > 1)
+        behind = asyncio.ensure_future(producer.send_batch([message("2"), message("3")], sharding_keys=["j", "k"]))
+        second = asyncio.ensure_future(producer.send(message("4"), sharding_key="j"))
+        other = asyncio.ensure_future(producer.send(message("5"), sharding_key="other", timeout_ms=5_000))
+        await asyncio.wait([first])
+        broker.script.clear()
+        results = await asyncio.gather(first, behind, second, other, return_exceptions=True)
+        assert [type(result) for result in results] == [QueueUnavailable, BatchSendError, PrecedingSendFailed, SendResult]
+        assert isinstance(results[1], BatchSendError)
+        assert [type(result) for result in results[1].results] == [PrecedingSendFailed] * 2
+        assert broker.stored == [b"first", b"5"]
+        assert (producer.in_flight_count, producer.in_flight_bytes) == (0, 0)
+
+
+async def test_what_a_batch_had_sent_before_it_was_refused_at_the_in_flight_limit_is_told() -> None:
+    config = ProducerConfig(keyed_send_timeout_ms=150, attempt_timeout_ms=40, in_flight_count_max=2, batch_count_max=1)
+    async with fake_cluster("a", topics={"t": 2}) as cluster, producing(cluster, config) as producer:
+        await producer.send(message("first"), queue=MessageQueue("t", "a", 0))
+        broker = cluster.brokers["a"]
+        keys = [next(f"k{n}" for n in range(99) if queue_of_key(cluster.topics["t"], f"k{n}").queue_id == queue) for queue in (0, 1)]
+        broker.script.extend([ignore] * 40)
+        failing = asyncio.ensure_future(producer.send(message("1"), sharding_key=keys[0]))
+        await until(lambda: len(broker.seen) > 1)
+        messages, own = [message("2"), message("3"), message("4")], [keys[1], keys[0], keys[1]]
+        batch = asyncio.ensure_future(producer.send_batch(messages, sharding_keys=own, timeout_ms=5_000))
+        with pytest.raises(QueueUnavailable):
+            await failing
+        broker.script.clear()
+        with pytest.raises(BatchSendError) as caught:
+            await batch
+        assert [type(result) for result in caught.value.results] == [SendResult, PrecedingSendFailed, PrecedingSendFailed]
+        assert broker.stored == [b"first", b"2"]
+
+
+async def test_selected_and_named_sends_of_a_queue_count_as_one_key() -> None:
+    config = ProducerConfig(keyed_send_timeout_ms=150, attempt_timeout_ms=40)
+    async with one_queue(config) as (broker, producer):
+        broker.script.extend([ignore] * 20)
+        first = asyncio.ensure_future(producer.send(message("1"), selector=lambda queues, message, arg: queues[0]))
+        await until(lambda: len(broker.seen) > 1)
+        behind = asyncio.ensure_future(producer.send(message("2"), queue=MessageQueue("t", "a", 0), timeout_ms=5_000))
+        keyed = asyncio.ensure_future(producer.send(message("3"), sharding_key="k", timeout_ms=5_000))
+        await asyncio.wait([first])
+        broker.script.clear()
+        results = await asyncio.gather(first, behind, keyed, return_exceptions=True)
+        assert [type(result) for result in results] == [QueueUnavailable, PrecedingSendFailed, SendResult]
+
+
+async def test_unkeyed_sends_that_wait_for_a_dead_broker_go_on_at_one_that_recovers() -> None:
+    config = ProducerConfig(attempt_timeout_ms=30)
+    async with fake_cluster("a", "b", topics={"t": 1}) as cluster, producing(cluster, config) as producer:
+        await producer.send_batch([message("warm")])
+        await until(lambda: all(broker.heartbeats for broker in cluster.brokers.values()))
+        await cluster.brokers["a"].stop()
+        other = cluster.brokers["b"]
+        other.script.extend([ignore] * 1_000)
+        stuck = asyncio.ensure_future(producer.send(message("stuck"), queue=MessageQueue("t", "b", 0)))
+        await until(lambda: sum(b"stuck" in one.bodies for one in other.seen) > 1)
+        waiting = [asyncio.ensure_future(producer.send(message(str(n)))) for n in range(10)]
+        await asyncio.sleep(0)
+        assert producer.in_flight_count == 11
+        other.script.clear()
+        results = await asyncio.gather(*waiting)
+        assert {result.queue.broker_name for result in results} == {"b"}
+        assert (await stuck).queue.broker_name == "b"
+        assert producer.possible_duplicates == 0
+
+
+async def test_a_batch_tells_what_became_of_each_message() -> None:
+    async with fake_cluster("a", topics={"t": 2}) as cluster, producing(cluster) as producer:
+
+        def refuse_queue_0(broker: FakeBroker, seen: Seen) -> None:
+            refuse(NoPermission("queue 0"))(broker, seen) if seen.header.queue_id == 0 else broker.take(seen)
+
+        cluster.brokers["a"].script.extend([refuse_queue_0] * 2)
+        keys = [f"k{n}" for n in range(12)]
+        with pytest.raises(BatchSendError, match="queue 0") as caught:
+            await producer.send_batch([message(key) for key in keys], sharding_keys=keys)
+        for key, result in zip(keys, caught.value.results, strict=True):
+            refused = queue_of_key(cluster.topics["t"], key).queue_id == 0
+            assert isinstance(result, NoPermission if refused else SendResult)
+
+
+async def test_durable_is_asked_for_and_missed() -> None:
+    async with one_queue() as (broker, producer):
+
+        def weaker(broker: FakeBroker, seen: Seen) -> None:
+            _, reply = broker.store(seen)
+            seen.endpoint.send(seen.command.reply(ResponseCode.FLUSH_DISK_TIMEOUT, None, to_plain(reply)))
+
+        broker.script.extend([weaker, weaker])
+        assert (await producer.send(message())).status is SendStatus.FLUSH_DISK_TIMEOUT
+        with pytest.raises(NotDurable, match="FLUSH_DISK_TIMEOUT") as missed:
+            await producer.send(message(), require="durable")
+        assert [(result.status.name, result.queue_offset) for result in missed.value.results] == [("FLUSH_DISK_TIMEOUT", 2)]
+        broker.script.append(weaker)
+        with pytest.raises(NotDurable, match="offset 3") as missed:
+            await producer.send_batch([message("a"), message("b")], require="durable")
+        assert [result.queue_offset for result in missed.value.results] == [3, 4]
+        assert (await producer.send(message(), require="durable")).status is SendStatus.SEND_OK
+
+
+async def test_a_frame_asks_for_what_the_most_careful_of_its_sends_asks() -> None:
+    async with one_queue() as (broker, producer):
+        broker.seen.clear()
+        await asyncio.gather(producer.send(message("a")), producer.send(message("b"), require="durable"))
+        await producer.send(message("c"))
+        await producer.send_batch([message("d"), message("e")], require="durable")
+        await producer.send_batch([message("f")])
+        await producer.send(message("g"), require="written")
+        await asyncio.gather(producer.send(message("h")), producer.send(message("i"), require="written"))
+        await asyncio.gather(producer.send(message("j"), require="durable"), producer.send(message("k"), require="written"))
+        await producer.send_batch([message("l")], require="written")
+        assert [(one.bodies, one.header.durable) for one in broker.seen] == [
+            ([b"a", b"b"], True),
+            ([b"c"], None),
+            ([b"d", b"e"], True),
+            ([b"f"], None),
+            ([b"g"], False),
+            ([b"h", b"i"], None),
+            ([b"j", b"k"], True),
+            ([b"l"], False),
+        ]
+
+
+async def test_durable_is_not_asked_of_a_broker_that_does_not_know_it() -> None:
+    async with fake_cluster("a", topics={"t": 1}) as cluster:
+        cluster.brokers["a"].features = ("records", "sequences", "layouts")
+        async with producing(cluster) as producer:
+            await producer.send(message())
+            for send in (producer.send(message(), require="durable"), producer.send_batch([message()], require="durable")):
+                with pytest.raises(RequestCodeNotSupported, match="lacks durable_sends"):
+                    await send
+            assert producer.in_flight_count == 0

@@ -1,0 +1,234 @@
+"""Lost answers: what is repeated, what moves, what is counted."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from lockstep.client import (
+    MessageQueue,
+    Outcome,
+    QueueUnavailable,
+    SendResult,
+    SendStatus,
+    SendTimeout,
+)
+from lockstep.client.producer import patience
+from lockstep.client.producer.config import ProducerConfig
+from lockstep.protocol.codes import ResponseCode
+from lockstep.protocol.errors import (
+    OutOfSequence,
+    ServiceNotAvailable,
+)
+from lockstep.protocol.fields import to_plain
+from lockstep.protocol.headers.send import SendRecordsReply
+from support.fake_broker import (
+    FakeBroker,
+    Seen,
+    answer_later,
+    fake_cluster,
+    hang_up,
+    ignore,
+    lose_answer,
+    refuse,
+    store_and_hang_up,
+)
+from support.loops import until
+from support.producing import message, one_queue, producing, sends, stop_and_be_noticed
+
+pytestmark = pytest.mark.simulated
+
+
+@pytest.mark.parametrize("mishap", [ignore, lose_answer, store_and_hang_up, hang_up])
+@pytest.mark.parametrize("key", [None, "k"])
+async def test_an_unanswered_frame_is_repeated_byte_for_byte_and_stored_once(mishap: Callable[..., None], key: str | None) -> None:
+    async with one_queue() as (broker, producer):
+        broker.script.append(mishap)
+        result = await producer.send(message("once"), sharding_key=key)
+        assert result.queue_offset == 1
+        assert broker.stored == [b"first", b"once"]
+        first, repeat = broker.seen[1], broker.seen[2]
+        assert repeat.body == first.body
+        assert repeat.header == first.header
+        assert producer.possible_duplicates == 0
+
+
+async def test_an_answer_that_comes_after_the_frame_was_written_again_is_as_good_as_any() -> None:
+    async with one_queue() as (broker, producer):
+        held: list[Callable[[], None]] = []
+        broker.script.extend([answer_later(held), *[ignore] * 100])
+        sending = asyncio.ensure_future(producer.send(message("slow"), sharding_key="k"))
+        await until(lambda: len(broker.seen) > 3)
+        held[0]()
+        assert (await sending).queue_offset == 1
+        broker.script.clear()
+        assert (await producer.send(message("next"))).queue_offset == 2
+
+
+@pytest.mark.parametrize("mishap", [store_and_hang_up, hang_up])
+async def test_a_lost_connection_is_reason_enough_to_repeat_the_frame(mishap: Callable[..., None]) -> None:
+    async with one_queue(ProducerConfig(attempt_timeout_ms=20_000, keyed_send_timeout_ms=25_000)) as (broker, producer):
+        broker.script.append(mishap)
+        async with asyncio.timeout(10):
+            assert (await producer.send(message("once"), sharding_key="k")).queue_offset == 1
+
+
+async def test_an_unkeyed_send_whose_broker_died_after_it_was_written_moves_at_half_the_deadline_and_is_counted() -> None:
+    async with fake_cluster("a", "b", topics={"t": 1}) as cluster, producing(cluster) as producer:
+        await producer.send_batch([message("warm")])
+        await until(lambda: all(broker.heartbeats for broker in cluster.brokers.values()))
+        dying = cluster.brokers["a"]
+        stopping: list[asyncio.Future[None]] = []
+
+        def die(broker: FakeBroker, seen: Seen) -> None:
+            broker.store(seen)
+            seen.endpoint.abort("killed")
+            stopping.append(asyncio.ensure_future(broker.stop()))
+
+        dying.script.append(die)
+        results = await sends(producer, ["1", "2"])
+        assert {result.queue.broker_name for result in results if isinstance(result, SendResult)} == {"b"}
+        assert len(results) == 2
+        assert producer.possible_duplicates == 1
+        await asyncio.gather(*stopping)
+
+
+async def test_an_unkeyed_send_stays_on_its_queue_until_half_the_deadline_then_moves_and_is_counted() -> None:
+    async with fake_cluster("a", "b", topics={"t": 1}) as cluster, producing(cluster) as producer:
+        silent, other = cluster.brokers["a"], cluster.brokers["b"]
+        await producer.send_batch([message("warm")])
+        await until(lambda: len(silent.heartbeats) + len(other.heartbeats) == 2)
+        while not silent.seen:
+            await producer.send(message("warm"))
+        silent.seen.clear()
+        silent.script.extend([ignore] * 50)
+        results = await sends(producer, ["1", "2"])
+        assert [result.queue.broker_name for result in results if isinstance(result, SendResult)] == ["b", "b"]
+        assert len(silent.seen) > 1, "the same queue is tried again first"
+        assert {one.body for one in silent.seen} == {silent.seen[0].body}
+        assert producer.possible_duplicates == len(silent.seen[0].bodies) == 1
+        silent.script.clear()
+        assert {(await producer.send(message("later"))).queue.broker_name for _ in range(4)} == {"b"}, "nor do later ones go there"
+        await producer.send(message("named"), queue=MessageQueue("t", "a", 0))
+        assert silent.seen[-1].place == (1, 0), "whatever of the abandoned frame still arrives is below the new epoch"
+        assert {(await producer.send(message("later"))).queue.broker_name for _ in range(4)} == {"a", "b"}, "it answers again"
+
+
+async def test_an_unkeyed_send_that_left_a_queue_which_may_have_stored_it_never_ends_as_not_stored() -> None:
+    config = ProducerConfig(send_timeout_ms=300, attempt_timeout_ms=40)
+    async with fake_cluster("a", "b", topics={"t": 1}) as cluster, producing(cluster, config=config) as producer:
+        silent, other = cluster.brokers["a"], cluster.brokers["b"]
+        await producer.send_batch([message("warm")])
+        await until(lambda: len(silent.heartbeats) + len(other.heartbeats) == 2)
+        while not silent.seen:
+            await producer.send(message("warm"))
+        silent.script.extend([ignore] * 50)
+        other.script.extend([FakeBroker.take, *[refuse(ServiceNotAvailable("full"))] * 50])
+        ends = await sends(producer, ["1", "2"])
+        assert producer.possible_duplicates == 1, "one of them was written at a, and moved to b"
+        (failed,) = [end for end in ends if not isinstance(end, SendResult)]
+        assert isinstance(failed, SendTimeout)
+        assert failed.outcome is Outcome.UNKNOWN
+
+
+async def test_a_queue_that_lost_a_frame_gets_unkeyed_sends_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "STALL_MS", 20)
+    async with fake_cluster("a", "b", topics={"t": 1}) as cluster, producing(cluster) as producer:
+        await sends(producer, ["1", "2"])
+        broker = cluster.brokers["a"]
+        broker.script.append(refuse(ServiceNotAvailable("full")))
+        await sends(producer, ["3", "4", "5"])
+        before = len(broker.seen)
+        async with asyncio.timeout(10):
+            while len(broker.seen) == before:
+                await producer.send(message("again"))
+
+
+async def test_an_unkeyed_send_that_was_never_written_moves_at_once_and_is_no_possible_duplicate() -> None:
+    async with fake_cluster("a", "b", topics={"t": 2}) as cluster, producing(cluster) as producer:
+        await sends(producer, [str(n) for n in range(8)])
+        await stop_and_be_noticed(cluster.brokers["a"], producer)
+        results = await sends(producer, [str(n) for n in range(8)])
+        assert {result.queue.broker_name for result in results if isinstance(result, SendResult)} == {"b"}
+        assert producer.possible_duplicates == 0
+
+
+async def test_a_keyed_send_never_moves_and_says_which_queue_did_not_answer() -> None:
+    config = ProducerConfig(keyed_send_timeout_ms=200, attempt_timeout_ms=40)
+    async with fake_cluster("a", "b", topics={"t": 1}) as cluster, producing(cluster, config) as producer:
+        result = await producer.send(message("first"), sharding_key="k")
+        owner = cluster.brokers[result.queue.broker_name]
+        owner.script.extend([ignore] * 50)
+        with pytest.raises(QueueUnavailable, match="in an unknown state") as caught:
+            await producer.send(message("second"), sharding_key="k")
+        assert (caught.value.queue, caught.value.outcome) == (result.queue, Outcome.UNKNOWN)
+        assert sum(len(broker.stored) for broker in cluster.brokers.values()) == 1
+        owner.script.clear()
+        assert (await producer.send(message("third"), sharding_key="k")).queue_offset == 1
+        assert owner.seen[-1].place == (1, 0)
+
+
+async def test_a_keyed_send_to_a_broker_that_is_gone_is_not_stored_and_knows_it() -> None:
+    config = ProducerConfig(keyed_send_timeout_ms=150)
+    async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, config) as producer:
+        await producer.send(message("first"), sharding_key="k")
+        broker = cluster.brokers["a"]
+        await stop_and_be_noticed(broker, producer)
+        with pytest.raises(QueueUnavailable, match=r"not connected.*not stored") as caught:
+            await producer.send(message("second"), sharding_key="k")
+        assert caught.value.outcome is Outcome.NOT_STORED
+
+
+async def test_a_keyed_send_waits_for_its_brokers_return_on_another_port() -> None:
+    async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, ProducerConfig()) as producer:
+        await producer.send(message("first"), sharding_key="k")
+        broker = cluster.brokers["a"]
+        await broker.stop()
+        sending = asyncio.ensure_future(producer.send(message("second"), sharding_key="k"))
+        broker.term += 1
+        await broker.start()
+        assert (await sending).queue_offset == 1
+        assert [body.connection for body in broker.heartbeats] == [1, 2]
+        assert len({body.session for body in broker.heartbeats}) == 1
+
+
+async def test_an_unkeyed_send_without_any_broker_fails_at_its_deadline() -> None:
+    config = ProducerConfig(send_timeout_ms=80)
+    async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, config) as producer:
+        await producer.send(message())
+        await stop_and_be_noticed(cluster.brokers["a"], producer)
+        with pytest.raises(SendTimeout, match="topic t: not acknowledged") as caught:
+            await producer.send(message())
+        assert caught.value.outcome is Outcome.NOT_STORED
+
+
+async def test_a_suffix_that_the_broker_lost_is_met_with_a_new_epoch_and_the_same_records() -> None:
+    async with one_queue() as (broker, producer):
+        await producer.send(message("lost"))
+        broker.scopes.clear()
+        broker.queues.clear()
+        result = await producer.send(message("kept"), sharding_key="k")
+        assert result.queue_offset == 0
+        assert broker.stored == [b"kept"]
+        assert [one.place for one in broker.seen[-2:]] == [(0, 2), (1, 0)]
+        assert [one.bodies for one in broker.seen[-2:]] == [[b"kept"], [b"kept"]]
+
+
+async def test_out_of_sequence_for_ever_fails_at_the_deadline() -> None:
+    config = ProducerConfig(send_timeout_ms=150)
+    async with one_queue(config) as (broker, producer):
+        broker.script.extend([refuse(OutOfSequence("always"), next_sequence=0)] * 500)
+        with pytest.raises(OutOfSequence):
+            await producer.send(message())
+        assert len(broker.seen) < 50, "the answers are met with a growing pause"
+
+
+async def test_a_late_repeat_that_is_a_duplicate_counts_as_stored() -> None:
+    async with one_queue() as (broker, producer):
+
+        def duplicate(broker: FakeBroker, seen: Seen) -> None:
+            seen.endpoint.send(seen.command.reply(ResponseCode.DUPLICATE, None, to_plain(SendRecordsReply(-1, -1, 0))))
+
+        broker.script.append(duplicate)
+        result = await producer.send(message())
+        assert (result.status, result.queue_offset, result.offset_message_id) == (SendStatus.SEND_OK, -1, "")

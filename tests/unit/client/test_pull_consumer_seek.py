@@ -1,0 +1,134 @@
+"""PullConsumer: seek."""
+
+import pytest
+
+from lockstep.client import (
+    BrokerError,
+    LocalProtocolError,
+)
+from lockstep.runtime.host import Host
+from lockstep.testing import simulate
+from support.pulling import GROUP, QUEUE, drained, numbers, world
+
+
+def test_seek_goes_where_it_is_told_and_drops_what_was_fetched() -> None:
+    async def main() -> None:
+        async with world() as w:
+            await w.send(0, 20)
+            async with w.subscribed(auto_commit=False, poll_count=2) as consumer:
+                assert numbers(await consumer.poll()) == [0, 1]
+                await consumer.seek(QUEUE, 15)
+                assert consumer.position(QUEUE) == 15
+                assert await drained(consumer) == [15, 16, 17, 18, 19]
+                await consumer.seek_to_begin(QUEUE)
+                assert numbers(await consumer.poll()) == [0, 1]
+                await consumer.seek_to_end(QUEUE)
+                assert await consumer.poll(500) == []
+                await w.send(20, 21)
+                assert numbers(await consumer.poll()) == [20]
+                assert await w.committed() == [0], "only commit() takes the group along"
+
+    simulate(main)
+
+
+def test_seek_by_time() -> None:
+    async def main() -> None:
+        async with world() as w:
+            await w.send(0, 5)
+            await w.cluster.advance(seconds=60)
+            at_ms = Host.current().clock.wall_ms() - 30_000
+            await w.send(5, 7)
+            async with w.subscribed() as consumer:
+                await w.cluster.advance(seconds=1)
+                await consumer.seek(QUEUE, await consumer.offset_at(QUEUE, at_ms))
+                assert await drained(consumer) == [5, 6]
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("auto_commit", [True, False])
+def test_going_back_and_committing_takes_the_group_back_under_a_new_generation(auto_commit: bool) -> None:
+    async def main() -> None:
+        async with world() as w:
+            await w.send(0, 10)
+            async with w.subscribed(auto_commit=auto_commit, poll_count=5) as consumer:
+                assert await drained(consumer) == list(range(10))
+                await consumer.commit()
+                before = await w.cluster.group_status(GROUP)
+                await consumer.seek(QUEUE, 3)
+                assert numbers(await consumer.poll()) == [3, 4, 5, 6, 7]
+                if not auto_commit:
+                    assert await w.committed() == [10]
+                    await consumer.commit()
+                await w.cluster.advance(seconds=1)
+                assert await w.committed() == [3 if auto_commit else 8]
+                after = await w.cluster.group_status(GROUP)
+                assert before is not None
+                assert after is not None
+                assert int(after.queues[0].generation or 0) > int(before.queues[0].generation or 0)
+                assert await drained(consumer) == [8, 9], "each once: what was handed out behind the seek does not come again"
+            async with w.subscribed() as again:
+                assert await drained(again) == ([] if auto_commit else [8, 9])
+
+    simulate(main)
+
+
+def test_a_seek_before_the_broker_has_told_where_to_begin_counts() -> None:
+    async def main() -> None:
+        async with world() as w:
+            await w.send(0, 10)
+            consumer = w.consumer()
+            await consumer.assign([QUEUE])
+            async with consumer:
+                await consumer.seek(QUEUE, 7)
+                assert consumer.position(QUEUE) == 7
+                assert await drained(consumer) == [7, 8, 9]
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("auto_commit", [True, False])
+def test_going_back_where_the_broker_refuses_it_holds_up_no_poll(auto_commit: bool) -> None:
+    async def main() -> None:
+        async with world() as w:
+            await w.send(0, 10)
+            async with w.subscribed(auto_commit=auto_commit) as consumer:
+                await drained(consumer)
+                await consumer.commit()
+                consumer._shelf.seek(QUEUE, -5)  # as if retention had taken what was there a moment ago
+                if not auto_commit:
+                    with pytest.raises(BrokerError, match="expected 0 to 10"):
+                        await consumer.commit()
+                assert await drained(consumer) == list(range(10))
+
+    simulate(main)
+
+
+def test_what_was_asked_of_a_queue_is_forgotten_with_it() -> None:
+    async def main() -> None:
+        async with world() as w:
+            await w.send(0, 3)
+            consumer = w.consumer()
+            await consumer.assign([QUEUE])
+            async with consumer:
+                await consumer.seek(QUEUE, 2)
+                consumer.pause(QUEUE)
+                await consumer.assign([])
+                await consumer.assign([QUEUE])
+                assert await drained(consumer) == [0, 1, 2]
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("offset", [-1, 11, 1 << 40])
+def test_a_seek_beyond_what_the_queue_holds_is_refused(offset: int) -> None:
+    async def main() -> None:
+        async with world() as w:
+            await w.send(0, 10)
+            async with w.subscribed() as consumer:
+                await w.cluster.advance(seconds=1)
+                with pytest.raises(LocalProtocolError, match=r"it holds 0 to 10"):
+                    await consumer.seek(QUEUE, offset)
+                await consumer.seek(QUEUE, 10)
+
+    simulate(main)

@@ -1,0 +1,299 @@
+"""PushConsumer: start, stop, health."""
+
+import asyncio
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from lockstep.client.consumer import (
+    ConsumerEvent,
+    OrderlyContext,
+    PushConsumer,
+    QueueAssigned,
+    QueueRevoked,
+)
+from lockstep.protocol.bodies import SyncItem
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.errors import ConfigError, LocalProtocolError, RequestCodeNotSupported, StateError, SubscriptionConflict
+from lockstep.protocol.message import MessageExt
+from lockstep.protocol.queue import MessageQueue
+from support.consumers import G, Handled, S, consuming, events, stopped
+from support.loops import turns
+from support.scripted_broker import advance, scripted_cluster, settle
+
+pytestmark = pytest.mark.frozen_clock
+
+
+async def test_a_second_start_a_missing_listener_and_a_missing_subscription_are_refused() -> None:
+    async with scripted_cluster() as cluster:
+        consumer = PushConsumer(G, nameserver=cluster.nameserver, host=cluster.host)
+        with pytest.raises(StateError, match="start it"):
+            await PushConsumer("g").wait_closed()
+        with pytest.raises(StateError, match="no listener"):
+            await consumer.start()
+        consumer.orderly(Handled())
+        with pytest.raises(ConfigError, match="subscribes to nothing"):
+            await consumer.start()
+        with pytest.raises(StateError, match="listener already"):
+            consumer.orderly(Handled())
+        consumer.subscribe("orders")
+        await consumer.start()
+        with pytest.raises(StateError, match="running"):
+            await consumer.start()
+        with pytest.raises(StateError, match="contract"):
+            consumer.subscribe("bills")
+        await stopped(consumer)
+        with pytest.raises(StateError, match="stopped"):
+            await consumer.start()
+
+
+async def test_bad_names_are_refused_at_once() -> None:
+    with pytest.raises(LocalProtocolError):
+        PushConsumer("no blanks")
+    with pytest.raises(LocalProtocolError):
+        PushConsumer(G).subscribe("no blanks")
+    with pytest.raises(LocalProtocolError):
+        PushConsumer(G).subscribe("orders", "||")
+
+
+def test_a_subscription_that_looks_like_a_mistyped_list_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    PushConsumer(G).subscribe("orders", "a || b")
+    assert caplog.text == ""
+    PushConsumer(G).subscribe("orders", "a, b || c")
+    (told,) = caplog.records
+    assert told.getMessage() == "subscription.odd_tag group=billing topic=orders tag=a, b taken_as=one tag; several are written: a || b"
+
+
+async def test_a_stop_leaves_the_group_first_and_releases_each_queue_as_its_listener_ends() -> None:
+    async with scripted_cluster() as cluster:
+        a, handled = cluster["a"], Handled()
+        async with consuming(cluster, handled) as consumer:
+            handled.gate = asyncio.Event()
+            a.store("orders", 0, [b"0", b"1"])
+            await settle()
+            stop = asyncio.ensure_future(consumer.stop())
+            await settle()
+            codes = [seen.code for seen in a.seen]
+            assert a.members[G] == []
+            assert [item for item in a.sync_items() if item.release] == [SyncItem(G, "orders", 1, 1, None, 0, 0, True)]
+            assert codes.index(RequestCode.UNREGISTER_CLIENT) < len(codes) - 1 - codes[::-1].index(RequestCode.SYNC)
+            handled.gate.set()
+            await settle()
+            assert stop.done()
+            assert handled.bodies == [b"0"]
+        assert a.sync_items()[-1] == SyncItem(G, "orders", 0, 1, None, 1, 0, True)
+
+
+async def test_a_heart_beat_on_its_way_when_the_consumer_leaves_does_not_keep_it_on_the_list() -> None:
+    async with scripted_cluster() as cluster:
+        a, handled = cluster["a"], Handled()
+        async with consuming(cluster, handled) as consumer:
+            handled.gate = asyncio.Event()
+            a.store("orders", 0, [b"0"])
+            await settle()
+            a.mute.add(RequestCode.HEART_BEAT)
+            a.cut()
+            await advance(0.5)
+            assert a.kept, "the HEART_BEAT of the next connection waits"
+            stop = asyncio.ensure_future(consumer.stop())
+            await settle()
+            a.answer_kept()
+            await advance(0.1)
+            assert a.members[G] == []
+            assert not stop.done(), "and its queue still drains"
+            handled.gate.set()
+            await advance(0.2)
+            assert stop.done()
+
+
+async def test_past_the_drain_limit_the_queue_is_released_without_an_offset_and_the_listener_is_cancelled() -> None:
+    async with scripted_cluster() as cluster:
+        a = cluster["a"]
+        seen: list[str] = []
+
+        async def stubborn(messages: Sequence[MessageExt], context: OrderlyContext) -> S:
+            waiting = asyncio.ensure_future(context.cancelled.wait())
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                seen.append(f"cancelled {waiting.done()}")
+                raise
+            return S.SUCCESS
+
+        a.store("orders", 0, [b"0"])
+        async with consuming(cluster, stubborn, stop_timeout_ms=4_000) as consumer:
+            stop = asyncio.ensure_future(consumer.stop())
+            await advance(3.9)
+            assert seen == []
+            assert a.locks[G, "orders", 0].holder is not None
+            await advance(0.2)
+            assert seen == ["cancelled True"]
+            assert SyncItem(G, "orders", 0, 1, None, None, 0, True) in a.sync_items()
+            await advance(0.1)
+            assert stop.done()
+
+
+async def test_a_listener_that_ignores_cancellation_is_left_behind_and_the_stop_ends() -> None:
+    async with scripted_cluster() as cluster:
+        a, let_go = cluster["a"], asyncio.Event()
+
+        async def deaf(messages: Sequence[MessageExt], context: OrderlyContext) -> S:
+            while not let_go.is_set():
+                try:
+                    await let_go.wait()
+                except asyncio.CancelledError:
+                    continue
+            return S.SUCCESS
+
+        a.store("orders", 0, [b"0"])
+        async with consuming(cluster, deaf, stop_timeout_ms=1_000) as consumer:
+            stop = asyncio.ensure_future(consumer.stop())
+            await advance(1.5)
+            assert a.locks[G, "orders", 0].holder is None
+            await advance(3.5)
+            assert stop.done()
+        let_go.set()
+        await settle()
+        assert a.committed(G, "orders", 0) == 0
+
+
+async def test_a_plain_listener_past_the_drain_limit_is_fenced_and_the_stop_does_not_wait_for_it() -> None:
+    async with scripted_cluster() as cluster:
+        a = cluster["a"]
+        finish = threading.Event()
+        seen: list[bool] = []
+
+        def plain(messages: Sequence[MessageExt], context: OrderlyContext) -> S:
+            seen.append(context.cancelled.is_set())
+            finish.wait(60)
+            seen.append(context.cancelled.is_set())
+            return S.SUCCESS
+
+        a.store("orders", 0, [b"0"])
+        try:
+            async with consuming(cluster, plain, stop_timeout_ms=1_000) as consumer:
+                while not seen:
+                    await turns(1)
+                stop = asyncio.ensure_future(consumer.stop())
+                await advance(1.1)
+                assert SyncItem(G, "orders", 0, 1, None, None, 0, True) in a.sync_items()
+                await advance(4)
+                assert stop.done()
+        finally:
+            finish.set()
+        while len(seen) < 2:
+            await turns(1)
+        assert seen == [False, True]
+        assert a.committed(G, "orders", 0) == 0
+
+
+async def test_a_stop_inside_a_listener_is_refused() -> None:
+    async with scripted_cluster() as cluster:
+        refused: list[str] = []
+
+        async def suicidal(messages: Sequence[MessageExt], context: OrderlyContext) -> S:
+            try:
+                await consumer.stop()
+            except StateError as error:
+                refused.append(str(error))
+            return S.SUCCESS
+
+        cluster["a"].store("orders", 0, [b"0"])
+        consumer = PushConsumer(G, nameserver=cluster.nameserver, host=cluster.host).subscribe("orders")
+        consumer.orderly(suicidal)
+        await consumer.start()
+        await settle()
+        assert len(refused) == 1
+        await stopped(consumer)
+
+
+async def test_a_refused_contract_leaves_the_joined_brokers_and_is_raised_after_the_grace() -> None:
+    async with scripted_cluster("a", "b") as cluster:
+        a, b = cluster["a"], cluster["b"]
+        b.refuse[G] = (ResponseCode.SUBSCRIPTION_CONFLICT, f'group "{G}": orders "x" here, "y" there' + SubscriptionConflict.PASSING)
+        consumer = PushConsumer(G, nameserver=cluster.nameserver, host=cluster.host).subscribe("orders")
+        consumer.orderly(Handled())
+        start = asyncio.ensure_future(consumer.start())
+        await advance(3)
+        assert not start.done()
+        await advance(3)
+        with pytest.raises(SubscriptionConflict, match="here"):
+            await start
+        assert a.members[G] == []
+        assert a.lock_items() == []
+        b.refuse.clear()
+        await consumer.start()
+        await settle()
+        assert a.members[G] == [a.me()]
+        await stopped(consumer)
+
+
+async def test_a_conflict_with_members_in_their_grace_is_retried_quietly() -> None:
+    async with scripted_cluster() as cluster:
+        a = cluster["a"]
+        a.refuse[G] = (ResponseCode.SUBSCRIPTION_CONFLICT, f'group "{G}"' + SubscriptionConflict.PASSING)
+        consumer = PushConsumer(G, nameserver=cluster.nameserver, host=cluster.host).subscribe("orders")
+        consumer.orderly(Handled())
+        start = asyncio.ensure_future(consumer.start())
+        await advance(2)
+        a.refuse.clear()
+        await advance(0.5)
+        assert start.done()
+        await start
+        await stopped(consumer)
+
+
+async def test_a_conflict_with_a_member_who_is_there_is_raised_at_once() -> None:
+    async with scripted_cluster() as cluster:
+        cluster["a"].refuse[G] = (ResponseCode.SUBSCRIPTION_CONFLICT, f'group "{G}"')
+        consumer = PushConsumer(G, nameserver=cluster.nameserver, host=cluster.host).subscribe("orders")
+        consumer.orderly(Handled())
+        start = asyncio.ensure_future(consumer.start())
+        await advance(0.2)
+        assert start.done()
+        with pytest.raises(SubscriptionConflict):
+            await start
+
+
+async def test_a_broker_without_a_needed_feature_is_named_and_nothing_starts() -> None:
+    async with scripted_cluster() as cluster:
+        cluster["a"].features = ("records",)
+        consumer = PushConsumer(G, nameserver=cluster.nameserver, host=cluster.host).subscribe("orders")
+        consumer.orderly(Handled())
+        with pytest.raises(RequestCodeNotSupported, match="broker a lacks ordered, sync"):
+            await consumer.start()
+        assert cluster["a"].members[G] == []
+
+
+async def test_a_running_member_that_is_refused_drains_and_wait_closed_raises() -> None:
+    async with scripted_cluster() as cluster:
+        a = cluster["a"]
+        async with consuming(cluster, Handled()) as consumer:
+            a.refuse[G] = (ResponseCode.SUBSCRIPTION_CONFLICT, f'group "{G}"')
+            a.cut()
+            await advance(0.5)
+            with pytest.raises(SubscriptionConflict):
+                await consumer.wait_closed()
+            assert consumer.health().state.value == "failed"
+
+
+async def test_events_and_health_tell_what_is_held() -> None:
+    async with scripted_cluster() as cluster:
+        consumer = PushConsumer(G, nameserver=cluster.nameserver, host=cluster.host).subscribe("orders")
+        consumer.orderly(Handled())
+        told = events(consumer)
+
+        @consumer.on_event
+        def broken(event: ConsumerEvent) -> None:
+            raise RuntimeError("a callback must not end consumption")
+
+        assert not consumer.health().ok
+        async with consumer:
+            await settle()
+            assert told == [QueueAssigned(MessageQueue("orders", "a", 0), 1, 0), QueueAssigned(MessageQueue("orders", "a", 1), 1, 0)]
+            health = consumer.health()
+            assert health.ok
+            assert [queue.state for queue in health.queues] == ["held", "held"]
+        assert told[2:] == [QueueRevoked(MessageQueue("orders", "a", 0), 1, False), QueueRevoked(MessageQueue("orders", "a", 1), 1, False)]
+        await consumer.wait_closed()

@@ -1,0 +1,184 @@
+"""PushConsumer: what a listener's result does."""
+
+import threading
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from lockstep.client.consumer import (
+    Backoff,
+    OrderedRetry,
+    OrderlyContext,
+    QueueBlocked,
+)
+from lockstep.protocol.bodies import SyncItem
+from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.message import MessageExt
+from lockstep.protocol.queue import MessageQueue
+from support.consumers import G, Handled, S, consuming, events
+from support.loops import turns
+from support.scripted_broker import advance, scripted_cluster, settle
+
+pytestmark = pytest.mark.frozen_clock
+
+
+SUSPEND = S.SUSPEND_CURRENT_QUEUE_A_MOMENT
+
+
+@pytest.mark.parametrize("wrong", [RuntimeError("no"), None, "SUCCESS", SUSPEND])
+async def test_a_failed_call_is_repeated_with_one_attempt_more_which_is_stored(wrong: object) -> None:
+    async with scripted_cluster() as cluster:
+        a, handled = cluster["a"], Handled()
+        handled.answers = [wrong, wrong]
+        a.store("orders", 0, [b"0", b"1"])
+        async with consuming(cluster, handled, retry=OrderedRetry(backoff=Backoff(1_000, 1.0))):
+            assert handled.bodies == [b"0"]
+            await advance(0.3)
+            assert a.progress[G, "orders", 0] == (0, 1)
+            await advance(0.5)
+            assert len(handled.calls) == 1
+            await advance(0.4)
+            await advance(1.1)
+            assert handled.bodies == [b"0", b"0", b"0", b"1"]
+            assert [context.attempt for _, _, context in handled.calls] == [0, 1, 2, 0]
+
+
+@pytest.mark.parametrize("in_thread", [False, True], ids=["async", "plain"])
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+async def test_a_listener_that_exits_ends_the_consumer_without_waiting_for_the_stop_timeout(
+    kind: type[BaseException], in_thread: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with scripted_cluster() as cluster:
+        a, calls = cluster["a"], 0
+
+        def plain(messages: Sequence[MessageExt], context: OrderlyContext) -> S:
+            nonlocal calls
+            calls += 1
+            raise kind(3)
+
+        async def on_the_loop(messages: Sequence[MessageExt], context: OrderlyContext) -> S:
+            return plain(messages, context)
+
+        a.store("orders", 0, [b"0"])
+        async with consuming(cluster, plain if in_thread else on_the_loop) as consumer:
+            while not calls:
+                await turns(1)
+            await advance(0.1)
+            assert consumer.health().state.value == "failed"
+            with pytest.raises(kind, match="3"):
+                await consumer.wait_closed()
+        assert calls == 1
+        assert SyncItem(G, "orders", 0, 1, None, 0, 1, True) in a.sync_items(), "released, with one attempt more"
+    assert "consumer.failed" in caplog.text
+    assert "call.given_up" not in caplog.text
+
+
+async def test_a_failure_is_told_with_its_traceback_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with scripted_cluster() as cluster:
+        handled = Handled()
+        handled.answers = [ValueError("no"), ValueError("still no"), KeyError("another"), S.SUCCESS, ValueError("the next message")]
+        cluster["a"].store("orders", 0, [b"0", b"1"])
+        async with consuming(cluster, handled, retry=OrderedRetry(backoff=Backoff(10, 1.0))):
+            for _ in range(10):
+                await advance(0.02)
+    told = [record for record in caplog.records if "call.failed" in record.getMessage()]
+    assert [record.exc_info is not None for record in told] == [True, False, True, True]
+    assert "still no" in told[1].getMessage()
+
+
+async def test_attempts_are_restored_from_the_grant() -> None:
+    async with scripted_cluster() as cluster:
+        a, handled = cluster["a"], Handled()
+        a.store("orders", 0, [b"0", b"1"])
+        a.progress[G, "orders", 0] = (1, 5)
+        async with consuming(cluster, handled):
+            assert [(bodies, context.attempt) for _, bodies, context in handled.calls] == [([b"1"], 5)]
+
+
+async def test_a_listener_may_choose_its_pause_and_it_is_clamped() -> None:
+    async with scripted_cluster() as cluster:
+        handled = Handled()
+
+        def pause(context: OrderlyContext) -> S:
+            context.suspend_current_queue_time_ms = 1
+            return SUSPEND
+
+        handled.answers = [pause]
+        cluster["a"].store("orders", 0, [b"0"])
+        async with consuming(cluster, handled):
+            await advance(0.03)
+            assert len(handled.calls) == 2
+
+
+async def test_manual_commit_moves_nothing_until_commit_and_rollback_brings_everything_back() -> None:
+    async with scripted_cluster() as cluster:
+        a, handled = cluster["a"], Handled()
+
+        def manual(status: S) -> Callable[[OrderlyContext], S]:
+            def answer(context: OrderlyContext) -> S:
+                context.auto_commit = False
+                return status
+
+            return answer
+
+        handled.answers = [manual(S.SUCCESS), manual(S.ROLLBACK), manual(S.SUCCESS), manual(S.COMMIT), manual(S.SUCCESS)]
+        a.store("orders", 0, [b"0", b"1", b"2"])
+        async with consuming(cluster, handled):
+            await advance(0.2)
+            assert a.committed(G, "orders", 0) == 0
+            await advance(1.1)
+            assert handled.bodies == [b"0", b"1", b"0", b"1", b"2"]
+            assert a.committed(G, "orders", 0) == 2
+        assert a.committed(G, "orders", 0) == 2  # at a drain, SUCCESSes that were not committed roll back
+
+
+async def test_exhausted_attempts_block_the_queue_until_it_is_resumed() -> None:
+    async with scripted_cluster() as cluster:
+        handled = Handled()
+        handled.answers = [RuntimeError("poison")] * 3
+        cluster["a"].store("orders", 0, [b"0", b"1"])
+        retry = OrderedRetry(max_attempts=2, backoff=Backoff(100, 1.0))
+        async with consuming(cluster, handled, retry=retry) as consumer:
+            told = events(consumer)
+            await advance(5)
+            assert handled.bodies == [b"0", b"0"]
+            assert told == [QueueBlocked(MessageQueue("orders", "a", 0), 0, 2, "RuntimeError: poison")]
+            assert [queue.blocked for queue in consumer.health().queues] == [True, False]
+            consumer.resume()
+            await advance(0.5)
+            assert handled.bodies == [b"0", b"0", b"0"]
+            consumer.resume()
+            await advance(0.5)
+            assert handled.bodies == [b"0", b"0", b"0", b"0", b"1"]
+
+
+async def test_commit_each_waits_for_the_answer_before_the_next_batch() -> None:
+    async with scripted_cluster() as cluster:
+        a, handled = cluster["a"], Handled()
+        async with consuming(cluster, handled, commit="each"):
+            a.mute.add(RequestCode.SYNC)
+            a.store("orders", 0, [b"0", b"1"])
+            await settle()
+            assert handled.bodies == [b"0"]
+            a.answer_kept()
+            await settle()
+            assert handled.bodies == [b"0", b"1"]
+
+
+async def test_plain_functions_run_in_a_thread() -> None:
+    async with scripted_cluster() as cluster:
+        bodies: list[bytes] = []
+        names: list[str] = []
+
+        def plain(messages: Sequence[MessageExt], context: OrderlyContext) -> S:
+            names.append(threading.current_thread().name)
+            bodies.extend(message.body for message in messages)
+            return S.SUCCESS
+
+        cluster["a"].store("orders", 0, [b"0", b"1"])
+        async with consuming(cluster, plain):
+            while len(bodies) < 2:
+                await turns(1)
+            assert all("plain" in name for name in names)
+            await advance(0.2)
+            assert cluster["a"].committed(G, "orders", 0) == 2

@@ -1,0 +1,305 @@
+"""A client's session: LOCK and SYNC."""
+
+import asyncio
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from lockstep.client.consumer import Backoff, ConsumeFromWhere, OrderedRetry, OrderlyContext, PushConsumer, QueueRevoked
+from lockstep.client.instance import Instance
+from lockstep.protocol.bodies import ConsumerGroup, LockItem, StartPoint, Subscription, SyncAnswer, Verdict
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.message import MessageExt
+from lockstep.protocol.queue import MessageQueue
+from support.consumers import G, Handled, S, consuming, events, stopped
+from support.scripted_broker import Lock, advance, scripted_cluster, settle
+from support.session_kit import EMPTY_SYNC, LOCK, SYNC
+
+pytestmark = pytest.mark.frozen_clock
+
+
+QUEUE_0 = MessageQueue("orders", "a", 0)
+
+
+async def test_after_a_reconnect_one_lock_names_everything_held_with_epoch_offset_and_attempts() -> None:
+    async with scripted_cluster() as cluster:
+        a, handled = cluster["a"], Handled()
+        handled.answers = [S.SUCCESS, S.SUSPEND_CURRENT_QUEUE_A_MOMENT]
+        async with consuming(cluster, handled):
+            a.mute.add(SYNC)
+            a.store("orders", 0, [b"0", b"1"])
+            await settle()
+            a.cut()
+            a.mute.clear()
+            locks = len(a.lock_items())
+            await advance(0.5)
+            assert a.lock_items()[locks] == (LockItem(G, "orders", 0, 1, 1, 1), LockItem(G, "orders", 1, 1, 0, 0))
+            order = [seen.code for seen in a.seen]
+            assert order[-1] != RequestCode.HEART_BEAT
+            last_beat = len(order) - 1 - order[::-1].index(RequestCode.HEART_BEAT)
+            assert order[last_beat + 1] == LOCK
+            assert a.progress[G, "orders", 0] == (1, 1)
+
+
+async def test_lock_leaves_after_a_second_and_every_20_s() -> None:
+    async with scripted_cluster() as cluster, consuming(cluster, Handled()):
+        a = cluster["a"]
+        assert len(a.lock_items()) == 1
+        await advance(0.9)
+        assert len(a.lock_items()) == 1
+        await advance(0.2)
+        assert len(a.lock_items()) == 2
+        await advance(19.8)
+        assert len(a.lock_items()) == 2
+        await advance(0.3)
+        assert len(a.lock_items()) == 3
+
+
+async def test_heart_beat_says_what_members_must_agree_on() -> None:
+    retry = OrderedRetry(3, Backoff(100, 1.5, 2_000))
+    start = {"consume_from_where": ConsumeFromWhere.TIMESTAMP, "consume_timestamp_ms": 7}
+    async with scripted_cluster() as cluster, consuming(cluster, Handled(), expression="x || y", allocate="average", retry=retry, **start):
+        (group,) = cluster["a"].bodies(RequestCode.HEART_BEAT)[-1].consumers
+        assert group == ConsumerGroup(
+            G,
+            (Subscription("orders", "x || y"),),
+            consume_from_where=StartPoint.TIMESTAMP,
+            consume_timestamp_ms=7,
+            ordered=True,
+            allocate="average",
+            retry="3 attempts, pause 100 ms x1.5 up to 2000 ms, then block",
+        )
+
+
+async def test_lock_carries_the_lowest_since_that_any_broker_has_named() -> None:
+    """A broker that hears of the group for the first time then begins the queues that were added later at 0."""
+    async with scripted_cluster("a", "b") as cluster:
+        cluster["a"].since, cluster["b"].since = 3, 2
+        async with consuming(cluster, Handled()):
+            for broker in cluster.brokers.values():
+                assert [start.since for start in broker.bodies(LOCK)[0].starts] == [2]
+
+
+async def test_since_is_heard_from_a_grant_too() -> None:
+    async with scripted_cluster("a", "b") as cluster:
+        a, b = cluster["a"], cluster["b"]
+        a.since, b.since = 2, 5
+        a.names_since = b.names_since = False
+        async with consuming(cluster, Handled()):
+            assert [start.since for start in b.bodies(LOCK)[0].starts] == [None]
+            b.steal(G, "orders", 0)
+            b.free(G, "orders", 0)
+            await advance(0.1)
+            assert [start.since for start in b.bodies(LOCK)[-1].starts] == [2]
+
+
+async def test_a_trigger_during_a_lock_sends_one_more_after_the_answer() -> None:
+    async with scripted_cluster() as cluster:
+        a = cluster["a"]
+        async with consuming(cluster, Handled()):
+            a.mute.add(LOCK)
+            a.free(G, "orders", 0)
+            await advance(0.1)
+            a.free(G, "orders", 0)
+            await advance(0.1)
+            assert len(a.lock_items()) == 2
+            a.answer_kept()
+            await advance(0.05)
+            assert len(a.lock_items()) == 3
+
+
+async def test_a_queue_that_somebody_holds_is_acquired_when_it_is_free() -> None:
+    async with scripted_cluster() as cluster:
+        a, handled = cluster["a"], Handled()
+        a.store("orders", 0, [b"0"])
+        a.locks[G, "orders", 0] = Lock("another", 4)
+        async with consuming(cluster, handled):
+            assert handled.bodies == []
+            a.free(G, "orders", 0)
+            await advance(0.05)
+            assert handled.bodies == [b"0"]
+            assert handled.calls[0][2].fence.epoch == 5
+
+
+async def test_a_stale_commit_drops_the_queue_and_what_was_fetched_and_acquires_it_anew() -> None:
+    async with scripted_cluster() as cluster:
+        a, handled = cluster["a"], Handled()
+        handled.gate = asyncio.Event()
+        a.store("orders", 0, [b"0", b"1"])
+        async with consuming(cluster, handled) as consumer:
+            told = events(consumer)
+            a.locks[G, "orders", 0].epoch += 1
+            a.locks[G, "orders", 0].holder = None
+            a.progress[G, "orders", 0] = (1, 0)
+            handled.gate.set()
+            handled.gate = None
+            await advance(0.2)
+            assert told[0] == QueueRevoked(QUEUE_0, 1, True)
+            assert handled.bodies[-1] == b"1"
+            assert handled.calls[-1][2].fence.epoch == 3
+            assert a.committed(G, "orders", 0) >= 1
+
+
+async def test_a_stale_pull_of_an_idle_queue_asks_for_it_again_at_once() -> None:
+    async with scripted_cluster() as cluster, consuming(cluster, Handled()):
+        a = cluster["a"]
+        await advance(1.5)
+        a.steal(G, "orders", 0)
+        a.free(G, "orders", 0, push=False)
+        await advance(0.1)
+        assert a.locks[G, "orders", 0] == Lock(a.me(), 3)
+
+
+async def test_a_stale_renewal_of_an_idle_queue_asks_for_it_again_at_once() -> None:
+    async with scripted_cluster() as cluster:
+        a = cluster["a"]
+        a.mute.add(RequestCode.PULL_MESSAGE)
+        async with consuming(cluster, Handled()):
+            a.steal(G, "orders", 0)
+            a.free(G, "orders", 0, push=False)
+            a.cut()
+            await advance(0.5)
+            assert a.locks[G, "orders", 0] == Lock(a.me(), 3)
+
+
+async def test_a_stale_pull_drops_the_queue_and_cancels_the_running_call() -> None:
+    async with scripted_cluster() as cluster:
+        a, handled = cluster["a"], Handled()
+        handled.gate = asyncio.Event()
+        async with consuming(cluster, handled) as consumer:
+            told = events(consumer)
+            a.store("orders", 0, [b"0"])
+            await settle()
+            a.steal(G, "orders", 0)
+            await settle()
+            assert told == [QueueRevoked(QUEUE_0, 1, True)]
+            assert handled.calls[0][2].cancelled.is_set()
+            a.free(G, "orders", 0)
+            await advance(0.1)
+            assert a.locks[G, "orders", 0].holder is None, "not locked again while the old listener runs"
+            handled.gate.set()
+            await advance(0.1)
+            assert a.locks[G, "orders", 0].holder == a.me()
+            assert [context.fence.epoch for _, _, context in handled.calls] == [1, 3]
+            assert not [item for item in a.sync_items() if item.epoch == 1 and item.queue_id == 0], "a void result is not offered"
+
+
+async def test_a_plain_listener_that_outlives_its_epoch_keeps_the_queue_unlocked() -> None:
+    async with scripted_cluster() as cluster:
+        a = cluster["a"]
+        finish = threading.Event()
+        started: list[int] = []
+
+        def plain(messages: Sequence[MessageExt], context: OrderlyContext) -> S:
+            started.append(context.fence.epoch)
+            finish.wait(60)
+            return S.SUCCESS
+
+        a.store("orders", 0, [b"0"])
+        async with consuming(cluster, plain):
+            while not started:
+                await settle()
+            a.steal(G, "orders", 0)
+            a.free(G, "orders", 0)
+            await advance(0.2)
+            assert a.locks[G, "orders", 0].holder is None
+            finish.set()
+            while len(started) < 2:
+                await advance(0.01)
+            assert started == [1, 3]
+
+
+async def test_a_refused_commit_drops_the_queue_and_acquires_it_anew() -> None:
+    async with scripted_cluster() as cluster:
+        a, handled = cluster["a"], Handled()
+        async with consuming(cluster, handled):
+            a.sync_script.append(lambda item: SyncAnswer(Verdict.REFUSED, item.epoch, "beyond the end"))
+            a.store("orders", 0, [b"0"])
+            await advance(0.3)
+            assert handled.bodies == [b"0", b"0"]
+            assert [context.fence.epoch for _, _, context in handled.calls] == [1, 2]
+
+
+async def test_a_lock_refused_as_a_whole_is_asked_again_after_a_second() -> None:
+    async with scripted_cluster() as cluster:
+        a, handled = cluster["a"], Handled()
+        a.store("orders", 0, [b"0"])
+        a.mute.add(LOCK)
+        async with consuming(cluster, handled):
+            (command, endpoint), *_ = a.kept
+            a.kept.clear()
+            a.mute.clear()
+            endpoint.send(command.reply(ResponseCode.SYSTEM_BUSY, "full lane"))
+            await advance(0.9)
+            assert handled.bodies == []
+            await advance(0.2)
+            assert handled.bodies == [b"0"]
+
+
+async def test_answers_that_do_not_fit_their_request_end_the_connection() -> None:
+    async with scripted_cluster() as cluster:
+        a, handled = cluster["a"], Handled()
+        a.mute.add(LOCK)
+        async with consuming(cluster, handled):
+            (command, endpoint), *_ = a.kept
+            a.kept.clear()
+            a.mute.clear()
+            endpoint.send(command.reply(body=b"\x81"))
+            await advance(1)
+            assert [body.connection for body in a.bodies(RequestCode.HEART_BEAT)][-1] > 0
+            assert a.locks[G, "orders", 0].holder == a.me()
+
+
+async def test_two_groups_of_one_loop_share_one_session_and_one_lock() -> None:
+    async with scripted_cluster() as cluster:
+        a, mine, other = cluster["a"], Handled(), Handled()
+        async with consuming(cluster, mine):
+            second = PushConsumer("audit", nameserver=cluster.nameserver, host=cluster.host).subscribe("orders")
+            second.orderly(other)
+            await second.start()
+            await advance(0.05)
+            a.store("orders", 0, [b"0"])
+            await settle()
+            assert (mine.bodies, other.bodies) == ([b"0"], [b"0"])
+            assert {item.group for item in a.lock_items()[-1]} == {G, "audit"}
+            assert len(a.server.endpoints) == 1
+            await stopped(second)
+            await advance(0.1)
+            a.store("orders", 0, [b"1"])
+            await settle()
+            assert (mine.bodies, other.bodies) == ([b"0", b"1"], [b"0"])
+
+
+async def test_what_an_unreachable_broker_still_holds_is_freed_when_it_comes_back() -> None:
+    """The instance lives on with a producer's reference: its session would keep the lock for ever."""
+    async with scripted_cluster() as cluster:
+        a = cluster["a"]
+        keeper = Instance.current(cluster.nameserver, host=cluster.host)
+        await keeper.start()
+        async with consuming(cluster, Handled(), stop_timeout_ms=100) as consumer:
+            a.mute |= {SYNC, LOCK, EMPTY_SYNC, RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT}
+            a.cut()
+            await stopped(consumer)
+            assert a.locks[G, "orders", 0].holder == a.me()
+            a.mute.clear()
+            a.cut()
+            await advance(2)
+            assert a.locks[G, "orders", 0].holder is None
+            locks = len(a.lock_items())
+            await advance(25)
+            assert len(a.lock_items()) == locks
+        await keeper.close()
+
+
+async def test_two_consumers_of_one_group_in_one_loop_share_the_queues() -> None:
+    async with scripted_cluster() as cluster:
+        a, first, second = cluster["a"], Handled(), Handled()
+        async with consuming(cluster, first), consuming(cluster, second):
+            await advance(1.5)
+            assert len({lock.holder for lock in a.locks.values()}) == 2
+            a.store("orders", 0, [b"0"])
+            a.store("orders", 1, [b"1"])
+            await settle()
+            assert sorted([*first.bodies, *second.bodies]) == [b"0", b"1"]
+            assert len(first.bodies) == 1

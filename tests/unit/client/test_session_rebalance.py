@@ -1,0 +1,262 @@
+"""A client's session: rebalance."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from lockstep.client.consumer import OrderlyContext, QueueGap
+from lockstep.client.consumer.arrivals import CALM_MS
+from lockstep.protocol.bodies import LockAnswer, LockItem, SyncItem, Verdict
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.errors import SubscriptionConflict
+from lockstep.protocol.message import MessageExt
+from lockstep.protocol.queue import MessageQueue
+from support.consumers import G, Handled, S, consuming, events
+from support.scripted_broker import advance, scripted_cluster, settle
+from support.session_kit import LOCK, SYNC
+
+CALM_S = CALM_MS / 1000
+"""Whoever comes later is not waited for."""
+
+
+pytestmark = pytest.mark.frozen_clock
+
+
+async def test_a_queue_taken_away_drains_and_is_released_with_its_final_offset() -> None:
+    async with scripted_cluster() as cluster:
+        a, handled = cluster["a"], Handled()
+        handled.gate = asyncio.Event()
+        a.store("orders", 0, [b"0", b"1"])
+        async with consuming(cluster, handled):
+            await advance(CALM_S)
+            a.set_members(G, a.me(), "!first")
+            await advance(0.2)
+            assert a.locks[G, "orders", 0].holder == a.me()
+            handled.gate.set()
+            await advance(0.02)
+            assert SyncItem(G, "orders", 0, 1, None, 1, 0, True) in a.sync_items()
+            assert handled.bodies == [b"0"]
+            assert a.locks[G, "orders", 1].holder == a.me()
+
+
+async def test_a_call_has_30_s_when_a_rebalance_takes_its_queue_and_8_s_when_the_consumer_stops() -> None:
+    for limit_s, drains in ((30, lambda a, _: a.set_members(G, a.me(), "!first")), (8, lambda _, consumer: consumer._stop_soon())):
+        async with scripted_cluster() as cluster:
+            a, handled = cluster["a"], Handled()
+            handled.gate = asyncio.Event()
+            a.store("orders", 0, [b"0"])
+            async with consuming(cluster, handled) as consumer:
+                await advance(CALM_S)
+                drains(a, consumer)
+                await advance(limit_s - 0.1)
+                assert a.locks[G, "orders", 0].holder == a.me()
+                await advance(0.2)
+                assert SyncItem(G, "orders", 0, 1, None, None, 0, True) in a.sync_items()
+
+
+async def test_successes_that_were_not_committed_come_again_after_a_drain() -> None:
+    def kept(context: OrderlyContext) -> S:
+        context.auto_commit = False
+        return S.SUCCESS
+
+    async with scripted_cluster() as cluster:
+        a, handled = cluster["a"], Handled()
+        handled.answers = [S.SUCCESS, kept, kept]
+        a.store("orders", 0, [b"0", b"1", b"2"])
+        async with consuming(cluster, handled):
+            assert handled.bodies == [b"0", b"1", b"2"]
+        assert SyncItem(G, "orders", 0, 1, None, 1, 0, True) in a.sync_items()
+        assert a.committed(G, "orders", 0) == 1
+
+
+async def test_a_draining_queue_that_comes_back_goes_on_with_its_epoch() -> None:
+    async with scripted_cluster() as cluster:
+        a, handled = cluster["a"], Handled()
+        handled.gate = asyncio.Event()
+        a.store("orders", 0, [b"0", b"1"])
+        async with consuming(cluster, handled):
+            a.set_members(G, a.me(), "!first")
+            await advance(0.2)
+            a.set_members(G, a.me())
+            await advance(0.2)
+            handled.gate.set()
+            await advance(0.02)
+            assert handled.bodies == [b"0", b"1"]
+            assert {context.fence.epoch for _, _, context in handled.calls} == {1}
+            assert not [item for item in a.sync_items() if item.release]
+
+
+async def test_a_release_on_the_way_is_awaited_before_the_queue_is_acquired_anew() -> None:
+    async with scripted_cluster() as cluster:
+        a = cluster["a"]
+        async with consuming(cluster, Handled()):
+            a.mute.add(SYNC)
+            await advance(CALM_S)
+            a.set_members(G, a.me(), "!first")
+            await advance(0.2)
+            assert a.sync_items()[-1].release
+            locks = len(a.lock_items())
+            a.set_members(G, a.me())
+            await advance(0.3)
+            assert not [item for items in a.lock_items()[locks:] for item in items if item.queue_id == 0]
+            a.answer_kept()
+            await advance(0.1)
+            assert a.locks[G, "orders", 0].epoch == 2
+            assert a.locks[G, "orders", 0].holder == a.me()
+
+
+async def test_a_release_lost_with_its_connection_is_named_by_the_next_lock_and_sent_again() -> None:
+    async with scripted_cluster() as cluster:
+        a = cluster["a"]
+        async with consuming(cluster, Handled()):
+            a.mute.add(SYNC)
+            await advance(CALM_S)
+            a.set_members(G, a.me(), "!first")
+            await advance(0.2)
+            a.kept.clear()
+            a.mute.clear()
+            locks = len(a.lock_items())
+            a.cut()
+            await advance(0.5)
+            assert LockItem(G, "orders", 0, 1, 0, 0) in a.lock_items()[locks]
+            assert a.locks[G, "orders", 0].holder is None
+            assert len([item for item in a.sync_items() if item.release]) == 2
+
+
+async def test_a_grant_that_arrives_for_a_queue_no_longer_wanted_is_released_at_once() -> None:
+    async with scripted_cluster() as cluster:
+        a, handled = cluster["a"], Handled()
+        a.store("orders", 0, [b"0"])
+        a.mute.add(LOCK)
+        async with consuming(cluster, handled):
+            await advance(CALM_S)
+            a.set_members(G, a.me(), "!first")
+            await settle()
+            a.answer_kept()
+            await advance(0.05)
+            assert handled.bodies == []
+            assert SyncItem(G, "orders", 0, 1, None, 0, 0, True) in a.sync_items()
+            assert a.locks[G, "orders", 0].holder is None
+
+
+async def test_a_running_member_waits_for_an_old_contract_that_passes_by_itself() -> None:
+    """A broker that was down comes back with the contract of members who are gone: that kills nobody."""
+    async with scripted_cluster() as cluster:
+        a, handled = cluster["a"], Handled()
+        async with consuming(cluster, handled) as consumer:
+            a.refuse[G] = (ResponseCode.SUBSCRIPTION_CONFLICT, f"group {G} has another contract at a{SubscriptionConflict.PASSING}")
+            a.members[G] = ["gone"]
+            a.term += 1
+            a.cut()
+            await advance(5)
+            assert consumer.health().state.value == "running"
+            assert a.members[G] == ["gone"]
+            assert len(a.bodies(RequestCode.HEART_BEAT)) < 40
+            del a.refuse[G]
+            a.set_members(G)
+            a.store("orders", 0, [b"0"])
+            await advance(1.5)
+            assert a.members[G] == [a.me()]
+            assert handled.bodies == [b"0"]
+
+
+async def test_a_list_without_me_is_no_list() -> None:
+    async with scripted_cluster() as cluster:
+        a, handled = cluster["a"], Handled()
+        async with consuming(cluster, handled):
+            a.lists_only[G] = ["zz"]
+            a.set_members(G, *a.members[G])
+            beats = len(a.bodies(RequestCode.HEART_BEAT))
+            await advance(3)
+            assert len(a.bodies(RequestCode.HEART_BEAT)) > beats
+            a.store("orders", 0, [b"0"])
+            a.store("orders", 1, [b"1"])
+            await settle()
+            assert sorted(handled.bodies) == [b"0", b"1"]
+            assert not [item for item in a.sync_items() if item.release]
+
+
+async def test_a_list_that_changes_while_it_is_asked_for_is_asked_for_again_at_once() -> None:
+    async with scripted_cluster() as cluster, consuming(cluster, Handled()) as consumer:
+        a = cluster["a"]
+        a.mute.add(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
+        a.set_members(G, a.me(), "!first")
+        await settle()
+        a.answer_kept()
+        a.set_members(G, a.me())  # the notice arrives right behind the answer, which does not know of it
+        await settle()
+        assert len(consumer.health().queues) == 2
+
+
+async def test_a_lost_notice_heals_within_a_second_by_the_version_in_sync() -> None:
+    async with scripted_cluster() as cluster, consuming(cluster, Handled()):
+        a = cluster["a"]
+        await advance(2)
+        a.set_members(G, a.me(), "!first", notify=False)
+        await advance(1.1)
+        assert a.locks[G, "orders", 0].holder is None
+
+
+async def test_not_yours_by_an_unchanged_list_asks_for_it_all_the_same() -> None:
+    async with scripted_cluster() as cluster:
+        a = cluster["a"]
+        a.lock_script.append(lambda item: LockAnswer(G, "orders", item.queue_id, Verdict.NOT_YOURS))
+        async with consuming(cluster, Handled()):
+            assert len(a.bodies(RequestCode.GET_CONSUMER_LIST_BY_GROUP)) == 1
+
+
+async def test_a_gap_that_a_renewal_tells_is_told_once() -> None:
+    async with scripted_cluster() as cluster:
+        a = cluster["a"]
+
+        def with_gap(item: LockItem) -> LockAnswer | None:
+            first = 4 if item.epoch else None
+            return LockAnswer(G, "orders", item.queue_id, Verdict.OK, epoch=1, gap_first=first, gap_end=9)
+
+        async with consuming(cluster, Handled()) as consumer:
+            told = events(consumer)
+            for _ in range(2):
+                a.lock_script.append(with_gap)
+                a.push_free(G, "orders", 0)
+                await advance(0.05)
+            assert told == [QueueGap(MessageQueue("orders", "a", queue_id), 4, 9) for queue_id in (0, 1)]
+
+
+async def test_not_yours_asks_for_the_list_that_the_broker_has() -> None:
+    async with scripted_cluster() as cluster:
+        a = cluster["a"]
+
+        def not_yours(item: LockItem) -> LockAnswer | None:
+            return LockAnswer(G, "orders", item.queue_id, Verdict.NOT_YOURS) if item.queue_id == 0 else None
+
+        a.lock_script.append(not_yours)
+        async with consuming(cluster, Handled()) as consumer:
+            a.set_members(G, a.me(), "!first", notify=False)
+            await advance(1.2)
+            assert [(queue.queue.queue_id, queue.state) for queue in consumer.health().queues] == [(1, "held")]
+
+
+async def test_a_nameserver_that_forgot_everything_takes_nothing() -> None:
+    async with scripted_cluster() as cluster, consuming(cluster, Handled()):
+        a = cluster["a"]
+        cluster.layouts.clear()
+        await advance(65)
+        assert not [item for item in a.sync_items() if item.release]
+        assert {lock.epoch for lock in a.locks.values()} == {1}
+
+
+async def test_a_listener_that_blocks_the_loop_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    async with scripted_cluster() as cluster:
+        loop = asyncio.get_running_loop()
+
+        async def blocking(messages: Sequence[MessageExt], context: OrderlyContext) -> S:
+            loop.stall(1.5)  # type: ignore[attr-defined]
+            return S.SUCCESS
+
+        async with consuming(cluster, blocking):
+            cluster["a"].store("orders", 0, [b"0"])
+            await advance(0.5)
+    told = [record.getMessage() for record in caplog.records if record.getMessage().startswith("loop.was_blocked")]
+    assert len(told) == 1
+    assert "blocking" in told[0]
