@@ -9,6 +9,9 @@ SIGUSR2  say what is held
     loop                 blocks the event loop for AMOUNT seconds (with --plain: the listener's thread)
     deaf                 swallows cancellation and goes on for AMOUNT seconds
     wait                 awaits AMOUNT seconds
+
+With --give-up-after N a batch is dead-lettered when it has failed N times. While the file --broken is there, every third order's events
+fail.
 """
 
 import argparse
@@ -21,6 +24,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from lockstep.admin.demo.proof import Deed
@@ -30,6 +34,8 @@ from lockstep.runtime.log import configure
 from support.accepted import Accepted
 
 AGAIN_S = 0.1
+BROKEN_EVERY = 3
+"""Of the orders."""
 
 
 def say(event: str, **facts: Any) -> None:
@@ -76,6 +82,7 @@ def place(message: MessageExt, context: OrderlyContext) -> dict[str, Any]:
 class Worker:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
+        self.broken = None if options.broken is None else Path(options.broken)
         self.trouble = Trouble(options.trouble, options.everywhere)
         self.file = os.open(options.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
@@ -96,6 +103,9 @@ class Worker:
     async def handle(self, messages: Sequence[MessageExt], context: OrderlyContext) -> Any:
         begun_us = now_us()
         for message in messages:
+            if self.broken is not None and json.loads(message.body)["order"] % BROKEN_EVERY == 0 and self.broken.exists():
+                say("listener.failed", attempt=context.attempt, **place(message, context))
+                raise RuntimeError("broken")
             kind = self.trouble.at(message, context)
             match kind:
                 case "raise":
@@ -174,6 +184,13 @@ def say_held(consumer: PushConsumer) -> None:
     )
 
 
+def retry_of(options: argparse.Namespace) -> OrderedRetry:
+    backoff = Backoff(first_ms=options.backoff_ms, factor=1.0)
+    if options.give_up_after is None:
+        return OrderedRetry(backoff=backoff)
+    return OrderedRetry(max_attempts=options.give_up_after, backoff=backoff, on_exhausted="dlq")
+
+
 def make(options: argparse.Namespace, worker: Worker) -> PushConsumer:
     consumer = PushConsumer(
         options.group,
@@ -183,7 +200,7 @@ def make(options: argparse.Namespace, worker: Worker) -> PushConsumer:
         stop_timeout_ms=options.stop_ms,
         commit=options.commit,
         suspend_current_queue_time_ms=options.suspend_ms,
-        retry=OrderedRetry(backoff=Backoff(first_ms=options.backoff_ms, factor=1.0)),
+        retry=retry_of(options),
         queue_count_max=options.count_max,
         queue_bytes_max=options.bytes_max,
         queue_span_max=options.span_max,
@@ -247,6 +264,8 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--stop-ms", type=int, default=8_000)
     options.add_argument("--suspend-ms", type=int, default=1_000)
     options.add_argument("--backoff-ms", type=int, default=100)
+    options.add_argument("--give-up-after", type=int)
+    options.add_argument("--broken")
     options.add_argument("--commit", default="interval")
     options.add_argument("--count-max", type=int, default=1_000)
     options.add_argument("--bytes-max", type=int, default=100 << 20)
