@@ -1,6 +1,10 @@
 """`lockstep doctor` against real processes: well, and with each thing wrong that one machine can show."""
 
 import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +12,21 @@ import pytest
 from support.cluster import QUICK, Cluster
 
 pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "disk"
+    path.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64m", "lockstep-test", str(path)], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"a tmpfs can't be mounted here ({mounted.stderr.strip()}); tests/unit/admin/test_diagnosis.py covers the finding")
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "-l", str(path)], check=True)
 
 
 async def doctor(cluster: Cluster, *options: str, healthy: bool = True) -> list[dict[str, Any]]:
@@ -90,3 +109,79 @@ async def test_a_member_that_reaches_only_some_brokers_is_named_with_those_that_
     (found,) = await doctor(cluster, healthy=False)
     assert (found["check"], found["problem"]) == ("members complete", "is missing at broker-b")
     assert found["where"].startswith("billing ")
+
+
+async def test_a_nameserver_without_a_broker_is_named(cluster: Cluster) -> None:
+    address = await cluster.nameserver()
+    (found,) = await doctor(cluster, healthy=False)
+    assert (found["check"], found["where"], found["problem"]) == ("nameserver", address, "knows no registered broker")
+    assert f"--nameserver {address}" in found["step"]
+
+
+async def test_a_broker_whose_clock_is_off_is_named_with_by_how_much(cluster: Cluster) -> None:
+    await cluster.nameserver()
+    await cluster.broker("broker-a")
+    store = str(cluster.folder / "store-ahead")
+    options = ["--name", "broker-b", "--listen", "127.0.0.1:0", "--nameserver", cluster.nameservers, "--store", store]
+    await cluster.start("broker-b", ["-m", "support.broker_ahead", *options], "broker.started")
+    (found,) = await doctor(cluster, healthy=False)
+    assert (found["check"], found["where"].split()[0]) == ("clock", "broker-b")
+    ahead_s = float(found["problem"].removeprefix("its clock is ").split()[0])
+    assert abs(ahead_s - 3_600) < 60, found
+    assert "s ahead of the one here" in found["problem"]
+    assert "NTP" in found["step"]
+
+
+async def test_two_brokers_that_advertise_one_address_are_named(cluster: Cluster) -> None:
+    await cluster.nameserver()
+    address = await cluster.broker("broker-a")
+    await cluster.broker("broker-b", *QUICK, "--advertise", address)
+    (found,) = await doctor(cluster, healthy=False)
+    assert (found["check"], found["where"]) == ("broker reached", f"broker-b {address}")
+    assert found["problem"] == "is answered by broker-a: two advertise one address"
+
+
+async def test_a_broker_that_a_nameserver_has_refused_is_named_with_its_words(cluster: Cluster) -> None:
+    """A copy of its store came back elsewhere with a higher term, and knows only one of the two nameservers."""
+    first, second = await cluster.nameserver("nameserver-1"), await cluster.nameserver("nameserver-2")
+    await cluster.broker("broker-a")
+    await cluster.stop("broker-a")
+    shutil.copytree(cluster.folder / "store-broker-a", cluster.folder / "store-copy")
+    await cluster.restart("broker-a")
+    options = ["--name", "broker-a", "--listen", "127.0.0.1:0", "--nameserver", second, "--store", str(cluster.folder / "store-copy")]
+    await cluster.start("copy", ["-m", "support.broker_ahead", *options], "broker.started")
+    cluster.addresses.pop("nameserver-2")
+    found = await doctor(cluster, healthy=False)
+    assert [each["check"] for each in found] == ["one broker a name"]
+    assert f"at nameserver {second}" in found[0]["where"]
+    assert found[0]["problem"].startswith("was refused: ")
+    assert first == cluster.nameservers
+
+
+async def test_brokers_that_disagree_about_a_group_are_named(cluster: Cluster) -> None:
+    """One of them came when its settings had been made."""
+    await cluster.servers(queues=1, brokers=("broker-a",))
+    await cluster.command("group", "create", "billing", "--no-consume")
+    await cluster.broker("broker-b")
+    await cluster.command("topic", "alter", "orders", "--queues", "1")
+    await cluster.consumer("consumer-1")
+    await cluster.until_held(2, "consumer-1")
+    (found,) = await doctor(cluster, healthy=False)
+    assert (found["check"], found["where"]) == ("one contract", "billing")
+    assert "broker-b and broker-a have different settings" in found["problem"]
+
+
+async def test_a_disk_that_is_nearly_full_is_named_while_sends_are_still_taken(cluster: Cluster, small_disk: Path) -> None:
+    await cluster.nameserver()
+    command = ["-m", "lockstep.broker", "--name", "broker-a", "--listen", "127.0.0.1:0", "--nameserver", cluster.nameservers]
+    options = ["--store", str(small_disk / "store"), "--disk-reserve-mib", "1", "--disk-used-percent-max", "100"]
+    await cluster.start("broker-a", [*command, *options], "broker.started")
+    await cluster.command("topic", "create", "orders", "--queues", "1")
+    assert await doctor(cluster) == []
+    free = shutil.disk_usage(small_disk).free
+    (small_disk / "filler").write_bytes(bytes(free - (4 << 20)))
+    await cluster.command("send", "orders", "there is room yet")
+    (found,) = await doctor(cluster, healthy=False)
+    assert found["check"] == "store writable"
+    assert found["problem"].startswith("the disk is nearly full: ")
+    assert "below 1 MiB" in found["step"]
