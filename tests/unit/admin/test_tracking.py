@@ -4,17 +4,21 @@ from dataclasses import replace
 
 import pytest
 
-from lockstep.admin.tracking import MEANINGS, Track, TrackType, track
+from lockstep.admin.client import AdminClient
+from lockstep.admin.tracking import MEANINGS, Track, TrackType, track, tracks
 from lockstep.protocol.bodies import (
+    BrokerAddress,
     ConsumerGroup,
     ConsumeType,
     GroupStatus,
+    GroupStatusReply,
     ListVersion,
     MemberStatus,
     MessageModel,
     QueueStatus,
     Subscription,
 )
+from lockstep.protocol.errors import SubscriptionGroupNotExist, SystemError_, TransportError
 from lockstep.protocol.message import Message, MessageExt, decode_messages, encode_message
 from lockstep.protocol.record import INT64, QUEUE_OFFSET_AT
 
@@ -67,3 +71,33 @@ def test_the_track_follows_from_members_kind_position_and_tags(given: GroupStatu
 
 def test_every_type_says_what_it_means() -> None:
     assert MEANINGS.keys() == set(TrackType)
+
+
+class Asked(AdminClient):
+    """A broker that knows five groups, and answers for one of them only."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str | None, Exception | GroupStatusReply] = {
+            None: GroupStatusReply(("broken", "elsewhere", "gone", "good", "silent"), None),
+            "broken": SystemError_("the table is being read"),
+            "elsewhere": GroupStatusReply((), replace(status(), contract=None, queues=())),
+            "gone": SubscriptionGroupNotExist("just left"),
+            "good": GroupStatusReply((), status()),
+            "silent": TransportError("10.0.0.1:10911: closed"),
+        }
+
+    async def group_status(self, broker: BrokerAddress, group: str | None) -> GroupStatusReply:
+        answer = self.answers[group]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+async def test_a_group_that_can_not_be_asked_about_is_unknown_with_the_reason_and_hides_no_other() -> None:
+    found = await tracks(Asked(), BrokerAddress("a", "c", "10.0.0.1:10911", True, 1), message())
+    assert [(each.type, each.why) for each in found] == [
+        (TrackType.UNKNOWN, "SYSTEM_ERROR: the table is being read"),
+        (TrackType.CONSUMED, None),
+        (TrackType.UNKNOWN, "10.0.0.1:10911: closed"),
+    ]
+    assert [each.group for each in found] == ["broken", "g", "silent"], "who has nothing to do with the topic is left out"
