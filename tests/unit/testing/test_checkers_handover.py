@@ -156,3 +156,22 @@ def test_after_everything_was_lost_a_queue_is_consumed_within_the_grace_and_two_
     found = [law for law in story.call(t, None, 2, 1, where=C2).broken(check) if law == "O7"]
     assert found == laws
     assert [one.cause for one in handovers(story.history())].count("all") == 1
+
+
+@pytest.mark.parametrize(("t", "laws"), [(25.499, []), (25.501, ["O7"])])
+def test_while_the_group_has_nobody_no_time_counts(t: float, laws: list[str]) -> None:
+    """The last member left at 20, the next one began to start at 25."""
+    story = ready().add(ConsumerStarted, 5, C1).add(ConsumerStopBegan, 20, C1).committed(20.002, 1, 1, released=True)
+    assert taken(story.add(ConsumerStarted, 25, C2), t).broken(check) == laws
+
+
+def test_a_member_that_was_there_all_the_time_should_have_had_it() -> None:
+    story = ready().add(ConsumerStarted, 5, C1).add(ConsumerStarted, 6, ("c", 9)).add(ConsumerStopBegan, 20, C1)
+    story = story.committed(20.002, 1, 1, released=True).add(ConsumerStarted, 25, C2)
+    assert taken(story, 25.1).broken(check) == ["O7"]
+
+
+def test_a_member_that_can_not_reach_the_broker_could_not_have_had_it() -> None:
+    story = ready().add(Fault, 1.5, ("", 0), kind="exile", target="c", facts=B[0]).add(ConsumerStarted, 6, ("c", 9))
+    story = story.add(ConsumerStarted, 5, C1).add(ConsumerStopBegan, 20, C1).committed(20.002, 1, 1, released=True)
+    assert taken(story.add(ConsumerStarted, 25, C2), 25.1).broken(check) == []

@@ -13,6 +13,7 @@ time) stands for the whole run; others count for `FAULT_S`, starts and stops of 
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
+from math import inf
 
 from lockstep.testing.sweep.checkers.messages import Messages
 from lockstep.testing.sweep.checkers.violation import Violation, who
@@ -96,6 +97,16 @@ class _Finder:
         for call in (call for call in history.of(CallBegan) if call.epoch):
             self.calls.setdefault(call.queue, []).append(call)
         self.call_ends = {event.call: event.t for event in history.of(CallEnded)}
+        self.hosts = {event.broker: event.machine for event in self.opened}
+        self.exiles = {(fault.target, fault.facts) for fault in history.of(Fault) if fault.kind == "exile"}
+        """(machine of a consumer, machine of a broker that it can't reach)."""
+        self.members: dict[str, list[tuple[str, float, float]]] = {}
+        """Group → machine of each of its consumers, when it began to start, and to stop or ended."""
+        stops = {(stop.process, stop.group): stop.t for stop in history.of(ConsumerStopBegan)}
+        for start in history.of(ConsumerStarted):
+            process = self.ends.get(start.process)
+            left = min(stops.get((start.process, start.group), inf), inf if process is None else process.t)
+            self.members.setdefault(start.group, []).append((start.machine, start.t, left))
         self.changes: dict[str, list[float]] = {}
         """Group → when somebody of it began to start or to stop, rising."""
         for event in history:
@@ -108,7 +119,7 @@ class _Finder:
         if ended is not None:
             return ended
         process = self.ends.get(call.process)
-        return float("inf") if process is None else process.t
+        return inf if process is None else process.t
 
     # -------------------------------------------------------------------------------------------------------------- owners
 
@@ -170,7 +181,7 @@ class _Finder:
         return last if release.t - last <= AT_ONCE_S else release.t
 
     def _handover(self, cause: str, before: GrantReceived, grant: GrantReceived, call: CallBegan, since: float, limit_s: float) -> Handover:
-        since = max(since, self._available_t(call))
+        since = self._somebody_there_t(grant.queue, max(since, self._available_t(call)))
         lost: set[int | str] = {before.process, before.machine} if cause != "release" else set()
         alone = not self.late and self._alone({before.process, grant.process}, lost, since, call.t)
         text = (
@@ -178,6 +189,14 @@ class _Finder:
             f"epoch {grant.epoch}, first call {call.call} at {call.t:.3f}"
         )
         return Handover(grant.queue, cause, since, max(since, call.t), limit_s, alone, text)
+
+    def _somebody_there_t(self, queue: QueueKey, t: float) -> float:
+        """The first time from `t` on when the group has a consumer that reaches the broker; `t` where nothing is known of a later one."""
+        host = self.hosts.get(queue.broker, "")
+        members = [(start, end) for machine, start, end in self.members.get(queue.group, ()) if (machine, host) not in self.exiles]
+        if any(start <= t < end for start, end in members):
+            return t
+        return min((start for start, _ in members if start > t), default=t)
 
     def _available_t(self, call: CallBegan) -> float:
         """When what the call was given first was there to be pulled."""
@@ -223,7 +242,7 @@ class _Finder:
         found = []
         for fault in self.history.of(Fault):
             if fault.kind == "everything":
-                until = next((event.t for event in self.history.of(Fault) if event.t > fault.t), float("inf"))
+                until = next((event.t for event in self.history.of(Fault) if event.t > fault.t), inf)
                 starts = [
                     event for event in self.disturbing if fault.t < event.t < until and isinstance(event, BrokerOpened | ConsumerStarted)
                 ]
