@@ -9,7 +9,7 @@ from lockstep.client import ConcurrentlyContext, ConsumeConcurrentlyStatus, Mess
 from lockstep.testing.sweep.consumers import GroupRunner, ListenerFailure
 from lockstep.testing.sweep.copy_events import Given, SharedCallBegan, SharedCallEnded
 from lockstep.testing.sweep.history import CallResult, QueueKey
-from lockstep.testing.sweep.worlds import TOPIC
+from lockstep.testing.sweep.settings import TOPIC
 
 S = ConsumeConcurrentlyStatus
 DELAY_LEVELS = (0, 0, 0, 0, 1, 2, -1)

@@ -8,7 +8,7 @@ from lockstep.runtime.host import Host
 from lockstep.testing.sweep.concurrent import ConcurrentRunner
 from lockstep.testing.sweep.consumers import GroupRunner
 from lockstep.testing.sweep.services import Main
-from lockstep.testing.sweep.worlds import CLASSIC, MAILING
+from lockstep.testing.sweep.settings import CLASSIC, MAILING
 
 if TYPE_CHECKING:
     from lockstep.testing.sweep.universe import Universe

@@ -24,7 +24,7 @@ from lockstep.client import (
 from lockstep.runtime.host import Host
 from lockstep.testing.sweep.events import CallBegan, CallEnded, ConsumerStarted, ConsumerStopBegan, ConsumerStopped, QueueGapSeen
 from lockstep.testing.sweep.history import CallResult, QueueKey, Reached
-from lockstep.testing.sweep.worlds import Setting
+from lockstep.testing.sweep.settings import Setting
 
 if TYPE_CHECKING:
     from lockstep.testing.simulation.process import Process

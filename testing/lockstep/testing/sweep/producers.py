@@ -14,7 +14,7 @@ from lockstep.testing.sweep.copy_events import DelayedAcked
 from lockstep.testing.sweep.events import SendAcked, SendBegan, SendFailed
 from lockstep.testing.sweep.history import Outcome, QueueKey
 from lockstep.testing.sweep.services import Main
-from lockstep.testing.sweep.worlds import TOPIC
+from lockstep.testing.sweep.settings import TOPIC
 
 if TYPE_CHECKING:
     from lockstep.testing.sweep.universe import Universe

@@ -19,7 +19,7 @@ from lockstep.testing.sweep.copy_events import CopyStored
 from lockstep.testing.sweep.events import ReadingEnded, Stored
 from lockstep.testing.sweep.history import Event, QueueKey
 from lockstep.testing.sweep.services import BROKER_PORT
-from lockstep.testing.sweep.worlds import MAILING
+from lockstep.testing.sweep.settings import MAILING
 
 if TYPE_CHECKING:
     from lockstep.protocol.message import MessageExt

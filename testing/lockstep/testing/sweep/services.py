@@ -25,7 +25,7 @@ from lockstep.runtime.host import Host
 from lockstep.runtime.pool import call
 from lockstep.testing.sweep.events import BrokerOpened, Fault
 from lockstep.testing.sweep.history import Reached
-from lockstep.testing.sweep.worlds import TOPIC, Setting
+from lockstep.testing.sweep.settings import TOPIC, Setting
 
 if TYPE_CHECKING:
     from lockstep.testing.sweep.universe import Universe

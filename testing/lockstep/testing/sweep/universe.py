@@ -37,10 +37,10 @@ from lockstep.testing.sweep.operators import OPERATOR, recreate_main
 from lockstep.testing.sweep.producers import producer_main
 from lockstep.testing.sweep.reading import read_everything
 from lockstep.testing.sweep.services import NAMESERVER_PORT, Main, broker_main, creator_main, nameserver_main, opened_event
+from lockstep.testing.sweep.settings import MAILING, Setting
 from lockstep.testing.sweep.storm import Storm
 from lockstep.testing.sweep.waiting import behind, end_waiting, sends_ended
 from lockstep.testing.sweep.wiretap import Wiretap
-from lockstep.testing.sweep.worlds import MAILING, Setting
 
 CREATED_WITHIN_S = 30.0
 CALM_SENDING_S = 20.0

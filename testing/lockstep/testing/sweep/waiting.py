@@ -7,7 +7,7 @@ from lockstep.broker.app import Broker
 from lockstep.protocol.names import SCHEDULE_TOPIC, retry_topic
 from lockstep.testing.sweep.copy_events import DelayedAcked, WallJumped
 from lockstep.testing.sweep.events import SendAcked, SendBegan, SendFailed
-from lockstep.testing.sweep.worlds import MAILING, TOPIC
+from lockstep.testing.sweep.settings import MAILING, TOPIC
 
 if TYPE_CHECKING:
     from lockstep.testing.sweep.universe import Universe

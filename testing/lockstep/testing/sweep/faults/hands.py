@@ -3,8 +3,8 @@
 from lockstep.admin.reset_plan import Target
 from lockstep.testing.sweep.begins import begin_one
 from lockstep.testing.sweep.operators import OPERATOR, delete_main, recreate_main, reset_main
+from lockstep.testing.sweep.settings import MAILING, RETURNS, TOPIC
 from lockstep.testing.sweep.storm import Storm
-from lockstep.testing.sweep.worlds import MAILING, RETURNS, TOPIC
 
 
 def reset_progress(storm: Storm) -> None:

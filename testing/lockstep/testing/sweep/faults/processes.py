@@ -2,9 +2,9 @@
 
 from lockstep.testing.simulation import Process
 from lockstep.testing.sweep.consumer_process import consumer_main
+from lockstep.testing.sweep.settings import AUDIT, GROUP, MAILING
 from lockstep.testing.sweep.storm import Storm
 from lockstep.testing.sweep.wire_events import SessionBound
-from lockstep.testing.sweep.worlds import AUDIT, GROUP, MAILING
 
 
 def kill_consumer(storm: Storm) -> None:

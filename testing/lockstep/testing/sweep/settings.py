@@ -1,0 +1,166 @@
+"""The settings of one universe: what there is to choose, and how likely each choice is where its world does not say otherwise."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+TOPIC = "orders"
+RETURNS = "returns"
+"""The second topic, which is deleted and made anew."""
+GROUP = "billing"
+CLASSIC = "oldtimers"
+"""A group of classic clients only."""
+AUDIT = "audit"
+"""The second group, in the same processes."""
+MAILING = "mailing"
+"""The concurrent group, in the same processes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One universe. Seconds are true ones."""
+
+    seed: int
+    world: str
+    faults: Mapping[str, int]
+    """Kind → weight."""
+    fault_every_s: float = 2.0
+    faults_max: int | None = None
+    storm_s: float = 60.0
+    checked: tuple[str, ...] | None = None
+    """Families of laws that hold in this world; None: all."""
+    brokers: int = 2
+    nameservers: int = 1
+    consumers: int = 3
+    producers: int = 2
+    queues: int = 4
+    """Of the topic, on each broker."""
+    creators: int = 1
+    """Who creates the topic, all at once, each with another number of queues."""
+    groups: tuple[str, ...] = (GROUP,)
+    classic: int = 0
+    """Consumers without a session, in the last of the groups: in GROUP beside natives, in CLASSIC among themselves."""
+    topics: tuple[str, ...] = (TOPIC,)
+    late_groups: tuple[str, ...] = ()
+    """Those of them that begin within the storm, or at its end, at the end of each queue or at a time."""
+    exile: bool = False
+    """The first consumer can't reach the first broker, from the start to the calm."""
+    drift: float = 0.02
+    """Clocks run up to so much fast or slow."""
+
+    flush: str = "async"
+    flush_interval_ms: int = 500
+    grace_ms: int = 3_000
+    session_timeout_ms: int = 20_000
+    segment_bytes: int = 1 << 20
+    snapshot_interval_ms: int = 60_000
+    log_bytes_max: int | None = None
+    reserve_bytes: int = 0
+    short_writes: bool = False
+    cached_reads: bool = True
+
+    send_every_s: float = 0.15
+    """Mean distance of one producer's sends."""
+    keys: int = 20
+    batch_share: float = 0.1
+    """How many of the sends are batches."""
+    unkeyed_share: float = 0.05
+    written_share: float = 0.0
+    """How many sends ask for less than the broker's flush: `require="written"`."""
+    tag_b_share: float = 0.0
+    """How many messages have the tag B, which the subscription "A" leaves out."""
+
+    batch_count: int = 3
+    commit: str = "interval"
+    allocate: str = "by_broker"
+    drain_ms: int = 2_000
+    stop_ms: int = 2_000
+    threaded: bool = False
+    """Plain `def` listeners."""
+    manual: bool = False
+    """Listeners commit by hand."""
+    long_share: float = 0.02
+    """Calls that take 3 to 12 s."""
+    slow_share: float = 0.04
+    """Calls that take 0.3 to 2 s."""
+    fail_share: float = 0.03
+    poison_share: float = 0.0
+    """How many messages of the storm every call fails on, also in the calm."""
+    attempts_max: int | None = None
+    """Of ordered groups: failed calls until a batch is dead-lettered, or blocks its queue; None: no limit."""
+    exhausted: str = "dlq"
+    """What then: "dlq" or "block"."""
+
+    concurrent: bool = False
+    """The group MAILING consumes the topic too."""
+    concurrency: int = 20
+    shared_batch: int = 1
+    shared_threaded: bool = False
+    shared_fail_share: float = 0.1
+    retries_max: int = 2
+    call_timeout_ms: int = 900_000
+    """Of concurrent calls: what runs longer is sent back."""
+    delayed_share: float = 0.0
+    """How many sends have a delay level."""
+    stubborn_share: float = 0.0
+    """Calls that swallow their cancellation and go on."""
+
+    latency_s: float = 0.0005
+    jitter_s: float = 0.002
+    late_chance: float = 0.001
+    chop: float = 0.2
+
+    def facts(self) -> str:
+        """One line for people: what is not as usual."""
+        usual = Setting(seed=0, world="", faults={})
+        shown = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("seed", "world", "faults")}
+        changed = [f"{name}={value}" for name, value in shown.items() if value != getattr(usual, name)]
+        return " ".join([*changed, "faults=" + ",".join(self.faults)])
+
+
+COMMON: Mapping[str, tuple[object, ...]] = {
+    "flush": ("async", "async", "sync"),
+    "grace_ms": (1_000, 3_000, 3_000, 3_000, 8_000),
+    "session_timeout_ms": (20_000, 20_000, 10_000),
+    "queues": (1, 3, 4, 6),
+    "consumers": (2, 3, 3, 5),
+    "nameservers": (1, 1, 2),
+    "creators": (1, 1, 2),
+    "batch_count": (1, 3, 16),
+    "commit": ("interval", "interval", "each"),
+    "allocate": ("by_broker", "by_broker", "by_broker", "average", "average_by_circle"),
+    "drain_ms": (500, 2_000, 8_000),
+    "stop_ms": (500, 2_000, 8_000),
+    "threaded": (False, False, False, True),
+    "manual": (False, False, False, True),
+    "long_share": (0.0, 0.01, 0.03),
+    "fail_share": (0.0, 0.03, 0.1),
+    "send_every_s": (0.08, 0.15, 0.3, 1.0),
+    "batch_share": (0.0, 0.1, 0.3),
+    "unkeyed_share": (0.0, 0.05, 0.2),
+    "written_share": (0.0, 0.0, 0.1, 0.4),
+    "keys": (5, 20, 60),
+    "segment_bytes": (32 << 10, 256 << 10, 1 << 20),
+    "snapshot_interval_ms": (5_000, 60_000),
+    "short_writes": (False, False, True),
+    "cached_reads": (True, True, False),
+    "exile": (False, False, False, False, False, False, False, True),
+    "late_chance": (0.0, 0.001, 0.01),
+    "chop": (0.0, 0.2, 0.6),
+}
+"""What every world draws from, unless it says otherwise."""
+
+CONCURRENT: Mapping[str, tuple[object, ...]] = {
+    "concurrency": (2, 20),
+    "shared_batch": (1, 3, 16),
+    "shared_threaded": (False, False, True),
+    "shared_fail_share": (0.05, 0.2),
+    "retries_max": (0, 1, 2, 2, 3),
+    "call_timeout_ms": (900_000, 2_000, 6_000),
+    "poison_share": (0.01, 0.04),
+    "attempts_max": (None, 2, 4),
+    "exhausted": ("dlq", "dlq", "block"),
+    "delayed_share": (0.05, 0.15),
+}
+"""What a universe with a concurrent group draws besides."""
+CONCURRENT_SHARE = 0.3
+"""How many seeds of the swarm have one."""
