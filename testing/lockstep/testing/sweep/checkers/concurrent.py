@@ -4,9 +4,11 @@ A message is finished for its consumer when a call has handled it, or when the b
 means: some call has done it, or it lies in the group's dead-letter topic.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 
 from lockstep.protocol.codes import ResponseCode
+from lockstep.testing.sweep.checkers.account import Account
 from lockstep.testing.sweep.checkers.facts import RisingMax
 from lockstep.testing.sweep.checkers.given import Letters
 from lockstep.testing.sweep.checkers.messages import Messages, Passes
@@ -34,9 +36,7 @@ class _Run:
     """One process at one queue, in one generation."""
 
     generation: int
-    accounted: int
-    """Everything below was finished when it was committed, here or by whoever was here before."""
-    finished: set[int] = field(default_factory=set)
+    account: Account
 
 
 class _Finished:
@@ -61,7 +61,7 @@ class _Finished:
             elif isinstance(event, SharedCallEnded):
                 known = self.calls.pop(event.call, None)
                 if known is not None:
-                    known[1].finished.update(each.offset for each in known[0].given[: event.done])
+                    known[1].account.finished.update(each.offset for each in known[0].given[: event.done])
             elif isinstance(event, SentBack):
                 place = self.places.get((event.process, event.broker, event.position))
                 if place is not None:
@@ -69,7 +69,7 @@ class _Finished:
             elif isinstance(event, SendBackAnswered):
                 asked = self.asked.pop(event.request, None)
                 if asked is not None and event.code == ResponseCode.SUCCESS:
-                    asked[0].finished.add(asked[1])
+                    asked[0].account.finished.add(asked[1])
             elif isinstance(event, CommitSent) and event.generation is not None and event.offset is not None:
                 self._committed(event, event.offset)
         return self.found
@@ -77,9 +77,9 @@ class _Finished:
     def _answered(self, event: ProgressAnswered) -> None:
         run = self.runs.get((event.client, event.queue))
         if run is None or run.generation < event.generation:
-            self.runs[event.client, event.queue] = _Run(event.generation, event.offset)
+            self.runs[event.client, event.queue] = _Run(event.generation, Account(event.offset))
         elif run.generation == event.generation:
-            run.accounted = max(run.accounted, event.offset)
+            run.account.committed = max(run.account.committed, event.offset)
 
     def _began(self, event: SharedCallBegan) -> None:
         run = self.runs.get((event.process, event.queue))
@@ -95,14 +95,10 @@ class _Finished:
         run = self.runs.get((event.process, event.queue))
         if run is None or run.generation != event.generation:
             return
-        for offset in range(run.accounted, upto):
-            if offset not in run.finished and not self.passes.may_pass(event.queue, offset, event.process, event.t):
-                text = f"{event.queue} generation {event.generation} by {who(event.machine, event.process)} committed {upto}"
-                self.found.append(Violation("C1", event.t, f"{text}: {offset} was neither handled nor taken back by the broker"))
-                break
-        if upto > run.accounted:
-            run.finished.difference_update(range(run.accounted, upto))
-            run.accounted = upto
+        missed = run.account.commit(upto, partial(self.passes.may_pass, event.queue, process=event.process, t=event.t))
+        if missed is not None:
+            text = f"{event.queue} generation {event.generation} by {who(event.machine, event.process)} committed {upto}"
+            self.found.append(Violation("C1", event.t, f"{text}: {missed} was neither handled nor taken back by the broker"))
 
 
 def _generations(history: History) -> list[Violation]:

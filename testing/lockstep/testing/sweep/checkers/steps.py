@@ -4,8 +4,10 @@ A new epoch begins at the committed offset that its grant names. A failed batch 
 from the first that was not committed. Only what the subscription filters, or a gap event names, is passed over.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 
+from lockstep.testing.sweep.checkers.account import Account
 from lockstep.testing.sweep.checkers.facts import Held, holders
 from lockstep.testing.sweep.checkers.messages import Messages, Passes
 from lockstep.testing.sweep.checkers.violation import Violation, who
@@ -24,9 +26,7 @@ class _Run:
     """Where the next call begins."""
     base: int
     """First offset that was not committed: a roll back returns here."""
-    committed: int
-    """Everything below was accounted for when it was committed."""
-    done: set[int] = field(default_factory=set)
+    account: Account
     fenced: bool = False
     """Released without an offset: what a call has done since counts no more."""
 
@@ -42,7 +42,7 @@ class _Steps:
         self.history = history
         self.passes = Passes(history, Messages(history))
         self.runs: dict[Held, _Run] = {
-            held: _Run(grant.offset, grant.offset, grant.offset) for held, grant in holders(history).items() if not grant.renewal
+            held: _Run(grant.offset, grant.offset, Account(grant.offset)) for held, grant in holders(history).items() if not grant.renewal
         }
         self.calls: dict[int, CallBegan] = {}
         self.found: list[Violation] = []
@@ -77,7 +77,7 @@ class _Steps:
         if call is None or run is None:
             return
         if event.result in _DONE or (event.result is CallResult.DEFIED and not run.fenced):
-            run.done.update(offset for offset, _ in call.messages)
+            run.account.finished.update(offset for offset, _ in call.messages)
             run.next_offset = call.last + 1
             if event.result is CallResult.SUCCESS:
                 run.base = run.next_offset
@@ -97,11 +97,7 @@ class _Steps:
         if upto is None:
             run.fenced = run.fenced or event.released
             return
-        for offset in range(run.committed, upto):
-            if offset not in run.done and not self.passes.may_pass(event.queue, offset, event.process, event.t):
-                where = f"{event.queue} epoch {epoch} by {who(event.machine, event.process)} ({event.by})"
-                self.found.append(Violation("O5", event.t, f"{where} committed {upto}: no call had done {offset}"))
-                break
-        if upto > run.committed:
-            run.done.difference_update(range(run.committed, upto))
-            run.committed = upto
+        missed = run.account.commit(upto, partial(self.passes.may_pass, event.queue, process=event.process, t=event.t))
+        if missed is not None:
+            where = f"{event.queue} epoch {epoch} by {who(event.machine, event.process)} ({event.by})"
+            self.found.append(Violation("O5", event.t, f"{where} committed {upto}: no call had done {missed}"))
