@@ -9,7 +9,7 @@ from typing import Literal
 
 from lockstep.admin.client import AdminClient
 from lockstep.admin.group_reading import read_group
-from lockstep.admin.group_report import GroupReport, QueueLine
+from lockstep.admin.group_report import GroupReport
 from lockstep.client.instance import Instance
 from lockstep.client.topics import create_topic
 from lockstep.protocol.errors import ConfigError, LockstepError, StateError
@@ -17,6 +17,7 @@ from lockstep.runtime.host import Host
 from lockstep.testing.clock import TestClock
 from lockstep.testing.errors import NotReached, OnlySimulated, WorkerFailed
 from lockstep.testing.realtime import RealStage
+from lockstep.testing.settling import unsettled
 from lockstep.testing.simulated import SimMember, SimStage
 from lockstep.testing.simulation import SimLoop
 from lockstep.testing.stage import TEST, BrokerSettings, Main, Member, Server, Stage
@@ -231,7 +232,7 @@ class TestCluster:
             report = None
             try:
                 report = await self.group_status(group)
-                told = "no broker knows the group: has a consumer of it ever started?" if report is None else self._unsettled(report)
+                told = unsettled(report, self._on.owner)
             except LockstepError as error:
                 told = str(error)
             if report is not None and report.broadcasting:
@@ -241,22 +242,6 @@ class TestCluster:
             if self.now >= end:
                 raise NotReached(f"group {group} has not settled after {timeout:g} s: {told}\n{self._situation()}")
             await asyncio.sleep(LOOK_S)
-
-    def _unsettled(self, report: GroupReport) -> str:
-        """What is left to do; empty: nothing."""
-        waiting = [line for line in report.queues if not line.reached or line.lag]
-        if report.queues and not waiting:
-            return ""
-        head = f"lag {report.lag}" if report.queues else "it has no queues: is its topic created?"
-        return "\n  ".join([head, *(self._told(line) for line in waiting)])
-
-    def _told(self, line: QueueLine) -> str:
-        queue = f"{line.topic}@{line.broker}:{line.queue_id}"
-        if not line.reached:
-            return f"{queue}  the broker does not answer"
-        owner = "no owner" if line.owner is None else f"owner {self._on.owner(line.owner)}"
-        failed = f", failed {line.attempts} times" if line.attempts else ""
-        return f"{queue}  {owner}, {line.committed_offset or 0} of {line.max_offset} done{failed}"
 
     # ------------------------------------------------------------------------------------------------------------ processes
 
