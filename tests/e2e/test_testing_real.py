@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,8 @@ import pytest
 
 from lockstep.client import ConsumeOrderlyStatus, Message, Producer, PushConsumer
 from lockstep.testing import Chaos, OnlySimulated, OrderChecker, TestCluster, WorkerFailed
+from support.newcomer import blocks
+from support.processes import clean_environment
 
 pytestmark = pytest.mark.e2e
 
@@ -140,3 +144,44 @@ async def test_a_program_or_broker_that_fails_fails_the_test(tmp_path: Path) -> 
         await run()
     assert "in the program" in str(caught.value)
     assert "broker-a ended with exit code -9" in str(caught.value)
+
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "testing.md"
+FLAG = "--lockstep-real"
+OURS = """
+async def test_cut(lockstep_cluster):
+    lockstep_cluster.partition("broker-a")
+    await lockstep_cluster.advance(minutes=30)
+
+async def test_is_real(lockstep_cluster, lockstep_clock):
+    assert lockstep_cluster.real
+    await lockstep_clock.advance(seconds=0.01)
+    assert lockstep_cluster.seed is None
+"""
+
+
+def outcomes(folder: Path, *arguments: str) -> dict[str, str]:
+    """Test → "PASSED", "FAILED", "SKIPPED …"."""
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--color=no", "-v", "-rs", *arguments]
+    told = subprocess.run(command, cwd=folder, env=clean_environment(), capture_output=True, text=True, timeout=120, check=False).stdout
+    found = {}
+    for line in told.splitlines():
+        test, _, outcome = line.partition("::")[2].partition(" ")
+        if outcome.startswith(("PASSED", "FAILED", "SKIPPED")):
+            found[test] = outcome.partition("[")[0].strip()
+    assert len(found) == 3, told
+    return found
+
+
+def test_one_flag_plays_the_same_tests_with_real_processes(tmp_path: Path) -> None:
+    """The first example of docs/testing.md as it stands there, and what only one of the two can do."""
+    billing, test_billing = [block.text for block in blocks(PAGE.read_text()) if block.language == "python"][:2]
+    (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
+    (tmp_path / "billing.py").write_text(billing)
+    (tmp_path / "test_billing.py").write_text(test_billing)
+    (tmp_path / "test_ours.py").write_text(OURS)
+    example = "test_bills_are_in_order_whatever_dies"
+    assert outcomes(tmp_path) == {example: "PASSED", "test_cut": "PASSED", "test_is_real": "FAILED"}
+    real = outcomes(tmp_path, FLAG)
+    assert real.pop("test_cut").startswith("SKIPPED (partition() needs the simulator")
+    assert real == {example: "PASSED", "test_is_real": "PASSED"}
