@@ -1,20 +1,24 @@
 """Rules of consumers (ordering.md 1, 3, 4, 6)."""
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any
 
-from lockstep.client.consumer import ownership
+from lockstep.client.consumer import ownership, rebalance
 from lockstep.client.consumer.listener import Cancelled
 from lockstep.client.consumer.member import ANSWER_WAIT_MS, Member
 from lockstep.client.consumer.membership import Membership
 from lockstep.client.consumer.ownership import Event, QueueOwnership, State
-from lockstep.client.consumer.rebalance import MemberLists
-from lockstep.client.consumer.schedule import Proof, Stamp
+from lockstep.client.consumer.rebalance import ListChange, MemberLists
+from lockstep.client.consumer.schedule import LockSchedule, Proof, Stamp
 from lockstep.client.consumer.session import BrokerSession
 from lockstep.client.consumer.worker import QueueWorker
 from lockstep.client.instance import Instance
-from lockstep.protocol.bodies import MemberList
+from lockstep.protocol.allocate import BY_BROKER, allocate
+from lockstep.protocol.bodies import ListVersion, MemberList
+from lockstep.protocol.queue import MessageQueue, TopicLayout
 from lockstep.runtime.host import Calls
+from lockstep.testing.simulation.host import SimClock
 from lockstep.testing.sweep.mutants.registry import Patches, mutant
 
 
@@ -140,11 +144,11 @@ def left_once(patch: Patches) -> None:
 def a_list_without_me_is_believed(patch: Patches) -> None:
     """A list without me is no list: heartbeat, ask again, drop nothing."""
 
-    def adopt(self: MemberLists, broker_name: str, members: MemberList) -> bool:
+    def adopt(self: MemberLists, broker_name: str, members: MemberList) -> ListChange:
         self.hear(broker_name, members.version)
-        known = self._lists.get(broker_name)
+        change = self._change(self._lists.get(broker_name), members)
         self._lists[broker_name] = members
-        return known is None or known.members != members.members
+        return change
 
     patch.set(MemberLists, "adopt", adopt)
 
@@ -194,3 +198,59 @@ def newest_session_dials_under_an_old_number(patch: Patches) -> None:
         return replace(describe(self, link), connection=1)
 
     patch.set(Instance, "_describe", same)
+
+
+@mutant("churn", "pause")
+def what_drains_is_not_named(patch: Patches) -> None:
+    """LOCK names what drains too."""
+    lock_item = QueueOwnership.lock_item
+    patch.set(QueueOwnership, "lock_item", lambda self: None if self.state is State.DRAINING else lock_item(self))
+
+
+@mutant("late", aimed="tests/unit/client/test_ownership.py::test_a_release_on_the_way_is_not_named_in_lock")
+def a_release_on_its_way_is_named(patch: Patches) -> None:
+    """LOCK does not name a queue whose release has left on this connection."""
+    patch.set(ownership, "_HOLDING", ownership._HOLDING | {State.RELEASED})
+
+
+@mutant("handover")
+def only_the_clock_asks_for_queues(patch: Patches) -> None:
+    """LOCK leaves at once when there is a reason: a new list, QUEUE_FREE, STALE, the end of an old call, an answered release."""
+    patch.set(LockSchedule, "trigger", lambda self: None)
+
+
+@mutant("handover", aimed="tests/unit/client/test_schedule.py::test_a_trigger_while_one_is_in_flight_sends_another_after_the_answer")
+def a_reason_during_a_lock_is_forgotten(patch: Patches) -> None:
+    """A reason that comes while a LOCK is in flight sends another one behind it."""
+    trigger = LockSchedule.trigger
+    patch.set(LockSchedule, "trigger", lambda self: None if self.in_flight else trigger(self))
+
+
+@mutant("net", "swarm", aimed="tests/unit/client/test_rebalance.py::test_each_broker_shares_its_own_queues_among_its_own_list")
+def one_list_deals_all_queues(patch: Patches) -> None:
+    """The queues of a broker are dealt among those whom that broker lists."""
+
+    def dealt(me: str, layout: TopicLayout, lists: MemberLists, before: Iterable[MessageQueue]) -> list[MessageQueue]:
+        names = rebalance._brokers(layout)
+        members = next((members for name in names if (members := lists.get(name)) is not None), None)
+        if members is None:
+            return [queue for queue in before if queue in layout.number_of]
+        return [queue for name in names for queue in allocate(BY_BROKER, name, layout, members.members, me)]
+
+    patch.set(rebalance, "_by_broker", dealt)
+
+
+@mutant("broker", "power", aimed="tests/unit/client/test_rebalance.py::test_an_older_list_is_not_taken_over_and_a_broker_that_restarted_is")
+def lists_are_counted_without_the_term(patch: Patches) -> None:
+    """The lists of a broker that was started anew are newer than all before: a version is (term, counter)."""
+
+    def key(version: ListVersion | None) -> tuple[int, int]:
+        return (-1, -1) if version is None else (0, version.counter)
+
+    patch.set(rebalance, "version_key", key)
+
+
+@mutant("pause", "swarm")
+def leases_by_the_wall_clock(patch: Patches) -> None:
+    """What is proven is measured on a clock that nobody sets."""
+    patch.set(SimClock, "boot_ms", SimClock.wall_ms)

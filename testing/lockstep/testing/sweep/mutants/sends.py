@@ -4,6 +4,7 @@ from typing import Any
 
 from lockstep.broker.processors import send
 from lockstep.broker.processors.send import SendProcessor
+from lockstep.broker.tables import sequence_table
 from lockstep.broker.tables.sequence_table import TAKE, SequenceTable
 from lockstep.client.producer import queue_sender
 from lockstep.client.producer.endings import Endings
@@ -106,15 +107,12 @@ def later_sends_of_a_failed_key_go_on(patch: Patches) -> None:
 )
 def moved_sends_end_as_not_stored(patch: Patches) -> None:
     """A send that left a queue which may have it does not end as not stored."""
-    from lockstep.client.producer import parcel
-
-    patch.set(parcel.Parcel, "left_behind", property(lambda self: False, lambda self, value: None))
+    patch.set(Parcel, "left_behind", property(lambda self: False, lambda self, value: None))
 
 
 @mutant("alter", "swarm", aimed="tests/unit/protocol/test_layouts.py::test_the_higher_version_wins_by_counter_then_writer")
 def two_writers_of_one_layout_both_win(patch: Patches) -> None:
     """Of two layouts of one counter the higher writer wins, everywhere."""
-    vars(LayoutTable)
     adopt = LayoutTable.adopt
 
     def first(self: LayoutTable, layout: Any) -> Any:
@@ -142,15 +140,6 @@ def an_unknown_scope_is_a_duplicate(patch: Patches) -> None:
     patch.set(SequenceTable, "check", known)
 
 
-@mutant(
-    "send",
-    aimed="tests/unit/client/test_producer_retries.py::test_an_unkeyed_send_that_left_a_queue_which_may_have_stored_it_never_ends_as_not_stored",
-)
-def what_was_left_behind_is_not_stored(patch: Patches) -> None:
-    """An unkeyed send that left a queue which may have it never ends as not stored."""
-    patch.set(Parcel, "left_behind", property(lambda self: False, lambda self, left: None))
-
-
 @mutant("alter", aimed="tests/unit/broker/test_registrar.py::test_a_layout_that_another_broker_brings_is_adopted_at_once")
 def layouts_are_told_at_the_next_registration(patch: Patches) -> None:
     """A layout that one broker brings is told to the others at once."""
@@ -168,3 +157,46 @@ def the_least_careful_send_decides(patch: Patches) -> None:
         return frame
 
     patch.set(queue_sender, "seal_frame", careless)
+
+
+@mutant("send", "net", aimed="tests/unit/broker/test_sequence_table.py::test_is_refused")
+def lower_producer_epochs_are_taken(patch: Patches) -> None:
+    """A frame of a producer epoch that is over is refused, however late it comes."""
+    other_epoch = sequence_table._other_epoch
+
+    def taken(last: Any, frame: Any) -> Any:
+        return TAKE if frame.first == 0 else other_epoch(last, frame)
+
+    patch.set(sequence_table, "_other_epoch", taken)
+
+
+@mutant(
+    "send", "broker", aimed="tests/unit/client/test_producer_refusals.py::test_a_keyed_send_refused_by_its_broker_does_not_go_to_another"
+)
+def a_keyed_frame_moves(patch: Patches) -> None:
+    """A keyed frame is tried again at its own queue, and nowhere else."""
+
+    def unkeyed(sender: QueueSender, sequencer: Sequencer, parcels: list[Parcel]) -> Frame:
+        frame = seal_frame(sender, sequencer, parcels)
+        frame.keyed = False
+        return frame
+
+    patch.set(queue_sender, "seal_frame", unkeyed)
+
+
+@mutant("send", "net", aimed="tests/unit/client/test_producer.py::test_what_gathers_behind_a_frame_in_flight_leaves_as_one_frame")
+def frames_do_not_wait_for_each_other(patch: Patches) -> None:
+    """One frame in flight per queue and producer."""
+    write, answered = QueueSender._write, QueueSender.answered
+
+    def unawaited(self: QueueSender, frame: Frame, endpoint: Any, now_ms: int) -> None:
+        write(self, frame, endpoint, now_ms)
+        self._frame = None
+
+    def late(self: QueueSender, frame: Frame, response: Any) -> None:
+        before, self._frame = self._frame, frame
+        answered(self, frame, response)
+        self._frame = self._frame or before
+
+    patch.set(QueueSender, "_write", unawaited)
+    patch.set(QueueSender, "answered", late)
