@@ -83,8 +83,9 @@ class SimFiles:
     """False: pread_cached never knows."""
     faults: list[Fault] = field(default_factory=list)
     countdown: int | None = None
-    """Operations that change something, until the process is dead: everything then raises."""
-    """The operation at which it dies fails too; reads don't count."""
+    """Operations that change something, until the process is dead: everything then raises. The one at which it dies fails too; reads don't
+    count.
+    """
     on_death: Callable[[], object] | None = None
     """Called when the countdown is over: kill the machine there."""
     delays_s: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -105,6 +106,8 @@ class SimFiles:
         self.dead = False
         self.syncs: list[str] = []
         """Paths synced, in order."""
+        self.holed: dict[str, None] = {}
+        """Files in which the last power cut left a whole write behind one that it took, or tore."""
 
     # -- the disk's owner --------------------------------------------------------------------
 
@@ -127,11 +130,13 @@ class SimFiles:
                     del self.durable_names[path]
                 else:
                     self.durable_names[path] = now
+        self.holed = {}
         for path in sorted(self.durable_names):
             self._lose(path, self.durable_names[path], keep)
         self.names = dict(self.durable_names)
 
     def _lose(self, path: str, inode: Inode, keep: Callable[[str, bytes | None], bool] | None) -> None:
+        torn = False
         for offset, data in inode.pending:
             if keep is not None:
                 if keep(path, data):
@@ -141,9 +146,15 @@ class SimFiles:
                 if self.random.random() < 0.7:
                     _apply(inode.durable, offset, None)
                 continue
+            whole = True
             for start in range(0, len(data), SECTOR_BYTES):
                 if self.random.random() < 0.5:
                     _apply(inode.durable, offset + start, data[start : start + SECTOR_BYTES])
+                else:
+                    whole = False
+            if whole and torn:
+                self.holed[path] = None
+            torn = torn or not whole
         inode.pending = []
         inode.cache = bytearray(inode.durable)
         inode.measure()

@@ -30,7 +30,7 @@ class LogTap(logging.Handler):
         self.counts: Counter[str] = Counter()
         """Event → how often."""
         self.facts: dict[str, Counter[str]] = {}
-        """Event → "fact=value" → how often, of facts that are true or false and of byte counts (0 or more)."""
+        """Event → "fact=value" → how often, of facts that are true or false, of byte counts (0 or more) and of reasons."""
         self.lines: list[Line] = []
         self._universe = universe
         self._debug = debug
@@ -42,9 +42,15 @@ class LogTap(logging.Handler):
         for name, value in facts.items():
             if isinstance(value, bool) or name.endswith("_bytes"):
                 self.facts.setdefault(event, Counter())[f"{name}={bool(value)}"] += 1
+            elif name == "reason":
+                self.facts.setdefault(event, Counter())[f"{name}={value}"] += 1
         if self._debug and len(self.lines) < LINES_MAX:
             t, machine, process = self._universe.place()
             self.lines.append(Line(t, machine or "world", process, f"{record.levelname.lower()} {record.getMessage()}"))
+
+    def seen(self, event: str) -> None:
+        """Something that no process can log: the world itself saw it."""
+        self.counts[event] += 1
 
     @contextmanager
     def attached(self) -> Iterator[None]:

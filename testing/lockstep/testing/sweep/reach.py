@@ -34,6 +34,8 @@ from lockstep.testing.sweep.wire_events import (
 
 COUNTED_SEEDS_MIN = 1_000
 """A sweep of so many seeds reaches everything, or fails."""
+SILENT = "nothing was heard of its session for the session timeout"
+"""Why a broker closes the connection of a client that has vanished, or stands still."""
 
 
 def _grace_used(history: History, _: LogTap) -> int:
@@ -150,6 +152,19 @@ def _lapsed(history: History, _: LogTap) -> int:
     return found
 
 
+def _snapshots_ignored(history: History, _: LogTap) -> int:
+    """A broker opened its port on a disk whose newest snapshot has a wrong bit."""
+    rotten: dict[str, None] = {}
+    found = 0
+    for event in history:
+        if isinstance(event, Fault) and event.kind == "disk rot":
+            rotten[event.machine] = None
+        elif isinstance(event, BrokerOpened) and event.machine in rotten:
+            del rotten[event.machine]
+            found += 1
+    return found
+
+
 def _asserted(history: History, _: LogTap) -> int:
     """A hand-over beside which nothing else went on, of another cause than a release."""
     return sum(one.alone and one.cause != "release" for one in handover.handovers(history))
@@ -181,7 +196,8 @@ REACH: dict[str, Callable[[History, LogTap], int]] = {
     "frame out of sequence": _told("OUT_OF_SEQUENCE answered"),
     "contract refused": _told("SUBSCRIPTION_CONFLICT answered"),
     "second session of a client id refused": _told("DUPLICATE_CLIENT_ID answered"),
-    "unsynced tail cut, good records behind it": _logged("log.recovered", "cut_bytes=True"),
+    "unsynced tail cut": _logged("log.recovered", "cut_bytes=True"),
+    "unsynced hole in a log, good records behind it": _logged("log.holed"),
     "loss assumed after a power cut": _logged("log.recovered", "assumed_loss=True"),
     "nobody granted while the loss is held": _told("nobody is granted a queue after an assumed loss"),
     "broker ended by a disk error": _exits(3),
@@ -205,10 +221,10 @@ REACH: dict[str, Callable[[History, LogTap], int]] = {
     "send moved to another broker": _logged("frame.moved"),
     "sequence restarted": _logged("sequence.restarted"),
     "list without me": _logged("list.without_me"),
-    "half-open connection given up": _faults("power"),
+    "half-open connection given up": _logged("connection.ended", f"reason={SILENT}"),
     "pause": lambda history, _: len(history.of(PauseBegan)),
     "cut at an operation": _faults("cut at operation"),
-    "snapshot ignored": _faults("disk rot"),
+    "snapshot ignored": _snapshots_ignored,
     "consumer stopped in order": lambda history, _: len(history.of(ConsumerStopped)),
     **COPIES,
 }

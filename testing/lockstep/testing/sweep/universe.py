@@ -245,9 +245,12 @@ class Universe:
         machine = self.machine(address)
         for process in machine.processes.values():
             self.history.append(ProcessEnded(*self.place(process), "power" if power else "kill"))
-        if power and machine.up:
+        cut = power and machine.up
+        if cut:
             self.history.append(PowerCut(self.loop.now, address, 0))
         self.loop.kill(machine, power=power)
+        if cut and any("/commitlog/" in path for path in machine.disk.holed):
+            self.log.seen("log.holed")
 
     def stop(self, address: str) -> None:
         """Every process of the machine is asked to end in order."""

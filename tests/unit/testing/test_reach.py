@@ -1,0 +1,32 @@
+"""A place counts as reached by what came of a fault, not by the fault."""
+
+from typing import Any, cast
+
+import pytest
+
+from lockstep.testing.sweep.events import BrokerOpened, Fault
+from lockstep.testing.sweep.journal import LogTap
+from lockstep.testing.sweep.reach import REACH
+from support.stories import Story
+
+
+@pytest.fixture
+def log() -> LogTap:
+    """Of no universe: nothing is logged in it."""
+    return LogTap(cast(Any, None), debug=False)
+
+
+@pytest.mark.parametrize(("machine", "count"), [("B", 1), ("C", 0)])
+def test_a_snapshot_is_ignored_when_its_broker_opens_all_the_same(log: LogTap, machine: str, count: int) -> None:
+    story = Story().add(Fault, 1, ("B", 0), kind="disk rot", target="B")
+    assert REACH["snapshot ignored"](story.history(), log) == 0
+    story.add(BrokerOpened, 2, (machine, 2), term=101).add(BrokerOpened, 3, (machine, 3), term=102)
+    assert REACH["snapshot ignored"](story.history(), log) == count
+
+
+def test_a_power_cut_alone_gives_up_no_connection_and_leaves_no_hole(log: LogTap) -> None:
+    story = Story().add(Fault, 1, ("B", 0), kind="power", target="B")
+    names = ("half-open connection given up", "unsynced hole in a log, good records behind it")
+    assert [REACH[name](story.history(), log) for name in names] == [0, 0]
+    log.seen("log.holed")
+    assert [REACH[name](story.history(), log) for name in names] == [0, 1]
