@@ -1,0 +1,48 @@
+"""scripts/sweep: what it says, and its exit code."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lockstep.testing.sweep.__main__ import main
+from lockstep.testing.sweep.mutants import switched_off
+
+SHORT = ["--storm", "4"]
+
+
+def test_one_universe_again_tells_its_figures_its_digest_and_with_v_its_story(capsys: pytest.CaptureFixture[str]) -> None:
+    told = []
+    for more in ([], ["-v"]):
+        assert main(["--seed", "1", "--world", "net", *SHORT, *more]) == 0
+        told.append(capsys.readouterr().out.splitlines())
+    plain, story = told
+    assert plain[-1].startswith("digest ")
+    assert plain[-1] == story[-1], "a story changes nothing"
+    assert any(line.startswith("violations   0") for line in plain)
+    assert story[0].startswith("seed 1, world net: ")
+    assert len(story) > 10 * len(plain)
+
+
+def test_a_violation_is_told_and_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    with switched_off("every_start_has_the_same_term"):
+        assert main(["--seed", "1", "--world", "broker", *SHORT, "-v"]) == 1
+    told = capsys.readouterr().out
+    assert "violations   1 seeds" in told
+    assert "replay: scripts/sweep --world broker --seed 1 -v" in told
+    assert "!!! O1 at" in told, "the story marks where"
+
+
+def test_many_universes_are_added_up_and_as_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["--seeds", "1-2", "--world", "single", "--workers", "1", "--json", str(tmp_path / "figures")]) == 0
+    figures = json.loads((tmp_path / "figures").read_text())
+    assert (figures["seeds"], figures["worlds"], figures["violations"]) == (2, {"single": 2}, [])
+    assert figures["simulated_s"] > 2 * 60
+    assert "seeds        2 (single 2)" in capsys.readouterr().out
+
+
+def test_what_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--world", "atlantis"])
+    assert ended.value.code == 2
+    assert "invalid choice: 'atlantis'" in capsys.readouterr().err
