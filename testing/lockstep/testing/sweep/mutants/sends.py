@@ -27,7 +27,7 @@ def repeats_are_stored(patch: Patches) -> None:
     patch.set(send, "check_stamp", lambda body, frame, crc_before: None)
 
 
-@mutant("alter", "send")
+@mutant("alter", "send", aimed="tests/unit/broker/test_send.py::test_the_sequence_is_checked_before_layout_topic_stop_and_disk")
 def layout_before_sequence(patch: Patches) -> None:
     """The sequence is checked before the layout: a repeat is answered whatever else has changed."""
     in_sequence = SendProcessor._send_in_sequence
