@@ -3,11 +3,12 @@
 import time
 from collections import Counter
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from lockstep.client import Message, Producer
+from lockstep.client import LockstepError, Message, Producer
 from support.cluster import QUICK, Cluster, Report
 
 pytestmark = pytest.mark.e2e
@@ -143,3 +144,13 @@ async def test_delayed_messages_over_three_restarts_none_lost_none_early(cluster
     assert early == []
     report(f"{sum(lines.done().values()) - len(sent)} of {len(sent)} came twice")
     await cluster.stop("worker")
+
+
+async def test_a_delay_that_is_no_level_of_the_brokers_table_is_refused_with_its_list(cluster: Cluster) -> None:
+    """RocketMQ's table has 5 s and 2 h; this broker's has not, and nothing may come early."""
+    await cluster.servers(*DELAYS, queues=1, brokers=("broker-a",))
+    async with Producer("test", nameserver=cluster.nameservers) as producer:
+        await producer.send(Message("orders", b"m"), delay=timedelta(seconds=1))
+        for delay in (timedelta(seconds=5), timedelta(hours=2)):
+            with pytest.raises(LockstepError, match="1s 3s 8s"):
+                await producer.send(Message("orders", b"m"), delay=delay)

@@ -14,6 +14,7 @@ from lockstep.broker.letter import Letter
 from lockstep.broker.store import Appended, ReadResult, ReadStatus, Store
 from lockstep.broker.tables.delay_table import DelayTable
 from lockstep.broker.tables.topic_table import TopicTable
+from lockstep.protocol.delays import level_of
 from lockstep.protocol.errors import BrokerError, LocalProtocolError, MessageIllegal, RemoteProtocolError
 from lockstep.protocol.names import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from lockstep.protocol.record import RecordView, split_records
@@ -73,6 +74,10 @@ class Delays:
         self._due_ms: dict[int, int] = dict.fromkeys(range(1, len(levels_ms) + 1), 0)
         """Level → wall time at which its first message is due; a level that is empty is left out."""
         self._wake = asyncio.Event()
+
+    def level_of(self, delay_ms: int) -> int:
+        """MessageIllegal, with the table, where no level waits so long."""
+        return level_of(delay_ms, self._levels_ms)
 
     def append(self, letter: Letter, level: int) -> Appended:
         """Stores a message that waits; a level above the last one counts as the last (RocketMQ)."""

@@ -1,9 +1,9 @@
 """Delay levels: level n waits for the n-th time of a table. RocketMQ: MessageStoreConfig.messageDelayLevel."""
 
 import re
-from datetime import timedelta
+from collections.abc import Sequence
 
-from lockstep.protocol.errors import LocalProtocolError
+from lockstep.protocol.errors import LocalProtocolError, MessageIllegal
 
 DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 """RocketMQ's table: level 1 is 1 s, level 18 is 2 h."""
@@ -13,6 +13,7 @@ RETRIES_MAX = 16
 """Retries of a concurrent group's message before it is dead-lettered. RocketMQ: maxReconsumeTimes."""
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_UNITS_DOWN = [("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)]
 _TIME = re.compile(r"(\d{1,9})(ms|s|m|h|d)")
 
 
@@ -32,12 +33,18 @@ def parse_levels(text: str) -> tuple[int, ...]:
 LEVELS_MS = parse_levels(DELAY_LEVELS)
 
 
-def level_of(delay: timedelta) -> int:
-    """The level that waits exactly so long by RocketMQ's table. LocalProtocolError names the levels that there are."""
-    delay_ms = delay // timedelta(milliseconds=1)
-    if delay_ms not in LEVELS_MS or timedelta(milliseconds=delay_ms) != delay:
-        raise LocalProtocolError(f"delay {delay} is no delay level: choose one of {DELAY_LEVELS}")
-    return LEVELS_MS.index(delay_ms) + 1
+def format_ms(delay_ms: int) -> str:
+    """As a table of levels says it: in the largest unit, days apart, that it is a whole number of."""
+    unit, unit_ms = next((unit, unit_ms) for unit, unit_ms in _UNITS_DOWN if delay_ms % unit_ms == 0)
+    return f"{delay_ms // unit_ms}{unit}"
+
+
+def level_of(delay_ms: int, levels_ms: Sequence[int]) -> int:
+    """The level that waits exactly so long. MessageIllegal names the levels that there are."""
+    if delay_ms not in levels_ms:
+        levels = " ".join(map(format_ms, levels_ms))
+        raise MessageIllegal(f"a delay of {format_ms(delay_ms)} is no delay level of this broker: choose one of {levels}")
+    return levels_ms.index(delay_ms) + 1
 
 
 def check_level(level: int) -> None:

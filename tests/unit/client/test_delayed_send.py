@@ -22,8 +22,8 @@ from lockstep.client import (
     SendTimeout,
 )
 from lockstep.client.producer.delayed import DelayedSend
-from lockstep.protocol.delays import LEVELS_MS, check_level, level_of, parse_levels
-from lockstep.protocol.errors import NoPermission, SystemError_, TransportError
+from lockstep.protocol.delays import DELAY_LEVELS, LEVELS_MS, check_level, format_ms, level_of, parse_levels
+from lockstep.protocol.errors import MessageIllegal, NoPermission, SystemError_, TransportError
 from lockstep.testing import TestCluster, simulate
 
 Seen = list[tuple[float, MessageExt]]
@@ -86,9 +86,10 @@ def test_a_delay_that_is_a_level_is_taken_and_the_message_arrives_as_it_was_sent
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        ({"delay": timedelta(seconds=7)}, "is no delay level: choose one of 1s 5s 10s 30s 1m"),
-        ({"delay": timedelta(seconds=-1)}, "is no delay level"),
-        ({"delay": timedelta(seconds=1, microseconds=1)}, "is no delay level"),
+        ({"delay": timedelta(seconds=7)}, "a delay of 7s is no delay level of this broker: choose one of 1s 5s 10s 30s 1m"),
+        ({"delay": timedelta(seconds=-1)}, "expected a whole number of milliseconds above 0"),
+        ({"delay": timedelta(0)}, "expected a whole number of milliseconds above 0"),
+        ({"delay": timedelta(seconds=1, microseconds=1)}, "expected a whole number of milliseconds above 0"),
         ({"delay_level": 0}, r"expected 1 … 18, which wait 1s 5s"),
         ({"delay_level": 19}, r"expected 1 … 18"),
         ({"delay_level": True}, r"expected 1 … 18"),
@@ -98,7 +99,8 @@ def test_a_delay_that_is_a_level_is_taken_and_the_message_arrives_as_it_was_sent
 def test_what_is_no_level_is_refused_with_the_list(how: dict[str, Any], words: str) -> None:
     async def main() -> None:
         async with TestCluster(brokers=1) as cluster, Producer("shop", nameserver=cluster.nameserver) as producer:
-            with pytest.raises(LocalProtocolError, match=words):
+            await cluster.create_topic("orders", queues=1)
+            with pytest.raises((LocalProtocolError, MessageIllegal), match=words):
                 await producer.send(Message("orders", b"x"), **how)
 
     simulate(main)
@@ -117,7 +119,8 @@ def test_the_table_is_rocketmqs_and_reads_every_unit() -> None:
         3600,
         7200,
     ]
-    assert [level_of(timedelta(milliseconds=ms)) for ms in LEVELS_MS] == list(range(1, 19))
+    assert [level_of(ms, LEVELS_MS) for ms in LEVELS_MS] == list(range(1, 19))
+    assert " ".join(map(format_ms, LEVELS_MS)) == DELAY_LEVELS
     for level in range(1, 19):
         check_level(level)
     assert parse_levels("100ms 2s 1d") == (100, 2_000, 86_400_000)

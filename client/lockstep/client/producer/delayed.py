@@ -6,6 +6,7 @@ in its own queue when its time has come.
 
 import asyncio
 from datetime import timedelta
+from typing import NamedTuple
 
 from lockstep.client.errors import Outcome, QueueUnavailable, SendTimeout
 from lockstep.client.features import DELAYING, check_features
@@ -15,7 +16,7 @@ from lockstep.client.producer.topic_sender import Shared, TopicSender
 from lockstep.client.producer.way import UNKEYED, Way
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
-from lockstep.protocol.delays import check_level, level_of
+from lockstep.protocol.delays import check_level
 from lockstep.protocol.errors import BrokerError, LocalProtocolError, SystemError_, TransportError, broker_error
 from lockstep.protocol.fields import from_plain
 from lockstep.protocol.headers.send import SendMessageHeader, SendReply
@@ -29,21 +30,31 @@ TRY_MS = 3_000
 """One try, where the deadline leaves so long."""
 
 
-def delay_level_of(delay_level: int | None, delay: timedelta | None) -> int:
-    """The level that a send asks for by one of the two. LocalProtocolError names the levels."""
+class Delay(NamedTuple):
+    """How long a message waits: a level, by the broker's table; or a time, for which the broker must have a level."""
+
+    level: int | None
+    ms: int | None
+
+
+def delay_of(delay_level: int | None, delay: timedelta | None) -> Delay:
+    """What a send asks for by one of the two. LocalProtocolError for what can't be."""
     if delay_level is not None and delay is not None:
         raise LocalProtocolError("delay_level and delay both say how long the message waits: give one of them")
-    if delay is not None:
-        return level_of(delay)
-    assert delay_level is not None
-    check_level(delay_level)
-    return delay_level
+    if delay is None:
+        assert delay_level is not None
+        check_level(delay_level)
+        return Delay(delay_level, None)
+    delay_ms = delay // timedelta(milliseconds=1)
+    if delay_ms < 1 or timedelta(milliseconds=delay_ms) != delay:
+        raise LocalProtocolError(f"delay {delay}: expected a whole number of milliseconds above 0 that is one of the broker's levels")
+    return Delay(None, delay_ms)
 
 
 class DelayedSend:
     """One message on its way to a broker's delay queue."""
 
-    def __init__(self, shared: Shared, group: str, topic: TopicSender, way: Way, message: Message, message_id: str, level: int) -> None:
+    def __init__(self, shared: Shared, group: str, topic: TopicSender, way: Way, message: Message, message_id: str, delay: Delay) -> None:
         self._clock = shared.instance.host.clock
         self._shared = shared
         self._group = group
@@ -51,7 +62,7 @@ class DelayedSend:
         self._way = way
         self._message = message
         self._message_id = message_id
-        self._level = str(level)
+        self._delay = delay
         self._outcome = Outcome.NOT_STORED
         self._durable: bool | None = None
 
@@ -62,7 +73,8 @@ class DelayedSend:
         born_ms = self._clock.wall_ms()
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         over = self._shared.config.compress_over_bytes
-        record = RecordView(encode_message(self._message, 0, self._message_id, born_ms, sharding_key, {DELAY: self._level}, over))
+        level = None if self._delay.level is None else {DELAY: str(self._delay.level)}
+        record = RecordView(encode_message(self._message, 0, self._message_id, born_ms, sharding_key, level, over))
         while True:
             if self._outcome is Outcome.UNKNOWN:
                 self._shared.possible_duplicates += 1
@@ -87,7 +99,8 @@ class DelayedSend:
             raise TransportError(f"broker {sender.queue.broker_name} is not connected")
         check_features(link.view, DELAYING)
         facts = (record.sys_flag, record.born_ms, record.flag, str(record.properties, "utf-8"))
-        header = SendMessageHeader(self._group, self._message.topic, sender.queue.queue_id, *facts, durable=self._durable)
+        queue_id, durable, delay_ms = sender.queue.queue_id, self._durable, self._delay.ms
+        header = SendMessageHeader(self._group, self._message.topic, queue_id, *facts, durable=durable, delay_ms=delay_ms)
         try:
             return await link.request(RequestCode.SEND_MESSAGE, header, record.body, timeout_ms=timeout_ms)
         except TransportError:

@@ -9,7 +9,7 @@ from lockstep.client.config import nameserver_addresses, takes_settings_of
 from lockstep.client.instance import Instance, ProducerHooks
 from lockstep.client.producer.batch import held_bytes_of
 from lockstep.client.producer.config import ProducerConfig, ProducerOptions, Require, check_terms
-from lockstep.client.producer.delayed import delay_level_of
+from lockstep.client.producer.delayed import delay_of
 from lockstep.client.producer.departures import Departures
 from lockstep.client.producer.gate import Gate
 from lockstep.client.producer.hooks import SendHook, Sending, begun, ended, send_watched
@@ -160,8 +160,9 @@ class Producer:
         the broker's operating system has it, also where its flush is sync: a power cut may take it back, and its offset may then be another
         message's. RocketMQ: waitStoreMsgOK=false.
 
-        `delay_level` 1 … 18, or a `delay` that is one of them (1 s, 5 s, 10 s, 30 s, 1 … 10 min, 20 min, 30 min, 1 h, 2 h): consumers get
-        it so much later, in no order with others. Such a send is not idempotent: repeated after a lost answer it may be stored twice. Its
+        `delay_level` 1 … 18 (1 s, 5 s, 10 s, 30 s, 1 … 10 min, 20 min, 30 min, 1 h, 2 h, where the broker has no table of its own), or a
+        `delay` that is one of the broker's levels (else MessageIllegal, with the list): consumers get it so much later, in no order with
+        others. Such a send is not idempotent: repeated after a lost answer it may be stored twice. Its
         result has no queue offset yet (−1).
 
         Cancelling withdraws the message if it is not written yet; later its outcome is unknown.
@@ -175,7 +176,7 @@ class Producer:
                 check_terms(timeout_ms, require)
             if delay_level is not None or delay is not None:
                 way = way_of(message, sharding_key, selector, arg, queue)
-                result = await sends.delayed(message, delay_level_of(delay_level, delay), way, sharding_key, timeout_ms, require)
+                result = await sends.delayed(message, delay_of(delay_level, delay), way, sharding_key, timeout_ms, require)
             else:
                 topic = sends.open_ones.get(message.topic)
                 if topic is None:

@@ -8,7 +8,7 @@ from lockstep.client.errors import NotDurable, PrecedingSendFailed
 from lockstep.client.features import SENDING_DURABLY, check_brokers
 from lockstep.client.producer.batch import Batch, Division, Placed, Share, held_bytes_of
 from lockstep.client.producer.config import DURABLE, ProducerConfig, Require
-from lockstep.client.producer.delayed import DelayedSend
+from lockstep.client.producer.delayed import Delay, DelayedSend
 from lockstep.client.producer.gate import Gate
 from lockstep.client.producer.parcel import QUEUE_WIDE, Parcel
 from lockstep.client.producer.queue_sender import QueueSender
@@ -73,7 +73,7 @@ class Sends:
         check_brokers(self._shared.instance, topic.layout, SENDING_DURABLY)
 
     async def delayed(
-        self, message: Message, level: int, way: Way, sharding_key: str | None, timeout_ms: int | None, require: Require
+        self, message: Message, delay: Delay, way: Way, sharding_key: str | None, timeout_ms: int | None, require: Require
     ) -> SendResult:
         topic = self.open_ones.get(message.topic) or await self.topics.open(message.topic)
         if require == "durable":
@@ -82,7 +82,7 @@ class Sends:
         assert shared is not None
         await self.gate.enter(1, held_bytes, [])
         try:
-            sending = DelayedSend(shared, self._group, topic, way, message, self._ids.next(self._clock.wall_ms()), level)
+            sending = DelayedSend(shared, self._group, topic, way, message, self._ids.next(self._clock.wall_ms()), delay)
             whole_ms = self._config.send_timeout_ms if way is UNKEYED else self._config.keyed_send_timeout_ms
             return await sending.run(sharding_key, timeout_ms or whole_ms, durable=DURABLE[require])
         finally:

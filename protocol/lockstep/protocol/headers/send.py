@@ -23,6 +23,8 @@ class SendMessageHeader:
     batch: bool = False
     durable: bool | None = None
     """As of SendRecordsHeader."""
+    delay_ms: int | None = None
+    """In place of a level, which each broker's table may mean otherwise: it waits exactly so long, or is MESSAGE_ILLEGAL."""
 
 
 @dataclass(frozen=True, slots=True)
