@@ -24,7 +24,7 @@ from lockstep.client import ConsumeOrderlyStatus, Message, MessageExt, OrderlyCo
 NAMESERVER = os.environ.get("LOCKSTEP_NAMESERVER", "127.0.0.1:9876")
 TOPIC, ACCOUNTS, AFTER_THE_KILL = "payments", 20, 200
 SCHEMA = """
-CREATE TABLE progress (queue TEXT PRIMARY KEY, epoch INTEGER NOT NULL, next_offset INTEGER NOT NULL);
+CREATE TABLE progress (queue TEXT PRIMARY KEY, epoch BIGINT NOT NULL, next_offset BIGINT NOT NULL);
 CREATE TABLE booked (account TEXT NOT NULL, number INTEGER NOT NULL, worker TEXT NOT NULL);
 """
 

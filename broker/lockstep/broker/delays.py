@@ -10,7 +10,7 @@ clock; never earlier.
 import asyncio
 from collections.abc import Sequence
 
-from lockstep.broker.letter import Letter
+from lockstep.broker.letter import HOME_LAYOUT, Letter
 from lockstep.broker.store import Appended, ReadResult, ReadStatus, Store
 from lockstep.broker.tables.delay_table import DelayTable
 from lockstep.broker.tables.topic_table import TopicTable
@@ -53,6 +53,16 @@ class GroupTopics:
             layout = self._topics.create_own(topic, 1, 1, int.from_bytes(self._random.token(4), "big"))
             log.info("topic.created", topic=topic, counter=layout.version.counter, why="a message was sent back")
 
+    def counter(self, topic: str) -> int:
+        """Of the layout in force; 0 where there is none."""
+        layout = self._topics.find(topic)
+        return 0 if layout is None else layout.version.counter
+
+    def deleted_since(self, topic: str, counter: int) -> bool:
+        """Whether the topic was deleted since that layout, and perhaps made anew; no of one that had no layout then."""
+        layout = self._topics.find(topic)
+        return counter > 0 and (layout is None or layout.began_after(counter))
+
     def place(self, topic: str, queue_id: int) -> int | None:
         """The queue of this broker that takes a delayed message for the topic; None: there is none any more."""
         if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
@@ -81,7 +91,7 @@ class Delays:
 
     def append(self, letter: Letter, level: int) -> Appended:
         """Stores a message that waits; a level above the last one counts as the last (RocketMQ)."""
-        waiting = letter.waiting(min(level, len(self._levels_ms)))
+        waiting = letter.waiting(min(level, len(self._levels_ms)), self._homes.counter(letter.home))
         return store_letter(self._store, waiting)
 
     def arrived(self, queue_id: int) -> None:
@@ -144,7 +154,11 @@ class Delays:
         """False: not now. What can't be delivered ever is told and left behind."""
         facts = {"queue_id": record.queue_id, "offset": record.queue_offset}
         try:
-            letter = Letter.of(record).delivered()
+            waiting = Letter.of(record)
+            letter = waiting.delivered()
+            if self._homes.deleted_since(letter.home, int(waiting.properties.get(HOME_LAYOUT, "0"))):
+                log.warning("delay.homeless", topic=letter.home, **facts, why="its topic was deleted")
+                return True
             queue_id = self._homes.place(letter.topic, letter.queue_id)
             if queue_id is None:
                 log.warning("delay.homeless", topic=letter.topic, **facts, why="its topic has no queue here any more")

@@ -21,6 +21,11 @@ from lockstep.protocol.record import RecordView, encode_record
 REASON = f"{OWN_PREFIX}REASON"
 """Why a message was dead-lettered, in words."""
 REASON_LENGTH_MAX = 200
+ORIGIN_QUEUE = f"{OWN_PREFIX}QUEUE"
+"""Of a copy: the queue in which the message lay at first."""
+HOME_LAYOUT = f"{OWN_PREFIX}LAYOUT"
+"""Of a message that waits: the counter of its topic's layout then. Deleted since, it has no home any more."""
+_KEPT = {REASON, ORIGIN_QUEUE, HOME_LAYOUT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +46,7 @@ class Letter:
     def of(cls, record: RecordView) -> "Letter":
         """RemoteProtocolError where the properties are not UTF-8."""
         properties = {
-            name: value for name, value in decode_properties(record.properties).items() if not name.startswith(OWN_PREFIX) or name == REASON
+            name: value for name, value in decode_properties(record.properties).items() if not name.startswith(OWN_PREFIX) or name in _KEPT
         }
         topic = record.topic.decode("ascii")
         facts = (record.flag, record.sys_flag, record.born_ms, record.born_host, record.reconsume_times)
@@ -63,14 +68,20 @@ class Letter:
     def sent_to(self, topic: str, queue_id: int) -> "Letter":
         return replace(self, topic=topic, queue_id=queue_id)
 
-    def waiting(self, level: int) -> "Letter":
+    @property
+    def home(self) -> str:
+        """The topic to which it belongs: of a copy the one in which it lay at first."""
+        return self.properties.get(RETRY_TOPIC) or self.properties.get(REAL_TOPIC) or self.topic
+
+    def waiting(self, level: int, home_counter: int) -> "Letter":
         """As it waits in the queue of a delay level."""
-        properties = {**self.properties, DELAY: str(level), REAL_TOPIC: self.topic, REAL_QID: str(self.queue_id)}
+        place = {REAL_TOPIC: self.topic, REAL_QID: str(self.queue_id), HOME_LAYOUT: str(home_counter)}
+        properties = {**self.properties, DELAY: str(level), **place}
         return replace(self, topic=SCHEDULE_TOPIC, queue_id=level - 1, properties=properties)
 
     def delivered(self) -> "Letter":
         """As it goes on when its time has come. RemoteProtocolError where it does not say where to."""
-        properties = {name: value for name, value in self.properties.items() if name != DELAY}
+        properties = {name: value for name, value in self.properties.items() if name not in (DELAY, HOME_LAYOUT)}
         topic, queue_id = properties.pop(REAL_TOPIC, ""), properties.pop(REAL_QID, "")
         if not topic or not queue_id.isdecimal():
             raise RemoteProtocolError(f"a delayed message names no place: {REAL_TOPIC} {topic!r}, {REAL_QID} {queue_id!r}")
@@ -81,7 +92,8 @@ def failed_copy(record: RecordView, topic: str, queue_id: int, reason: str = "")
     """What a group could not handle, as it is stored for a further try or for good. RocketMQ: SendMessageProcessor.consumerSendMsgBack."""
     letter = Letter.of(record)
     properties = {name: value for name, value in letter.properties.items() if name not in (DELAY, REASON)}
-    properties.setdefault(RETRY_TOPIC, letter.topic)
+    if RETRY_TOPIC not in properties:
+        properties |= {RETRY_TOPIC: letter.topic, ORIGIN_QUEUE: str(letter.queue_id)}
     properties.setdefault(ORIGIN_MESSAGE_ID, message_id_of(record.store_host, record.physical_offset))
     words = "".join(char if char.isprintable() else " " for char in reason[:REASON_LENGTH_MAX]).strip()
     if words:

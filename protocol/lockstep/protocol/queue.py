@@ -51,6 +51,15 @@ class TopicLayout:
     def deleted(self) -> bool:
         return not self.entries
 
+    @property
+    def began(self) -> int:
+        """The counter of its oldest queues; 0 without any."""
+        return min((entry.counter for entry in self.entries), default=0)
+
+    def began_after(self, counter: int) -> bool:
+        """Whether the topic must have been deleted behind the layout `counter`: no queue is as old as the next change after that one."""
+        return self.began > counter + 1
+
     @cached_property
     def read_queues(self) -> tuple[MessageQueue, ...]:
         """Every readable queue in layout order; the index is the queue number g that `allocate` deals out."""

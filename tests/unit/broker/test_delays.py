@@ -5,12 +5,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep.broker.delays import AGAIN_MS, Delays, GroupTopics
 from lockstep.broker.journal import Journal, decode_changes
-from lockstep.broker.letter import Letter
+from lockstep.broker.letter import Letter, failed_copy
 from lockstep.broker.tables.delay_table import DelayTable
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.errors import ServiceNotAvailable
@@ -120,6 +121,36 @@ async def test_progress_is_written_with_what_it_is_about_and_a_restart_goes_on_b
     desk.put(b"3", 1)
     await desk.pass_ms(100)
     assert desk.arrived() == [b"0", b"1", b"2", b"3"]
+
+
+def layout(counter: int, *entries: tuple[int, int]) -> TopicLayout:
+    """Entries: (queues, counter)."""
+    return TopicLayout("orders", LayoutVersion(counter, 7), tuple(LayoutEntry("broker-a", count, count, began) for count, began in entries))
+
+
+@pytest.mark.parametrize("copy", [False, True])
+async def test_a_topic_made_anew_gets_nothing_that_waited_for_the_one_before(copy: bool) -> None:
+    desk = Desk()
+    if copy:
+        record = RecordView(encode_record(b"orders", 2, b"old", b"", born_ms=1))
+        desk.delays.append(failed_copy(record, "%RETRY%g", 0), 1)
+        desk.delays.arrived(0)
+    else:
+        desk.put(b"old", 1)
+    desk.topics.create(layout(2))
+    desk.topics.create(layout(3, (4, 3)))
+    desk.put(b"new", 1)
+    await desk.pass_ms(100)
+    assert (desk.arrived(), desk.arrived("%RETRY%g", 0)) == ([b"new"], [])
+
+
+async def test_a_topic_that_was_altered_meanwhile_gets_what_waited() -> None:
+    desk = Desk()
+    desk.put(b"x", 1)
+    desk.topics.create(layout(2, (4, 1), (2, 2)))
+    desk.topics.create(layout(3, (4, 1)))
+    await desk.pass_ms(100)
+    assert desk.arrived() == [b"x"]
 
 
 async def test_a_full_disk_stops_a_level_until_there_is_room_and_keeps_its_order() -> None:

@@ -1,6 +1,6 @@
 """What of a stored message goes with its copies."""
 
-from lockstep.broker.letter import REASON, REASON_LENGTH_MAX, Letter, failed_copy
+from lockstep.broker.letter import HOME_LAYOUT, ORIGIN_QUEUE, REASON, REASON_LENGTH_MAX, Letter, failed_copy
 from lockstep.protocol.properties import encode_properties
 from lockstep.protocol.record import HOSTS, PLACE, RecordView, encode_record, pack_host
 from lockstep.protocol.sequence import FrameSequence
@@ -18,9 +18,9 @@ def stored(topic: str = "orders", *, times: int = 0, **properties: str) -> Recor
 
 def test_a_delayed_message_arrives_as_it_was_sent() -> None:
     letter = Letter.of(stored(TAGS="paid", KEYS="a b"))
-    waiting = letter.waiting(5)
+    waiting = letter.waiting(5, 3)
     assert (waiting.topic, waiting.queue_id) == ("SCHEDULE_TOPIC_XXXX", 4)
-    assert waiting.properties["DELAY"] == "5"
+    assert (waiting.properties["DELAY"], waiting.properties[HOME_LAYOUT], waiting.home) == ("5", "3", "orders")
     read = Letter.of(RecordView(waiting.frame()))
     arrived = read.delivered()
     assert (arrived.topic, arrived.queue_id, arrived.properties) == ("orders", 3, {"TAGS": "paid", "KEYS": "a b"})
@@ -37,8 +37,10 @@ def test_what_belongs_to_the_first_frame_does_not_go_with_a_copy() -> None:
 def test_a_failed_copy_counts_and_names_where_it_came_from_the_first_time() -> None:
     first = failed_copy(stored(), "%RETRY%g", 0)
     assert (first.topic, first.reconsume_times, first.properties["RETRY_TOPIC"]) == ("%RETRY%g", 1, "orders")
+    assert (first.properties[ORIGIN_QUEUE], first.home) == ("3", "orders")
     origin = first.properties["ORIGIN_MESSAGE_ID"]
-    again = failed_copy(RecordView(first.waiting(3).delivered().frame()), "%DLQ%g", 0, "gave\x01up\n" + "x" * 999)
+    again = failed_copy(RecordView(first.waiting(3, 1).delivered().frame()), "%DLQ%g", 0, "gave\x01up\n" + "x" * 999)
     assert (again.reconsume_times, again.properties["RETRY_TOPIC"], again.properties["ORIGIN_MESSAGE_ID"]) == (2, "orders", origin)
+    assert (again.properties[ORIGIN_QUEUE], again.home) == ("3", "orders")
     assert again.properties[REASON].startswith("gave up x")
     assert len(again.properties[REASON]) <= REASON_LENGTH_MAX

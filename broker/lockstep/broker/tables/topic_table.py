@@ -137,10 +137,9 @@ class TopicTable:
         Who was told of the re-creation alone would go on with messages and progress of the topic that was deleted.
         """
         here = self.find(layout.topic)
-        began = min((entry.counter for entry in layout.entries), default=0)
-        if here is None or began <= here.version.counter + 1:
+        if here is None or not layout.began_after(here.version.counter):
             return None
-        return TopicLayout(layout.topic, LayoutVersion(began - 1, 0), ())
+        return TopicLayout(layout.topic, LayoutVersion(layout.began - 1, 0), ())
 
     def _adopt(self, layout: TopicLayout) -> bool:
         if not self.layouts.adopt(layout):
