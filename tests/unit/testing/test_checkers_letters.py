@@ -91,3 +91,10 @@ def test_a_dead_letter_is_passed_over_and_accounted_for() -> None:
     assert story().call(5, 5.1, 1, 1).committed(6, 1, 2).broken(check_steps) == ["O5", "R4a"]
     ended = told.sent(1, b"m0", 0).sent(1.1, b"m1", 1).add(Calm, 5, ("", 0)).read(500, b"m0", b"m1")
     assert ended.broken(check_delivery) == []
+
+
+@pytest.mark.parametrize(("ended", "laws"), [(4.002, []), (5.5, ["C2"]), (3.9, ["C2"])])
+def test_a_broker_that_ended_in_the_middle_of_the_write_may_have_the_letter_without_the_progress(ended: float, laws: list[str]) -> None:
+    """Asked at 4 and not answered, asked again at 6."""
+    told = story().letter(4, 1, 0, code=None).copy(b"m0", 1, queue=BILLING_DEAD).add(ProcessEnded, ended, B, how="exit")
+    assert told.letter(6, 1, 0).copy(b"m0", 1, queue=BILLING_DEAD, offset=1).broken(check) == laws

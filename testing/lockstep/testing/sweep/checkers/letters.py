@@ -1,7 +1,8 @@
 """C2 and R1 of ordered groups: a batch that has failed as often as its group allows is dead-lettered, and its queue goes on.
 
 a  not before it has failed so often, and not called more often, but for a letter that could not be written
-b  each message once: the letter and the progress behind it are one write
+b  each message once: the letter and the progress behind it are one write. Where the broker ends in the middle of it, the letter may be
+   there without the progress, and is then written once more: a repeat, never a loss
 c  what was answered is there, and no later grant begins in front of it
 """
 
@@ -16,6 +17,7 @@ from lockstep.testing.sweep.events import CallBegan, CallEnded, ConsumerStarted
 from lockstep.testing.sweep.history import History, QueueKey
 from lockstep.testing.sweep.wire_events import ConnectionCut, GrantAnswered, SessionBound
 
+TORN_S = 1.0
 CUT_SEEN_S = 0.5
 """A client may know that a connection is gone so much sooner than its other end."""
 
@@ -61,23 +63,38 @@ def _exhausted(history: History, limits: dict[str, int | None]) -> list[Violatio
 
 def _once(history: History, limits: dict[str, int | None], bodies: dict[int, bytes]) -> list[Violation]:
     generations = {(grant.queue, grant.epoch): grant.generation for grant in history.of(GrantAnswered)}
-    asked: dict[tuple[str, str, bytes], dict[tuple[QueueKey, int, int], list[bool]]] = {}
-    """(group, broker, body) → place and generation → whether progress was to move behind it, each time."""
+    asked: dict[tuple[str, str, bytes], dict[tuple[QueueKey, int, int], list[DeadLetterSent]]] = {}
+    """(group, broker, body) → place and generation → each request."""
     for sent in history.of(DeadLetterSent):
         if sent.request in bodies:
             places = asked.setdefault((sent.queue.group, sent.queue.broker, bodies[sent.request]), {})
             generation = generations.get((sent.queue, sent.epoch), 0)
-            places.setdefault((sent.queue, sent.offset, generation), []).append(sent.advance)
+            places.setdefault((sent.queue, sent.offset, generation), []).append(sent)
+    torn = _torn(history)
     found = []
     for (group, broker, body, _), stored in Letters(history).dead.items():
         if group not in limits:
             continue
         # With manual commit a letter leaves progress where it is, and a crash may repeat it (docs/adr/0004).
-        allowed = sum(1 if all(advance) else len(advance) for advance in asked.get((group, broker, body), {}).values())
+        allowed = 0
+        for requests in asked.get((group, broker, body), {}).values():
+            torn_count = sum(sent.request in torn for sent in requests[:-1])
+            allowed += 1 + torn_count if all(sent.advance for sent in requests) else len(requests)
         if len(stored) > allowed:
             where = f"dead letter {stored[0].queue} offset {stored[0].offset}: {body!r:.60}"
             found.append(Violation("C2", stored[0].t, f"{where}: it is there {len(stored)} times, {allowed} are right"))
     return found
+
+
+def _torn(history: History) -> set[int]:
+    """Requests that no broker answered, and whose broker ended within a second: perhaps in the middle of the write."""
+    answered = {event.request for event in history.of(DeadLetterAnswered)}
+    ends = [(life.broker, life.ended_t) for lives in Brokers(history).lives.values() for life in lives if life.ended_t is not None]
+    return {
+        sent.request
+        for sent in history.of(DeadLetterSent)
+        if sent.request not in answered and any(broker == sent.queue.broker and 0 <= t - sent.t <= TORN_S for broker, t in ends)
+    }
 
 
 def _kept(history: History, bodies: dict[int, bytes]) -> list[Violation]:
