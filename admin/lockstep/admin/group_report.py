@@ -26,6 +26,9 @@ class QueueLine:
     attempts: int | None
     generation: str | None
     """A string, as the epoch."""
+    failing_ms: int | None = None
+    """How long the batch at the committed offset has been failing, as far as the broker was told since it started."""
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +137,8 @@ def _queue(broker: str, queue: QueueStatus, broadcasting: bool) -> QueueLine:
         queue.committed_ago_ms,
         queue.attempts,
         str(queue.generation),
+        queue.failing_ms,
+        queue.error,
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from lockstep.protocol.errors import RemoteProtocolError
+from lockstep.protocol.headers.send import REASON_LENGTH_MAX
 from lockstep.protocol.ids import message_id_of
 from lockstep.protocol.names import SCHEDULE_TOPIC
 from lockstep.protocol.properties import (
@@ -20,7 +21,6 @@ from lockstep.protocol.record import RecordView, encode_record
 
 REASON = f"{OWN_PREFIX}REASON"
 """Why a message was dead-lettered, in words."""
-REASON_LENGTH_MAX = 200
 ORIGIN_QUEUE = f"{OWN_PREFIX}QUEUE"
 """Of a copy: the queue in which the message lay at first."""
 HOME_LAYOUT = f"{OWN_PREFIX}LAYOUT"
@@ -88,6 +88,11 @@ class Letter:
         return replace(self, topic=topic, queue_id=int(queue_id), properties=properties)
 
 
+def plain_words(reason: str) -> str:
+    """As it is kept: one line, not too long."""
+    return "".join(char if char.isprintable() else " " for char in reason[:REASON_LENGTH_MAX]).strip()
+
+
 def failed_copy(record: RecordView, topic: str, queue_id: int, reason: str = "") -> Letter:
     """What a group could not handle, as it is stored for a further try or for good. RocketMQ: SendMessageProcessor.consumerSendMsgBack."""
     letter = Letter.of(record)
@@ -95,7 +100,6 @@ def failed_copy(record: RecordView, topic: str, queue_id: int, reason: str = "")
     if RETRY_TOPIC not in properties:
         properties |= {RETRY_TOPIC: letter.topic, ORIGIN_QUEUE: str(letter.queue_id)}
     properties.setdefault(ORIGIN_MESSAGE_ID, message_id_of(record.store_host, record.physical_offset))
-    words = "".join(char if char.isprintable() else " " for char in reason[:REASON_LENGTH_MAX]).strip()
-    if words:
+    if words := plain_words(reason):
         properties[REASON] = words
     return replace(letter, topic=topic, queue_id=queue_id, properties=properties, reconsume_times=letter.reconsume_times + 1)

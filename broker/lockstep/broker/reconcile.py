@@ -20,6 +20,7 @@ All renewals come first, then everything the list does not name with its current
 from collections.abc import Mapping
 
 from lockstep.broker.books import Books
+from lockstep.broker.letter import plain_words
 from lockstep.broker.tables.group_table import Group
 from lockstep.broker.tables.lock_table import Key
 from lockstep.broker.tables.progress_table import Progress
@@ -278,7 +279,7 @@ class Reconciliation:
             if item.release and lock is not None and lock.held and lock.session == session.id:
                 books.free(key)  # its grant was superseded
             return SyncAnswer(Verdict.STALE, item.epoch)
-        if item.offset is not None and (refused := self._commit(key, item.offset, item.attempts, now_ms)) is not None:
+        if item.offset is not None and (refused := self._commit(key, item.offset, item.attempts, now_ms, item.error)) is not None:
             return SyncAnswer(Verdict.REFUSED, item.epoch, refused)
         if item.release and lock.held:
             books.free(key)
@@ -300,12 +301,12 @@ class Reconciliation:
         refused = None if item.offset is None else self._commit(key, item.offset, item.attempts, now_ms)
         return SyncAnswer(Verdict.OK if refused is None else Verdict.REFUSED, None, refused)
 
-    def _commit(self, key: Key, offset: int, attempts: int, now_ms: int) -> str | None:
+    def _commit(self, key: Key, offset: int, attempts: int, now_ms: int, error: str | None = None) -> str | None:
         """Commits upward only; returns why the value can't be."""
         end = self._books.bounds.end_offset(key[1], key[2])
         if not 0 <= offset <= end or attempts < 0:
             return f"offset {offset} of {key[1]} queue {key[2]}, attempts {attempts}: the queue ends at {end}"
-        self._books.progress.commit(key, offset, attempts, now_ms)
+        self._books.progress.commit(key, offset, attempts, now_ms, error and plain_words(error))
         return None
 
     def _versions(self, session: Session, named: Mapping[str, None]) -> dict[str, ListVersion]:

@@ -56,6 +56,7 @@ def _member(books: Books, membership: Membership, group: Group, client_id: str, 
 
 def _queue(books: Books, classic: ClassicRules, key: Key, now_ms: int) -> QueueStatus:
     lock, progress, committed_ms = books.locks.get(key), books.progress.get(key), books.progress.committed_ms(key)
+    failing = books.progress.failing(key)
     return QueueStatus(
         topic=key[1],
         queue_id=key[2],
@@ -67,6 +68,8 @@ def _queue(books: Books, classic: ClassicRules, key: Key, now_ms: int) -> QueueS
         attempts=0 if progress is None else progress.attempts,
         committed_ago_ms=None if committed_ms is None else max(0, now_ms - committed_ms),
         classic_lease_left_ms=classic.lease_left_ms(key, now_ms),
+        failing_ms=None if failing is None else max(0, now_ms - failing.since_ms),
+        error=None if failing is None else failing.error,
     )
 
 

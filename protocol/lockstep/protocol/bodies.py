@@ -253,6 +253,8 @@ class SyncItem:
     offset: int | None = None
     attempts: int = 0
     release: bool = False
+    error: str | None = None
+    """Why the last of the `attempts` calls failed, for people: at most REASON_LENGTH_MAX characters are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,6 +387,10 @@ class QueueStatus:
     committed_ago_ms: int | None
     classic_lease_left_ms: int | None
     """Only for a classic holder; a session's lock lives as long as the session."""
+    failing_ms: int | None = None
+    """How long ago this broker process was first told of a failed call at the committed offset; None: of none."""
+    error: str | None = None
+    """Why the last one failed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -392,7 +392,7 @@ def test_status_names_owner_epoch_progress_and_members_and_keeps_the_session_sec
         MemberStatus("z", None, f"10.0.0.1:{z.connection}", True, 700),
     )
     assert status.queues == (
-        QueueStatus(TOPIC, 0, "a", answer.epoch, answer.generation, 9, 1_000, 1, 700, None),
+        QueueStatus(TOPIC, 0, "a", answer.epoch, answer.generation, 9, 1_000, 1, 700, None, 700, None),
         QueueStatus(TOPIC, 1, "z", bench.epoch(1), answer.generation, 0, 1_000, 0, None, 59_300),
     )
     assert bench.c.status("unknown", bench.now_ms, str) is None

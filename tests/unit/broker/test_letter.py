@@ -1,6 +1,7 @@
 """What of a stored message goes with its copies."""
 
-from lockstep.broker.letter import HOME_LAYOUT, ORIGIN_QUEUE, REASON, REASON_LENGTH_MAX, Letter, failed_copy
+from lockstep.broker.letter import HOME_LAYOUT, ORIGIN_QUEUE, REASON, Letter, failed_copy
+from lockstep.protocol.headers.send import REASON_LENGTH_MAX
 from lockstep.protocol.properties import encode_properties
 from lockstep.protocol.record import HOSTS, PLACE, RecordView, encode_record, pack_host
 from lockstep.protocol.sequence import FrameSequence

@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.broker.journal import Journal
-from lockstep.broker.tables.progress_table import Progress, ProgressTable
+from lockstep.broker.tables.progress_table import Failing, Progress, ProgressTable
 
 KEY = ("g", "t", 0)
 
@@ -82,3 +82,22 @@ def test_a_snapshot_gives_everything_durable_back() -> None:
     assert list(again) == sorted(table)
     assert again.since("h", "u") == 3
     assert again.snapshot() == table.snapshot()
+
+
+def test_what_fails_is_known_from_the_first_failed_call_until_its_offset_is_passed() -> None:
+    table = ProgressTable(Journal())
+    table.set(KEY, Progress(1, 5))
+    table.commit(KEY, 5, 0, 100)
+    assert table.failing(KEY) is None
+    table.commit(KEY, 5, 1, 200, "ValueError: no")
+    table.commit(KEY, 5, 2, 300, "KeyError: 'x'")
+    table.commit(KEY, 5, 2, 400)
+    assert table.failing(KEY) == Failing(5, 200, "KeyError: 'x'")
+    table.commit(KEY, 4, 9, 500, "of an older call that came late")
+    assert table.failing(KEY) == Failing(5, 200, "KeyError: 'x'")
+    table.commit(KEY, 6, 0, 600)
+    assert table.failing(KEY) is None
+    table.commit(KEY, 6, 1, 700)
+    assert table.failing(KEY) == Failing(6, 700, None)
+    table.set(KEY, Progress(2, 0))
+    assert table.failing(KEY) is None, "a reset"

@@ -349,3 +349,16 @@ def test_against_a_broker_that_answers_anything_in_any_order(steps: list[str]) -
         assert own.state is not State.WANTED or own.wanted
         assert own.state is not State.DRAINING or own.running
         assert not own.done or own.lock_item() is None
+
+
+def test_why_calls_fail_goes_with_the_attempts_and_with_nothing_else() -> None:
+    own = in_state(State.HELD)
+    own.call_started()
+    own.error = "ValueError: no"
+    own.call_ended(7, 100, 1)
+    item, _ = sync(own)
+    assert (item.attempts, item.error) == (1, "ValueError: no")
+    own.call_started()
+    own.call_ended(7, 101, 0)
+    item, _ = sync(own)
+    assert (item.attempts, item.error) == (0, None)

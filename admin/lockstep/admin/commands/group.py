@@ -11,7 +11,7 @@ from lockstep.admin.commands.reset import reset_command
 from lockstep.admin.group_reading import read_group
 from lockstep.admin.group_report import GroupReport
 from lockstep.admin.options import DEFAULT_NAMESERVER, CommandFailed, JsonOption, NameserverOption, run
-from lockstep.admin.render import ago, print_json, print_table
+from lockstep.admin.render import ago, print_json, print_table, printable
 from lockstep.runtime.host import Host
 
 app = typer.Typer(no_args_is_help=True, help="Consumer groups.")
@@ -96,6 +96,10 @@ def _print(made: GroupReport) -> None:
         ],
         empty="no queues",
     )
+    for line in (line for line in made.queues if line.failing_ms is not None):
+        why = line.error or "its consumer did not say why"
+        where = f"{line.topic} {line.broker} queue {line.queue_id}: offset {line.committed_offset}"
+        print(f"{where} has been failing for {ago(line.failing_ms)}, {line.attempts} times: {printable(why)}")
     if made.members:
         _print_members(made)
     for conflict in made.conflicts:

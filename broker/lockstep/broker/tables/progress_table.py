@@ -27,8 +27,18 @@ class Progress:
     """[first, end) that retention removed before the group consumed it; stands until a commit passes its end."""
 
 
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """The batch at `offset` can't be handled."""
+
+    offset: int
+    since_ms: int
+    error: str | None
+    """Of the last failed call."""
+
+
 class ProgressTable:
-    """(group, topic, queue) → progress, durable; when each was committed last is known for this process only."""
+    """(group, topic, queue) → progress, durable; when each was committed last, and what fails, is known for this process only."""
 
     KINDS = frozenset({"progress.committed", "progress.set", "progress.resolved", "progress.renewed", "progress.topic_dropped"})
 
@@ -37,6 +47,7 @@ class ProgressTable:
         self._progress: dict[Key, Progress] = {}
         self._since: dict[tuple[str, str], int] = {}
         self._committed_ms: dict[Key, int] = {}
+        self._failing: dict[Key, Failing] = {}
 
     def get(self, key: Key) -> Progress | None:
         return self._progress.get(key)
@@ -52,12 +63,18 @@ class ProgressTable:
         """When this process took the last commit; None: not since it started."""
         return self._committed_ms.get(key)
 
+    def failing(self, key: Key) -> Failing | None:
+        """What was told since this process started of the batch at the committed offset."""
+        found, progress = self._failing.get(key), self._progress.get(key)
+        return found if found is not None and progress is not None and found.offset == progress.offset else None
+
     def groups(self) -> list[str]:
         return list(dict.fromkeys(key[0] for key in self._progress))
 
-    def commit(self, key: Key, offset: int, attempts: int, now_ms: int) -> None:
+    def commit(self, key: Key, offset: int, attempts: int, now_ms: int, error: str | None = None) -> None:
         """Finished work. A lower offset changes nothing; at the same one attempts only rise: a repeat is harmless."""
         self._committed_ms[key] = now_ms
+        self._note(key, offset, attempts, now_ms, error)
         progress = self._progress[key]
         if offset > progress.offset or (offset == progress.offset and attempts > progress.attempts):
             self._do(("progress.committed", *key, offset, attempts))
@@ -113,6 +130,15 @@ class ProgressTable:
         for group, topic, since in plain["since"]:
             self._since[group, topic] = since
 
+    def _note(self, key: Key, offset: int, attempts: int, now_ms: int, error: str | None) -> None:
+        if not attempts or offset < self._progress[key].offset:
+            return
+        before = self._failing.get(key)
+        if before is None or before.offset != offset:
+            self._failing[key] = Failing(offset, now_ms, error)
+        elif error is not None:
+            self._failing[key] = replace(before, error=error)
+
     def _row(self, key: Key) -> list[Any]:
         progress = self._progress[key]
         return [*key, progress.generation, progress.offset, progress.attempts, *(progress.gap or (None, None))]
@@ -125,5 +151,6 @@ class ProgressTable:
         for key in [key for key in self._progress if key[1] == topic]:
             del self._progress[key]
             self._committed_ms.pop(key, None)
+            self._failing.pop(key, None)
         for name in [name for name in self._since if name[1] == topic]:
             del self._since[name]

@@ -17,7 +17,7 @@ from lockstep.client.consumer.loop_watch import BLOCKED_MS
 from lockstep.client.consumer.ownership import State
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import BrokerError, TransportError
-from lockstep.protocol.headers.send import DeadLetterHeader
+from lockstep.protocol.headers.send import REASON_LENGTH_MAX, DeadLetterHeader
 from lockstep.protocol.message import MessageExt
 from lockstep.runtime.log import get_logger
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 log = get_logger("client.consumer")
 
-REASON_LENGTH_MAX = 200
-"""Of the words that go with a dead letter."""
 SLICE_MS = 5
 """After so long without letting the loop go on, a runner does: sockets are read and other queues have their turn."""
 _SUCCESS = ConsumeOrderlyStatus.SUCCESS
@@ -199,6 +197,7 @@ def _put_back(
         why = wrong if isinstance(wrong, str) else f"{type(wrong).__name__}: {wrong}"
         facts = {"queue": str(worker.queue), "offset": offset, "attempts": attempts, "error": why}
         log.warning("call.failed", listener=use.listener_name, **facts, exc_info=_first_time(holding, offset, wrong))
+    worker.own.error = why[:REASON_LENGTH_MAX]
     if retry.tells(attempts):
         log.warning("queue.blocked", group=use.group, queue=str(worker.queue), offset=offset, attempts=attempts, error=why)
         use.tell(QueueBlocked(worker.queue, offset, attempts, why))

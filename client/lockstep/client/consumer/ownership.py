@@ -111,6 +111,7 @@ class QueueOwnership:
         "changed",
         "drain_at_ms",
         "epoch",
+        "error",
         "generation",
         "group",
         "in_lock",
@@ -140,6 +141,8 @@ class QueueOwnership:
         self.offset = 0
         """Next offset to consume, as far as results are in; valid while an epoch is held."""
         self.attempts = 0
+        self.error: str | None = None
+        """Why the last of these attempts failed."""
         self.drain_at_ms: int | None = None
         self.cancel_at_ms: int | None = None
         self.changed = 0
@@ -300,6 +303,7 @@ class QueueOwnership:
         self.since = answer.since
         self.offset = answer.offset
         self.attempts = answer.attempts
+        self.error = None
         self._told = self._settled = (answer.offset, answer.attempts)
         self._fenced = False
 
@@ -324,7 +328,8 @@ class QueueOwnership:
         release = self.state is State.RELEASING
         offset = None if release and self._fenced else self.offset
         attempts = 0 if offset is None else self.attempts
-        return SyncItem(self.group, self.queue.topic, self.queue.queue_id, self.epoch, None, offset, attempts, release)
+        error = self.error if attempts else None
+        return SyncItem(self.group, self.queue.topic, self.queue.queue_id, self.epoch, None, offset, attempts, release, error)
 
     def sync_sent(self, item: SyncItem) -> Sent:
         assert item.epoch == self.epoch, (self, item)
