@@ -6,7 +6,7 @@ from typing import Any
 
 from lockstep.broker.books import Books
 from lockstep.broker.coordination import Coordination
-from lockstep.broker.delays import Delays
+from lockstep.broker.delays import Delays, GroupTopics
 from lockstep.broker.letter import failed_copy
 from lockstep.broker.processors import send_back
 from lockstep.broker.processors.send_back import SendBackProcessor
@@ -211,3 +211,15 @@ def a_refused_delayed_send_is_not_stored(patch: Patches) -> None:
             raise
 
     patch.set(DelayedSend, "run", plain)
+
+
+@mutant("delete", aimed="tests/unit/broker/test_delays.py::test_a_topic_made_anew_gets_nothing_that_waited_for_the_one_before")
+def what_waits_outlives_its_topic(patch: Patches) -> None:
+    """What waits for a topic that was deleted does not arrive in the one made anew."""
+    patch.set(GroupTopics, "deleted_since", lambda self, topic, counter: False)
+
+
+@mutant("concurrent", aimed="tests/unit/client/test_delayed_send.py::test_what_is_no_level_is_refused_with_the_list")
+def any_delay_is_a_level(patch: Patches) -> None:
+    """A time that is no level of the broker is refused, not rounded."""
+    patch.set(Delays, "level_of", lambda self, delay_ms: 1)
