@@ -27,6 +27,7 @@ RULES = {
     "live, an equal counter of a higher writer": (layout(2, 7), layout(2, 8, queues=9), layout(2, 7)),
     "live, a higher counter": (layout(2), layout(3, 1), layout(3, 1)),
     "live, deleted by a higher counter": (layout(2), layout(3, queues=0), layout(3, queues=0)),
+    "deleted, deleted by the same": (DELETED, DELETED, DELETED),
     "deleted, created with the first counter": (DELETED, layout(1, 9), layout(6, 9)),
     "deleted, created with its own counter": (DELETED, layout(5, 9), layout(6, 9)),
     "deleted, created above": (DELETED, layout(7, 9), layout(7, 9)),
@@ -43,7 +44,7 @@ def test_what_is_asked_for_meets_what_is_there(name: str) -> None:
     assert topics.layouts.get("t") == expected
 
 
-@pytest.mark.parametrize("here", [None, DELETED])
+@pytest.mark.parametrize("here", [None, DELETED, layout(9, 6, queues=0)])
 def test_what_is_not_there_can_not_be_deleted(here: TopicLayout | None) -> None:
     topics = table()
     topics.adopt([here] if here else [])

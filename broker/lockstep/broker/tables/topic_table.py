@@ -12,7 +12,8 @@ A layout is known by its version (counter, writer). What a nameserver hands back
 | live          | queues all made two above      | it was deleted between: deleted here too, then taken          |
 | deleted       | queues, a counter not above    | taken with the next counter: created again                    |
 | deleted       | queues, a counter above        | it is taken                                                   |
-| deleted       | a layout without queues        | nothing changes                                               |
+| deleted       | that very deletion             | nothing changes: a nameserver was faster than who asks        |
+| deleted       | another deletion               | TOPIC_NOT_EXIST                                               |
 """
 
 from collections.abc import Callable, Iterable
@@ -85,6 +86,8 @@ class TopicTable:
         """A creation, alteration or deletion that somebody asks for; returns the layout in force after it (the table above)."""
         _check(asked)
         here = self.layouts.get(asked.topic)
+        if asked.deleted and here == asked:
+            return here
         if asked.deleted and (here is None or here.deleted):
             raise missing(asked.topic)
         if here is not None and asked.version.counter <= here.version.counter:
