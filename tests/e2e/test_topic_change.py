@@ -85,3 +85,12 @@ async def test_while_an_ordered_group_is_behind_an_alteration_needs_force(cluste
     assert kept["keys_move"] is False, "queues that are only read break no order"
     assert "layout 3" in await cluster.command("topic", "alter", "orders", "--queues", "3", "--force")
     assert "has that many queues already" in await cluster.command("topic", "alter", "orders", "--queues", "3")
+
+
+async def test_a_deletion_that_every_broker_took_complains_of_none(cluster: Cluster) -> None:
+    """The nameserver may tell a broker of it before the command does."""
+    await cluster.servers(queues=1)
+    for number in range(5):
+        topic = f"short-{number}"
+        await cluster.command("topic", "create", topic, "--queues", "1")
+        assert await cluster.complaints("topic", "delete", topic) == ""

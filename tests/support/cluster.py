@@ -163,7 +163,17 @@ class Cluster:
         """Standard output of a command that ends with this exit code."""
         return (await self._ended(arguments, code))[0]
 
+    async def complaints(self, *arguments: str) -> str:
+        """Standard error of a command that ends with exit code 0."""
+        return (await self._ended(arguments, 0))[1]
+
     async def _ended(self, arguments: tuple[str, ...], code: int) -> tuple[str, str]:
+        ended, out, error = await self.started_command(*arguments)
+        assert ended == code, (arguments, ended, out, error)
+        return out, error
+
+    async def started_command(self, *arguments: str) -> tuple[int | None, str, str]:
+        """(exit code, standard output, standard error) of a command, however it ends."""
         child = await asyncio.create_subprocess_exec(
             *[sys.executable, "-m", "lockstep.admin.cli", *arguments],
             stdout=asyncio.subprocess.PIPE,
@@ -171,8 +181,7 @@ class Cluster:
             env={**os.environ, "LOCKSTEP_NAMESERVER": self.nameservers, "NO_COLOR": "1", "COLUMNS": "200"},
         )
         out, error = await asyncio.wait_for(child.communicate(), WAIT_S)
-        assert child.returncode == code, (arguments, child.returncode, out.decode(), error.decode())
-        return out.decode(), error.decode()
+        return child.returncode, out.decode(), error.decode()
 
     # ---------------------------------------------------------------------------------------------------------- what was told
 

@@ -21,7 +21,7 @@ from lockstep.protocol.bodies import (
 )
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode
-from lockstep.protocol.errors import QueryNotFound, SubscriptionGroupNotExist, TopicNotExist
+from lockstep.protocol.errors import BrokerError, QueryNotFound, SubscriptionGroupNotExist, TopicNotExist
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.clients import GroupStatusHeader
 from lockstep.protocol.headers.offsets import TopicHeader, ViewMessageHeader
@@ -64,6 +64,8 @@ class FakeBroker:
     queues: dict[tuple[str, int], list[bytes]] = field(default_factory=dict)
     by_position: dict[int, bytes] = field(default_factory=dict)
     created: list[TopicLayout] = field(default_factory=list)
+    refusal: BrokerError | None = None
+    """Its answer to whoever asks for a layout."""
 
     async def start(self, nameserver: str) -> None:
         self._server = Server(Host.real(), {"internal": ("127.0.0.1", 0)}, Dispatcher([self]))
@@ -120,9 +122,12 @@ class FakeBroker:
 
     @handles(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader)
     def create(self, request: Request) -> Outcome:
+        if self.refusal is not None:
+            raise self.refusal
         layout = decode_body(TopicLayout, request.body)
         self.created.append(layout)
-        if self.layouts.get(layout.topic) is None:
+        here = self.layouts.get(layout.topic)
+        if here is None or layout.version.counter > here.version.counter:
             self.layouts.adopt(layout)
         self._link.oneway(*self._registration())
         in_force = self.layouts.get(layout.topic)

@@ -8,6 +8,7 @@ import pytest
 
 from lockstep.admin import cli
 from lockstep.protocol.bodies import ConsumerGroup, GroupStatus, ListVersion, MemberStatus, OffsetRange, QueueStatus, Subscription
+from lockstep.protocol.errors import ServiceNotAvailable, TopicNotExist
 from lockstep.protocol.ids import offset_message_id
 from lockstep.protocol.layouts import LayoutTable
 from lockstep.protocol.message import Message
@@ -190,6 +191,30 @@ def test_topic_create_leaves_a_topic_that_is_there(lockstep: Any, cluster: FakeC
 
 def test_topic_create_refuses_a_name_that_is_none(lockstep: Any) -> None:
     assert_failed(lockstep("topic", "create", "no good"), "no good")
+
+
+def test_a_broker_that_refuses_a_change_is_not_said_to_be_silent(lockstep: Any, cluster: FakeCluster) -> None:
+    cluster.brokers["broker-b"].refusal = ServiceNotAvailable("the disk is full")
+    run = lockstep("topic", "delete", "orders")
+    assert (run.code, run.out.splitlines()[0][:23]) == (0, "topic orders is deleted")
+    assert run.err.startswith("lockstep: broker broker-b refused (SERVICE_NOT_AVAILABLE: the disk is full)")
+    assert "did not answer" not in run.err
+
+
+def test_of_a_deletion_that_nobody_took_the_next_step_is_said(lockstep: Any, cluster: FakeCluster) -> None:
+    for broker in cluster.brokers.values():
+        broker.refusal = TopicNotExist("no topic orders")
+    run = lockstep("topic", "delete", "orders")
+    assert run.code == 1
+    assert "broker broker-a has no topic orders: somebody else has deleted it" in run.err
+    assert "look at `lockstep topic show orders`" in run.err
+
+
+@pytest.mark.parametrize("arguments", [("delete", "SCHEDULE_TOPIC_XXXX"), ("alter", "SCHEDULE_TOPIC_XXXX", "--queues", "2")])
+def test_a_topic_of_the_brokers_own_is_neither_altered_nor_deleted(lockstep: Any, arguments: tuple[str, ...]) -> None:
+    run = lockstep("topic", *arguments)
+    assert_failed(run, "SCHEDULE_TOPIC_XXXX is the broker's own")
+    assert "create" not in run.err
 
 
 def test_group_list_says_where_each_is_known(lockstep: Any) -> None:

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from lockstep.admin.client import AdminClient, gather
+from lockstep.admin.client import AdminClient, absent, by_name, gather
 from lockstep.admin.group_reading import read_group
 from lockstep.admin.layout_change import altered, counts, deleted
 from lockstep.admin.options import DEFAULT_NAMESERVER, CommandFailed, JsonOption, NameserverOption, complain, run
 from lockstep.admin.render import print_json
-from lockstep.protocol.errors import TopicNotExist
-from lockstep.protocol.names import check_topic
+from lockstep.protocol.errors import BrokerError, LockstepError, TopicNotExist
+from lockstep.protocol.names import check_topic, is_system_topic
 from lockstep.protocol.queue import TopicLayout
 from lockstep.runtime.host import Host
 
@@ -53,7 +53,7 @@ async def _alter(
     nameserver: str,
     as_json: bool,
 ) -> None:
-    check_topic(topic)
+    _check(topic)
     write_count, read_count = counts(*wanted)
     admin = AdminClient(Host.current(), nameserver)
     before = (await admin.route(topic)).layout
@@ -80,14 +80,21 @@ async def _alter(
 
 
 async def _refuse_while_behind(admin: AdminClient, before: TopicLayout, after: TopicLayout) -> None:
-    """Groups that are behind: ordered ones would mix old and new of a key, and from queues that go away nobody can read."""
+    """Groups that are behind: ordered ones would mix old and new of a key, and from queues that go away nobody can read.
+
+    What a broker with queues of the topic does not tell may be anything, also of a group that only it knows.
+    """
     ordered_only = set(before.read_queues) <= set(after.read_queues)
     if ordered_only and before.write_queues == after.write_queues:
         return
-    answers = await gather({broker.name: admin.group_status(broker, None) for broker in await admin.brokers() if broker.registered})
+    brokers = by_name(await admin.brokers())
+    holders = dict.fromkeys(queue.broker_name for queue in before.read_queues)
+    answers = await gather({name: admin.group_status(broker, None) for name, broker in brokers.items()})
+    silent = {**answers.failed, **absent(list(holders), brokers)}
     behind = []
     for group in sorted({group for answer in answers.given.values() for group in answer.groups}):
-        made, _ = await read_group(admin, group)
+        made, told = await read_group(admin, group)
+        silent |= told.failed
         if made is None or (ordered_only and made.ordered is False):
             continue
         if made.broadcasting and any(line.topic == before.topic for line in made.queues):
@@ -95,13 +102,18 @@ async def _refuse_while_behind(admin: AdminClient, before: TopicLayout, after: T
         lag = sum(line.lag or 0 for line in made.queues if line.topic == before.topic)
         if lag:
             behind.append(f"{group} by {lag}")
+    why = "messages of a key would be handled out of order" if ordered_only else "what is in the queues that go away could not be read"
     if behind:
-        why = "messages of a key would be handled out of order" if ordered_only else "what is in the queues that go away could not be read"
         raise CommandFailed(f"nothing was changed: groups are behind in {before.topic} ({', '.join(behind)}), {why}. Wait, or say --force")
+    if unknown := [f"broker {name}: {silent[name]}" for name in holders if name in silent]:
+        raise CommandFailed(
+            f"nothing was changed: how far groups are in {before.topic} is not known ({'; '.join(unknown)}), and where one is behind, "
+            f"{why}. Start the broker again, or say --force"
+        )
 
 
 async def _delete(topic: str, nameserver: str, as_json: bool) -> None:
-    check_topic(topic)
+    _check(topic)
     admin = AdminClient(Host.current(), nameserver)
     before = (await admin.route(topic)).layout
     gone = deleted(before, _writer(admin))
@@ -112,28 +124,43 @@ async def _delete(topic: str, nameserver: str, as_json: bool) -> None:
         print(f"topic {topic} is deleted: its {len(before.read_queues)} queues, their messages, and the progress of every group in them")
 
 
+def _check(topic: str) -> None:
+    check_topic(topic)
+    if is_system_topic(topic):
+        raise CommandFailed(f"topic {topic} is the broker's own: it is neither altered nor deleted")
+
+
 def _writer(admin: AdminClient) -> int:
     return int.from_bytes(admin.host.random.token(4), "big")
 
 
 async def put_everywhere(admin: AdminClient, layout: TopicLayout) -> None:
-    """Every registered broker in the order of names, then until the nameserver tells it. One that does not answer learns it from there."""
+    """Every registered broker in the order of names, then until the nameserver tells it, from which the others learn it too."""
     brokers = sorted((broker for broker in await admin.brokers() if broker.registered), key=lambda broker: broker.name)
     if not brokers:
         raise CommandFailed("no broker is registered at the nameserver: start one first")
     told = False
     for broker in brokers:
-        answers = await gather({broker.name: admin.put_layout(broker, layout)})
-        if answers.failed:
-            complain(f"broker {broker.name} did not answer and learns it when it registers: {answers.failed[broker.name]}")
-        elif answers.given[broker.name].version != layout.version:
+        try:
+            there = await admin.put_layout(broker, layout)
+        except TopicNotExist:
+            complain(f"broker {broker.name} has no topic {layout.topic}: somebody else has deleted it, or it had not heard of it yet")
+            continue
+        except BrokerError as error:
+            complain(f"broker {broker.name} refused ({error}) and learns it from the nameserver if another broker took it")
+            continue
+        except (LockstepError, OSError) as error:
+            complain(f"broker {broker.name} did not answer and learns it when it registers: {error}")
+            continue
+        if there.version != layout.version:
             raise CommandFailed(
                 f"somebody else has changed {layout.topic} meanwhile: look at `lockstep topic show {layout.topic}`, then try again"
             )
-        else:
-            told = True
+        told = True
     if not told:
-        raise CommandFailed(f"topic {layout.topic} is as it was: no broker took the change")
+        raise CommandFailed(
+            f"no broker took the change of topic {layout.topic}: look at `lockstep topic show {layout.topic}`, then try again"
+        )
     await routed(admin, layout)
 
 
