@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from lockstep.admin.client import AdminClient, gather
+from lockstep.admin.client import AdminClient, by_name, gather
 from lockstep.admin.group_reading import read_group
 from lockstep.admin.options import DEFAULT_NAMESERVER, CommandFailed, JsonOption, NameserverOption, run
 from lockstep.admin.render import print_json
@@ -51,12 +51,12 @@ def update_command(
 async def _set(group: str, policy: SubscriptionPolicy | None, consume: bool | None, nameserver: str, as_json: bool, *, new: bool) -> None:
     check_group(group)
     admin = AdminClient(Host.current(), nameserver)
-    report, _ = await read_group(admin, group)
+    report, told = await read_group(admin, group)
     before = None if report is None else report.settings
     if new and before is not None:
         raise CommandFailed(f"group {group} is set up already ({words(before)}): use `lockstep group update`")
     if not new and report is None:
-        raise CommandFailed(f"no broker knows group {group}: use `lockstep group create`")
+        raise CommandFailed(told.complaint() or f"no broker knows group {group}: use `lockstep group create`")
     if not new and policy is None and consume is None:
         raise CommandFailed("nothing to change: say --subscription-policy or --consume")
     after = before or GroupSettings(group)
@@ -65,17 +65,22 @@ async def _set(group: str, policy: SubscriptionPolicy | None, consume: bool | No
         subscription_policy=after.subscription_policy if policy is None else policy,
         consume_enable=after.consume_enable if consume is None else consume,
     )
-    brokers = [broker for broker in await admin.brokers() if broker.registered]
-    if not brokers:
+    brokers = by_name(await admin.brokers())
+    if not any(broker.registered for broker in brokers.values()):
         raise CommandFailed("no broker is registered at the nameserver: start one first")
-    answers = await gather({broker.name: admin.configure(broker, after) for broker in brokers})
-    if answers.failed:
-        raise CommandFailed(f"not everywhere: {answers.complaint()}; run `lockstep group update` when they are back")
+    answers = await gather({name: admin.configure(broker, after) for name, broker in brokers.items()})
+    failed = {**{name: why for name, why in told.failed.items() if name not in brokers}, **answers.failed}
     if as_json:
         settings = {"subscription_policy": after.subscription_policy.value, "consume": after.consume_enable}
-        print_json({"group": group, "created": new, **settings, "brokers": sorted(answers.given)})
-    else:
+        print_json({"group": group, "created": new, **settings, "brokers": sorted(answers.given), "failed": failed})
+    elif answers.given:
         print(f"group {group}: {words(after)}, at {', '.join(sorted(answers.given))}")
+    if failed:
+        raise CommandFailed(
+            f"the change is not everywhere: {'; '.join(f'broker {name}: {why}' for name, why in failed.items())}. "
+            f"When it is back: `lockstep group update {group} --subscription-policy {after.subscription_policy.value} "
+            f"{'--consume' if after.consume_enable else '--no-consume'}`"
+        )
 
 
 def words(settings: GroupSettings) -> str:

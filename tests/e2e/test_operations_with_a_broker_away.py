@@ -1,0 +1,54 @@
+"""What operators type while one broker is down: what can't be known is not taken for well, and what is there is shown."""
+
+import json
+
+import pytest
+
+from support.cluster import Cluster
+
+pytestmark = pytest.mark.e2e
+
+
+async def test_a_topic_is_not_altered_while_an_ordered_groups_place_at_a_broker_is_unknown(cluster: Cluster) -> None:
+    """The group is done at broker-a; how far it is at broker-b, which is down, nobody can say."""
+    await cluster.servers(queues=1)
+    await cluster.consumer("consumer-1")
+    await cluster.until_held(2, "consumer-1")
+    await cluster.stop("consumer-1")
+    await cluster.producer("producer", "--keys", "20", "--steps", "2")
+    await cluster.until("both brokers have some", lambda: len(cluster.acks()) == 40)
+    assert len(cluster.told_queues()) == 2
+    await cluster.command("group", "reset-offset", "billing", "--to", "end", "--queue", "broker-a:0")
+    await cluster.kill("broker-b")
+    error = await cluster.command("topic", "alter", "orders", "--queues", "2", code=1)
+    assert "nothing was changed" in error
+    assert "broker-b" in error
+    assert "--force" in error
+    await cluster.command("topic", "alter", "orders", "--queues", "2", "--force")
+
+
+async def test_dead_letters_of_the_other_brokers_are_listed_and_the_missing_broker_is_named(cluster: Cluster) -> None:
+    await cluster.servers(queues=1)
+    file = str(cluster.folder / "mailing.lines")
+    options = ["--fail", "m", "--fail-times", "1", "--max-reconsume-times", "0", "--file", file]
+    await cluster.start("mailing", ["-m", "support.worker_concurrent", "--nameserver", cluster.nameservers, *options], "worker.ready")
+    for number in range(8):
+        await cluster.command("send", "orders", f"m{number}", "--sharding-key", f"k{number}")
+    while sum(group["stored"] for group in json.loads(await cluster.command("dlq", "ls", "--json"))["groups"]) < 8:
+        pass
+    letters = json.loads(await cluster.command("dlq", "ls", "mailing", "--json"))["dead_letters"]
+    at_a = {letter["body"] for letter in letters if letter["broker"] == "broker-a"}
+    assert 0 < len(at_a) < 8
+    await cluster.kill("broker-b")
+    shown = await cluster.run_command("dlq", "ls", "mailing", "--json", code=1)
+    assert {letter["body"] for letter in json.loads(shown)["dead_letters"]} == at_a
+    assert "broker-b" in await cluster.command("dlq", "ls", "mailing", code=1)
+
+
+async def test_a_change_of_a_group_names_the_broker_that_it_did_not_reach(cluster: Cluster) -> None:
+    await cluster.servers(queues=1)
+    await cluster.command("group", "create", "billing")
+    await cluster.kill("broker-b")
+    error = await cluster.command("group", "update", "billing", "--no-consume", code=1)
+    assert "broker-b" in error
+    assert "lockstep group update" in error
