@@ -61,9 +61,7 @@ class Answers(Generic[T]):
 
     def complaint(self) -> str | None:
         """One line naming who did not answer; None: all did."""
-        if not self.failed:
-            return None
-        return "the answer is incomplete: " + "; ".join(f"broker {name}: {why}" for name, why in self.failed.items())
+        return incomplete(self.failed)
 
 
 class AdminClient:
@@ -179,6 +177,13 @@ class AdminClient:
     async def view(self, broker: BrokerAddress, physical_offset: int) -> bytes:
         """The stored record at a position of one broker's log."""
         return bytes((await self.ask(broker, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(physical_offset))).body)
+
+
+def incomplete(failed: Mapping[str, str]) -> str | None:
+    """One line naming the brokers that failed and why; None: none did."""
+    if not failed:
+        return None
+    return "the answer is incomplete: " + "; ".join(f"broker {name}: {why}" for name, why in failed.items())
 
 
 async def gather(questions: Mapping[str, Awaitable[T]]) -> Answers[T]:

@@ -7,7 +7,7 @@ LOCKSTEP_REPLAY` tells how many dead letters of which group wait.
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from lockstep.admin.client import AdminClient
+from lockstep.admin.client import AdminClient, Answers, absent, by_name, gather
 from lockstep.broker.letter import REASON
 from lockstep.protocol.bodies import BrokerAddress, OffsetRange, QueueOffset, ResetBody
 from lockstep.protocol.errors import SubscriptionGroupNotExist
@@ -46,22 +46,31 @@ class Morgue:
 
     broker: BrokerAddress
     held: OffsetRange
-    next: int
-    """The first one that was not replayed."""
+    replayed: int
+    """Those before this offset were replayed, or were removed by retention."""
+
+    @property
+    def next(self) -> int:
+        """The first one that was not replayed."""
+        return max(self.held.min_offset, self.replayed)
 
     @property
     def waiting(self) -> int:
         return self.held.max_offset - self.next
 
 
-async def morgues(admin: AdminClient, group: str) -> list[Morgue]:
-    """Where the group has dead letters, by broker name. TopicNotExist where it never had one."""
+async def morgues(admin: AdminClient, group: str) -> Answers[list[Morgue]]:
+    """Where the group has dead letters, by broker name, and who could not be asked. TopicNotExist where it never had one."""
     topic = dlq_topic(group)
-    found = []
-    for broker in sorted((await admin.route(topic)).brokers, key=lambda broker: broker.name):
-        ranges = await admin.offsets(broker, topic)
-        found += [Morgue(broker, held, max(held.min_offset, await _replayed(admin, broker, topic, held.queue_id))) for held in ranges]
-    return found
+    route = await admin.route(topic)
+    brokers = by_name(sorted(route.brokers, key=lambda broker: broker.name))
+    answers = await gather({name: _morgues_at(admin, broker, topic) for name, broker in brokers.items()})
+    return Answers(answers.given, {**answers.failed, **absent([entry.broker_name for entry in route.layout.entries], brokers)})
+
+
+async def _morgues_at(admin: AdminClient, broker: BrokerAddress, topic: str) -> list[Morgue]:
+    ranges = await admin.offsets(broker, topic)
+    return [Morgue(broker, held, await _replayed(admin, broker, topic, held.queue_id)) for held in ranges]
 
 
 async def _replayed(admin: AdminClient, broker: BrokerAddress, topic: str, queue_id: int) -> int:
@@ -73,10 +82,10 @@ async def _replayed(admin: AdminClient, broker: BrokerAddress, topic: str, queue
     return next((max(0, queue.committed_offset) for queue in queues if (queue.topic, queue.queue_id) == (topic, queue_id)), 0)
 
 
-async def remember(admin: AdminClient, morgue: Morgue, group: str, following: int) -> None:
-    """The dead letters before `following` need no further replay."""
+async def remember(admin: AdminClient, morgue: Morgue, group: str, following: int) -> int:
+    """The dead letters before `following` need no further replay; answers what was remembered until now."""
     body = ResetBody(REPLAYER, dlq_topic(group), (QueueOffset(morgue.held.queue_id, following),))
-    await admin.reset(morgue.broker, body)
+    return max(0, (await admin.reset(morgue.broker, body)).queues[0].offset)
 
 
 async def letters(admin: AdminClient, morgue: Morgue, group: str, first: int) -> AsyncIterator[DeadLetter]:

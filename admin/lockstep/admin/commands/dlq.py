@@ -1,31 +1,27 @@
 """lockstep dlq ls | show | replay: messages that a group has given up."""
 
-import asyncio
+from collections.abc import Mapping
+from itertools import chain
 from typing import Annotated, Any
 
 import typer
 
-from lockstep.admin.client import AdminClient
+from lockstep.admin.client import AdminClient, Answers, gather, incomplete
 from lockstep.admin.commands.message import message_json
-from lockstep.admin.dead_letters import DeadLetter, Morgue, letters, morgues, remember
+from lockstep.admin.dead_letters import DeadLetter, Morgue, letters, morgues
 from lockstep.admin.group_reading import read_group
+from lockstep.admin.group_report import GroupReport
 from lockstep.admin.options import DEFAULT_NAMESERVER, CommandFailed, JsonOption, NameserverOption, run
 from lockstep.admin.render import body_text, print_json, print_table, printable, stamp
+from lockstep.admin.replay import Outcome, Replay, words
 from lockstep.client.producer.producer import Producer
-from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import TopicNotExist
-from lockstep.protocol.headers.send import SendBackHeader
 from lockstep.protocol.names import DLQ_PREFIX, check_group, retry_topic
 from lockstep.runtime.host import Host
 
 app = typer.Typer(no_args_is_help=True, help="Dead letters: messages that a group has given up.")
 
 PRODUCER_GROUP = "LOCKSTEP_CLI"
-RETRY_LEVEL = 1
-"""One second: the shortest delay."""
-ATTEMPTS_MAX = (1 << 31) - 1
-REMEMBER_EVERY = 50
-"""So many are replayed a second time, should the command be killed."""
 GroupArgument = Annotated[str, typer.Argument(help="The group that gave the messages up.")]
 
 
@@ -66,24 +62,31 @@ def replay_command(
     nameserver: NameserverOption = DEFAULT_NAMESERVER,
     as_json: JsonOption = False,
 ) -> None:
-    """Hand dead letters out again, each once; they stay in the dead-letter topic. A concurrent group tries each once more."""
+    """Hand dead letters out again; they stay in the dead-letter topic. A concurrent group tries each once more.
+
+    Exit 1 where some could not be handed out: the others were, and those wait for the next replay."""
     run(_replay(group, to, rate, everything, dry_run, nameserver, as_json))
 
 
 async def _groups(nameserver: str, as_json: bool) -> None:
     admin = AdminClient(Host.current(), nameserver)
     rows = []
+    failed: dict[str, str] = {}
     for topic in [topic for topic in await admin.topics() if topic.startswith(DLQ_PREFIX)]:
-        found = await morgues(admin, topic.removeprefix(DLQ_PREFIX))
+        answers = await morgues(admin, topic.removeprefix(DLQ_PREFIX))
+        found = list(chain.from_iterable(answers.given.values()))
         stored = sum(morgue.held.max_offset - morgue.held.min_offset for morgue in found)
         rows.append((topic.removeprefix(DLQ_PREFIX), stored, sum(morgue.waiting for morgue in found)))
+        failed |= answers.failed
     if as_json:
-        print_json({"groups": [{"group": group, "stored": stored, "not_replayed": waiting} for group, stored, waiting in rows]})
+        lines = [{"group": group, "stored": stored, "not_replayed": waiting} for group, stored, waiting in rows]
+        print_json({"groups": lines, "failed": failed})
     else:
         print_table(["group", ">dead letters", ">not replayed"], rows, empty="no group has dead letters")
+    _raise_incomplete(failed)
 
 
-async def _found(admin: AdminClient, group: str) -> list[Morgue]:
+async def _found(admin: AdminClient, group: str) -> Answers[list[Morgue]]:
     check_group(group)
     try:
         return await morgues(admin, group)
@@ -93,26 +96,43 @@ async def _found(admin: AdminClient, group: str) -> list[Morgue]:
 
 async def _ls(group: str, limit: int, nameserver: str, as_json: bool) -> None:
     admin = AdminClient(Host.current(), nameserver)
-    found = []
-    for morgue in await _found(admin, group):
-        first = max(morgue.held.min_offset, morgue.held.max_offset - limit)
-        found += [(letter, letter.message.queue_offset < morgue.next) async for letter in letters(admin, morgue, group, first)]
+    answers = await _found(admin, group)
+    read = await gather({broker: _newest(admin, group, found, limit) for broker, found in answers.given.items()})
+    newest, failed = list(chain.from_iterable(read.given.values())), {**answers.failed, **read.failed}
     if as_json:
-        print_json({"group": group, "dead_letters": [{**_json(letter), "replayed": replayed} for letter, replayed in found]})
-        return
-    rows = [
-        (
-            letter.message.offset_message_id,
-            stamp(letter.message.stored_ms),
-            letter.origin_topic,
-            letter.message.reconsume_times,
-            replayed,
-            letter.reason,
-            body_text(letter.message)[:60],
+        print_json(
+            {"group": group, "dead_letters": [{**_json(letter), "replayed": replayed} for letter, replayed in newest], "failed": failed}
         )
-        for letter, replayed in found
-    ]
-    print_table(["id", "given up at", "topic", ">attempts", "replayed", "reason", "body"], rows, empty="no dead letters")
+    else:
+        rows = [
+            (
+                letter.message.offset_message_id,
+                stamp(letter.message.stored_ms),
+                letter.origin_topic,
+                letter.message.reconsume_times,
+                replayed,
+                letter.reason,
+                body_text(letter.message)[:60],
+            )
+            for letter, replayed in newest
+        ]
+        print_table(["id", "given up at", "topic", ">attempts", "replayed", "reason", "body"], rows, empty="no dead letters")
+    _raise_incomplete(failed)
+
+
+async def _newest(admin: AdminClient, group: str, found: list[Morgue], limit: int) -> list[tuple[DeadLetter, bool]]:
+    """Of one broker, the oldest first; whether each was replayed."""
+    newest: list[tuple[DeadLetter, bool]] = []
+    for morgue in found:
+        first = max(morgue.held.min_offset, morgue.held.max_offset - limit)
+        newest += [(letter, letter.message.queue_offset < morgue.next) async for letter in letters(admin, morgue, group, first)]
+    return newest
+
+
+def _raise_incomplete(failed: Mapping[str, str]) -> None:
+    complaint = incomplete(failed)
+    if complaint is not None:
+        raise CommandFailed(complaint)
 
 
 def _json(letter: DeadLetter) -> dict[str, Any]:
@@ -122,33 +142,56 @@ def _json(letter: DeadLetter) -> dict[str, Any]:
 
 async def _show(group: str, message_id: str, nameserver: str, as_json: bool) -> None:
     admin = AdminClient(Host.current(), nameserver)
-    for morgue in await _found(admin, group):
+    answers = await _found(admin, group)
+    read = await gather({broker: _one(admin, group, found, message_id.upper()) for broker, found in answers.given.items()})
+    letter = next((letter for letter in read.given.values() if letter is not None), None)
+    if letter is None:
+        unknown = incomplete({**answers.failed, **read.failed})
+        raise CommandFailed(
+            f"group {group} has no dead letter {message_id}{' at the brokers that answer' if unknown else ''}; "
+            f"{unknown or f'`lockstep dlq ls {group}` prints their ids'}"
+        )
+    if as_json:
+        print_json(_json(letter))
+    else:
+        for name, value in _json(letter).items():
+            print(f"{name:18} {body_text(letter.message) if name == 'body' else printable(str(value))}")
+
+
+async def _one(admin: AdminClient, group: str, found: list[Morgue], offset_message_id: str) -> DeadLetter | None:
+    for morgue in found:
         async for letter in letters(admin, morgue, group, morgue.held.min_offset):
-            if letter.message.offset_message_id == message_id.upper():
-                if as_json:
-                    print_json(_json(letter))
-                else:
-                    for name, value in _json(letter).items():
-                        print(f"{name:18} {body_text(letter.message) if name == 'body' else printable(str(value))}")
-                return
-    raise CommandFailed(f"group {group} has no dead letter {message_id}; `lockstep dlq ls {group}` prints their ids")
+            if letter.message.offset_message_id == offset_message_id:
+                return letter
+    return None
 
 
 async def _replay(group: str, to: str | None, rate: int, everything: bool, dry_run: bool, nameserver: str, as_json: bool) -> None:
     admin = AdminClient(Host.current(), nameserver)
-    found = await _found(admin, group)
+    answers = await _found(admin, group)
+    found = list(chain.from_iterable(answers.given.values()))
     way = await _way(admin, group, to)
-    counts = {morgue: morgue.held.max_offset - morgue.held.min_offset if everything else morgue.waiting for morgue in found}
-    if not dry_run:
-        async with Producer(PRODUCER_GROUP, nameserver=nameserver) as producer:
-            for morgue in found:
-                await _hand_out(admin, producer, morgue, group, way, rate, everything=everything)
-    count = sum(counts.values())
+    if dry_run:
+        outcome = Outcome(sum(morgue.held.max_offset - morgue.held.min_offset if everything else morgue.waiting for morgue in found))
+    else:
+        # A topic that is gone was deleted: it is not made again by the way.
+        async with Producer(PRODUCER_GROUP, nameserver=nameserver, auto_create_topics=False) as producer:
+            outcome = await Replay(admin, producer, group, way, rate, everything=everything).run(found)
+    failed = {**answers.failed, **outcome.failed}
     target = retry_topic(group) if way == "retry" else "the topics that they came from"
     if as_json:
-        print_json({"group": group, "done": not dry_run, "to": way, "count": count})
+        left = [{"offset_message_id": each.id, "origin_topic": each.topic, "why": each.why} for each in outcome.left]
+        print_json({"group": group, "done": not dry_run, "to": way, "count": outcome.sent, "left": left, "failed": failed})
     else:
-        print(f"{count} dead letters of {group} {'would go' if dry_run else 'went'} to {target}")
+        print(f"{outcome.sent} dead letters of {group} {'would go' if dry_run else 'went'} to {target}")
+    troubles = [outcome.overtaken] if outcome.overtaken else []
+    if outcome.left:
+        troubles.append(f"{len(outcome.left)} dead letters of {group} remain, and wait for the next replay: {words(outcome.left)}")
+    if failed:
+        asked = "; ".join(f"broker {name}: {why}" for name, why in failed.items())
+        troubles.append(f"not every broker could be asked ({asked}): run it again when they are back")
+    if troubles:
+        raise CommandFailed(". ".join(troubles))
 
 
 async def _way(admin: AdminClient, group: str, to: str | None) -> str:
@@ -159,24 +202,16 @@ async def _way(admin: AdminClient, group: str, to: str | None) -> str:
     ordered = None if report is None else report.ordered
     if to == "retry" and ordered:
         raise CommandFailed(f"group {group} is ordered: its members read no retry topic; say --to topic")
+    if to == "retry" and ordered is None and report is not None and _was_ordered(report):
+        raise CommandFailed(
+            f"group {group} has no member now, and was ordered when it had: its members would read no retry topic. Say --to topic; if the "
+            "group is to be concurrent from now on, start a member first"
+        )
     if to is None and ordered is None:
         raise CommandFailed(f"no member of {group} is there to tell whether it is ordered: say --to retry (concurrent) or --to topic")
     return to or ("topic" if ordered else "retry")
 
 
-async def _hand_out(admin: AdminClient, producer: Producer, morgue: Morgue, group: str, way: str, rate: int, *, everything: bool) -> None:
-    following = morgue.next
-    try:
-        async for letter in letters(admin, morgue, group, morgue.held.min_offset if everything else morgue.next):
-            if way == "topic":
-                await producer.send(letter.again(), sharding_key=letter.message.sharding_key)
-            else:
-                header = SendBackHeader(letter.physical_offset, group, RETRY_LEVEL, max_reconsume_times=ATTEMPTS_MAX)
-                await admin.ask(letter.broker, RequestCode.CONSUMER_SEND_MSG_BACK, header)
-            following = max(following, letter.message.queue_offset + 1)
-            if following % REMEMBER_EVERY == 0:
-                await remember(admin, morgue, group, following)
-            await asyncio.sleep(1 / rate)
-    finally:
-        if following > morgue.next:
-            await remember(admin, morgue, group, following)
+def _was_ordered(report: GroupReport) -> bool:
+    """Its queues were locked, which those of a concurrent group are not."""
+    return any(line.epoch not in (None, "0") for line in report.queues)

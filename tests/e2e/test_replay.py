@@ -1,0 +1,139 @@
+"""lockstep dlq replay where something is in its way: what can be handed out is, the rest waits, and both are said."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from lockstep.client import (
+    ConsumeOrderlyStatus,
+    ConsumerEvent,
+    Message,
+    MessageDeadLettered,
+    MessageExt,
+    OrderedRetry,
+    OrderlyContext,
+    Producer,
+    PushConsumer,
+)
+from support.cluster import WAIT_S, Cluster
+
+pytestmark = pytest.mark.e2e
+
+
+async def fails(messages: Sequence[MessageExt], context: OrderlyContext) -> ConsumeOrderlyStatus:
+    raise ValueError("not now")
+
+
+async def given_up(cluster: Cluster, *messages: Message) -> None:
+    """The ordered group `billing` gives up these messages (their body is their sharding key), one after the other, and stops."""
+    dead: list[ConsumerEvent] = []
+    told = asyncio.Event()
+
+    def tell(event: ConsumerEvent) -> None:
+        if isinstance(event, MessageDeadLettered):
+            dead.append(event)
+            told.set()
+
+    consumer = PushConsumer("billing", nameserver=cluster.nameservers, retry=OrderedRetry(max_attempts=1, on_exhausted="dlq"))
+    consumer.on_event(tell)
+    consumer.orderly(fails)
+    for topic in dict.fromkeys(message.topic for message in messages):
+        consumer.subscribe(topic)
+    async with Producer("shop", nameserver=cluster.nameservers) as producer, consumer, asyncio.timeout(WAIT_S):
+        for count, message in enumerate(messages, 1):
+            await producer.send(message, sharding_key=message.body.decode())
+            while len(dead) < count:
+                told.clear()
+                await told.wait()
+
+
+async def two_topics(cluster: Cluster, brokers: Sequence[str] = ("broker-a",)) -> None:
+    """Letters of `gone`, which is deleted, among those of `orders`."""
+    await cluster.servers(queues=1, brokers=brokers)
+    await cluster.command("topic", "create", "gone", "--queues", "1")
+    names = ("orders", "gone", "orders", "gone", "orders")
+    await given_up(cluster, *(Message(topic, f"{topic}-{number}".encode()) for number, topic in enumerate(names)))
+    await cluster.command("topic", "delete", "gone")
+
+
+async def stored(cluster: Cluster, topic: str) -> list[str]:
+    """The bodies of every message at hand."""
+    queues = json.loads(await cluster.command("topic", "show", topic, "--json"))["queues"]
+    count = sum(queue["max_offset"] - queue["min_offset"] for queue in queues)
+    lines = (await cluster.command("tail", topic, "--from-start", "--count", str(count), "--json")).splitlines()
+    return [json.loads(line)["body"] for line in lines]
+
+
+async def waiting(cluster: Cluster) -> list[dict[str, Any]]:
+    letters = json.loads(await cluster.command("dlq", "ls", "billing", "--json"))["dead_letters"]
+    return [letter for letter in letters if not letter["replayed"]]
+
+
+async def test_letters_whose_topic_is_gone_hold_up_no_others_and_go_when_it_is_there_again(cluster: Cluster) -> None:
+    await two_topics(cluster)
+    gone = [letter["offset_message_id"] for letter in await waiting(cluster) if letter["origin_topic"] == "gone"]
+    error = await cluster.command("dlq", "replay", "billing", "--to", "topic", code=1)
+    assert "2 dead letters of billing remain, and wait for the next replay" in error
+    assert f"2 of gone ({', '.join(gone)}): " in error
+    assert "lockstep topic create gone" in error
+    assert await stored(cluster, "orders") == ["orders-0", "orders-2", "orders-4"] * 2
+    left = await waiting(cluster)
+    assert [(letter["body"], letter["origin_topic"]) for letter in left] == [("gone-1", "gone"), ("gone-3", "gone")]
+    said = json.loads(await cluster.run_command("dlq", "replay", "billing", "--to", "topic", "--json", code=1))
+    assert (said["count"], [each["origin_topic"] for each in said["left"]]) == (0, ["gone", "gone"])
+    assert await waiting(cluster) == left, "where nothing went out nothing was moved"
+    await cluster.command("topic", "create", "gone", "--queues", "1")
+    assert "2 dead letters of billing went" in await cluster.command("dlq", "replay", "billing", "--to", "topic")
+    assert await stored(cluster, "gone") == ["gone-1", "gone-3"]
+    assert await stored(cluster, "orders") == ["orders-0", "orders-2", "orders-4"] * 2
+    assert await waiting(cluster) == []
+
+
+async def test_a_replay_makes_no_deleted_topic_again(cluster: Cluster) -> None:
+    await cluster.nameserver()
+    await cluster.broker("broker-a", "--auto-create-topics")
+    await cluster.command("topic", "create", "gone", "--queues", "1")
+    await given_up(cluster, Message("gone", b"one"))
+    await cluster.command("topic", "delete", "gone")
+    assert "topic gone does not exist" in await cluster.command("dlq", "replay", "billing", "--to", "topic", code=1)
+    assert "gone" not in (await cluster.command("topic", "list")).replace("%DLQ%", "").split()
+
+
+async def test_an_ordered_group_that_has_stopped_gets_nothing_by_a_retry_topic(cluster: Cluster) -> None:
+    await cluster.servers(queues=1, brokers=("broker-a",))
+    await given_up(cluster, Message("orders", b"one"))
+    error = await cluster.command("dlq", "replay", "billing", "--to", "retry", code=1)
+    assert "was ordered" in error
+    assert "Say --to topic" in error
+    assert len(await waiting(cluster)) == 1
+
+
+async def test_of_two_replays_at_once_one_finds_out_and_stops(cluster: Cluster) -> None:
+    await cluster.servers(queues=1, brokers=("broker-a",))
+    await given_up(cluster, *(Message("orders", b"%d" % number) for number in range(60)))
+    lines = [cluster.started_command("dlq", "replay", "billing", "--to", "topic", "--rate", "20") for _ in range(2)]
+    ends = await asyncio.gather(*lines)
+    assert sorted(code for code, _, _ in ends) == [0, 1]
+    (error,) = [error for code, _, error in ends if code]
+    assert "another replay of billing runs at the same time: this one has stopped" in error
+    assert await waiting(cluster) == []
+
+
+async def test_the_letters_of_a_broker_that_is_down_are_named_and_wait(cluster: Cluster) -> None:
+    await cluster.servers(queues=1)
+    await given_up(cluster, *(Message("orders", b"%d" % number) for number in range(12)))
+    letters = await waiting(cluster)
+    at_b = [letter for letter in letters if letter["broker"] == "broker-b"]
+    assert 0 < len(at_b) < 12
+    await cluster.kill("broker-b")
+    error = await cluster.command("dlq", "replay", "billing", "--to", "topic", code=1)
+    assert "not every broker could be asked (broker broker-b: " in error
+    there, away = letters[0]["offset_message_id"], at_b[0]["offset_message_id"]
+    assert "orders" in await cluster.command("dlq", "show", "billing", there)
+    assert "broker-b" in await cluster.command("dlq", "show", "billing", away, code=1)
+    await cluster.restart("broker-b")
+    said = json.loads(await cluster.command("dlq", "replay", "billing", "--to", "topic", "--json"))
+    assert (said["count"], said["left"], said["failed"]) == (len(at_b), [], {})

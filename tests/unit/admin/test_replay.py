@@ -1,0 +1,128 @@
+"""Replay: a letter that can't be handed out holds up its own key alone, keeps its place among it, and is not lost from sight."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from lockstep.admin import replay
+from lockstep.admin.client import AdminClient
+from lockstep.admin.dead_letters import DeadLetter, Morgue
+from lockstep.admin.replay import GIVE_UP_LEVEL, REMEMBER_EVERY, RETRY_LEVEL, Left, Outcome, Replay, words
+from lockstep.client.producer.producer import Producer
+from lockstep.protocol.bodies import BrokerAddress, OffsetRange
+from lockstep.protocol.errors import MessageIllegal, SystemError_, TransportError
+from lockstep.protocol.headers.send import SendBackHeader
+from lockstep.protocol.message import Message, decode_messages, encode_message
+from lockstep.protocol.record import INT64, QUEUE_OFFSET_AT
+
+BROKER = BrokerAddress("broker-a", "c", "127.0.0.1:1", True, 1)
+RATE = 100_000
+
+
+@dataclass
+class World:
+    """Letters of one broker: the letter at offset n is `keys[n]`'s and its body is n; those in `bad` can't be handed out."""
+
+    keys: list[str | None]
+    bad: set[int] = field(default_factory=set)
+    error: Exception = field(default_factory=lambda: MessageIllegal("too long"))
+    sent: list[int] = field(default_factory=list)
+    given_up: list[int] = field(default_factory=list)
+    remembered: int = 0
+    other: int | None = None
+    """Where another replay has moved the progress to, when this one first moves it."""
+    moved: list[int] = field(default_factory=list)
+
+    async def send(self, message: Message, *, sharding_key: str | None, timeout_ms: int | None) -> None:
+        self._take(int(message.body))
+
+    async def ask(self, broker: BrokerAddress, code: int, header: SendBackHeader) -> None:
+        if header.delay_level == GIVE_UP_LEVEL:
+            self.given_up.append(header.offset)
+        else:
+            assert header.delay_level == RETRY_LEVEL
+            self._take(header.offset)
+
+    def _take(self, number: int) -> None:
+        if number in self.bad:
+            raise self.error
+        self.sent.append(number)
+
+    async def letters(self, admin: AdminClient, morgue: Morgue, group: str, first: int) -> AsyncIterator[DeadLetter]:
+        for number in range(first, len(self.keys)):
+            record = bytearray(encode_message(Message("%DLQ%g", b"%d" % number), 0, "A" * 32, 5, self.keys[number]))
+            record[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8] = INT64.pack(number)
+            yield DeadLetter(BROKER, decode_messages(bytes(record), BROKER.name)[0], number, "orders", None, None)
+
+    async def remember(self, admin: AdminClient, morgue: Morgue, group: str, following: int) -> int:
+        before = self.remembered if self.other is None else self.other
+        self.other = None
+        self.remembered = following
+        self.moved.append(following)
+        return before
+
+    async def run(self, way: str = "topic", *, everything: bool = False) -> Outcome:
+        work = Replay(cast(AdminClient, self), cast(Producer, self), "g", way, RATE, everything=everything)
+        return await work.run([Morgue(BROKER, OffsetRange(0, 0, len(self.keys)), self.remembered)])
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def make(*keys: str | None, **facts: Any) -> World:
+        made = World(list(keys), **facts)
+        monkeypatch.setattr(replay, "letters", made.letters)
+        monkeypatch.setattr(replay, "remember", made.remember)
+        return made
+
+    return make
+
+
+async def test_only_the_key_of_a_letter_that_remained_waits_and_keeps_its_order(world: Any) -> None:
+    made = world("a", "b", "a", None, "a", bad={0})
+    outcome = await made.run()
+    assert made.sent == [1, 3]
+    assert made.given_up == [0, 2, 4], "in their order, and to the end"
+    assert made.remembered == 5
+    assert (outcome.sent, [each.why for each in outcome.left]) == (2, ["MESSAGE_ILLEGAL: too long"] * 3)
+
+
+async def test_where_nothing_behind_it_went_out_a_letter_stays_where_it_is(world: Any) -> None:
+    made = world("a", "b", "a", "b", bad={2, 3})
+    assert (await made.run()).sent == 2
+    assert (made.given_up, made.remembered) == ([], 2)
+
+
+async def test_of_letters_that_were_replayed_before_those_that_fail_wait_again(world: Any) -> None:
+    made = world("a", "b", bad={0, 1}, remembered=2)
+    await made.run(everything=True)
+    assert (made.given_up, made.remembered) == ([0, 1], 2)
+
+
+async def test_a_refusal_of_one_retry_holds_up_no_other_and_a_broker_that_is_gone_all(world: Any) -> None:
+    made = world("a", "a", bad={0}, error=SystemError_("no message begins there"))
+    assert (await made.run("retry")).sent == 1
+    assert (made.sent, made.given_up) == ([1], [0])
+    made = world("a", "b", "c", bad={1}, error=TransportError("gone"))
+    outcome = await made.run("retry")
+    assert (made.sent, outcome.left, outcome.failed, made.remembered) == ([0], [], {"broker-a": "gone"}, 1)
+
+
+@pytest.mark.parametrize(("other", "kept"), [(REMEMBER_EVERY - 1, REMEMBER_EVERY), (REMEMBER_EVERY, REMEMBER_EVERY), (70, 70)])
+async def test_who_finds_the_progress_moved_stops_and_takes_none_of_it_back(world: Any, other: int, kept: int) -> None:
+    made = world(*[None] * 80, other=other)
+    outcome = await made.run()
+    assert "another replay of g runs at the same time" in str(outcome.overtaken)
+    assert (len(made.sent), made.remembered) == (REMEMBER_EVERY, kept)
+
+
+async def test_a_replay_alone_finds_nothing_moved(world: Any) -> None:
+    made = world(*[None] * (2 * REMEMBER_EVERY + 1))
+    assert (await made.run()).overtaken is None
+    assert made.moved == [REMEMBER_EVERY, 2 * REMEMBER_EVERY, 2 * REMEMBER_EVERY + 1]
+
+
+def test_letters_of_one_reason_are_told_together() -> None:
+    left = [Left(str(number), "gone", "no topic") for number in range(4)] + [Left("9", "other", "no topic")]
+    assert words(left) == "4 of gone (0, 1, 2, …): no topic; 1 of other (9): no topic"
