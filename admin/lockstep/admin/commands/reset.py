@@ -22,7 +22,10 @@ def reset_command(
         str, typer.Option("--to", metavar="WHERE", help="beginning, end, an offset, a time (ISO), or how long ago: 90s 30m 2h 7d.")
     ],
     topic: Annotated[
-        str | None, typer.Option("--topic", "-t", help="Only this topic; without it, all that the group has progress in.")
+        str | None,
+        typer.Option(
+            "--topic", "-t", help="Only this topic; without it, all that the group subscribes to or has progress in, but its own retries."
+        ),
     ] = None,
     queue: Annotated[list[str] | None, typer.Option("--queue", metavar="BROKER:NUMBER", help="Only this queue; may be repeated.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
@@ -71,7 +74,10 @@ async def _plan(admin: AdminClient, group: str, topic: str | None, wanted: set[t
     else:
         topics = sorted({line.topic for line in lines if not line.topic.startswith("%")})
     if not topics:
-        raise CommandFailed(f"no broker knows group {group}: name a --topic to place it there before its first start")
+        raise CommandFailed(
+            f"no broker knows group {group}: name a --topic to place it there before its first start. If it is broadcasting, its progress "
+            "is in a file of each member, which no broker can reset"
+        )
     queues: list[MessageQueue] = []
     brokers: dict[str, BrokerAddress] = {}
     for name in topics:
