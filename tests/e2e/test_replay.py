@@ -13,11 +13,13 @@ from lockstep.client import (
     Message,
     MessageDeadLettered,
     MessageExt,
+    MessageQueue,
     OrderedRetry,
     OrderlyContext,
     Producer,
     PushConsumer,
 )
+from lockstep.client.producer.selector import Selector
 from support.cluster import WAIT_S, Cluster
 
 pytestmark = pytest.mark.e2e
@@ -27,8 +29,12 @@ async def fails(messages: Sequence[MessageExt], context: OrderlyContext) -> Cons
     raise ValueError("not now")
 
 
-async def given_up(cluster: Cluster, *messages: Message) -> None:
-    """The ordered group `billing` gives up these messages (their body is their sharding key), one after the other, and stops."""
+def second(queues: Sequence[MessageQueue], message: Message, arg: object) -> MessageQueue:
+    return queues[1]
+
+
+async def given_up(cluster: Cluster, *messages: Message, selector: Selector | None = None) -> None:
+    """The ordered group `billing` gives up these messages, one after the other, and stops. Without a selector their body is their key."""
     dead: list[ConsumerEvent] = []
     told = asyncio.Event()
 
@@ -44,7 +50,7 @@ async def given_up(cluster: Cluster, *messages: Message) -> None:
         consumer.subscribe(topic)
     async with Producer("shop", nameserver=cluster.nameservers) as producer, consumer, asyncio.timeout(WAIT_S):
         for count, message in enumerate(messages, 1):
-            await producer.send(message, sharding_key=message.body.decode())
+            await producer.send(message, sharding_key=None if selector else message.body.decode(), selector=selector)
             while len(dead) < count:
                 told.clear()
                 await told.wait()
@@ -98,7 +104,7 @@ async def test_a_replay_makes_no_deleted_topic_again(cluster: Cluster) -> None:
     await cluster.command("topic", "create", "gone", "--queues", "1")
     await given_up(cluster, Message("gone", b"one"))
     await cluster.command("topic", "delete", "gone")
-    assert "topic gone does not exist" in await cluster.command("dlq", "replay", "billing", "--to", "topic", code=1)
+    assert "no topic 'gone': create it with" in await cluster.command("dlq", "replay", "billing", "--to", "topic", code=1)
     assert "gone" not in (await cluster.command("topic", "list")).replace("%DLQ%", "").split()
 
 
@@ -137,3 +143,13 @@ async def test_the_letters_of_a_broker_that_is_down_are_named_and_wait(cluster: 
     await cluster.restart("broker-b")
     said = json.loads(await cluster.command("dlq", "replay", "billing", "--to", "topic", "--json"))
     assert (said["count"], said["left"], said["failed"]) == (len(at_b), [], {})
+
+
+async def test_what_a_selector_put_into_one_queue_is_there_again_in_its_order(cluster: Cluster) -> None:
+    """RocketMQ's way to order by key."""
+    await cluster.servers(queues=2)
+    await given_up(cluster, *(Message("orders", b"%d" % number) for number in range(4)), selector=second)
+    assert "4 dead letters of billing went" in await cluster.command("dlq", "replay", "billing", "--to", "topic")
+    (queue,) = [each for each in json.loads(await cluster.command("topic", "show", "orders", "--json"))["queues"] if each["max_offset"]]
+    assert queue["max_offset"] == 8
+    assert await stored(cluster, "orders") == ["0", "1", "2", "3"] * 2

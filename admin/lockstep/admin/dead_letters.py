@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from lockstep.admin.client import AdminClient, Answers, absent, by_name, gather
-from lockstep.broker.letter import REASON
+from lockstep.broker.letter import ORIGIN_QUEUE, REASON
 from lockstep.protocol.bodies import BrokerAddress, OffsetRange, QueueOffset, ResetBody
 from lockstep.protocol.errors import SubscriptionGroupNotExist
 from lockstep.protocol.message import Message, MessageExt, decode_messages
 from lockstep.protocol.names import dlq_topic
 from lockstep.protocol.properties import ORIGIN_MESSAGE_ID, RESERVED, RESERVED_PREFIXES, RETRY_TOPIC, decode_properties
+from lockstep.protocol.queue import MessageQueue
 from lockstep.protocol.record import RecordView, split_records
 
 REPLAYER = "LOCKSTEP_REPLAY"
@@ -30,6 +31,21 @@ class DeadLetter:
     origin_id: str | None
     """Offset message id of the message that failed first."""
     reason: str | None
+    origin_queue_id: int | None = None
+    """The queue at this broker in which that message lay."""
+
+    @property
+    def queue(self) -> MessageQueue | None:
+        """Where a message without a sharding key lay: a selector, or its producer, may have chosen that queue for its order."""
+        if self.message.sharding_key is not None or self.origin_topic is None or self.origin_queue_id is None:
+            return None
+        return MessageQueue(self.origin_topic, self.broker.name, self.origin_queue_id)
+
+    @property
+    def lane(self) -> str | None:
+        """What it must not be overtaken in; None: nothing is known of its order."""
+        queue = self.queue
+        return self.message.sharding_key if queue is None else str(queue)
 
     def again(self) -> Message:
         """The message as its producer sent it, for the topic that it came from."""
@@ -103,4 +119,6 @@ async def letters(admin: AdminClient, morgue: Morgue, group: str, first: int) ->
 
 def _letter(broker: BrokerAddress, message: MessageExt, record: RecordView) -> DeadLetter:
     said = decode_properties(record.properties)
-    return DeadLetter(broker, message, record.physical_offset, said.get(RETRY_TOPIC), said.get(ORIGIN_MESSAGE_ID), said.get(REASON))
+    number = said.get(ORIGIN_QUEUE, "")
+    came_from = said.get(RETRY_TOPIC), said.get(ORIGIN_MESSAGE_ID), said.get(REASON), int(number) if number.isdecimal() else None
+    return DeadLetter(broker, message, record.physical_offset, *came_from)

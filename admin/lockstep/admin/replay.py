@@ -1,12 +1,12 @@
 """Handing a group's dead letters out again: those that can be, whatever becomes of the others.
 
-A letter that can't be handed out holds up only those of its sharding key, which must not overtake it. It remains, and waits for the next
-replay: where nothing behind it went out, progress stops before it; else it is given up anew, to the end of its queue (progress is one
-offset a queue, and what lies behind is not handed out twice).
+A letter that can't be handed out holds up only those of its lane (its sharding key, else the queue that it lay in), which must not overtake
+it. It remains, and waits for the next replay: where nothing behind it went out, progress stops before it; else it is given up anew, to the
+end of its queue (progress is one offset a queue, and what lies behind is not handed out twice).
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from lockstep.admin.client import AdminClient
@@ -15,6 +15,7 @@ from lockstep.client.producer.producer import Producer
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import LockstepError, TransportError
 from lockstep.protocol.headers.send import SendBackHeader
+from lockstep.protocol.queue import MessageQueue
 
 RETRY_LEVEL = 1
 """One second: the shortest delay."""
@@ -91,7 +92,8 @@ class Replay:
         self._rate = rate
         self._everything = everything
         self._held: dict[tuple[str, str], str] = {}
-        """(topic, sharding key) of a letter that remained → why it did."""
+        """(topic, lane) of a letter that remained → why it did."""
+        self._queues: dict[str, frozenset[MessageQueue]] = {}
         self._troubled: dict[str, None] = {}
         """Topics to which a send has failed."""
 
@@ -133,8 +135,8 @@ class Replay:
 
     async def _hand_over(self, letter: DeadLetter) -> bool:
         """False: it remains, and why is noted. TransportError where the broker that has it does not answer."""
-        topic, key = letter.origin_topic or letter.message.topic, letter.message.sharding_key
-        why = None if key is None else self._held.get((topic, key))
+        topic, lane = letter.origin_topic or letter.message.topic, letter.lane
+        why = None if lane is None else self._held.get((topic, lane))
         try:
             if why is None:
                 await self._send(letter, topic)
@@ -145,17 +147,25 @@ class Replay:
                 raise
             why = " ".join(str(error).split()) or type(error).__name__
             self._troubled[topic] = None
-            if key is not None and self._way == "topic":
-                self._held[topic, key] = why
+            if lane is not None and self._way == "topic":
+                self._held[topic, lane] = why
         self.outcome.left.append(Left(letter.message.offset_message_id, topic, why))
         return False
 
     async def _send(self, letter: DeadLetter, topic: str) -> None:
         if self._way == "topic":
             timeout_ms = TROUBLED_TIMEOUT_MS if topic in self._troubled else None
-            await self._producer.send(letter.again(), sharding_key=letter.message.sharding_key, timeout_ms=timeout_ms)
+            queue = letter.queue if letter.queue in await self._queues_of(topic) else None  # else it was taken away: any will do
+            await self._producer.send(letter.again(), sharding_key=letter.message.sharding_key, queue=queue, timeout_ms=timeout_ms)
         else:
             await self._send_back(letter, RETRY_LEVEL)
+
+    async def _queues_of(self, topic: str) -> Collection[MessageQueue]:
+        """To which messages are sent. TopicNotExist."""
+        if topic not in self._queues:
+            layout = (await self._admin.route(topic)).layout
+            self._queues[topic] = frozenset(layout.write_queues)
+        return self._queues[topic]
 
     async def _send_back(self, letter: DeadLetter, level: int) -> None:
         header = SendBackHeader(letter.physical_offset, self._group, level, max_reconsume_times=ATTEMPTS_MAX)

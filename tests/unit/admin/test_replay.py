@@ -11,10 +11,11 @@ from lockstep.admin.client import AdminClient
 from lockstep.admin.dead_letters import DeadLetter, Morgue
 from lockstep.admin.replay import GIVE_UP_LEVEL, REMEMBER_EVERY, RETRY_LEVEL, Left, Outcome, Replay, words
 from lockstep.client.producer.producer import Producer
-from lockstep.protocol.bodies import BrokerAddress, OffsetRange
+from lockstep.protocol.bodies import BrokerAddress, OffsetRange, TopicRoute
 from lockstep.protocol.errors import MessageIllegal, SystemError_, TransportError
 from lockstep.protocol.headers.send import SendBackHeader
 from lockstep.protocol.message import Message, decode_messages, encode_message
+from lockstep.protocol.queue import LayoutEntry, LayoutVersion, MessageQueue, TopicLayout
 from lockstep.protocol.record import INT64, QUEUE_OFFSET_AT
 
 BROKER = BrokerAddress("broker-a", "c", "127.0.0.1:1", True, 1)
@@ -34,9 +35,17 @@ class World:
     other: int | None = None
     """Where another replay has moved the progress to, when this one first moves it."""
     moved: list[int] = field(default_factory=list)
+    lay_in: dict[int, int] = field(default_factory=dict)
+    """Letter → the queue in which its message lay; the topic has two."""
+    queues: list[int | None] = field(default_factory=list)
+    """To which each one was sent; None: to any."""
 
-    async def send(self, message: Message, *, sharding_key: str | None, timeout_ms: int | None) -> None:
+    async def send(self, message: Message, *, sharding_key: str | None, queue: MessageQueue | None, timeout_ms: int | None) -> None:
         self._take(int(message.body))
+        self.queues.append(None if queue is None else queue.queue_id)
+
+    async def route(self, topic: str) -> TopicRoute:
+        return TopicRoute(TopicLayout(topic, LayoutVersion(1, 7), (LayoutEntry(BROKER.name, 2, 2, 1),)), (BROKER,))
 
     async def ask(self, broker: BrokerAddress, code: int, header: SendBackHeader) -> None:
         if header.delay_level == GIVE_UP_LEVEL:
@@ -54,7 +63,7 @@ class World:
         for number in range(first, len(self.keys)):
             record = bytearray(encode_message(Message("%DLQ%g", b"%d" % number), 0, "A" * 32, 5, self.keys[number]))
             record[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8] = INT64.pack(number)
-            yield DeadLetter(BROKER, decode_messages(bytes(record), BROKER.name)[0], number, "orders", None, None)
+            yield DeadLetter(BROKER, decode_messages(bytes(record), BROKER.name)[0], number, "orders", None, None, self.lay_in.get(number))
 
     async def remember(self, admin: AdminClient, morgue: Morgue, group: str, following: int) -> int:
         before = self.remembered if self.other is None else self.other
@@ -121,6 +130,18 @@ async def test_a_replay_alone_finds_nothing_moved(world: Any) -> None:
     made = world(*[None] * (2 * REMEMBER_EVERY + 1))
     assert (await made.run()).overtaken is None
     assert made.moved == [REMEMBER_EVERY, 2 * REMEMBER_EVERY, 2 * REMEMBER_EVERY + 1]
+
+
+async def test_without_a_key_a_letter_goes_to_its_queue_if_there_is_one_still(world: Any) -> None:
+    made = world("a", None, None, None, lay_in={0: 1, 1: 1, 2: 7})
+    await made.run()
+    assert made.queues == [None, 1, None, None]
+
+
+async def test_without_a_key_a_letter_that_remains_holds_up_those_of_its_queue(world: Any) -> None:
+    made = world(None, None, None, "a", lay_in={0: 1, 1: 1, 2: 0}, bad={0})
+    outcome = await made.run()
+    assert (len(outcome.left), made.sent) == (2, [2, 3])
 
 
 def test_letters_of_one_reason_are_told_together() -> None:

@@ -68,7 +68,7 @@ async def test_a_listener_that_exits_ends_the_consumer_without_waiting_for_the_s
             with pytest.raises(kind, match="3"):
                 await consumer.wait_closed()
         assert calls == 1
-        assert SyncItem(G, "orders", 0, 1, None, 0, 1, True) in a.sync_items(), "released, with one attempt more"
+        assert SyncItem(G, "orders", 0, 1, None, 0, 1, True, f"{kind.__name__}: 3") in a.sync_items(), "released, with one attempt more"
     assert "consumer.failed" in caplog.text
     assert "call.given_up" not in caplog.text
 
