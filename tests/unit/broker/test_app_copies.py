@@ -60,6 +60,22 @@ async def test_a_negative_level_is_a_dead_letter_and_an_offset_without_a_message
         assert "at most" in (refused.remark or "")
 
 
+async def test_a_dead_letter_that_is_given_up_again_keeps_its_attempts_and_its_reason(tmp_path: Path) -> None:
+    async with running(settings(tmp_path)) as broker, dialled(broker) as client:
+        await client.create()
+        offset = await sent_message(client)
+        await client.done(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(offset, "g", max_reconsume_times=0))
+        (first,) = await stored(client, "%DLQ%g")
+        await client.done(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(first.physical_offset, "g", -1))
+        _, again = await stored(client, "%DLQ%g")
+        facts = [(each.body, each.reconsume_times, decode_properties(each.properties)) for each in (first, again)]
+        assert facts[0] == facts[1]
+        assert facts[1][2]["__LS_REASON"] == "failed 1 times"
+        await client.done(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(again.physical_offset, "other", -1))
+        (others,) = await stored(client, "%DLQ%other")
+        assert (others.reconsume_times, decode_properties(others.properties)["__LS_REASON"]) == (2, "given up")
+
+
 async def test_a_send_back_that_names_another_message_than_stands_there_is_refused(tmp_path: Path) -> None:
     """Its consumer was given a message that a power cut took, and another one got its place."""
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:

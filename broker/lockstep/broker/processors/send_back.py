@@ -13,7 +13,7 @@ before the group's progress leaves the original behind.
 
 from lockstep.broker.coordination import Coordination
 from lockstep.broker.delays import Delays, GroupTopics, read_some, store_letter
-from lockstep.broker.letter import failed_copy
+from lockstep.broker.letter import Letter, failed_copy
 from lockstep.broker.processors.send import SendGate
 from lockstep.broker.store import ReadStatus, Store
 from lockstep.protocol.codes import RequestCode, ResponseCode
@@ -85,7 +85,8 @@ class SendBackProcessor:
     def _dead_letter(self, group: str, record: RecordView, reason: str) -> None:
         topic = dlq_topic(group)
         self._homes.ready(topic)
-        store_letter(self._store, failed_copy(record, topic, 0, reason))
+        again = record.topic == topic.encode()  # a letter that no replay could send: why it is one has not changed
+        store_letter(self._store, Letter.of(record) if again else failed_copy(record, topic, 0, reason))
 
 
 def _check_same(record: RecordView, header: SendBackHeader) -> None:
