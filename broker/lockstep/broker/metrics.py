@@ -13,7 +13,7 @@ from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Store
 from lockstep.broker.tables.lock_table import Key
 from lockstep.broker.tables.progress_table import Progress
-from lockstep.protocol.names import is_system_topic
+from lockstep.protocol.names import DLQ_PREFIX, is_system_topic
 from lockstep.protocol.record import RecordView
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.metrics import Figures
@@ -48,11 +48,16 @@ class BrokerMetrics:
         return figures.render()
 
     def _topics(self, figures: Figures) -> None:
-        stored = self._store.stored_counts()
-        rows = [((topic,), count) for topic, count in stored.items() if not is_system_topic(topic)]
+        stored = {topic: totals for topic, totals in self._store.topic_totals().items() if not is_system_topic(topic)}
+        rows = [((topic,), count) for topic, (count, _) in stored.items()]
         figures.counter(
             "rocketmq_messages_in", "Messages stored since the topic's first queue was made: survives restarts.", ("topic",), rows
         )
+        rows = [((topic,), size) for topic, (_, size) in stored.items()]
+        figures.counter("rocketmq_throughput_in", "Bytes stored since the start.", ("topic",), rows)
+        rows = [((topic.removeprefix(DLQ_PREFIX),), count) for topic, (count, _) in stored.items() if topic.startswith(DLQ_PREFIX)]
+        text = "Messages given up since the group's first one: survives restarts."
+        figures.counter("rocketmq_send_to_dlq_messages", text, ("consumer_group",), rows)
         names = ("topic", "consumer_group")
         given = self._pulls.given.items()
         figures.counter("rocketmq_messages_out", "Messages given to consumers.", names, [(key, count) for key, (count, _) in given])

@@ -12,10 +12,11 @@ from lockstep.protocol.bodies import LockItem, SyncBody, SyncItem
 from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.headers.offsets import UpdateConsumerOffsetHeader
+from lockstep.protocol.headers.send import SendBackHeader
 from lockstep.runtime.host import Host
 from support.http import fetch
 from support.until import until
-from support.whole_broker import TOPIC, bodies, dialled, frame, join, kill, reconcile, running, settings
+from support.whole_broker import TOPIC, bodies, dialled, frame, join, kill, reconcile, running, settings, stored
 
 
 async def scrape(broker: Broker) -> dict[str, float]:
@@ -42,6 +43,7 @@ async def test_messages_lag_and_members_are_told_from_the_tables(tmp_path: Path)
             await client.done(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader("g", TOPIC, 0, 2))
             found = await scrape(broker)
         assert found['rocketmq_messages_in_total{topic="orders"}'] == 5
+        assert found['rocketmq_throughput_in_total{topic="orders"}'] == len(data)
         assert found['rocketmq_messages_out_total{consumer_group="g",topic="orders"}'] == 5
         assert found['rocketmq_throughput_out_total{consumer_group="g",topic="orders"}'] == len(data)
         assert found['rocketmq_consumer_lag_messages{consumer_group="g",topic="orders"}'] == 3
@@ -65,6 +67,20 @@ async def test_a_group_that_is_done_has_a_lag_of_zero(tmp_path: Path) -> None:
         found = await scrape(broker)
         assert found['rocketmq_consumer_lag_messages{consumer_group="g",topic="orders"}'] == 0
         assert not [name for name in found if name.startswith("rocketmq_consumer_lag_latency")]
+
+
+async def test_dead_letters_are_counted_by_group_also_after_a_restart(tmp_path: Path) -> None:
+    config, counted = settings(tmp_path, admin_listen="127.0.0.1:0"), 'rocketmq_send_to_dlq_messages_total{consumer_group="g"}'
+    async with running(config) as broker, dialled(broker) as client:
+        await client.create()
+        header, data, _ = frame(0, 1)
+        await client.done(RequestCode.SEND_RECORDS, header, data)
+        assert counted not in await scrape(broker)
+        for _ in range(2):
+            await client.done(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader((await stored(client, TOPIC))[0].physical_offset, "g", -1))
+        assert (await scrape(broker))[counted] == 2
+    async with running(config) as broker:
+        assert (await scrape(broker))[counted] == 2
 
 
 async def test_held_queues_and_each_of_their_moves_are_counted(tmp_path: Path) -> None:

@@ -166,6 +166,7 @@ class ConsumeQueue:
     __slots__ = (
         "_base",
         "_entries",
+        "bytes_in",
         "directory",
         "flushed",
         "min",
@@ -188,6 +189,8 @@ class ConsumeQueue:
         """Where in the log it lies; None while there is none, or while a start has not looked yet."""
         self.next = 0
         """The offset that the next message gets."""
+        self.bytes_in = 0
+        """Of the records that were appended since the store was opened."""
         self.visible = 0
         """One behind the last confirmed message."""
         self.flushed = 0

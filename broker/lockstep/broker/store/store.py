@@ -200,6 +200,7 @@ class Store:
             POSITION.pack_into(entries, len(entries) - 8, due_ms)
         queue_offset = queue.next
         queue.add(entries, count)
+        queue.bytes_in += size
         self._queues.added(queue, count)
         self._disk.room -= size
         self._confirmations.touched[queue] = None
@@ -469,12 +470,13 @@ class Store:
         """A fresh look at the file system."""
         return self._disk.status(self._host.clock.monotonic_ms(), self._log.end - self._log.start)
 
-    def stored_counts(self) -> dict[str, int]:
-        """Topic → messages it was given since its first queue was made, removed ones too."""
-        counts: dict[str, int] = {}
+    def topic_totals(self) -> dict[str, tuple[int, int]]:
+        """Topic → messages it was given since its first queue was made, removed ones too; bytes of records since the store was opened."""
+        totals: dict[str, tuple[int, int]] = {}
         for queue in self._queues:
-            counts[queue.topic] = counts.get(queue.topic, 0) + queue.visible
-        return counts
+            count, size = totals.get(queue.topic, (0, 0))
+            totals[queue.topic] = count + queue.visible, size + queue.bytes_in
+        return totals
 
     @property
     def unsynced_bytes(self) -> int:
