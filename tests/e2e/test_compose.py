@@ -4,13 +4,13 @@ import asyncio
 import json
 import os
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from support.cluster import LOOK_S, WAIT_S, Cluster, Report, now_us
-from support.compose import ADMIN_PORTS, HOST_PORTS, NAMESERVERS, Compose, compose_tool
+from support.compose import ADMIN_PORTS, HOST_PORTS, NAMESERVERS, ROOT, Compose, compose_tool
 from support.http import fetch
 from support.newcomer import is_free
 
@@ -76,12 +76,11 @@ async def host_ports_free() -> None:
 
 
 async def until_ready(*services: str) -> None:
-    async with asyncio.timeout(WAIT_S):
-        for service in services or ADMIN_PORTS:
-            while True:
-                if await readiness(service) == 200:
-                    break
-                await asyncio.sleep(LOOK_S)
+
+    async def ready() -> bool:
+        return all([await readiness(service) == 200 for service in services or ADMIN_PORTS])
+
+    await until(ready)
 
 
 async def readiness(service: str) -> int:
@@ -89,6 +88,28 @@ async def readiness(service: str) -> int:
         return (await fetch(f"127.0.0.1:{ADMIN_PORTS[service]}", "/readyz"))[0]
     except (OSError, IndexError):
         return 0
+
+
+def health_command() -> list[str]:
+    """What the file has Docker ask every container."""
+    (found,) = re.findall(r"^ +test: (\[.+\])$", (ROOT / "docker-compose.yml").read_text(), re.MULTILINE)
+    how, *command = json.loads(found)
+    assert how == "CMD"
+    return command
+
+
+async def until(true: Callable[[], Awaitable[object]]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            if await true():
+                break
+            await asyncio.sleep(LOOK_S)
+
+
+async def term(service: str) -> float:
+    """Rises with each start of a broker."""
+    _, text = await fetch(f"127.0.0.1:{ADMIN_PORTS[service]}", "/metrics")
+    return float(next(line for line in text.splitlines() if line.startswith("lockstep_term")).split()[-1])
 
 
 async def load(cluster: Cluster) -> None:
@@ -140,6 +161,24 @@ async def test_the_compose_file_serves_host_and_containers_and_survives_restarts
         stops = [line for line in (await compose.run("logs", broker)).splitlines() if '"broker.stopped"' in line]
         assert stops, f"{broker} did not end in order"
         assert '"clean": true' in stops[-1]
+
+
+async def test_containers_are_healthy_while_clients_can_use_them_and_start_again_when_their_process_ends(compose: Compose) -> None:
+    await until_ready()
+    for service in ADMIN_PORTS:
+        assert await compose.exit_code(service, *health_command()) == 0, service
+    await compose.run("stop", "nameserver-a", "nameserver-b")
+    await until(lambda: compose.exit_code("broker-b", *health_command()))  # registered nowhere: not 0
+    await compose.run("start", "nameserver-a", "nameserver-b")
+    await until_ready()
+    assert await compose.exit_code("broker-b", *health_command()) == 0
+    before = await term("broker-a")
+    await compose.inside("broker-a", "python", "-c", "import os, signal; os.kill(1, signal.SIGTERM)")
+
+    async def started_again() -> bool:
+        return await readiness("broker-a") == 200 and await term("broker-a") > before
+
+    await until(started_again)
 
 
 async def test_the_profile_loads_by_spark_and_verifies_what_became_of_it(compose: Compose, report: Report) -> None:

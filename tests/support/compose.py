@@ -35,6 +35,9 @@ class Compose:
 
     async def run(self, *arguments: str, code: int | None = 0) -> str:
         """Standard output of one command; `code` None: whatever it ends with."""
+        return (await self._ended(arguments, code))[1]
+
+    async def _ended(self, arguments: tuple[str, ...], code: int | None) -> tuple[int | None, str]:
         child = await asyncio.create_subprocess_exec(
             *self._command, *arguments, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
         )
@@ -42,7 +45,11 @@ class Compose:
         with self._log.open("ab") as file:
             file.write(b"$ " + " ".join(arguments).encode() + b"\n" + out + error)
         assert code is None or child.returncode == code, (arguments, child.returncode, (out + error).decode()[-2000:])
-        return out.decode()
+        return child.returncode, out.decode()
+
+    async def exit_code(self, service: str, *command: str) -> int | None:
+        """How a command in a container of that service ends."""
+        return (await self._ended(("exec", "-T", service, *command), None))[0]
 
     async def inside(self, service: str, *command: str) -> str:
         """Standard output of a command in a container of that service."""
