@@ -4,41 +4,18 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
 from lockstep.client import LockstepError, Message, Producer
 from support.cluster import QUICK, Cluster, Report
+from support.concurrent_lines import consumer
 
 pytestmark = pytest.mark.e2e
 
 SHORT = (*QUICK, "--message-delay-level", "100ms 500ms " + " ".join(["300ms"] * 16))
 """Level 1: 100 ms, level 2: 500 ms, every retry after 300 ms."""
 DELAYS = (*QUICK, "--message-delay-level", "1s 3s 8s")
-
-
-class Lines:
-    """What concurrent consumers have noted: (body, retries, result, wall ms)."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def all(self) -> list[tuple[str, int, str, int]]:
-        text = self.path.read_text() if self.path.exists() else ""
-        rows = [line.split(" ") for line in text[: text.rfind("\n") + 1].splitlines()]
-        return [(body, int(times), result, int(at_ms)) for body, times, result, at_ms in rows]
-
-    def done(self) -> dict[str, int]:
-        """Body → how often it was handled well."""
-        return Counter(body for body, _, result, _ in self.all() if result == "done")
-
-
-async def consumer(cluster: Cluster, name: str, *options: str) -> Lines:
-    path = cluster.folder / f"{name}.lines"
-    command = ["-m", "support.worker_concurrent", "--nameserver", cluster.nameservers, "--file", str(path), *options]
-    await cluster.start(name, command, "worker.ready")
-    return Lines(path)
 
 
 async def send(cluster: Cluster, bodies: Sequence[str], topic: str = "orders") -> None:

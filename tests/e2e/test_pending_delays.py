@@ -1,0 +1,82 @@
+"""A million delayed messages that wait: what they cost a broker that has nothing else to do."""
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from lockstep.admin.processes import Process
+from lockstep.client import Message, Producer
+from support.cluster import QUICK, Cluster, Report
+from support.concurrent_lines import Lines, consumer
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+PENDING = 1_000_000
+WINDOW = 2_000
+"""Sends in flight."""
+PENDING_BYTES_MAX = 50 << 20
+CORE_SHARE_MAX = 0.01
+FAR_LEVEL, NEAR_LEVEL, NEAR_S = 2, 1, 10
+LEVELS = (*QUICK, "--message-delay-level", f"{NEAR_S}s 2h")
+
+
+def resident_bytes(process: Process) -> int:
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) * 1024
+
+
+def core_s(process: Process) -> float:
+    """Seconds of a core that it has used, by itself and in the kernel."""
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def fill(cluster: Cluster) -> None:
+    async with Producer("filler", nameserver=cluster.nameservers) as producer:
+        numbers = iter(range(PENDING))
+
+        async def lane() -> None:
+            for number in numbers:
+                await producer.send(Message("orders", b"pending %d" % number), delay_level=FAR_LEVEL)
+
+        await asyncio.gather(*(lane() for _ in range(WINDOW)))
+
+
+class Watch:
+    """What the broker costs now."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._core_s = core_s(process)
+        self._since = time.monotonic()
+
+    @property
+    def core_share(self) -> float:
+        return (core_s(self._process) - self._core_s) / (time.monotonic() - self._since)
+
+
+async def idle_share(cluster: Cluster, lines: Lines, number: int) -> float:
+    """Of a core, while one message waits for its NEAR_S beside the others."""
+    async with Producer("near", nameserver=cluster.nameservers) as producer:
+        watch = Watch(cluster.processes["broker-a"])
+        await producer.send(Message("orders", b"near-%d" % number), delay_level=NEAR_LEVEL)
+    await cluster.until("it has come", lambda: lines.done()[f"near-{number}"])
+    return watch.core_share
+
+
+async def test_a_million_pending_delays_cost_little_memory_and_no_time_also_after_a_kill(cluster: Cluster, report: Report) -> None:
+    await cluster.servers(*LEVELS, queues=1, brokers=("broker-a",))
+    lines = await consumer(cluster, "worker")
+    empty = resident_bytes(cluster.processes["broker-a"])
+    await fill(cluster)
+    for number, state in enumerate(("after they were sent", "after kill -9 and a start")):
+        share = await idle_share(cluster, lines, number)
+        grown = resident_bytes(cluster.processes["broker-a"]) - empty
+        report(f"{PENDING:,} delayed messages pending, {state}: {grown / 2**20:.1f} MiB more than empty, {share:.2%} of a core")
+        assert grown <= PENDING_BYTES_MAX
+        assert share <= CORE_SHARE_MAX
+        await cluster.kill("broker-a")
+        await cluster.restart("broker-a")
