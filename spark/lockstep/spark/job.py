@@ -40,7 +40,7 @@ def check_java() -> None:
 
 def session(name: str, master: str | None, conf: Mapping[str, str]) -> SparkSession:
     """The job's session; workers run this interpreter. What spark-submit was told goes before `conf`, `master` before spark-submit."""
-    # Workers would start the python3 of the PATH, which may lack pyarrow.
+    # Workers would start the python3 of the PATH, which may lack pyarrow and numpy.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName(name)

@@ -10,9 +10,10 @@ from lockstep.protocol.errors import StateError, TransportError
 from lockstep.protocol.tags import TagFilter
 from lockstep.runtime.log import get_logger
 from lockstep.spark.cluster import PAUSE_MS, Cluster, Kept, Pull, Pulled
-from lockstep.spark.columns import Columns, Page
+from lockstep.spark.columns import Columns
 from lockstep.spark.offsets import Range
 from lockstep.spark.options import SourceOptions
+from lockstep.spark.pages import Page
 
 log = get_logger("lockstep.spark")
 

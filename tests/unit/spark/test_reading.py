@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("pyarrow", reason="needs the extra [spark]")
+pytest.importorskip("numpy", reason="needs the extra [spark]")
 
 from lockstep.protocol.message import Message, encode_message
 from lockstep.protocol.queue import MessageQueue

@@ -1,0 +1,220 @@
+"""Stored records as they are pulled → arrays. The layout is protocol.record's.
+
+No Python object is made for a record: its numbers are gathered, and its bodies and properties cut out, for a whole page at once.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from struct import Struct
+from struct import error as StructError
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from numpy.lib.stride_tricks import sliding_window_view
+from pyarrow import compute
+
+from lockstep.protocol.compression import decompress_body
+from lockstep.protocol.errors import RemoteProtocolError
+from lockstep.protocol.message import MessageExt, decode_messages
+from lockstep.protocol.properties import SHARDING_KEY, TAGS
+from lockstep.protocol.record import BODY_AT, MAGIC, RECORD_BYTES_MIN, SYS_COMPRESSED, record_bounds
+
+Ints: TypeAlias = Any
+"""A one-dimensional array of int64."""
+
+_SIZE = Struct(">I")
+INT32, UINT32, INT64 = ">i4", ">u4", ">i8"
+QUEUE_OFFSET, SYS_FLAG, BORN_MS, STORE_MS, RECONSUME_TIMES, BODY_BYTES = 20, 36, 40, 56, 72, 84
+"""Where a record has them."""
+TEXT_KEY, TEXT_TAGS = (f"{name}\x01".encode() for name in (SHARDING_KEY, TAGS))
+_END = 2
+"""Between two properties."""
+
+
+class Page:
+    """Records below `end` of one queue, pull by pull, as far as a tag filter lets them pass."""
+
+    def __init__(self, end: int, tags: frozenset[str] | None = None) -> None:
+        self._end = end
+        self._tags = tags
+        self._kept: list[Records] = []
+        self.bytes = 0
+        """Of everything that was pulled."""
+        self.count = 0
+
+    def take(self, data: bytes) -> None:
+        """The records of one more pull. RemoteProtocolError where they are no whole records."""
+        if not data:
+            return
+        records = Records.of(data)
+        keep = records.numbers(QUEUE_OFFSET, INT64) < self._end
+        if self._tags is not None:
+            tags = texts(records.properties(), TEXT_TAGS)
+            keep &= np.fromiter((tag in self._tags for tag in tags), bool, len(tags))
+        self._kept.append(records.only(keep))
+        self.bytes += len(data)
+        self.count += int(keep.sum())
+
+    def records(self) -> "Records":
+        """All of them, over one stretch of bytes."""
+        return Records.joined(self._kept)
+
+    def messages(self, broker_name: str) -> list[MessageExt]:
+        """The same records, whole."""
+        kept = set(self.records().numbers(QUEUE_OFFSET, INT64).tolist())
+        return [message for part in self._kept for message in decode_messages(part.data, broker_name) if message.queue_offset in kept]
+
+
+class Records:
+    """Where each record of some bytes has its parts. `at` … body, properties … `end`: arrays of positions, one of each a record."""
+
+    def __init__(self, data: bytes, at: Ints, body_end: Ints, properties_at: Ints, end: Ints) -> None:
+        self.data = data
+        self._at = at
+        self._body_end = body_end
+        self._properties_at = properties_at
+        self._end = end
+
+    def __len__(self) -> int:
+        return len(self._at)
+
+    @classmethod
+    def of(cls, data: bytes) -> "Records":
+        """RemoteProtocolError names the first that is broken."""
+        at = _starts(data)
+        end = np.append(at[1:], len(data))
+        body_bytes = _numbers(data, at + BODY_BYTES, INT32)
+        # A length that leads out of the record is read at its last byte instead: the checks below refuse it.
+        body_end = np.where(body_bytes < 0, end, at + BODY_AT + body_bytes)
+        properties_at = body_end + 3 + _numbers(data, np.minimum(body_end, end - 1), "u1")
+        fits = np.minimum(properties_at, end)
+        magic, properties_bytes = _numbers(data, at + 4, UINT32), _numbers(data, fits - 2, ">u2")
+        wrong = (magic != MAGIC) | (properties_at > end) | (properties_bytes != end - properties_at)
+        if wrong.any():
+            raise _broken(data, int(at[wrong.argmax()]))
+        return cls(data, at, body_end, properties_at, end)
+
+    @classmethod
+    def joined(cls, parts: Sequence["Records"]) -> "Records":
+        """All of them over one stretch of bytes."""
+        data = b"".join(part.data for part in parts)
+        begins = accumulate((len(part.data) for part in parts), initial=0)
+        places = [np.empty((4, 0), np.int64), *(part._places() + begin for part, begin in zip(parts, begins, strict=False))]
+        return cls(data, *np.concatenate(places, axis=1))
+
+    def only(self, keep: Any) -> "Records":
+        return Records(self.data, *self._places()[:, keep])
+
+    def _places(self) -> Any:
+        return np.stack((self._at, self._body_end, self._properties_at, self._end))
+
+    def numbers(self, place: int, kind: str) -> Ints:
+        """One field of each."""
+        return _numbers(self.data, self._at + place, kind)
+
+    def properties(self) -> pa.Array:
+        return _cut(self.data, self._properties_at, self._end)
+
+    def has(self, head: bytes) -> bool:
+        """False: no record has this property."""
+        return head in self.data
+
+    def bodies(self) -> pa.Array:
+        """As they were sent. RemoteProtocolError names the first that can't be decompressed."""
+        bodies = _cut(self.data, self._at + BODY_AT, self._body_end)
+        flags = self.numbers(SYS_FLAG, INT32)
+        if not (flags & SYS_COMPRESSED).any():
+            return bodies
+        offsets = self.numbers(QUEUE_OFFSET, INT64).tolist()
+        return pa.array([_plain(*each) for each in zip(bodies.to_pylist(), flags.tolist(), offsets, strict=True)], pa.binary())
+
+    def keys(self) -> pa.Array:
+        """The sharding key of each. Mostly it comes first, and is cut out; elsewhere, as behind the stamp of a frame, it is looked for."""
+        at, skip = self._properties_at, len(TEXT_KEY)
+        if not self.has(TEXT_KEY) or not len(at):
+            return pa.nulls(len(at), pa.binary())
+        octets = np.frombuffer(self.data, np.uint8)
+        heads = sliding_window_view(octets, skip)[np.minimum(at, len(octets) - skip)]
+        first = (heads == np.frombuffer(TEXT_KEY, np.uint8)).all(axis=1) & (self._end - at >= skip)
+        marks = np.append(np.flatnonzero(octets == _END), len(octets))
+        ends = np.minimum(marks[np.searchsorted(marks, at + skip)], self._end)
+        keys = _cut(self.data, np.where(first, at + skip, at), np.where(first, ends, at))
+        if first.all():
+            return keys
+        others = [property_of(each, TEXT_KEY) for each in _cut(self.data, at[~first], self._end[~first]).to_pylist()]
+        return compute.replace_with_mask(keys, pa.array(~first), pa.array(others, pa.binary()))
+
+
+def _starts(data: bytes) -> Ints:
+    """Where each record begins. RemoteProtocolError where a length leads nowhere."""
+    length = len(data)
+    size = _SIZE.unpack_from(data)[0] if length >= RECORD_BYTES_MIN else 0
+    if size >= RECORD_BYTES_MIN and not length % size:
+        starts = np.arange(0, length, size)
+        if (_numbers(data, starts, UINT32) == size).all():
+            return starts
+    found: list[int] = []
+    at, unpack, add = 0, _SIZE.unpack_from, found.append
+    try:
+        while at < length:
+            add(at)
+            at += unpack(data, at)[0] or length
+    except StructError:
+        raise _broken(data, at) from None
+    starts = np.array(found, np.int64)
+    short = np.diff(starts, append=at) < RECORD_BYTES_MIN
+    if short.any() or at > length:
+        raise _broken(data, int(starts[short.argmax() if short.any() else -1]))
+    return starts
+
+
+def _numbers(data: bytes, at: Ints, kind: str) -> Ints:
+    """What lies at each position."""
+    everywhere: Any = np.ndarray(max(0, len(data) - np.dtype(kind).itemsize + 1), kind, data, strides=(1,))
+    return everywhere[at].astype(np.int64)
+
+
+def _cut(data: bytes, start: Ints, end: Ints) -> pa.Array:
+    """data[start:end] of each, in ascending order and apart: every second one of what the bytes fall into at these positions."""
+    count = len(start)
+    if not count:
+        return pa.array([], pa.binary())
+    places = np.empty(2 * count, np.int32)
+    places[0::2], places[1::2] = start, end
+    pieces = pa.BinaryArray.from_buffers(pa.binary(), 2 * count - 1, [None, pa.py_buffer(places), pa.py_buffer(data)])
+    return pieces.take(pa.array(np.arange(0, 2 * count, 2)))
+
+
+def _broken(data: bytes, at: int) -> RemoteProtocolError:
+    if len(data) - at < RECORD_BYTES_MIN:
+        return RemoteProtocolError(f"record at {at}: {len(data) - at} bytes are left, a record has at least {RECORD_BYTES_MIN}")
+    try:
+        record_bounds(data, at)
+    except RemoteProtocolError as error:
+        return error
+    return RemoteProtocolError(f"record at {at}: its magic or lengths do not fit a stored record")
+
+
+def _plain(body: bytes, flags: int, offset: int) -> bytes:
+    try:
+        return decompress_body(body, flags) if flags & SYS_COMPRESSED else body
+    except RemoteProtocolError as error:
+        raise RemoteProtocolError(f"message at offset {offset}: {error}") from None
+
+
+def property_of(properties: bytes, head: bytes) -> bytes | None:
+    """The value behind `head` (name and 0x01); None where there is no such property."""
+    at = properties.find(head)
+    while at > 0 and properties[at - 1] != _END:
+        at = properties.find(head, at + 1)
+    if at < 0:
+        return None
+    end = properties.find(b"\x02", at)
+    return properties[at + len(head) : end if end >= 0 else len(properties)]
+
+
+def texts(properties: pa.Array, head: bytes) -> list[str | None]:
+    """That property of each, as text."""
+    values = [property_of(each, head) for each in properties.to_pylist()]
+    return [None if value is None else value.decode("utf-8", "replace") for value in values]
