@@ -138,7 +138,7 @@ class Records:
         heads = sliding_window_view(octets, skip)[np.minimum(at, len(octets) - skip)]
         first = (heads == np.frombuffer(TEXT_KEY, np.uint8)).all(axis=1) & (self._end - at >= skip)
         marks = np.append(np.flatnonzero(octets == _END), len(octets))
-        ends = np.minimum(marks[np.searchsorted(marks, at + skip)], self._end)
+        ends = np.minimum(marks[np.searchsorted(marks, np.minimum(at + skip, len(octets)))], self._end)
         keys = _cut(self.data, np.where(first, at + skip, at), np.where(first, ends, at))
         if first.all():
             return keys

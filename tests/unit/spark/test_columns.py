@@ -103,6 +103,26 @@ def test_a_page_says_what_the_sdk_says(messages: list[tuple[bytes, str | None]],
     ]
 
 
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                b"",
+                b"A\x01b",
+                b"A\x01",
+                b"__SHARDINGKEY\x01",
+                b"__SHARDINGKEY\x01k",
+                b"__SHARDINGKEY\x01k\x02A\x01b",
+                b"A\x01b\x02__SHARDINGKEY\x01k",
+            ]
+        )
+    )
+)
+def test_a_key_is_found_wherever_it_stands_and_nowhere_else(properties: list[bytes]) -> None:
+    data = b"".join(encode_record(b"t", 0, b"body", each, born_ms=5) for each in properties)
+    assert [row["key"] for row in rows(data, columns="key")] == [property_of(each, b"__SHARDINGKEY\x01") for each in properties]
+
+
 def test_a_tag_that_has_only_the_hash_of_a_wanted_one_is_left_out() -> None:
     data = stored(0, b"x", tags="Aa") + stored(1, b"y", tags="BB") + stored(2, b"z")
     assert page_of(data, 10, frozenset({"Aa"})).records().numbers(QUEUE_OFFSET, LONG).tolist() == [0]
