@@ -262,14 +262,16 @@ class MessageExt:
         """What was sent. RemoteProtocolError where it is stored compressed and can't be decompressed, or to more than 4 MiB."""
         body = self._body
         if body is None:
-            body = self.stored_body
-            if self.sys_flag & SYS_COMPRESSED:
-                try:
-                    body = decompress_body(body, self.sys_flag)
-                except RemoteProtocolError as error:
-                    raise RemoteProtocolError(f"message {self.offset_message_id}: {error}") from None
-            self._body = body
+            data, start = self._data, self._start
+            packed = data[start + SYS_FLAG_AT + 3] & SYS_COMPRESSED  # the flag is in the last of its four bytes
+            body = self._body = self._unpacked() if packed else data[start + BODY_AT : self._topic_at - 1]
         return body
+
+    def _unpacked(self) -> bytes:
+        try:
+            return decompress_body(self.stored_body, self.sys_flag)
+        except RemoteProtocolError as error:
+            raise RemoteProtocolError(f"message {self.offset_message_id}: {error}") from None
 
     @property
     def stored_body(self) -> bytes:
