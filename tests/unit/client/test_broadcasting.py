@@ -441,6 +441,47 @@ def test_a_broker_that_lost_a_part_of_its_log_gives_everything_that_is_there() -
     simulate(main)
 
 
+def test_a_member_that_began_a_queue_anew_has_done_so_after_a_crash_too() -> None:
+    """Killed when it had gone back, before the next write of its file was due; then the queue grows beyond where it had been."""
+
+    async def main() -> None:
+        async with world(queues=2) as w:
+            queue = (await w.producer.send(Message(TOPIC, b"0"), sharding_key="k")).queue
+            await w.send(*bodies(1, 4), sharding_key="k")
+            seen: list[bytes] = []
+
+            async def work() -> None:
+                if not seen:
+                    file = OffsetFile(Host.current(), "~/.lockstep/offsets", GROUP, "one")
+                    book = file.open()
+                    book.since(TOPIC, 1)
+                    book.set(queue, Place(10, 0))
+                    file.write(book.encode())
+                    file.release()
+                member = w.bare("one")
+
+                @member.concurrently
+                async def listen(messages: Sequence[MessageExt], _: ConcurrentlyContext) -> ConsumeConcurrentlyStatus:
+                    seen.extend(message.body for message in messages)
+                    return DONE
+
+                async with member:
+                    await member.wait_closed()
+
+            await w.cluster.start("one", work)
+            for _ in range(500):
+                if not seen:
+                    await w.cluster.advance(seconds=0.01)
+            assert seen
+            await w.cluster.kill("one")
+            await w.send(*bodies(4, 20), sharding_key="k")
+            await w.cluster.restart("one")
+            await w.cluster.advance(seconds=5)
+            assert set(seen) == set(bodies(0, 20))
+
+    simulate(main)
+
+
 def test_no_message_is_handled_before_its_queues_start_is_in_the_file() -> None:
     async def main() -> None:
         async with world(queues=1) as w:

@@ -2,7 +2,7 @@
 
 What a broker session is for a clustering queue, a LocalSession is here: it grants from the file, and commits go to the file. Workers, pull
 loops and listeners notice no difference. The file is written at most once a second, at the end, and at once for a runner that waits
-(`commit="each"`). A start by policy is in the file before the first message is handled: a crash skips nothing.
+(`commit="each"`). Where a queue begins, or begins anew, is in the file before its first message is handled: a crash skips nothing.
 """
 
 import asyncio
@@ -79,6 +79,8 @@ class LocalProgress:
         self._written = 0
         """How many changes the file has."""
         self._changes = 0
+        self._starts: dict[MessageQueue, int] = {}
+        """Queue → the change that said where it begins, or begins anew."""
         self._urgent = False
         self._wake = asyncio.Event()
         self._done = asyncio.Condition()
@@ -123,7 +125,11 @@ class LocalProgress:
 
     def begin_anew(self, own: QueueOwnership, offset: int) -> None:
         """Whatever was consumed of the queue, it goes on there."""
-        self._set(own.queue, Place(offset, 0))
+        self._begin_at(own.queue, Place(offset, 0))
+
+    def _begin_at(self, queue: MessageQueue, place: Place) -> None:
+        self._set(queue, place)
+        self._starts[queue] = self._changes
 
     def now_ms(self) -> int:
         return self._clock.boot_ms()
@@ -131,24 +137,28 @@ class LocalProgress:
     # ---------------------------------------------------------------------------------------------------------------- start
 
     async def start_of(self, queue: MessageQueue, link: BrokerLink) -> Place:
-        """Where this member goes on in the queue; for a new one, what the start policy says, and it is in the file.
+        """Where this member goes on in the queue; for a new one, what the start policy says. A begin, also a new one, is in the file then.
 
         TransportError, BrokerError, RemoteProtocolError where the broker can't be asked.
         """
-        known, layout = self._book.place(queue), self._instance.routes.layout(queue.topic)
-        if known is not None:
-            return known
+        place = self._book.place(queue)
+        if place is None:
+            place = await self._new(queue, link)
+            self._begin_at(queue, place)
+        mine = self._starts.get(queue, 0)
+        if mine > self._written:
+            self._urgent = True
+            self._wake.set()
+            async with self._done:
+                await self._done.wait_for(lambda: self._written >= mine)
+        return place
+
+    async def _new(self, queue: MessageQueue, link: BrokerLink) -> Place:
+        layout = self._instance.routes.layout(queue.topic)
         if layout is None or queue not in layout.number_of:
             raise TransportError(f"{queue} is in no layout any more")
         since = self._book.since(queue.topic, layout.version.counter)
-        place = Place(0 if layout.added_in(queue) > since else await self._by_policy(queue, link), 0)
-        self._set(queue, place)
-        mine = self._changes
-        self._urgent = True
-        self._wake.set()
-        async with self._done:
-            await self._done.wait_for(lambda: self._written >= mine)
-        return place
+        return Place(0 if layout.added_in(queue) > since else await self._by_policy(queue, link), 0)
 
     async def _by_policy(self, queue: MessageQueue, link: BrokerLink) -> int:
         where, at_ms = self._config.consume_from_where, self._config.consume_timestamp_ms
