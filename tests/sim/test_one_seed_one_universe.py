@@ -13,7 +13,7 @@ print(outcome.digest, len(outcome.history), outcome.steps)
 """
 
 
-@pytest.mark.parametrize("world", ["swarm", "dual", "concurrent"])
+@pytest.mark.parametrize("world", ["swarm", "dual", "concurrent", "broadcast"])
 def test_a_universe_does_not_depend_on_hash_seeds(world: str) -> None:
     told = []
     for hash_seed in ("0", "1", "2"):

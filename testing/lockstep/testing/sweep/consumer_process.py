@@ -5,10 +5,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lockstep.runtime.host import Host
+from lockstep.testing.sweep.broadcast import BroadcastRunner
 from lockstep.testing.sweep.concurrent import ConcurrentRunner
 from lockstep.testing.sweep.consumers import GroupRunner
 from lockstep.testing.sweep.services import Main
-from lockstep.testing.sweep.settings import CLASSIC, MAILING
+from lockstep.testing.sweep.settings import CLASSIC, MAILING, NEWS
 
 if TYPE_CHECKING:
     from lockstep.testing.sweep.universe import Universe
@@ -20,6 +21,8 @@ class Controls:
 
     toggles: dict[str, asyncio.Event] = field(default_factory=dict)
     """Group → stop this group's consumer and start it anew."""
+    member: BroadcastRunner | None = None
+    """Of the broadcasting group."""
 
 
 class CopiedRandom:
@@ -58,6 +61,10 @@ def consumer_main(universe: "Universe", *, impersonates: str | None = None) -> M
             if universe.setting.concurrent:
                 toggle = controls.toggles[MAILING] = asyncio.Event()
                 group.create_task(ConcurrentRunner(universe, process, MAILING, host, stop, toggle).run())
+            if universe.setting.broadcast:
+                toggle = controls.toggles[NEWS] = asyncio.Event()
+                controls.member = BroadcastRunner(universe, process, NEWS, host, stop, toggle)
+                group.create_task(controls.member.run())
         return 0
 
     return main

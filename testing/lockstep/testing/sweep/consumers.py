@@ -114,17 +114,26 @@ class GroupRunner:
         return consumer
 
     async def _start(self, consumer: PushConsumer) -> bool:
+        self._told_start()
+        try:
+            await consumer.start()
+        except LockstepError as error:
+            self._universe.history.append(Reached(*self._universe.place(), f"start refused: {type(error).__name__}"))
+            self._told_stopped()
+            return False
+        return True
+
+    def _told_start(self) -> None:
         universe, setting, begin = self._universe, self._universe.setting, self._universe.begun[self._group]
         subscribed = tuple((topic, self._expression) for topic in self._topics())
         started = ConsumerStarted(*universe.place(), self._group, subscribed, where=begin.where.name, since_t=begin.t)
         universe.history.append(replace(started, drain_ms=setting.drain_ms, stop_ms=setting.stop_ms, **self._facts()))
-        try:
-            await consumer.start()
-        except LockstepError as error:
-            universe.history.append(Reached(*universe.place(), f"start refused: {type(error).__name__}"))
-            universe.history.append(ConsumerStopped(*universe.place(), self._group))
-            return False
-        return True
+
+    def _told_stop_began(self) -> None:
+        self._universe.history.append(ConsumerStopBegan(*self._universe.place(), self._group))
+
+    def _told_stopped(self) -> None:
+        self._universe.history.append(ConsumerStopped(*self._universe.place(), self._group))
 
     def _topics(self) -> tuple[str, ...]:
         return self._universe.setting.topics
@@ -136,7 +145,6 @@ class GroupRunner:
         return {"threaded": setting.threaded, "attempts_max": letters}
 
     async def _until_told(self, consumer: PushConsumer) -> None:
-        universe = self._universe
         async with asyncio.TaskGroup() as group:
             reasons = [
                 group.create_task(self._stop.wait()),
@@ -146,9 +154,9 @@ class GroupRunner:
             await asyncio.wait(reasons, return_when=asyncio.FIRST_COMPLETED)
             for reason in reasons:
                 reason.cancel()
-        universe.history.append(ConsumerStopBegan(*universe.place(), self._group))
+        self._told_stop_began()
         await consumer.stop()
-        universe.history.append(ConsumerStopped(*universe.place(), self._group))
+        self._told_stopped()
 
     async def _died(self, consumer: PushConsumer) -> None:
         try:

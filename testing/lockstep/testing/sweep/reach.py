@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from lockstep.protocol.codes import ResponseCode
+from lockstep.testing.sweep.broadcast_reach import MEMBERS
 from lockstep.testing.sweep.checkers import handover
 from lockstep.testing.sweep.checkers.facts import Deletions
 from lockstep.testing.sweep.checkers.messages import Messages
@@ -227,6 +228,7 @@ REACH: dict[str, Callable[[History, LogTap], int]] = {
     "snapshot ignored": _snapshots_ignored,
     "consumer stopped in order": lambda history, _: len(history.of(ConsumerStopped)),
     **COPIES,
+    **MEMBERS,
 }
 """Name → how often one run was there. Beside the issue's list: what each fault is meant to bring about."""
 

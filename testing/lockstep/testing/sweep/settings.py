@@ -13,6 +13,8 @@ AUDIT = "audit"
 """The second group, in the same processes."""
 MAILING = "mailing"
 """The concurrent group, in the same processes."""
+NEWS = "news"
+"""The broadcasting group, in the same processes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +106,14 @@ class Setting:
     stubborn_share: float = 0.0
     """Calls that swallow their cancellation and go on."""
 
+    broadcast: bool = False
+    """The group NEWS has every message of the topic on every consumer machine."""
+    news_ordered: bool = False
+    news_threaded: bool = False
+    news_where: str = "FIRST_OFFSET"
+    news_timeout_ms: int = 900_000
+    """Of its concurrent calls: what runs longer is dropped."""
+
     latency_s: float = 0.0005
     jitter_s: float = 0.002
     late_chance: float = 0.001
@@ -163,4 +173,14 @@ CONCURRENT: Mapping[str, tuple[object, ...]] = {
 }
 """What a universe with a concurrent group draws besides."""
 CONCURRENT_SHARE = 0.3
+"""How many seeds of the swarm have one."""
+
+BROADCAST: Mapping[str, tuple[object, ...]] = {
+    "news_ordered": (False, True),
+    "news_threaded": (False, False, True),
+    "news_where": ("FIRST_OFFSET", "FIRST_OFFSET", "LAST_OFFSET"),
+    "news_timeout_ms": (900_000, 900_000, 4_000),
+}
+"""What a universe with a broadcasting group draws besides."""
+BROADCAST_SHARE = 0.2
 """How many seeds of the swarm have one."""

@@ -52,7 +52,7 @@ class Storm:
         network.slow.clear()
         network.late_chance = 0.0
         network.heal()
-        for address in universe.brokers.values():
+        for address in (*universe.brokers.values(), *universe.consumers):
             disk = universe.machine(address).disk
             disk.delays_s.clear()
             disk.faults.clear()

@@ -7,7 +7,7 @@ from lockstep.broker.app import Broker
 from lockstep.protocol.names import SCHEDULE_TOPIC, retry_topic
 from lockstep.testing.sweep.copy_events import DelayedAcked, WallJumped
 from lockstep.testing.sweep.events import SendAcked, SendBegan, SendFailed
-from lockstep.testing.sweep.settings import MAILING, TOPIC
+from lockstep.testing.sweep.settings import MAILING, NEWS, TOPIC
 
 if TYPE_CHECKING:
     from lockstep.testing.sweep.universe import Universe
@@ -49,6 +49,8 @@ def behind(universe: "Universe") -> list[str]:
             found += _not_consumed(broker, group, topics)
         if universe.setting.concurrent:
             found += _not_consumed(broker, MAILING, (TOPIC, retry_topic(MAILING)))
+        if universe.setting.broadcast:
+            found += _not_read(universe, broker)
         if universe.setting.delayed_share or universe.setting.concurrent:
             found += _not_delivered(broker)
     return found
@@ -63,6 +65,22 @@ def _not_consumed(broker: Broker, group: str, topics: Iterable[str]) -> list[str
         queue = queues.get(key)
         if queue is None or max(0, queue.committed_offset) < queue.max_offset:
             found.append(f"{group} {broker.config.name}:{key} {queue}")
+    return found
+
+
+def _not_read(universe: "Universe", broker: Broker) -> list[str]:
+    """Queues whose end is not in every member's file."""
+    name, store, found = broker.config.name, broker._store, []
+    queues = broker.state.coordination.own_queue_ids(TOPIC) if store is not None else ()
+    ends = {queue_id: store.bounds(TOPIC, queue_id)[1] for queue_id in queues if store is not None}
+    for address in universe.consumers:
+        process = universe.running(address)
+        controls = None if process is None else universe.controls.get(process.number)
+        written = {} if controls is None or controls.member is None else controls.member.written()
+        for queue_id, end in ends.items():
+            at = written.get((name, queue_id))
+            if at != end:
+                found.append(f"{NEWS} on {address} {name}:{TOPIC}:{queue_id} is at {at} of {end}")
     return found
 
 

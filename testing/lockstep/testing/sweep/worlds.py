@@ -9,7 +9,19 @@ from dataclasses import dataclass, field
 from random import Random
 from types import MappingProxyType
 
-from lockstep.testing.sweep.settings import AUDIT, CLASSIC, COMMON, CONCURRENT, CONCURRENT_SHARE, GROUP, RETURNS, TOPIC, Setting
+from lockstep.testing.sweep.settings import (
+    AUDIT,
+    BROADCAST,
+    BROADCAST_SHARE,
+    CLASSIC,
+    COMMON,
+    CONCURRENT,
+    CONCURRENT_SHARE,
+    GROUP,
+    RETURNS,
+    TOPIC,
+    Setting,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +211,23 @@ WORLDS: Mapping[str, World] = {
         },
         {"concurrent": (True,), "send_every_s": (0.15, 0.3), "exile": (False,)},
     ),
+    "broadcast": World(
+        {
+            **{"kill_consumer": 4, "power_consumer": 3, "stop_consumer": 3, "pause_consumer": 2, "toggle": 3},
+            **{"cut_at_offsets": 3, "spoil_offsets": 3, "kill_in_call": 1},
+            **{"kill_broker": 2, "power_broker": 3, "reset": 2, "partition": 2, "slow_disk": 1, "alter": 1},
+        },
+        {
+            "broadcast": (True,),
+            "commit": ("interval", "each"),
+            "send_every_s": (0.15, 0.3, 1.0),
+            "consumers": (2, 3),
+            "fault_every_s": (0.7, 2.0, 5.0),
+            "storm_s": (60.0,),
+            "exile": (False,),
+            "threaded": (False,),
+        },
+    ),
     "handover": World(
         {"stop_consumer": 1},
         {
@@ -255,6 +284,8 @@ WORLDS: Mapping[str, World] = {
 }
 
 NOT_IN_A_SWARM = (
+    "spoil_offsets",
+    "cut_at_offsets",
     "wipe",
     "begin_group",
     "delete_topic",
@@ -298,8 +329,11 @@ def draw(seed: int, world: str | None, kinds: tuple[str, ...], *, storm_s: float
         drawn["groups"] = (GROUP, AUDIT) if "toggle" in faults else (GROUP,)
         drawn["tag_b_share"] = 0.3 if "recontract" in faults else die("tag_b_share").choice((0.0, 0.0, 0.2))
         drawn["concurrent"] = die("concurrent").random() < CONCURRENT_SHARE
+        drawn["broadcast"] = die("broadcast").random() < BROADCAST_SHARE
     if drawn.get("concurrent"):
         drawn |= {key: die(key).choice(choices) for key, choices in CONCURRENT.items()}
+    if drawn.get("broadcast"):
+        drawn |= {key: die(key).choice(own.settings.get(key, choices)) for key, choices in BROADCAST.items()}
     drawn.setdefault("fault_every_s", die("fault_every_s").choice((0.7, 2.0, 2.0, 5.0, 15.0)))
     drawn.setdefault("storm_s", die("storm_s").choice((40.0, 90.0, 90.0, 300.0)))
     if storm_s is not None:

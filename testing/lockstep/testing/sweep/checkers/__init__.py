@@ -12,11 +12,13 @@
 | O8 one message a place, for ever | log | R9 what a send's end said is true | sends |
 | C1 concurrent progress | concurrent | C2 tries, dead letters | copies, letters |
 | D1 delays | delays | R5 of concurrent groups | concurrent |
+| B1–B4 broadcasting | broadcast, members | R5 of broadcasting groups | broadcast |
 """
 
 from collections.abc import Callable
 
 from lockstep.testing.sweep.checkers import (
+    broadcast,
     calls,
     classic,
     concurrent,
@@ -58,6 +60,7 @@ CHECKERS: dict[str, Callable[[History], list[Violation]]] = {
     "copies": copies.check,
     "letters": letters.check,
     "delays": delays.check,
+    "broadcast": broadcast.check,
 }
 """Family → its check."""
 

@@ -54,7 +54,7 @@ def _start_and_cut(storm: Storm, address: str) -> None:
     power = random.random() < 0.6
     storm.universe.start(address)
     if random.random() < 0.6:
-        _cut_at_operation(storm, address, random.randrange(0, 25), power=power)
+        cut_at_operation(storm, address, random.randrange(0, 25), power=power)
     else:
         storm.later(random.choice([0.001, 0.005, 0.01, 0.02, 0.05, 0.5, 2.5]), _cut_now, storm, address, power)
 
@@ -65,7 +65,7 @@ def _cut_now(storm: Storm, address: str, power: bool) -> None:
     storm.later(storm.random.choice([0.1, 1]), storm.universe.start, address)
 
 
-def _cut_at_operation(storm: Storm, address: str, countdown: int, *, power: bool) -> None:
+def cut_at_operation(storm: Storm, address: str, countdown: int, *, power: bool) -> None:
     disk = storm.universe.machine(address).disk
 
     def die() -> None:
@@ -94,11 +94,11 @@ def _start_empty(storm: Storm, name: str, address: str) -> None:
 
 
 def kill_at_write(storm: Storm) -> None:
-    _cut_at_operation(storm, storm.broker()[1], storm.random.randrange(0, 60), power=False)
+    cut_at_operation(storm, storm.broker()[1], storm.random.randrange(0, 60), power=False)
 
 
 def power_at_write(storm: Storm) -> None:
-    _cut_at_operation(storm, storm.broker()[1], storm.random.randrange(0, 60), power=True)
+    cut_at_operation(storm, storm.broker()[1], storm.random.randrange(0, 60), power=True)
 
 
 def everything(storm: Storm) -> None:

@@ -2,7 +2,7 @@
 
 from lockstep.testing.simulation import Process
 from lockstep.testing.sweep.consumer_process import consumer_main
-from lockstep.testing.sweep.settings import AUDIT, GROUP, MAILING
+from lockstep.testing.sweep.settings import AUDIT, GROUP, MAILING, NEWS
 from lockstep.testing.sweep.storm import Storm
 from lockstep.testing.sweep.wire_events import SessionBound
 
@@ -47,7 +47,8 @@ def stop_consumer(storm: Storm) -> None:
 
 def toggle(storm: Storm) -> None:
     """One group of a process stops and starts anew, the other goes on."""
-    groups = [GROUP, AUDIT, MAILING] if storm.universe.setting.concurrent else [GROUP, AUDIT]
+    setting = storm.universe.setting
+    groups = [GROUP, AUDIT, *([MAILING] if setting.concurrent else []), *([NEWS] if setting.broadcast else [])]
     address, group = storm.consumer(), storm.random.choice(groups)
     process = storm.universe.running(address)
     controls = None if process is None else storm.universe.controls.get(process.number)

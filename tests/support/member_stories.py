@@ -1,0 +1,87 @@
+"""Stories of a broadcasting group: news on machines C1 and C2, whose members have every message of broker-a's queue 0."""
+
+from lockstep.protocol.codes import ResponseCode
+from lockstep.testing.sweep.broadcast_events import (
+    MemberAssigned,
+    MemberCalled,
+    MemberReturned,
+    MemberStarted,
+    MemberStopBegan,
+    MemberStopped,
+)
+from lockstep.testing.sweep.events import Calm, Fault, PauseBegan, PauseEnded, ProcessEnded
+from lockstep.testing.sweep.history import CallResult, QueueKey
+from lockstep.testing.sweep.wire_events import PullReceived
+from support.stories import C1, Story
+
+N = QueueKey("news", "broker-a", "orders", 0)
+AGAIN = ("C1", 13)
+"""The next process on C1's machine."""
+Where = tuple[str, int]
+
+
+class MemberStory(Story):
+    """Grants are numbered from 1 on; a call that is not told otherwise ends well."""
+
+    def joined(
+        self, t: float, offset: int | None = 0, where: Where = C1, *, ordered: bool = False, each: bool = False, first: bool = True
+    ) -> "MemberStory":
+        """Started at t, assigned 10 ms later as grant number `process`; offset None: never."""
+        policy = "FIRST_OFFSET" if first else "LAST_OFFSET"
+        self.add(MemberStarted, t, where, group="news", ordered=ordered, each=each, stop_ms=2_000, timeout_ms=4_000, where=policy)
+        if offset is not None:
+            self.assigned(t + 0.01, offset, where)
+        return self
+
+    def assigned(self, t: float, offset: int, where: Where = C1, grant: int = 1) -> "MemberStory":
+        self.add(MemberAssigned, t, where, queue=N, epoch=grant, offset=offset)
+        return self
+
+    def called(
+        self,
+        begin: float,
+        end: float | None,
+        *offsets: int,
+        where: Where = C1,
+        grant: int = 1,
+        result: CallResult = CallResult.SUCCESS,
+        bodies: tuple[bytes, ...] = (),
+    ) -> "MemberStory":
+        """`end` None: it still runs."""
+        call = 1 + sum(isinstance(event, MemberCalled) for event in self._events)
+        bodies = bodies or tuple(b"m%d" % offset for offset in offsets)
+        self.add(MemberCalled, begin, where, queue=N, epoch=grant, messages=tuple(zip(offsets, bodies, strict=True)), call=call)
+        if end is not None:
+            self.add(MemberReturned, end, where, queue=N, call=call, result=result)
+        return self
+
+    def stopped(self, t: float, where: Where = C1, *, took_s: float = 0.1) -> "MemberStory":
+        self.add(MemberStopBegan, t - took_s, where, group="news")
+        self.add(MemberStopped, t, where, group="news")
+        return self
+
+    def killed(self, t: float, where: Where = C1, how: str = "kill") -> "MemberStory":
+        self.add(ProcessEnded, t, where, how=how)
+        return self
+
+    def paused(self, t: float, until: float, where: Where = C1) -> "MemberStory":
+        self.add(PauseBegan, t, where).add(PauseEnded, until, where)
+        return self
+
+    def disk_failed(self, t: float, until: float, machine: str = "C1") -> "MemberStory":
+        self.add(Fault, t, (machine, 0), kind="disk full", target=machine)
+        self.add(Fault, until, (machine, 0), kind="heal", target=machine)
+        return self
+
+    def pulled(self, t: float, offset: int, next_offset: int, where: Where = C1, *, moved: bool = False) -> "MemberStory":
+        """Asked 2 ms before."""
+        code = ResponseCode.PULL_OFFSET_MOVED if moved else ResponseCode.SUCCESS
+        self.add(PullReceived, t, where, queue=N, epoch=None, code=code, offset=offset, next_offset=next_offset)
+        return self
+
+    def ended(self, *bodies: bytes, calm_t: float = 50) -> "MemberStory":
+        """The calm and the final reading; each body was sent and acknowledged at its offset / 10 s."""
+        for offset, body in enumerate(bodies):
+            self.sent(offset / 10, body, offset)
+        self.add(Calm, calm_t, ("", 0)).read(500, *bodies)
+        return self
