@@ -1,7 +1,7 @@
 """Rules of broadcasting members and of the file in which each keeps its progress (docs/invariants.md B1–B4)."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from lockstep.client.consumer import broadcast
@@ -59,39 +59,47 @@ def a_start_is_not_awaited(patch: Patches) -> None:
     patch.set(LocalProgress, "start_of", early)
 
 
-@mutant(WORLD)
-def renamed_before_it_is_synced(patch: Patches) -> None:
-    """The new file is on the disk before it takes the old one's name."""
+class _Without:
+    """Something of which one method does nothing."""
+
+    def __init__(self, whole: Any, method: str) -> None:
+        self._whole = whole
+        self._method = method
+
+    def __getattr__(self, name: str) -> Any:
+        return (lambda *_: None) if name == self._method else getattr(self._whole, name)
+
+
+class _NothingSynced(_Without):
+    """Files whose bytes may be on the disk or not."""
+
+    def open(self, path: str, *, create: bool = False) -> Any:
+        return _Without(self._whole.open(path, create=create), "sync")
+
+
+def _write_to(patch: Patches, instead: Callable[[Files], Any]) -> None:
     write = OffsetFile.write
 
-    class Unsynced:
-        """A file that is never synced."""
-
-        def __init__(self, file: Any) -> None:
-            self._file = file
-
-        def __getattr__(self, name: str) -> Any:
-            return (lambda: None) if name == "sync" else getattr(self._file, name)
-
-    class Hasty:
-        def __init__(self, files: Files) -> None:
-            self._files = files
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._files, name)
-
-        def open(self, path: str, *, create: bool = False) -> Any:
-            return Unsynced(self._files.open(path, create=create))
-
-    def hasty(self: OffsetFile, text: bytes) -> None:
-        files = self._files
-        self._files = Hasty(files)
+    def elsewhere(self: OffsetFile, text: bytes) -> None:
+        files, self._files = self._files, instead(self._files)
         try:
             write(self, text)
         finally:
             self._files = files
 
-    patch.set(OffsetFile, "write", hasty)
+    patch.set(OffsetFile, "write", elsewhere)
+
+
+@mutant(WORLD)
+def renamed_before_it_is_synced(patch: Patches) -> None:
+    """The new file is on the disk before it takes the old one's name."""
+    _write_to(patch, lambda files: _NothingSynced(files, "nothing"))
+
+
+@mutant(WORLD)
+def a_rename_is_not_synced(patch: Patches) -> None:
+    """The new name is on the disk before the file counts as written."""
+    _write_to(patch, lambda files: _Without(files, "sync_directory"))
 
 
 @mutant(WORLD)
