@@ -234,6 +234,25 @@ def test_a_reset_reaches_a_member_that_runs_and_refuses_the_commit_of_before() -
     simulate(main)
 
 
+def test_a_commit_in_the_very_turn_of_the_loop_in_which_the_grant_ended_is_refused() -> None:
+    async def main() -> None:
+        async with world() as w:
+            await w.send(0, 10)
+            async with w.subscribed(auto_commit=False, poll_count=5) as consumer:
+                assert numbers(await consumer.poll()) == [0, 1, 2, 3, 4]
+                assert consumer._membership is not None
+                worker = consumer._membership.worker(QUEUE)
+                assert worker is not None
+                assert worker.holding is not None
+                worker.fenced(worker.holding)
+                with pytest.raises(StaleEpoch, match="at 5"):
+                    await consumer.commit()
+                await consumer.commit()
+                assert await drained(consumer) == list(range(10))
+
+    simulate(main)
+
+
 def test_a_commit_that_is_on_its_way_when_the_group_was_reset_is_refused() -> None:
     """The shelf is full, so that no pull tells of the reset before the commit does."""
 

@@ -73,6 +73,23 @@ def test_going_back_and_committing_takes_the_group_back_under_a_new_generation(a
     simulate(main)
 
 
+def test_a_commit_that_takes_the_group_back_did_not_come_too_late() -> None:
+    async def main() -> None:
+        async with world() as w:
+            await w.send(0, 10)
+            async with w.subscribed(auto_commit=False, poll_count=5) as consumer:
+                assert await drained(consumer) == list(range(10))
+                await consumer.commit()
+                await consumer.seek(QUEUE, 3)
+                assert numbers(await consumer.poll()) == [3, 4, 5, 6, 7]
+                await consumer.commit()
+                assert numbers(await consumer.poll()) == [8, 9]
+                await consumer.commit()
+                assert await w.committed() == [10]
+
+    simulate(main)
+
+
 def test_a_seek_before_the_broker_has_told_where_to_begin_counts() -> None:
     async def main() -> None:
         async with world() as w:

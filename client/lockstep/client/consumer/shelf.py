@@ -50,6 +50,13 @@ class Shelf:
                 self._ready.setdefault(queue)
             self.changed.set()
             await holding.run_wake.wait()
+        self._ended(worker, holding)
+        self.changed.set()
+        worker.look()
+
+    def _ended(self, worker: "QueueWorker", holding: "Holding") -> None:
+        """The grant is over: what is on the shelf goes, and what was handed out and is not done comes again."""
+        queue = worker.queue
         if self._held.get(queue, (None, None))[1] is holding:
             if worker.own.running:
                 self.void[queue] = holding.messages.commit_offset
@@ -59,8 +66,6 @@ class Shelf:
         if worker.own.running:
             worker.own.call_ended(holding.epoch, 0, 0)
             worker.session.trigger()
-        self.changed.set()
-        worker.look()
 
     def moved(self, worker: "QueueWorker", holding: "Holding") -> None:
         """The position moved over what holds nothing to hand out."""
@@ -102,9 +107,15 @@ class Shelf:
     def settle(self) -> "list[tuple[QueueWorker, Holding]]":
         """Everything handed out is done: told to the queues' sessions. Answers the queues that went back, by a seek: they are not told."""
         back: dict[MessageQueue, tuple[QueueWorker, Holding]] = {}
-        for queue in self._moved:
+        for queue in list(self._moved):
             worker, holding = self._held[queue]
+            if not holding.alive:
+                self._ended(worker, holding)  # in this very turn of the loop: its runner has not seen it yet
+                continue
             if holding.messages.commit_offset < worker.own.offset:
+                if worker.own.running:
+                    worker.own.call_ended(holding.epoch, worker.own.offset, 0)
+                    worker.session.changed(worker.own)
                 back[queue] = worker, holding
                 continue
             if worker.own.running:
