@@ -107,6 +107,21 @@ def test_queues_by_hand_are_had_until_others_are_assigned() -> None:
     simulate(main)
 
 
+def test_what_arrives_for_a_topic_that_is_assigned_no_more_ends_nothing() -> None:
+    async def main() -> None:
+        async with world() as w, w.consumer(auto_commit=False) as consumer:
+            await consumer.assign([QUEUE])
+            await w.send(0, 1)
+            assert numbers(await consumer.poll()) == [0]
+            await consumer.assign([])
+            await w.send(1, 2)
+            assert await consumer.poll(1_000) == [], "it drains: what was polled is not done, and its pull waits at the broker"
+            await consumer.assign([QUEUE])
+            assert await drained(consumer) == [1]
+
+    simulate(main)
+
+
 def test_by_hand_and_by_subscription_are_two_contracts() -> None:
     async def main() -> None:
         async with world() as w:

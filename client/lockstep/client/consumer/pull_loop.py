@@ -125,8 +125,8 @@ def _read(worker: "QueueWorker", response: Command, reply: PullReply, offset: in
     if found and not (offset <= found[0].queue_offset <= found[-1].queue_offset < reply.next_begin_offset):
         span = f"{found[0].queue_offset} … {found[-1].queue_offset}"
         raise RemoteProtocolError(f"asked from {offset}, got offsets {span} and next {reply.next_begin_offset}")
-    tags = worker.use.filters[worker.queue.topic]
-    return found if tags.all else [message for message in found if tags.matches_tag(message.tags)]
+    tags = worker.use.filters.get(worker.queue.topic)  # None: it was assigned by hand, and is not any more
+    return found if tags is None or tags.all else [message for message in found if tags.matches_tag(message.tags)]
 
 
 def _refused(worker: "QueueWorker", response: Command) -> int:
