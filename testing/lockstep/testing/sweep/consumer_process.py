@@ -8,8 +8,9 @@ from lockstep.runtime.host import Host
 from lockstep.testing.sweep.broadcast import BroadcastRunner
 from lockstep.testing.sweep.concurrent import ConcurrentRunner
 from lockstep.testing.sweep.consumers import GroupRunner
+from lockstep.testing.sweep.pull_readers import PullRunner
 from lockstep.testing.sweep.services import Main
-from lockstep.testing.sweep.settings import CLASSIC, MAILING, NEWS
+from lockstep.testing.sweep.settings import CLASSIC, MAILING, NEWS, READERS
 
 if TYPE_CHECKING:
     from lockstep.testing.sweep.universe import Universe
@@ -65,6 +66,9 @@ def consumer_main(universe: "Universe", *, impersonates: str | None = None) -> M
                 toggle = controls.toggles[NEWS] = asyncio.Event()
                 controls.member = BroadcastRunner(universe, process, NEWS, host, stop, toggle)
                 group.create_task(controls.member.run())
+            if universe.setting.readers:
+                toggle = controls.toggles[READERS] = asyncio.Event()
+                group.create_task(PullRunner(universe, process, host, stop, toggle).run())
         return 0
 
     return main

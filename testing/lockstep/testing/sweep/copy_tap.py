@@ -5,6 +5,7 @@ from collections.abc import Callable
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.properties import DELAY, split_properties
+from lockstep.testing.sweep.compressed import plain
 from lockstep.testing.sweep.copy_events import (
     DeadLetterAnswered,
     DeadLetterSent,
@@ -53,7 +54,8 @@ class CopyTap:
         asked.code = DELAYED
         key = QueueKey("", line.broker, fields["topic"], fields["queueId"])
         asked.keys.append((key, None))
-        self._history.append(DelayedWritten(now, *_place(line.client), key, bytes(command.body), int(level), asked.request))
+        body = plain(bytes(command.body), fields.get("sysFlag", 0))
+        self._history.append(DelayedWritten(now, *_place(line.client), key, body, int(level), asked.request))
         return True
 
     def _query(self, line: Line, command: Command, now: float) -> None:

@@ -17,6 +17,8 @@ from typing import NamedTuple, TypeVar
 
 WORLD = 0
 """`process` of events that belong to no process."""
+SHOWN_BYTES = 80
+"""So much of a body is told to people."""
 
 
 class QueueKey(NamedTuple):
@@ -84,6 +86,10 @@ class Event:
 
 
 def _plain(value: object) -> str:
+    if isinstance(value, bytes) and len(value) > SHOWN_BYTES:
+        return f"{value[:SHOWN_BYTES]!r} and so on, {len(value)} bytes"
+    if type(value) is tuple:
+        return f"({', '.join(_plain(each) for each in value)})"
     return str(value.value) if isinstance(value, Enum) else f"{value:.6f}" if isinstance(value, float) else str(value)
 
 

@@ -10,6 +10,7 @@ from lockstep.client import Outcome as SendOutcome
 from lockstep.client.producer.config import Require
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
+from lockstep.testing.sweep.compressed import large
 from lockstep.testing.sweep.copy_events import DelayedAcked
 from lockstep.testing.sweep.events import SendAcked, SendBegan, SendFailed
 from lockstep.testing.sweep.history import Outcome, QueueKey
@@ -36,6 +37,7 @@ class Sender:
         self._random = Random(f"{universe.setting.seed}/{process.machine.name}/{process.machine.starts}/sends")
         self._extra = Random(f"{universe.setting.seed}/{process.machine.name}/{process.machine.starts}/delayed")
         self._terms = Random(f"{universe.setting.seed}/{process.machine.name}/{process.machine.starts}/terms")
+        self._sizes = Random(f"{universe.setting.seed}/{process.machine.name}/{process.machine.starts}/sizes")
         self._sent: Counter[str] = Counter()
         self._tasks = Tasks(universe.task_failed)
 
@@ -67,6 +69,8 @@ class Sender:
         name = key or f"{self._name}-any"
         self._sent[name] += 1
         body = f"{name}/{self._sent[name]}".encode()
+        if self._sizes.random() < self._universe.setting.large_share:
+            body = large(body, self._sizes)
         tags = "B" if self._random.random() < self._universe.setting.tag_b_share else "A"
         self._universe.history.append(SendBegan(*self._universe.place(), body, key, topic, tags, delay_level))
         if not self._universe.calm and self._extra.random() < self._universe.setting.poison_share:

@@ -23,6 +23,7 @@ from lockstep.testing.sweep.events import (
 from lockstep.testing.sweep.hand_events import ClassicLocked, ClassicUnlocked
 from lockstep.testing.sweep.history import Answer, CallResult, History, QueueKey, Reached
 from lockstep.testing.sweep.journal import LogTap
+from lockstep.testing.sweep.reader_reach import READERS
 from lockstep.testing.sweep.wire_events import (
     CommitAnswered,
     CommitSent,
@@ -229,6 +230,7 @@ REACH: dict[str, Callable[[History, LogTap], int]] = {
     "consumer stopped in order": lambda history, _: len(history.of(ConsumerStopped)),
     **COPIES,
     **MEMBERS,
+    **READERS,
 }
 """Name → how often one run was there. Beside the issue's list: what each fault is meant to bring about."""
 

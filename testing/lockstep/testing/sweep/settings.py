@@ -15,6 +15,8 @@ MAILING = "mailing"
 """The concurrent group, in the same processes."""
 NEWS = "news"
 """The broadcasting group, in the same processes."""
+READERS = "readers"
+"""The group of pull consumers, in the same processes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,8 @@ class Setting:
     """How many sends ask for less than the broker's flush: `require="written"`."""
     tag_b_share: float = 0.0
     """How many messages have the tag B, which the subscription "A" leaves out."""
+    large_share: float = 0.0
+    """How many messages have a body of 4 KiB or more, which is compressed."""
 
     batch_count: int = 3
     commit: str = "interval"
@@ -113,6 +117,11 @@ class Setting:
     news_where: str = "FIRST_OFFSET"
     news_timeout_ms: int = 900_000
     """Of its concurrent calls: what runs longer is dropped."""
+    readers: bool = False
+    """The group READERS polls the topic too."""
+    by_hand: bool = False
+    """Its members assign queues to themselves, else they subscribe."""
+    poll_count: int = 100
 
     latency_s: float = 0.0005
     jitter_s: float = 0.002
@@ -149,6 +158,7 @@ COMMON: Mapping[str, tuple[object, ...]] = {
     "unkeyed_share": (0.0, 0.05, 0.2),
     "written_share": (0.0, 0.0, 0.1, 0.4),
     "keys": (5, 20, 60),
+    "large_share": (0.0, 0.0, 0.05),
     "segment_bytes": (32 << 10, 256 << 10, 1 << 20),
     "snapshot_interval_ms": (5_000, 60_000),
     "short_writes": (False, False, True),
@@ -184,3 +194,11 @@ BROADCAST: Mapping[str, tuple[object, ...]] = {
 """What a universe with a broadcasting group draws besides."""
 BROADCAST_SHARE = 0.2
 """How many seeds of the swarm have one."""
+
+READING: Mapping[str, tuple[object, ...]] = {
+    "by_hand": (False, False, True),
+    "poll_count": (1, 5, 100),
+}
+"""What a universe with pull consumers draws besides."""
+READERS_SHARE = 0.2
+"""How many seeds of the swarm have some."""

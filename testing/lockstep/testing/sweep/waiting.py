@@ -1,4 +1,4 @@
-"""What still has to come in the calm: sends, what waits for its time, and what a concurrent group has not handled."""
+"""What still has to come in the calm: sends, what waits for its time, what a group has not handled or polled."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -7,7 +7,7 @@ from lockstep.broker.app import Broker
 from lockstep.protocol.names import SCHEDULE_TOPIC, retry_topic
 from lockstep.testing.sweep.copy_events import DelayedAcked, WallJumped
 from lockstep.testing.sweep.events import SendAcked, SendBegan, SendFailed
-from lockstep.testing.sweep.settings import MAILING, NEWS, TOPIC
+from lockstep.testing.sweep.settings import MAILING, NEWS, READERS, TOPIC
 
 if TYPE_CHECKING:
     from lockstep.testing.sweep.universe import Universe
@@ -51,6 +51,8 @@ def behind(universe: "Universe") -> list[str]:
             found += _not_consumed(broker, MAILING, (TOPIC, retry_topic(MAILING)))
         if universe.setting.broadcast:
             found += _not_read(universe, broker)
+        if universe.setting.readers:
+            found += _not_consumed(broker, READERS, (TOPIC,))
         if universe.setting.delayed_share or universe.setting.concurrent:
             found += _not_delivered(broker)
     return found

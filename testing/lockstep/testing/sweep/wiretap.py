@@ -11,7 +11,7 @@ from lockstep.protocol.codec.plain import unpack_plain
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import RemoteProtocolError
-from lockstep.protocol.record import BODY_AT, BODY_LENGTH_AT, INT32, iter_records
+from lockstep.testing.sweep.compressed import bodies_of, plain
 from lockstep.testing.sweep.copy_tap import CopyTap
 from lockstep.testing.sweep.hand_tap import HandTap
 from lockstep.testing.sweep.history import Answer, Event, History, QueueKey, Reached
@@ -213,7 +213,7 @@ class Wiretap:
         fields = command.fields
         asked = self._ask(line, command, now)
         key = QueueKey("", line.broker, fields["topic"], fields["queueId"])
-        bodies = _bodies(command.body)
+        bodies, compressed = _bodies(command.body)
         counter, writer = fields.get("layoutCounter"), fields.get("layoutWriter")
         layout = None if counter is None or writer is None else (counter, writer)
         sequence = (fields.get("partition", 0), fields.get("producerEpoch", 0), fields.get("firstSequence", 0))
@@ -222,6 +222,8 @@ class Wiretap:
         where = _place(line.client)
         producer, durable = fields.get("producerId"), fields.get("durable")
         self._history.append(FrameWritten(now, *where, key, bodies, layout, producer, sequence, asked.request, durable))
+        if compressed:
+            self._history.append(Reached(now, *where, "compressed bodies sent", f"{compressed} of {len(bodies)}"))
 
     def _send_message(self, line: Line, command: Command, now: float) -> None:
         if self._copies.delayed(line, command, now):
@@ -231,7 +233,7 @@ class Wiretap:
         key = QueueKey("", line.broker, fields["topic"], fields["queueId"])
         asked.keys.append((key, None))
         asked.facts = (1,)
-        body = (bytes(command.body),)
+        body = (plain(bytes(command.body), fields.get("sysFlag", 0)),)
         self._history.append(FrameWritten(now, *_place(line.client), key, body, None, None, (0, 0, 0), asked.request))
 
     def _unregister(self, line: Line, command: Command, now: float) -> None:
@@ -369,13 +371,9 @@ def _at(event: Event, t: float) -> Event:
     return event
 
 
-def _bodies(data: bytes | bytearray | memoryview) -> tuple[bytes, ...]:
-    """The bodies of a frame's records; none where it is no frame."""
+def _bodies(data: bytes | bytearray | memoryview) -> tuple[tuple[bytes, ...], int]:
+    """The bodies of a frame's records as they were sent, and how many are compressed; none where it is no frame."""
     try:
-        found = []
-        for start, _ in iter_records(data):
-            body_at = start + BODY_AT
-            found.append(bytes(data[body_at : body_at + INT32.unpack_from(data, start + BODY_LENGTH_AT)[0]]))
-        return tuple(found)
+        return bodies_of(data)
     except RemoteProtocolError:
-        return ()
+        return (), 0

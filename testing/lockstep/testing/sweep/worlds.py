@@ -18,6 +18,8 @@ from lockstep.testing.sweep.settings import (
     CONCURRENT,
     CONCURRENT_SHARE,
     GROUP,
+    READERS_SHARE,
+    READING,
     RETURNS,
     TOPIC,
     Setting,
@@ -281,6 +283,20 @@ WORLDS: Mapping[str, World] = {
         },
         {"producers": (3, 4), "consumers": (2,), "batch_share": (0.1, 0.4), "unkeyed_share": (0.1, 0.4), "keys": (3, 10)},
     ),
+    "readers": World(
+        {
+            **{"kill_consumer": 3, "stop_consumer": 2, "pause_consumer": 2, "reset_progress": 2, "reset": 2, "partition": 2},
+            **{"kill_broker": 2, "power_broker": 2, "stop_broker": 1, "cut_at_answer": 2, "cut_at_copy": 1},
+        },
+        {
+            "readers": (True,),
+            "large_share": (0.0, 0.1),
+            "send_every_s": (0.1, 0.3),
+            "storm_s": (60.0, 90.0),
+            "exile": (False,),
+            "manual": (False,),
+        },
+    ),
 }
 
 NOT_IN_A_SWARM = (
@@ -330,10 +346,13 @@ def draw(seed: int, world: str | None, kinds: tuple[str, ...], *, storm_s: float
         drawn["tag_b_share"] = 0.3 if "recontract" in faults else die("tag_b_share").choice((0.0, 0.0, 0.2))
         drawn["concurrent"] = die("concurrent").random() < CONCURRENT_SHARE
         drawn["broadcast"] = die("broadcast").random() < BROADCAST_SHARE
+        drawn["readers"] = die("readers").random() < READERS_SHARE
     if drawn.get("concurrent"):
         drawn |= {key: die(key).choice(choices) for key, choices in CONCURRENT.items()}
     if drawn.get("broadcast"):
         drawn |= {key: die(key).choice(own.settings.get(key, choices)) for key, choices in BROADCAST.items()}
+    if drawn.get("readers"):
+        drawn |= {key: die(key).choice(choices) for key, choices in READING.items()}
     drawn.setdefault("fault_every_s", die("fault_every_s").choice((0.7, 2.0, 2.0, 5.0, 15.0)))
     drawn.setdefault("storm_s", die("storm_s").choice((40.0, 90.0, 90.0, 300.0)))
     if storm_s is not None:

@@ -13,6 +13,7 @@
 | C1 concurrent progress | concurrent | C2 tries, dead letters | copies, letters |
 | D1 delays | delays | R5 of concurrent groups | concurrent |
 | B1–B4 broadcasting | broadcast, members | R5 of broadcasting groups | broadcast |
+| P1 pull consumers | readers, concurrent | O5, R5 of pull consumers | readers |
 """
 
 from collections.abc import Callable
@@ -32,6 +33,7 @@ from lockstep.testing.sweep.checkers import (
     log,
     ownership,
     progress,
+    readers,
     rot,
     sends,
     starts,
@@ -61,6 +63,7 @@ CHECKERS: dict[str, Callable[[History], list[Violation]]] = {
     "letters": letters.check,
     "delays": delays.check,
     "broadcast": broadcast.check,
+    "readers": readers.check,
 }
 """Family → its check."""
 

@@ -4,12 +4,13 @@ A message is finished for its consumer when a call has handled it, or when the b
 means: some call has done it, or it lies in the group's dead-letter topic.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
 from lockstep.protocol.codes import ResponseCode
 from lockstep.testing.sweep.checkers.account import Account
-from lockstep.testing.sweep.checkers.facts import RisingMax
+from lockstep.testing.sweep.checkers.facts import Brokers, RisingMax
 from lockstep.testing.sweep.checkers.given import Letters
 from lockstep.testing.sweep.checkers.messages import Messages, Passes
 from lockstep.testing.sweep.checkers.violation import Violation, who
@@ -20,15 +21,15 @@ from lockstep.testing.sweep.copy_events import (
     SharedCallBegan,
     SharedCallEnded,
 )
-from lockstep.testing.sweep.events import Calm, ConsumerStarted, Stored
+from lockstep.testing.sweep.events import Calm, ConsumerStarted, ProgressReset, Stored
+from lockstep.testing.sweep.hand_events import ResetSent
 from lockstep.testing.sweep.history import Answer, History, QueueKey
 from lockstep.testing.sweep.wire_events import CommitAnswered, CommitSent
 
 
 def check(history: History) -> list[Violation]:
-    if not any(not consumer.ordered for consumer in history.of(ConsumerStarted)):
-        return []
-    return [*_Finished(history).run(), *_generations(history), *_handled(history)]
+    shared = {consumer.group for consumer in history.of(ConsumerStarted) if not consumer.ordered}
+    return [*(_Finished(history, shared).run() if shared else ()), *_generations(history), *_resets(history), *_handled(history)]
 
 
 @dataclass(slots=True)
@@ -42,8 +43,9 @@ class _Run:
 class _Finished:
     """C1: one pass over a history."""
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: History, groups: set[str]) -> None:
         self.history = history
+        self.groups = groups
         self.passes = Passes(history, Messages(history))
         self.runs: dict[tuple[int, QueueKey], _Run] = {}
         self.calls: dict[int, tuple[SharedCallBegan, _Run]] = {}
@@ -70,8 +72,8 @@ class _Finished:
                 asked = self.asked.pop(event.request, None)
                 if asked is not None and event.code == ResponseCode.SUCCESS:
                     asked[0].account.finished.add(asked[1])
-            elif isinstance(event, CommitSent) and event.generation is not None and event.offset is not None:
-                self._committed(event, event.offset)
+            elif isinstance(event, CommitSent) and event.queue.group in self.groups:
+                self._committed(event)
         return self.found
 
     def _answered(self, event: ProgressAnswered) -> None:
@@ -91,9 +93,9 @@ class _Finished:
         for each in event.given:
             self.places[event.process, event.queue.broker, each.position] = (run, each.offset)
 
-    def _committed(self, event: CommitSent, upto: int) -> None:
-        run = self.runs.get((event.process, event.queue))
-        if run is None or run.generation != event.generation:
+    def _committed(self, event: CommitSent) -> None:
+        run, upto = self.runs.get((event.process, event.queue)), event.offset
+        if run is None or upto is None or run.generation != event.generation:
             return
         missed = run.account.commit(upto, partial(self.passes.may_pass, event.queue, process=event.process, t=event.t))
         if missed is not None:
@@ -102,32 +104,60 @@ class _Finished:
 
 
 def _generations(history: History) -> list[Violation]:
-    """C1: within a generation progress never falls, generations never fall, and one that is over commits nothing any more."""
+    """C1, of pull consumers too: within a generation progress never falls, generations never fall, and one that is over commits nothing."""
     found = []
     offsets: dict[tuple[QueueKey, int], RisingMax] = {}
     numbers: dict[QueueKey, RisingMax] = {}
-    for event in history:
-        if isinstance(event, ProgressAnswered):
-            number, offset = event.generation, event.offset
-        elif isinstance(event, CommitAnswered) and event.generation is not None and event.offset is not None:
-            if event.answer is not Answer.OK:
-                continue
-            number, offset = event.generation, event.offset
-        else:
-            continue
+    for event in _named(history):
+        number, offset, begun = event.generation or 0, event.offset or 0, isinstance(event, ProgressAnswered)
         highest = numbers.setdefault(event.queue, RisingMax())
         before = highest.before(event.asked_t)
         if before is not None and number < before:
-            what = "begun" if isinstance(event, ProgressAnswered) else f"committed at {offset}"
+            what = "begun" if begun else f"committed at {offset}"
             found.append(Violation("C1", event.t, f"{event.queue} was {what} in generation {number}: {before} was there before"))
         top = offsets.setdefault((event.queue, number), RisingMax())
-        if isinstance(event, ProgressAnswered):
-            accepted = top.before(event.asked_t)
-            if accepted is not None and offset < accepted:
-                text = f"{event.queue}: client {event.client} begins at {offset}, generation {number} had accepted {accepted}"
-                found.append(Violation("C1", event.t, text))
+        accepted = top.before(event.asked_t)
+        if begun and accepted is not None and offset < accepted:
+            text = f"{event.queue}: client {event.client} begins at {offset}, generation {number} had accepted {accepted}"
+            found.append(Violation("C1", event.t, text))
         top.add(event.t, offset)
         highest.add(event.t, number)
+    return found
+
+
+def _named(history: History) -> Iterator[ProgressAnswered | CommitAnswered]:
+    """What brokers said of a generation that is in force."""
+    for event in history:
+        if isinstance(event, CommitAnswered) and (event.answer is not Answer.OK or event.generation is None or event.offset is None):
+            continue
+        if isinstance(event, ProgressAnswered | CommitAnswered):
+            yield event
+
+
+def _resets(history: History) -> list[Violation]:
+    """C1: a generation that was known before a reset was asked for is over when that is answered. A lossy power cut may take it back."""
+    found, brokers = [], Brokers(history)
+    cuts = {cut: broker for broker in brokers.lives for cut in brokers.lossy_cuts(broker)}
+    numbers: dict[QueueKey, RisingMax] = {}
+    asked: dict[int, float] = {}
+    over: dict[QueueKey, tuple[float, int]] = {}
+    for named in _named(history):
+        numbers.setdefault(named.queue, RisingMax()).add(named.t, named.generation or 0)
+    for place, event in enumerate(history):
+        if place in cuts:
+            over = {queue: reset for queue, reset in over.items() if queue.broker != cuts[place]}
+        if isinstance(event, ResetSent):
+            asked[event.request] = event.t
+        elif isinstance(event, ProgressReset):
+            known = numbers.get(event.queue, RisingMax()).before(asked.get(event.request, event.t))
+            if known is not None:
+                over[event.queue] = (event.t, known)
+        elif isinstance(event, ProgressAnswered | CommitAnswered) and event.queue in over:
+            reset_t, last = over[event.queue]
+            void = event.generation is None or event.generation > last or event.asked_t <= reset_t
+            if not void and (isinstance(event, ProgressAnswered) or event.answer is Answer.OK):
+                text = f"{event.queue} at {event.offset} in generation {event.generation}: a reset had ended it, answered at {reset_t:.3f}"
+                found.append(Violation("C1", event.t, text))
     return found
 
 

@@ -3,14 +3,16 @@
 from lockstep.admin.reset_plan import Target
 from lockstep.testing.sweep.begins import begin_one
 from lockstep.testing.sweep.operators import OPERATOR, delete_main, recreate_main, reset_main
-from lockstep.testing.sweep.settings import MAILING, RETURNS, TOPIC
+from lockstep.testing.sweep.settings import MAILING, READERS, RETURNS, TOPIC
 from lockstep.testing.sweep.storm import Storm
 
 
 def reset_progress(storm: Storm) -> None:
     """Of a running group, or of one that is stopped meanwhile: to the beginning, the end, an offset, a time."""
     random, universe = storm.random, storm.universe
-    group = random.choice([*universe.setting.groups, MAILING] if universe.setting.concurrent else universe.setting.groups)
+    setting = universe.setting
+    groups = [*setting.groups, *([MAILING] if setting.concurrent else []), *([READERS] if setting.readers else [])]
+    group = random.choice(groups)
     word = random.choice(["beginning", "end", "offset", "offset", "time"])
     target = Target(word, random.randrange(1_001 if word == "offset" else 60_000))
     if random.random() < 0.3:

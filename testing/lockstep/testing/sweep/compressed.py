@@ -1,0 +1,37 @@
+"""Large bodies, which clients store compressed: checkers know a message by the body that its sender gave, on the wire too."""
+
+import zlib
+from random import Random
+
+from lockstep.protocol.record import BODY_AT, BODY_LENGTH_AT, INT32, SYS_COMPRESSED, SYS_FLAG_AT, iter_records
+
+LARGE_BYTES = 4_096
+"""Bodies of this size and above are compressed where that makes them smaller: docs/guide.md, compress_over_bytes."""
+LARGEST_BYTES = 9_000
+FILLER = b" all of lockstep's messages"
+
+
+def large(name: bytes, random: Random) -> bytes:
+    """A body that begins with `name` and is stored in some 70 bytes more."""
+    size = random.randint(LARGE_BYTES, LARGEST_BYTES)
+    return (name + FILLER * (size // len(FILLER) + 1))[:size]
+
+
+def plain(stored: bytes, sys_flag: int) -> bytes:
+    """What was sent; as it is stored where its flag says compressed and it is not. By another way than the product's."""
+    if not sys_flag & SYS_COMPRESSED:
+        return stored
+    try:
+        return zlib.decompress(stored)
+    except zlib.error:
+        return stored
+
+
+def bodies_of(frame: bytes | bytearray | memoryview) -> tuple[tuple[bytes, ...], int]:
+    """The bodies of a frame's records, and how many of them are compressed. RemoteProtocolError where it is no frame."""
+    found, compressed = [], 0
+    for start, _ in iter_records(frame):
+        body_at, (sys_flag,) = start + BODY_AT, INT32.unpack_from(frame, start + SYS_FLAG_AT)
+        found.append(plain(bytes(frame[body_at : body_at + INT32.unpack_from(frame, start + BODY_LENGTH_AT)[0]]), sys_flag))
+        compressed += bool(sys_flag & SYS_COMPRESSED)
+    return tuple(found), compressed

@@ -1,0 +1,85 @@
+"""Stories of pull consumers: the group readers; reader 1 in process C1, reader 2 in C2."""
+
+from typing import Any
+
+from lockstep.testing.sweep.copy_events import ProgressAnswered
+from lockstep.testing.sweep.events import ProgressReset
+from lockstep.testing.sweep.hand_events import ResetSent
+from lockstep.testing.sweep.history import QueueKey
+from lockstep.testing.sweep.reader_events import (
+    CommitFailed,
+    Committed,
+    DoneSaid,
+    Polled,
+    QueueGiven,
+    QueueTaken,
+    ReaderStarted,
+    ReadingPaused,
+    ReadingResumed,
+    Sought,
+)
+from support.stories import C1, C2, B, Story
+
+R = QueueKey("readers", "broker-a", "orders", 0)
+Where = tuple[str, int]
+NUMBERS = {C1: 1, C2: 2}
+
+
+class ReaderStory(Story):
+    """Everything of a reader happens where it is told."""
+
+    def reader(self, t: float = 0.5, where: Where = C1, *, auto: bool = False) -> "ReaderStory":
+        facts: dict[str, Any] = {"reader": NUMBERS[where], "group": "readers", "topic": "orders"}
+        self.add(ReaderStarted, t, where, by_hand=False, auto=auto, **facts)
+        return self
+
+    def given(self, t: float, offset: int = 0, generation: int = 1, where: Where = C1, *, answered: int | None = None) -> "ReaderStory":
+        """The broker's answer 1 ms before; `answered`: what it named, if not that."""
+        at = offset if answered is None else answered
+        self.add(ProgressAnswered, t - 0.001, B, queue=R, generation=generation, offset=at, client=where[1], session="s1")
+        self.add(QueueGiven, t, where, reader=NUMBERS[where], queue=R, generation=generation, offset=offset)
+        return self
+
+    def taken(self, t: float, generation: int = 1, where: Where = C1) -> "ReaderStory":
+        self.add(QueueTaken, t, where, reader=NUMBERS[where], queue=R, generation=generation)
+        return self
+
+    def polled(self, t: float, *offsets: int, where: Where = C1, assigned: bool = True) -> "ReaderStory":
+        messages = tuple((offset, b"m%d" % offset) for offset in offsets)
+        self.add(Polled, t, where, reader=NUMBERS[where], queue=R, messages=messages, assigned=assigned)
+        return self
+
+    def done(self, t: float, by: str = "commit", where: Where = C1) -> "ReaderStory":
+        self.add(DoneSaid, t, where, reader=NUMBERS[where], by=by)
+        return self
+
+    def moved(self, t: float, offset: int, generation: int = 1, where: Where = C1, **facts: Any) -> "ReaderStory":
+        """SYNC: sent 2 ms before, answered 1 ms before."""
+        self.committed(t, 0, offset, where, epoch=None, generation=generation, queue=R, **facts)
+        return self
+
+    def returned(self, t: float, where: Where = C1) -> "ReaderStory":
+        """commit() did."""
+        self.add(Committed, t, where, reader=NUMBERS[where])
+        return self
+
+    def failed(self, t: float, where: Where = C1, *, stale: bool = True) -> "ReaderStory":
+        self.add(CommitFailed, t, where, reader=NUMBERS[where], stale=stale)
+        return self
+
+    def sought(self, t: float, offset: int, where: Where = C1) -> "ReaderStory":
+        self.add(Sought, t, where, reader=NUMBERS[where], queue=R, offset=offset)
+        return self
+
+    def paused(self, t: float, until: float, where: Where = C1) -> "ReaderStory":
+        self.add(ReadingPaused, t, where, reader=NUMBERS[where], queue=R)
+        self.add(ReadingResumed, until, where, reader=NUMBERS[where], queue=R)
+        return self
+
+    def reset(self, t: float, offset: int, where: Where = ("O", 99), *, before: int = -1, answered: bool = True) -> "ReaderStory":
+        """Asked 2 ms before, answered at t."""
+        request = 4_000 + sum(isinstance(event, ResetSent) for event in self._events)
+        self.add(ResetSent, t - 0.002, where, queue=R, offset=offset, request=request)
+        if answered:
+            self.add(ProgressReset, t, B, queue=R, offset=offset, before=before, request=request)
+        return self

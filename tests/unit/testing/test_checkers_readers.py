@@ -1,0 +1,239 @@
+"""P1, O5 and R5 of pull consumers: polls, commits, what commit() says, nothing skipped, the end is reached."""
+
+import pytest
+
+from lockstep.testing.sweep.checkers.concurrent import check as check_generations
+from lockstep.testing.sweep.checkers.progress import check as check_progress
+from lockstep.testing.sweep.checkers.readers import check
+from lockstep.testing.sweep.copy_events import ProgressAnswered
+from lockstep.testing.sweep.events import Calm, PowerCut, ProcessEnded, QueueGapSeen
+from lockstep.testing.sweep.history import Answer
+from lockstep.testing.sweep.wire_events import CommitAnswered, CommitReceived
+from support.reader_stories import R, ReaderStory
+from support.stories import C1, C2, LOG, B
+
+
+def story(*, auto: bool = False) -> ReaderStory:
+    return ReaderStory().reader(auto=auto).given(1)
+
+
+# -------------------------------------------------------------------------------------------------------------- a: polls
+
+
+@pytest.mark.parametrize(("offsets", "laws"), [((0, 1, 2), []), ((1, 2), ["P1"]), ((0, 2), ["P1"]), ((0, 0), ["P1"])])
+def test_polls_give_offset_after_offset_each_once(offsets: tuple[int, ...], laws: list[str]) -> None:
+    assert story().polled(2, *offsets).broken(check) == laws
+
+
+@pytest.mark.parametrize(("first", "laws"), [(2, []), (1, ["P1"]), (3, ["P1"])])
+def test_a_poll_goes_on_behind_the_one_before(first: int, laws: list[str]) -> None:
+    assert story().polled(2, 0, 1).polled(3, first).broken(check) == laws
+
+
+def test_what_a_gap_names_is_passed_over() -> None:
+    assert story().polled(2, 3).broken(check) == ["P1"]
+    assert story().polled(2, 3).add(QueueGapSeen, 1.5, C1, queue=R, first=0, end=3).broken(check) == []
+
+
+@pytest.mark.parametrize(("sought", "first", "laws"), [(0, 0, []), (5, 5, []), (0, 2, ["P1"]), (5, 2, ["P1"]), (5, 6, ["P1"])])
+def test_behind_a_seek_a_poll_begins_there(sought: int, first: int, laws: list[str]) -> None:
+    assert story().polled(2, 0, 1).sought(2.5, sought).polled(3, first).broken(check) == laws
+
+
+def test_a_seek_of_a_queue_that_is_not_held_counts_when_it_is() -> None:
+    told = ReaderStory().reader().sought(0.7, 4).given(1)
+    assert told.polled(2, 4).broken(check) == []
+    assert ReaderStory().reader().sought(0.7, 4).given(1).polled(2, 0).broken(check) == ["P1"]
+
+
+def test_a_poll_gives_of_queues_that_its_reader_has() -> None:
+    assert story().taken(2).polled(2.1, 0).broken(check) == ["P1"]
+    assert ReaderStory().reader().polled(2, 0).broken(check) == ["P1"]
+    assert story().polled(2, 0, assigned=False).broken(check) == ["P1"]
+    assert story().taken(2).given(3).polled(3.1, 0).broken(check) == []
+
+
+def test_a_poll_passes_over_what_is_paused() -> None:
+    assert story().paused(2, 4).polled(3, 0).broken(check) == ["P1"]
+    assert story().paused(2, 2.5).polled(3, 0).broken(check) == []
+
+
+@pytest.mark.parametrize(("answered", "laws"), [(3, []), (2, ["P1"]), (4, ["P1"])])
+def test_a_holding_begins_where_the_broker_said(answered: int, laws: list[str]) -> None:
+    assert ReaderStory().reader().given(1, 3, answered=answered).broken(check) == laws
+
+
+def test_a_repeat_takes_another_grant() -> None:
+    told = story().polled(2, 0, 1).reader(0.6, C2)
+    assert told.given(4, 0, where=C2).broken(check) == []
+    assert told.polled(5, 0, 1, where=C2).broken(check) == []
+    assert told.polled(6, 1, where=C2).broken(check) == ["P1"]
+
+
+# ------------------------------------------------------------------------------------------------------------- b: commits
+
+
+@pytest.mark.parametrize(("upto", "laws"), [(0, []), (2, []), (3, ["P1"])])
+def test_a_commit_covers_what_was_said_to_be_done(upto: int, laws: list[str]) -> None:
+    assert story().polled(2, 0, 1).done(3).polled(4, 2, 3).moved(5, upto).broken(check) == laws
+
+
+def test_what_was_given_and_not_said_to_be_done_is_not_covered() -> None:
+    assert story(auto=True).polled(2, 0, 1).moved(3, 2).broken(check) == ["P1"]
+    assert story(auto=True).polled(2, 0, 1).done(2.5, "poll").moved(3, 2).broken(check) == []
+
+
+def test_what_another_member_gave_counts_when_it_was_committed() -> None:
+    first = story().reader(0.6, C2).polled(2, 0).done(2.5)
+    assert first.given(3, 0, where=C2).polled(3.1, 0).done(3.2, where=C2).moved(4, 1, where=C2).broken(check) == ["P1", "P1"]
+    second = story().reader(0.6, C2).polled(2, 0).done(2.5).moved(2.8, 1)
+    assert second.given(3, 1, where=C2).polled(3.1, 1, where=C2).done(3.2, where=C2).moved(4, 2, where=C2).broken(check) == []
+
+
+def test_a_seek_forward_and_a_gap_are_covered() -> None:
+    assert story().polled(2, 0).sought(2.5, 5).done(3).moved(4, 5).broken(check) == []
+    assert story().polled(2, 0).sought(2.5, 5).done(3).moved(4, 6).broken(check) == ["P1"]
+    assert story().polled(2, 0).done(3).moved(4, 4).add(QueueGapSeen, 2.5, C1, queue=R, first=1, end=4).broken(check) == []
+
+
+def test_a_queue_that_came_and_went_at_once_is_released_where_it_begins() -> None:
+    told = story().polled(2, 0).done(2.1).moved(2.3, 1).taken(2.5)
+    told.add(ProgressAnswered, 3, B, queue=R, generation=1, offset=5, client=11)
+    assert told.moved(3.5, 5).broken(check) == []
+    assert told.moved(3.6, 6).broken(check) == ["P1"]
+
+
+# -------------------------------------------------------------------------------------------------- c: what commit() says
+
+
+def test_when_commit_returns_the_broker_has_what_was_at_hand() -> None:
+    told = story().polled(2, 0, 1).done(3)
+    assert told.returned(4).broken(check) == ["P1"]
+    assert story().polled(2, 0, 1).done(3).moved(3.5, 1).returned(4).broken(check) == ["P1"]
+    assert story().polled(2, 0, 1).done(3).moved(3.5, 2).returned(4).broken(check) == []
+    assert story().polled(2, 0, 1).done(3).moved(3.5, 2, answer=Answer.STALE).returned(4).broken(check) == ["P1"]
+    assert story().polled(2, 0, 1).done(3).moved(3.5, 2).polled(3.6, 2).returned(4).broken(check) == [], "which came later"
+
+
+def test_who_begins_anew_behind_it_has_it() -> None:
+    assert story().polled(2, 0, 1).done(3).taken(3.2).given(3.5, 4, generation=2).returned(4).broken(check) == []
+    assert story().polled(2, 0, 1).done(3).taken(3.2).given(3.5, 1, generation=2).returned(4).broken(check) == ["P1"]
+
+
+def test_a_commit_that_goes_back_has_reset_the_group() -> None:
+    def back() -> ReaderStory:
+        return story().polled(2, 0, 1).done(2.5).moved(2.8, 2).returned(2.9).sought(3, 0).done(3.5)
+
+    assert back().returned(4).broken(check) == ["P1"]
+    assert back().reset(3.8, 0).returned(4).broken(check) == ["P1"], "somebody else's"
+    assert back().reset(3.8, 0, C1).returned(4).broken(check) == []
+    assert back().reset(3.8, 0, C1, answered=False).returned(4).broken(check) == ["P1"]
+
+
+def test_what_came_too_late_is_told_and_nothing_else() -> None:
+    assert story().polled(2, 0, 1).taken(2.5).done(3).failed(3.1).broken(check) == []
+    assert story().polled(2, 0, 1).taken(2.5).done(3).returned(3.1).broken(check) == ["P1"]
+    assert story().polled(2, 0, 1).done(2.2).moved(2.3, 2).taken(2.5).done(3).failed(3.1).broken(check) == ["P1"]
+    assert story().polled(2, 0, 1).done(2.2).taken(2.3).failed(2.5).broken(check) == [], "its answer was STALE"
+    assert story().polled(2, 0, 1).done(2.2).failed(2.5, stale=False).broken(check) == []
+
+
+def test_what_a_power_cut_took_back_before_anybody_heard_of_it_is_refused_with_reason() -> None:
+    told = story().polled(2, 0, 1).done(3)
+    told.add(CommitAnswered, 3.1, B, queue=R, epoch=None, generation=1, offset=2)
+    assert told.failed(4).broken(check) == []
+    told.add(CommitReceived, 3.2, C1, queue=R, epoch=None, generation=1, offset=2)
+    assert told.broken(check) == ["P1"]
+
+
+def test_it_is_told_once() -> None:
+    told = story().polled(2, 0, 1).taken(2.5).done(3).failed(3.1).done(3.2)
+    assert told.returned(3.3).broken(check) == []
+    assert told.done(3.4).failed(3.5).broken(check) == ["P1"]
+
+
+def test_with_auto_commit_who_polls_on_need_not_be_told() -> None:
+    assert story(auto=True).polled(2, 0, 1).taken(2.5).done(3, "poll").done(3.2).returned(3.3).broken(check) == []
+
+
+# ----------------------------------------------------------------------------------------------------- what others ask too
+
+
+@pytest.mark.parametrize(("generation", "asked", "laws"), [(1, 4.0, ["C1"]), (1, 2.999, []), (2, 4.0, [])])
+def test_an_answered_reset_ends_the_generations_of_before(generation: int, asked: float, laws: list[str]) -> None:
+    told = story().polled(2, 0, 1).done(2.5).reset(3, 0)
+    assert told.moved(asked + 0.002, 2, generation).broken(check_generations) == laws
+
+
+def test_a_power_cut_may_take_the_reset_back() -> None:
+    told = story().polled(2, 0, 1).done(2.5).reset(3, 0).add(PowerCut, 3.1, ("B", 0)).add(ProcessEnded, 3.1, B, how="power")
+    assert told.moved(4, 2).broken(check_generations) == []
+
+
+def test_what_was_acknowledged_is_not_forgotten() -> None:
+    told = story().polled(2, 0, 1).done(2.5).moved(3, 2).reader(3.1, C2)
+    assert told.given(4, 1, where=C2).broken(check_progress) == ["O6"]
+    assert told.broken(check_generations) == ["C1"]
+
+
+# ------------------------------------------------------------------------------------------------------------- at the end
+
+
+def ended(calm_t: float = 5) -> ReaderStory:
+    """m0 and m1 are in the log at the end."""
+    told = story()
+    told.sent(1, b"m0", 0).sent(1.1, b"m1", 1).add(Calm, calm_t, ("", 0)).read(500, b"m0", b"m1")
+    return told
+
+
+def test_everything_was_polled() -> None:
+    assert ended().polled(2, 0, 1).done(3).moved(4, 2).broken(check) == []
+    assert ended().polled(2, 0).done(3).moved(4, 1).broken(check) == ["O5", "R5"]
+
+
+def test_another_message_at_its_place_does_not_count() -> None:
+    told = story().polled(2, 0, 1).done(3).moved(4, 2)
+    told.sent(1, b"m0", 0).sent(1.1, b"other", 1).add(Calm, 5, ("", 0)).read(500, b"m0", b"other")
+    assert told.broken(check) == ["O5"]
+
+
+def test_a_gap_a_reset_and_a_seek_excuse() -> None:
+    def rest() -> ReaderStory:
+        return ended().given(6, 2, 2)
+
+    assert rest().broken(check) == ["O5", "O5"]
+    assert rest().reset(5.9, 2, before=0).broken(check) == []
+    assert rest().reset(5.9, 2, before=1).broken(check) == ["O5"]
+    assert rest().add(QueueGapSeen, 5.5, C1, queue=R, first=0, end=2).broken(check) == []
+    assert ended().sought(3, 2).done(3.1).moved(4, 2).broken(check) == []
+    assert ended().sought(3, 1).done(3.1).polled(3.2, 1).done(3.3).moved(4, 2).broken(check) == []
+
+
+def test_what_lies_before_the_groups_begin_and_what_was_not_acknowledged_is_not_its_business() -> None:
+    told = ReaderStory().reader().given(1, 1)
+    told.sent(1, b"m0", 0).sent(1.1, b"m1", 1).add(Calm, 5, ("", 0)).read(500, b"m0", b"m1", b"m2")
+    assert told.polled(2, 1).done(3).moved(4, 3).broken(check) == ["P1"], "of which nobody knows that it was given"
+    assert told.polled(3.5, 2).done(3.6).broken(check) == []
+
+
+@pytest.mark.parametrize(("t", "laws"), [(94.9, []), (95.2, ["R5"])])
+def test_the_end_is_reached_within_90_s(t: float, laws: list[str]) -> None:
+    assert ended().polled(2, 0, 1).done(3).moved(t, 2).broken(check) == laws
+
+
+def test_the_end_is_that_of_the_last_generation() -> None:
+    told = ended().polled(2, 0, 1).done(3).moved(4, 2).reset(4.5, 0)
+    assert told.given(5, 0, 2).broken(check) == ["R5"]
+    assert told.polled(6, 0, 1).done(6.1).moved(7, 2, 2).broken(check) == []
+
+
+def test_a_queue_that_nobody_was_given_is_found() -> None:
+    told = ReaderStory().reader()
+    told.sent(1, b"m0", 0).add(Calm, 5, ("", 0)).read(500, b"m0", queue=LOG)
+    assert told.broken(check) == ["O5", "R5"]
+
+
+def test_without_readers_nobody_is_asked() -> None:
+    told = ReaderStory()
+    told.sent(1, b"m0", 0).add(Calm, 5, ("", 0)).read(500, b"m0")
+    assert told.broken(check) == []

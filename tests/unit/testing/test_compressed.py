@@ -1,0 +1,50 @@
+"""Large bodies: as the tap tells them, whatever they are stored as."""
+
+from random import Random
+
+import pytest
+
+from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.headers.send import SendMessageHeader
+from lockstep.protocol.message import Message, encode_message
+from lockstep.protocol.record import RecordView
+from lockstep.testing.sweep.compressed import LARGE_BYTES, LARGEST_BYTES, bodies_of, large, plain
+from lockstep.testing.sweep.copy_events import DelayedWritten
+from lockstep.testing.sweep.history import Reached
+from lockstep.testing.sweep.wire_events import FrameWritten
+from unit.testing.test_wiretap import Wire
+
+ZLIB = 0x301
+
+
+def record(body: bytes, compress_over: int | None = LARGE_BYTES) -> bytes:
+    return encode_message(Message("orders", body), 0, "id", 1, None, None, compress_over)
+
+
+def test_a_large_body_begins_with_its_name_and_becomes_small() -> None:
+    random = Random("sizes")
+    bodies = [large(b"a-%d" % number, random) for number in range(50)]
+    assert all(body.startswith(b"a-%d" % number) and LARGE_BYTES <= len(body) <= LARGEST_BYTES for number, body in enumerate(bodies))
+    assert len(dict.fromkeys(bodies)) == 50
+    assert all(len(record(body)) < 400 < len(record(body, None)) for body in bodies)
+
+
+def test_a_frame_tells_the_bodies_that_were_sent() -> None:
+    body = large(b"m1", Random(1))
+    assert bodies_of(record(b"m0") + record(body) + record(body, None)) == ((b"m0", body, body), 1)
+
+
+@pytest.mark.parametrize(("stored", "flag"), [(b"m0", 0), (b"m0", ZLIB), (b"x\x9c", ZLIB)])
+def test_what_is_no_stream_is_told_as_it_is(stored: bytes, flag: int) -> None:
+    assert plain(stored, flag) == stored
+
+
+def test_the_tap_tells_plain_bodies_of_frames_and_of_sends_that_wait() -> None:
+    wire, body = Wire().bound(), large(b"m1", Random(1))
+    stored = bytes(RecordView(record(body)).body)
+    assert len(stored) < 200
+    for properties in ("", "DELAY\x013\x02"):
+        wire.ask(RequestCode.SEND_MESSAGE, SendMessageHeader("shop", "orders", 1, sys_flag=ZLIB, properties=properties), stored)
+    assert [written.bodies for written in wire.history.of(FrameWritten)] == [(body,)]
+    assert [written.body for written in wire.history.of(DelayedWritten)] == [body]
+    assert not wire.history.of(Reached)
