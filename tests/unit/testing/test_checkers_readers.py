@@ -144,6 +144,8 @@ def test_what_a_power_cut_took_back_before_anybody_heard_of_it_is_refused_with_r
     assert told.failed(4).broken(check) == []
     told.add(CommitReceived, 3.2, C1, queue=R, epoch=None, generation=1, offset=2)
     assert told.broken(check) == ["P1"]
+    told.add(CommitReceived, 3.3, C1, queue=R, epoch=None, generation=1, offset=2, answer=Answer.STALE)
+    assert told.broken(check) == [], "it arrived at a connection that was gone, and was asked for again"
 
 
 def test_it_is_told_once() -> None:

@@ -110,6 +110,8 @@ class _Reading:
         """The same of answers that have arrived."""
         self.begins: dict[tuple[int, QueueKey], set[tuple[int, int]]] = {}
         """(client's process, queue) → each (generation, offset) that it was answered as the group's progress."""
+        self.refused: set[tuple[int, QueueKey]] = set()
+        """(client's process, queue): a refusal has arrived since its reader said last that something is done."""
         self.resets: dict[int, tuple[int, QueueKey]] = {}
         self.went_back: dict[tuple[int, QueueKey], int] = {}
         """(client's process, queue) → the offset of its last reset that was answered."""
@@ -158,7 +160,9 @@ class _Reading:
 
     def _received(self, event: Event) -> None:
         assert isinstance(event, CommitReceived)
-        if event.answer is Answer.OK and event.generation is not None and event.offset is not None:
+        if event.answer is not Answer.OK:
+            self.refused.add((event.process, event.queue))
+        elif event.generation is not None and event.offset is not None:
             _note(self.heard, event.process, event.queue, event.generation, event.offset)
 
     def _reset_sent(self, event: Event) -> None:
@@ -269,6 +273,7 @@ class _Reading:
             holding.given = False
             back = holding.next < holding.done
             holding.done = max(holding.done, holding.next)
+            self.refused.discard((holding.process, holding.queue))
             if holding.alive:
                 self.went_back.pop((holding.process, holding.queue), None)
                 reader.promises.append(_Promise(holding, holding.next, back))
@@ -296,7 +301,9 @@ class _Reading:
     def _commit_failed(self, event: Event) -> None:
         assert isinstance(event, CommitFailed)
         reader = self.readers[event.reader]
-        if event.stale and not reader.lost and all(self._kept(promise, self.heard) for promise in reader.promises):
+        places = [(promise.holding.process, promise.holding.queue) for promise in reader.promises]
+        refused = any(place in self.refused for place in places)
+        if event.stale and not reader.lost and not refused and all(self._kept(promise, self.heard) for promise in reader.promises):
             where = f"commit() in {who(event.machine, event.process)}"
             self._bad(event, f"{where} was told that it came too late, and it had not: {event.error}")
         reader.lost.clear()

@@ -9,7 +9,6 @@ from lockstep.client.consumer.process_queue import ProcessQueue
 from lockstep.client.consumer.pull_consumer import PullConsumer
 from lockstep.client.consumer.query import read_query
 from lockstep.client.consumer.shelf import Shelf
-from lockstep.client.consumer.worker import QueueWorker
 from lockstep.protocol import message
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.record import encode_record
@@ -129,20 +128,6 @@ def a_commit_never_goes_back(patch: Patches) -> None:
 def pauses_are_forgotten(patch: Patches) -> None:
     """Polls pass over a queue that is paused."""
     patch.set(Shelf, "pause", lambda self, queue: None)
-
-
-@mutant(WORLD)
-def a_lost_queue_keeps_its_messages(patch: Patches) -> None:
-    """When a grant ends, what was fetched under it is not given any more."""
-    lost = QueueWorker.lost
-
-    def alive(self: QueueWorker, fenced: bool) -> None:
-        holding = self.holding
-        lost(self, fenced)
-        if holding is not None:
-            holding.alive = True
-
-    patch.set(QueueWorker, "lost", alive)
 
 
 @mutant(WORLD)

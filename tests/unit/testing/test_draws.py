@@ -1,0 +1,42 @@
+"""What a universe is made of: one die for each choice."""
+
+from dataclasses import replace
+
+import pytest
+
+from lockstep.testing.sweep import worlds
+from lockstep.testing.sweep.settings import Setting
+from lockstep.testing.sweep.universe import every_fault
+from lockstep.testing.sweep.worlds import draw
+
+KINDS = every_fault()
+SEEDS = range(300)
+
+
+def others(setting: Setting) -> Setting:
+    """Without what is said of pull consumers."""
+    return replace(setting, readers=False, by_hand=False, poll_count=100)
+
+
+def test_whether_there_are_pull_consumers_leaves_everything_else_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = []
+    for share in (0.0, 1.0):
+        monkeypatch.setattr(worlds, "READERS_SHARE", share)
+        drawn.append([draw(seed, "swarm", KINDS) for seed in SEEDS])
+    none, all_ = drawn
+    assert not any(setting.readers for setting in none)
+    assert all(setting.readers for setting in all_)
+    assert [others(setting) for setting in all_] == none
+
+
+def test_a_fifth_of_the_swarm_polls_and_a_third_has_large_bodies() -> None:
+    drawn = [draw(seed, "swarm", KINDS) for seed in SEEDS]
+    assert 0.15 < sum(setting.readers for setting in drawn) / len(drawn) < 0.25
+    assert 0.25 < sum(setting.large_share > 0 for setting in drawn) / len(drawn) < 0.42
+    by_hand = sum(setting.by_hand for setting in drawn if setting.readers)
+    assert 0 < by_hand < sum(setting.readers for setting in drawn) / 2
+
+
+@pytest.mark.parametrize("world", [name for name in worlds.WORLDS if name not in ("swarm", "readers")])
+def test_no_other_world_has_pull_consumers(world: str) -> None:
+    assert not any(draw(seed, world, KINDS).readers for seed in range(20))
