@@ -14,6 +14,8 @@ FOUND = {
     "a failed call whose send back waited ran too long, and what could not be sent back was never called again": ("concurrent", 35),
     "a consumer locked a queue beside the call that an older one of its process had left running": ("stubborn", 16),
     "a full disk at a layout that the nameserver told of was an error in the reading of a socket": ("swarm", 70033),
+    "a commit() that had taken the group back was told that it came too late": ("readers", 2),
+    "an answer for a queue that drained, of a topic that was assigned no more, ended its consumer": ("readers", 18),
 }
 """Bug → (world, seed)."""
 
