@@ -159,7 +159,7 @@ def _starts(data: bytes) -> Ints:
     try:
         while at < length:
             add(at)
-            at += unpack(data, at)[0] or length
+            at += unpack(data, at)[0] or length + 1
     except StructError:
         raise _broken(data, at) from None
     starts = np.array(found, np.int64)
