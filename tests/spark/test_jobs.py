@@ -13,7 +13,7 @@ pytest.importorskip("pyspark", reason="needs the extra [spark]")
 from pyspark.sql import functions as F
 
 from lockstep.spark import load_job, verify_job
-from lockstep.spark.load_rows import Manifest
+from lockstep.spark.load_rows import Manifest, sent_columns
 from lockstep.spark.verifying import Findings, Judgement, by_key, expectation, judge, of_run
 from support.spark_table import SparkCluster, Table
 
@@ -101,6 +101,12 @@ def test_what_can_not_be_loaded_is_told_before_spark_starts(
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("length", [100, 30, 15, 0])
+def test_of_any_bytes_it_is_told_what_they_say(spark: Any, length: int) -> None:
+    (row,) = spark.createDataFrame([(bytearray(b"\xff" * length),)], "value binary").select(*sent_columns()).collect()
+    assert (row.seq, row.born_us, row.crc_holds) == (None, None, False)
+
+
 def test_a_manifest_that_is_none_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for text, said in ((None, "the load generator writes"), ("{", "is no JSON"), ("{}", "no manifest"), ('{"version": 9}', "version 9")):
         path = tmp_path / "manifest.json"
@@ -175,6 +181,13 @@ def test_a_row_in_another_queue_is_misplaced(landed: tuple[Any, Manifest]) -> No
 def test_corrupt_rows_are_not_lost_besides(landed: tuple[Any, Manifest]) -> None:
     findings = judged(landed, lambda rows: rows.withColumn("crc_holds", F.col("crc_holds") & ~is_(3, 10, 11)))
     assert counts(findings) == {"corrupt": 2}
+
+
+@pytest.mark.parametrize("seq", [None, 1 << 40])
+def test_a_corrupt_row_that_says_what_nobody_sent_is_corrupt_and_its_own_is_lost(landed: tuple[Any, Manifest], seq: int | None) -> None:
+    said = F.when(is_(3, 10), F.lit(seq)).otherwise(F.col("seq")).cast("bigint")
+    changed = {"crc_holds": F.col("crc_holds") & ~is_(3, 10), "seq": said}
+    assert counts(judged(landed, lambda rows: rows.withColumns(changed))) == {"lost": 1, "corrupt": 1}
 
 
 def test_rows_of_others_are_counted_apart_and_rows_that_nobody_sent_are_told(landed: tuple[Any, Manifest]) -> None:

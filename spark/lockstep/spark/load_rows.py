@@ -134,10 +134,14 @@ def _number(column: Column, width: int) -> Column:
 
 
 def sent_columns() -> Sequence[Column]:
-    """What the sink's columns say of themselves, from `value`: run_id, key_number, seq, born_us, crc_holds."""
+    """What the sink's columns say of themselves, from `value`: run_id, key_number, seq, born_us, crc_holds.
+
+    A number is null where the value is too short for it, or it is none that a run sends (2⁶³ and above).
+    """
 
     def number(at: int, width: int) -> Column:
-        return F.conv(F.hex(F.substring("value", at + 1, width)), 16, 10).cast("bigint")
+        read = F.conv(F.hex(F.substring("value", at + 1, width)), 16, 10).try_cast("bigint")
+        return F.when(F.length("value") >= at + width, read)
 
     rest = F.concat(F.substring("value", 1, 28), F.substring("value", HEAD_BYTES + 1, 1 << 30))
     return [
@@ -145,5 +149,5 @@ def sent_columns() -> Sequence[Column]:
         number(8, 4).alias("key_number"),
         number(12, 8).alias("seq"),
         number(20, 8).alias("born_us"),
-        (number(28, 4) == F.crc32(rest)).alias("crc_holds"),
+        F.coalesce(number(28, 4) == F.crc32(rest), F.lit(False)).alias("crc_holds"),
     ]

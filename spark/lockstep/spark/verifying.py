@@ -1,7 +1,7 @@
 """What is wrong with a landed run, counted exactly: pure Spark over parquet, and the manifest's expectation.
 
 Of each (key, seq) the first one in its queue counts; the others are repeats. A corrupt row whose key and seq can still be read is not
-counted as lost besides.
+counted as lost besides, and one that says what nobody sent is corrupt and nothing else: what it was is lost.
 """
 
 from collections.abc import Mapping
@@ -101,12 +101,13 @@ def expectation(spark: SparkSession, manifest: Manifest) -> DataFrame:
 
 
 def by_key(ours: DataFrame, expected: DataFrame) -> DataFrame:
-    """key_number, expected, found, lost, repeated, unexpected. A row beyond what its key should have is unexpected, however often."""
+    """key_number, expected, found, lost, repeated, unexpected. A sound row beyond what its key should have is unexpected, however often."""
     known = ours.join(expected, "key_number", "left")
-    within = F.col("seq").between(0, F.col("expected") - 1)
+    within = F.coalesce(F.col("seq").between(0, F.col("expected") - 1), F.lit(False))
     counted = known.groupBy("key_number").agg(
         F.count("*").alias("found"),
-        F.sum(F.coalesce(within, F.lit(False)).cast("bigint")).alias("within"),
+        F.sum(within.cast("bigint")).alias("within"),
+        F.sum((~within & F.col("crc_holds")).cast("bigint")).alias("unexpected"),
         F.countDistinct(F.when(within, F.col("seq"))).alias("distinct"),
     )
     every = expected.join(counted, "key_number", "full").fillna(0)
@@ -116,7 +117,7 @@ def by_key(ours: DataFrame, expected: DataFrame) -> DataFrame:
         "found",
         (F.col("expected") - F.col("distinct")).alias("lost"),
         (F.col("within") - F.col("distinct")).alias("repeated"),
-        (F.col("found") - F.col("within")).alias("unexpected"),
+        "unexpected",
     )
 
 
@@ -158,7 +159,8 @@ def listed(
             one, *more = row.places
             at = ", ".join(f"queue {place.queue} offset {place.offset}" for place in more)
             add("repeated", f"key {row.key_number} seq {row.seq}, first in queue {one.queue} offset {one.offset}, again at {at}", *more[0])
-        beyond = ours.join(per_key.select("key_number", "expected"), "key_number").where(~F.col("seq").between(0, F.col("expected") - 1))
+        sound = ours.where("crc_holds")
+        beyond = sound.join(per_key.select("key_number", "expected"), "key_number").where(~F.col("seq").between(0, F.col("expected") - 1))
         for row in first(beyond, "queue", "offset"):
             add("unexpected", f"key {row.key_number} seq {row.seq}, and the key has {row.expected}", row.queue, row.offset)
     if counts["outOfOrder"]:
