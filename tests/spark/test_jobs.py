@@ -13,7 +13,7 @@ pytest.importorskip("pyspark", reason="needs the extra [spark]")
 from pyspark.sql import functions as F
 
 from lockstep.spark import load_job, verify_job
-from lockstep.spark.load_rows import Manifest, sent_columns
+from lockstep.spark.load_rows import Manifest, key_of, numbered, sent_columns, to_send
 from lockstep.spark.verifying import Findings, Judgement, by_key, expectation, judge, of_run
 from support.spark_table import SparkCluster, Table
 
@@ -91,6 +91,7 @@ def test_a_run_of_other_settings_does_not_go_on_in_the_same_folder(
         (["--duration", "5"], "--duration goes with --rate"),
         (["--run-id", "mine"], "expected 16 lower-case hex digits"),
         (["--keys", "200000", "--skew", "1"], "at most 100000"),
+        (["--keys", "2147483648"], "--keys 2147483648: at most 2147483647"),
     ],
 )
 def test_what_can_not_be_loaded_is_told_before_spark_starts(
@@ -99,6 +100,18 @@ def test_what_can_not_be_loaded_is_told_before_spark_starts(
     given = ["--nameserver", spark_cluster.nameserver, "--topic", "load", "--out", str(tmp_path)]
     assert load_job.main([*given, *more]) == 3
     assert said in capsys.readouterr().err
+
+
+def test_values_have_the_size_that_was_asked_for_however_large(spark: Any) -> None:
+    for size in (100, 262_176, 300_000):
+        manifest = Manifest("0" * 16, "t", ("a:0",), {}, 10, 4, 0.0, 1, (size, size), 0, "none", (), 0, 1, "sequence")
+        rows = to_send(numbered(spark, manifest, 1), manifest).select(F.length("value").alias("bytes"), *sent_columns())
+        assert {(row.bytes, row.crc_holds) for row in rows.collect()} == {(size, True)}
+
+
+def test_no_two_keys_have_one_name(spark: Any) -> None:
+    names = spark.range(999_998, 1_000_003).select(key_of(F.col("id")).alias("key"))
+    assert [row.key for row in names.collect()] == ["k999998", "k999999", "k1000000", "k1000001", "k1000002"]
 
 
 @pytest.mark.parametrize("length", [100, 30, 15, 0])

@@ -31,6 +31,7 @@ LEAD_US = 3_000_000
 """From the shuffle to the first row of a paced run: Spark starts two Python processes and the tasks meanwhile, 0.7 s on an idle machine."""
 CONF = {
     "spark.sql.adaptive.enabled": "false",
+KEYS_MAX = (1 << 31) - 1
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.driver.host": "127.0.0.1",
 }
@@ -89,6 +90,8 @@ def check(options: argparse.Namespace) -> int:
     if options.run_id is not None and not re.fullmatch("[0-9a-f]{16}", options.run_id):
         raise ConfigError(f"--run-id {options.run_id}: expected 16 lower-case hex digits")
     if options.duration is None:
+    if options.keys > KEYS_MAX:
+        raise ConfigError(f"--keys {options.keys}: at most {KEYS_MAX}, a row has 4 bytes for the number of its key")
         return int(options.rows if options.rows is not None else 1_000_000)
     if not options.rate or options.rows is not None:
         raise ConfigError("--duration goes with --rate, and not with --rows: the number of rows is their product")

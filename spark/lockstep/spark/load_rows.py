@@ -25,6 +25,7 @@ from lockstep.spark.offsets import Plain
 
 HEAD_BYTES = 32
 FILLER_BYTES = 256 * 1024
+"""Of which each value has a part; more where values are so large that they would all have the same."""
 VERSION = 1
 
 
@@ -96,8 +97,9 @@ def numbered(spark: SparkSession, manifest: Manifest, slices: int) -> DataFrame:
 
 
 def key_of(number: Column) -> Column:
-    """The sharding key of a key's number."""
-    return F.concat(F.lit("k"), F.lpad(number.cast("string"), 6, "0"))
+    """The sharding key of a key's number: six digits, or as many as it has."""
+    digits = number.cast("string")
+    return F.concat(F.lit("k"), F.lpad(digits, F.greatest(F.length(digits), F.lit(6)), F.lit("0")))
 
 
 def to_send(rows: DataFrame, manifest: Manifest) -> DataFrame:
@@ -110,8 +112,9 @@ def to_send(rows: DataFrame, manifest: Manifest) -> DataFrame:
     )
     low, high = manifest.size[0] - HEAD_BYTES, manifest.size[1] - HEAD_BYTES
     length = F.lit(low) if low == high else (F.lit(low) + F.pmod(F.xxhash64("id", F.lit(manifest.seed)), F.lit(high - low + 1))).cast("int")
-    place = (F.pmod(F.xxhash64(F.col("id"), F.lit(manifest.seed), F.lit("place")), F.lit(FILLER_BYTES - high)) + 1).cast("int")
-    filled = F.substring(F.lit(filler(manifest.seed)), place, length) if high else F.lit(b"")
+    whole = filler(manifest.seed, max(FILLER_BYTES, 2 * high))
+    place = (F.pmod(F.xxhash64(F.col("id"), F.lit(manifest.seed), F.lit("place")), F.lit(len(whole) - high)) + 1).cast("int")
+    filled = F.substring(F.lit(whole), place, length) if high else F.lit(b"")
     columns = [
         F.concat("head", _number(F.crc32(F.concat("head", "filler")), 4), "filler").alias("value"),
         F.timestamp_micros("born_us").alias("bornTimestamp"),
@@ -124,9 +127,9 @@ def to_send(rows: DataFrame, manifest: Manifest) -> DataFrame:
     return rows.withColumn("born_us", born.cast("bigint")).withColumns({"head": head, "filler": filled}).select(columns)
 
 
-def filler(seed: int) -> bytes:
-    """Bytes that do not compress, the same for the same seed."""
-    return hashlib.shake_128(f"lockstep load {seed}".encode()).digest(FILLER_BYTES)
+def filler(seed: int, size: int) -> bytes:
+    """So many bytes that do not compress, the same for the same seed."""
+    return hashlib.shake_128(f"lockstep load {seed}".encode()).digest(size)
 
 
 def _number(column: Column, width: int) -> Column:
