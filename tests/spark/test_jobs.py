@@ -92,6 +92,9 @@ def test_a_run_of_other_settings_does_not_go_on_in_the_same_folder(
         (["--run-id", "mine"], "expected 16 lower-case hex digits"),
         (["--keys", "200000", "--skew", "1"], "at most 100000"),
         (["--keys", "2147483648"], "--keys 2147483648: at most 2147483647"),
+        (["--duration", "0", "--rate", "5"], "is no row"),
+        (["--fail-task", "1"], "expected TASK:ROWS"),
+        (["--out", "/proc/no-such-folder"], "/proc/no-such-folder"),
     ],
 )
 def test_what_can_not_be_loaded_is_told_before_spark_starts(
@@ -100,6 +103,28 @@ def test_what_can_not_be_loaded_is_told_before_spark_starts(
     given = ["--nameserver", spark_cluster.nameserver, "--topic", "load", "--out", str(tmp_path)]
     assert load_job.main([*given, *more]) == 3
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("main", "more"),
+    [
+        (load_job.main, ["--rows", "0"]),
+        (load_job.main, ["--duration", "nan", "--rate", "5"]),
+        (load_job.main, ["--skew", "inf"]),
+        (verify_job.main, []),
+        (verify_job.main, ["--manifest", "m", "--allow-duplicates", "-1"]),
+    ],
+)
+def test_flags_that_can_not_be_read_are_no_verdict(main: Callable[[list[str]], int], more: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(more)
+    assert ended.value.code == 3, "2 would say that rows are repeated"
+
+
+def test_a_manifest_that_was_cut_is_told(spark_cluster: SparkCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "manifest.json").write_text('{"version": 1,')
+    assert load_job.main(["--nameserver", spark_cluster.nameserver, "--topic", "load", "--out", str(tmp_path)]) == 3
+    assert "is no JSON" in capsys.readouterr().err
 
 
 def test_values_have_the_size_that_was_asked_for_however_large(spark: Any) -> None:

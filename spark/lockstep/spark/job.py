@@ -1,10 +1,12 @@
 """What the two jobs have in common: a session, Java, errors in one line."""
 
+import argparse
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from typing import NoReturn
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -17,6 +19,14 @@ NAMESERVER = os.environ.get("LOCKSTEP_NAMESERVER", "127.0.0.1:9876")
 """Where a job looks when it is not told."""
 EXIT_FAILED = 3
 """Could not run."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Flags that can't be read are one more reason why a job could not run: argparse's own exit code 2 is verify_load's for repeats."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(EXIT_FAILED, f"{self.prog}: error: {message}\n")
 
 
 def say(line: str) -> None:
@@ -60,6 +70,8 @@ def run(job: Callable[[], int]) -> int:
         check_java()
         return job()
     except LockstepError as error:
+        say(f"failed: {error}")
+    except OSError as error:  # a folder that can't be written to
         say(f"failed: {error}")
     except PySparkException as error:
         say(f"failed: {in_one_line(error)}")

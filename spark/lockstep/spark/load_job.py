@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,18 +21,19 @@ from lockstep.protocol.queue import TopicLayout
 from lockstep.runtime.host import Host
 from lockstep.spark.cluster import Cluster, ask
 from lockstep.spark.deal import Deal
-from lockstep.spark.job import NAMESERVER, run, say, session
+from lockstep.spark.job import NAMESERVER, Parser, run, say, session
 from lockstep.spark.load_progress import Progress
 from lockstep.spark.load_rows import HEAD_BYTES, Manifest, key_of, numbered, to_send
 from lockstep.spark.offsets import Plain, to_plain
+from lockstep.spark.options import SinkOptions
 from lockstep.spark.placing import keyed
 
 TIMEOUT_MS = 10_000
 LEAD_US = 3_000_000
 """From the shuffle to the first row of a paced run: Spark starts two Python processes and the tasks meanwhile, 0.7 s on an idle machine."""
+KEYS_MAX = (1 << 31) - 1
 CONF = {
     "spark.sql.adaptive.enabled": "false",
-KEYS_MAX = (1 << 31) - 1
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.driver.host": "127.0.0.1",
 }
@@ -68,7 +70,9 @@ def load(options: argparse.Namespace, given: SparkSession | None) -> int:
         partitions=min(options.partitions or len(layout.write_queues), len(layout.write_queues)),
         idempotence=options.idempotence,
     )
+    SinkOptions.parse(sink_options(manifest, options, ""))
     earlier = resumed(folder, manifest)
+    folder.mkdir(parents=True, exist_ok=True)
     say(f"run {run_id}: {rows:,} rows to topic {options.topic}, {len(layout.write_queues)} queues. Starting Spark, about 10 s")
     spark = given or session("lockstep load", options.master, CONF)
     try:
@@ -86,16 +90,19 @@ def check(options: argparse.Namespace) -> int:
     low, high = options.size
     if not HEAD_BYTES <= low <= high <= BODY_BYTES_MAX:
         raise ConfigError(f"--size {low}-{high}: expected {HEAD_BYTES} (the head that verify_load reads) to {BODY_BYTES_MAX} bytes")
+    if options.keys > KEYS_MAX:
+        raise ConfigError(f"--keys {options.keys}: at most {KEYS_MAX}, a row has 4 bytes for the number of its key")
     Deal(options.keys, options.skew)
     if options.run_id is not None and not re.fullmatch("[0-9a-f]{16}", options.run_id):
         raise ConfigError(f"--run-id {options.run_id}: expected 16 lower-case hex digits")
     if options.duration is None:
-    if options.keys > KEYS_MAX:
-        raise ConfigError(f"--keys {options.keys}: at most {KEYS_MAX}, a row has 4 bytes for the number of its key")
         return int(options.rows if options.rows is not None else 1_000_000)
     if not options.rate or options.rows is not None:
         raise ConfigError("--duration goes with --rate, and not with --rows: the number of rows is their product")
-    return int(options.duration * options.rate)
+    rows = int(options.duration * options.rate)
+    if not rows:
+        raise ConfigError(f"--duration {options.duration:g} at --rate {options.rate} is no row: give a longer one")
+    return rows
 
 
 async def prepare(cluster: Cluster, options: argparse.Namespace) -> tuple[TopicLayout, Plain]:
@@ -117,10 +124,21 @@ def resumed(folder: Path, manifest: Manifest) -> Manifest | None:
     path = folder / "manifest.json"
     if not path.exists():
         return None
-    earlier = Manifest.parse(json.loads(path.read_text()))  # world: the driver's disk
+    earlier = read_manifest(path)
     if replace(manifest, started_us=earlier.started_us, start_offsets=earlier.start_offsets) != earlier:
         raise ConfigError(f"{path} belongs to run {earlier.run_id} with other settings: give another --out, or the same settings again")
     return earlier
+
+
+def read_manifest(path: Path) -> Manifest:
+    try:
+        text = path.read_text()  # world: the driver's disk
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}; the load generator writes runs/RUN_ID/manifest.json") from None
+    try:
+        return Manifest.parse(json.loads(text))
+    except ValueError as error:
+        raise ConfigError(f"{path} is no JSON: {error}") from None
 
 
 def send(
@@ -134,7 +152,6 @@ def send(
     placed = place(spark, manifest)
     if not again:
         manifest = replace(manifest, started_us=clock.wall_ms() * 1_000 + (LEAD_US if manifest.rate else 0))
-        folder.mkdir(parents=True, exist_ok=True)
         (folder / "manifest.json").write_text(json.dumps(manifest.plain(), indent=2) + "\n")  # world: the driver's disk
     report = (folder / "write.json").resolve()
     sending_us = clock.monotonic_us()
@@ -239,17 +256,24 @@ def whole(low: int) -> Any:
     return parse
 
 
+def number(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number of 0 or more")
+    return value
+
+
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(prog="load_generator.py", description=__doc__)
+    made = Parser(prog="load_generator.py", description=__doc__)
     add = made.add_argument
     add("--nameserver", default=NAMESERVER, help="HOST:PORT (several separated by ;); default LOCKSTEP_NAMESERVER, else 127.0.0.1:9876")
     add("--topic", default="load")
     add("--queues", type=whole(1), default=4, help="on each broker, where the topic is made (default 4)")
     add("--no-create", action="store_true", help="fail where the topic is missing")
     add("--rows", type=whole(1), help="default 1,000,000")
-    add("--duration", type=float, help="seconds; with --rate, in place of --rows")
+    add("--duration", type=number, help="seconds; with --rate, in place of --rows")
     add("--keys", type=whole(1), default=10_000)
-    add("--skew", type=float, default=0.0, help="0: every key alike; above it key k has a share of about 1/k^SKEW")
+    add("--skew", type=number, default=0.0, help="0: every key alike; above it key k has a share of about 1/k^SKEW")
     add("--size", type=size, default=(100, 100), help="bytes of a value: 100, or 100-1024 (default 100)")
     add("--rate", type=whole(0), default=0, help="rows a second over the whole job; 0: as fast as they go")
     add("--tags", type=words, default=(), help="comma list; rows get them in turn")

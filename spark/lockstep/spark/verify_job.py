@@ -12,10 +12,9 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.host import Host
-from lockstep.spark.job import NAMESERVER, run, say, session
-from lockstep.spark.load_job import CONF
+from lockstep.spark.job import NAMESERVER, Parser, run, say, session
+from lockstep.spark.load_job import CONF, read_manifest, whole
 from lockstep.spark.load_rows import Manifest, sent_columns
 from lockstep.spark.report import page
 from lockstep.spark.verifying import Findings, find
@@ -52,17 +51,6 @@ def verify(options: argparse.Namespace, given: SparkSession | None) -> int:
     (folder / "report.html").write_text(page(verdict, findings))  # world: the driver's disk
     print(json.dumps(verdict) if options.json else as_text(verdict, findings, folder), flush=True)
     return int(verdict["exitCode"])
-
-
-def read_manifest(path: Path) -> Manifest:
-    try:
-        text = path.read_text()  # world: the driver's disk
-    except OSError as error:
-        raise ConfigError(f"--manifest {path}: {error.strerror}; the load generator writes runs/RUN_ID/manifest.json") from None
-    try:
-        return Manifest.parse(json.loads(text))
-    except ValueError as error:
-        raise ConfigError(f"--manifest {path} is no JSON: {error}") from None
 
 
 def land(spark: SparkSession, manifest: Manifest, nameserver: str, folder: Path) -> None:
@@ -135,13 +123,13 @@ def as_text(verdict: dict[str, Any], findings: Findings, folder: Path) -> str:
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(prog="verify_load.py", description=__doc__)
+    made = Parser(prog="verify_load.py", description=__doc__)
     add = made.add_argument
     add("--manifest", required=True, help="runs/RUN_ID/manifest.json, as the load generator wrote it")
     add("--nameserver", default=NAMESERVER, help="HOST:PORT (several separated by ;); default LOCKSTEP_NAMESERVER, else 127.0.0.1:9876")
     add("--out", help="folder of verdict.json, report.html and the parquet (default: the manifest's)")
     add("--master", help="default: what spark-submit says")
-    add("--allow-duplicates", type=int, default=0, help="so many repeats are no fault (idempotence=none; default 0)")
+    add("--allow-duplicates", type=whole(0), default=0, help="so many repeats are no fault (idempotence=none; default 0)")
     add("--landed", action="store_true", help="judge what was landed before, and read nothing")
     add("--json", action="store_true", help="the verdict as JSON, the last line on stdout")
     return made
