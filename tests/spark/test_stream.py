@@ -13,6 +13,7 @@ pytest.importorskip("pyspark", reason="needs the extra [spark]")
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
+from lockstep.protocol.errors import ConfigError
 from lockstep.spark.offsets import to_plain
 from lockstep.spark.options import SourceOptions
 from lockstep.spark.reading import DataLost
@@ -165,6 +166,18 @@ def test_the_start_is_pinned_by_an_empty_batch_and_asked_for_twice(table: Table,
     filled(table, 4, 8)
     assert reader.latestOffset(start, ReadAllAvailable()) == start == at(table, 1, 1, 1, 1) == reader.initialOffset()
     assert reader.latestOffset(start, ReadAllAvailable()) == at(table, 3, 3, 3, 3)
+
+
+@pytest.mark.parametrize("end", [{"endingOffsets": '{"t":{"a:0":5}}'}, {"endingTimestamp": "5"}])
+def test_a_stream_has_no_end(end: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="are for batch reads"):
+        LockstepStreamReader(SourceOptions.parse({"nameserver": "h:1", "subscribe": "t", **end}))
+
+
+@pytest.mark.parametrize("reader", [{"startingOffsets": "{}"}], indirect=True)
+def test_a_queue_that_the_offsets_do_not_name_begins_at_its_first_message(table: Table, reader: Any) -> None:
+    filled(table, 0, 4)
+    assert reader.initialOffset() == at(table, 0, 0, 0, 0)
 
 
 def test_the_text_of_an_offset_is_that_of_its_queues_in_order(table: Table, reader: Any) -> None:

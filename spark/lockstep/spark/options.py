@@ -210,6 +210,14 @@ def _numbers(text: str) -> Mapping[str, Mapping[str, int]]:
     return plain
 
 
+def _times(text: str) -> Mapping[str, Mapping[str, int]]:
+    """{"topic": {"broker:queue": ms}}."""
+    plain = _numbers(text)
+    if any(ms < 0 for queues in plain.values() for ms in queues.values()):
+        raise ValueError("expected ms since 1970, 0 or more")
+    return plain
+
+
 def _offsets(*words: str) -> Callable[[str], "str | Mapping[str, Mapping[str, int]]"]:
     def parse(text: str) -> "str | Mapping[str, Mapping[str, int]]":
         if text.lower() in words:
@@ -291,7 +299,7 @@ SOURCE: Table = {
     "endingOffsets": ("ending_offsets", _offsets("latest")),
     "startingTimestamp": ("starting_timestamp", _whole(0)),
     "endingTimestamp": ("ending_timestamp", _whole(0)),
-    "startingOffsetsByTimestamp": ("starting_offsets_by_timestamp", _numbers),
+    "startingOffsetsByTimestamp": ("starting_offsets_by_timestamp", _times),
     "startingOffsetsByTimestampStrategy": ("starting_offsets_by_timestamp_strategy", _one_of("error", "latest")),
     "maxOffsetsPerTrigger": ("max_offsets_per_trigger", _whole(1)),
     "minOffsetsPerTrigger": ("min_offsets_per_trigger", _whole(1)),

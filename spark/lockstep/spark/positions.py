@@ -61,7 +61,7 @@ def _assigned(assign: Mapping[str, tuple[int, ...]], layouts: Mapping[str, Topic
 
 async def starts(cluster: Cluster, options: SourceOptions, now: Subscribed, group: str, *, default: str) -> dict[MessageQueue, int]:
     """The first offset of each queue. A time goes before startingOffsets, the time of a queue before that of all (as with Kafka's)."""
-    given = options.starting_offsets or default
+    given = default if options.starting_offsets is None else options.starting_offsets
     if options.starting_offsets_by_timestamp is not None:
         by_time = from_plain(options.starting_offsets_by_timestamp, now.layouts)
         _check_known(by_time, now, "startingOffsetsByTimestamp")

@@ -17,6 +17,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.host import Host
 from lockstep.runtime.log import get_logger
@@ -34,6 +35,8 @@ class LockstepStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One object in one planner process serves a whole run; `read` runs in tasks and touches nothing but options and partition."""
 
     def __init__(self, options: SourceOptions) -> None:
+        if options.ending_offsets != "latest" or options.ending_timestamp is not None:
+            raise ConfigError("endingOffsets and endingTimestamp are for batch reads: a stream has no end; Trigger.AvailableNow ends it")
         self._options = options
         self._group = group_of(options)
         self._state: _State | None = None

@@ -63,6 +63,7 @@ def test_an_unknown_option_is_refused_with_what_may_have_been_meant(name: str, s
         ({"nameserver": "h:1", "subscribePattern": "("}, "no regular expression"),
         ({"nameserver": "h:1", "assign": '{"t":[-1]}'}, "expected queue numbers by topic"),
         ({**READ, "subExpression": " || "}, 'option "subExpression"'),
+        ({**READ, "startingOffsetsByTimestamp": '{"t":{"a:0":-1}}'}, "expected ms since 1970, 0 or more"),
     ],
 )
 def test_what_does_not_do_is_named(given: dict[str, str], said: str) -> None:
