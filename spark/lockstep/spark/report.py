@@ -44,8 +44,9 @@ def page(verdict: dict[str, Any], findings: "Findings") -> str:
     clean = verdict["clean"]
     kinds = [f"{verdict[name]:,} {words}" for name, words in COUNTS[2:8] if verdict[name]]
     line = "Clean: nothing lost, repeated, out of order or corrupt." if clean and not kinds else ", ".join(kinds)
+    stored = with_pauses([(row["second"], row["rows"]) for row in findings.seconds])
     charts = [
-        chart("Stored, rows a second", lines([[(row["second"], row["rows"]) for row in findings.seconds]], "s since the first row", "")),
+        chart("Stored, rows a second", lines([stored], "s since the first row", "")),
         chart("Rows in each queue", bars(findings.queues)),
     ]
     if findings.histogram:
@@ -98,6 +99,16 @@ def violations_table(violations: Sequence[dict[str, Any]]) -> str:
 def chart(title: str, svg: str, legend: Sequence[str] = ()) -> str:
     keys = "".join(f'<span class="key" style="background:{colour}"></span>{name}' for name, colour in zip(legend, COLOURS, strict=False))
     return f"<figure><h2>{escape(title)}{keys}</h2>{svg}</figure>"
+
+
+def with_pauses(seconds: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """With the first and the last second of each pause, in which there were none: a line would lead across it."""
+    made: list[tuple[int, float]] = []
+    for second, rows in seconds:
+        if made and second > made[-1][0] + 1:
+            made += [(made[-1][0] + 1, 0), (second - 1, 0)]
+        made.append((second, rows))
+    return made
 
 
 def lines(series: Sequence[Sequence[tuple[float, float]]], below: str, unit: str) -> str:

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from lockstep.spark.report import nice, page, short, time_of
+from lockstep.spark.report import nice, page, short, time_of, with_pauses
 
 CLEAN = {
     "expected": 10,
@@ -32,6 +32,11 @@ def findings(seconds: int = 3, **more: Any) -> Any:
     return SimpleNamespace(
         **{"seconds": rows, "queues": [("a:0", 5), ("b:0", 0)], "histogram": [(0.1, 3), (1_000.0, 7)], "violations": [], **more}
     )
+
+
+def test_a_pause_stands_at_zero() -> None:
+    assert with_pauses([(0, 9), (1, 8), (5, 7), (7, 6)]) == [(0, 9), (1, 8), (2, 0), (4, 0), (5, 7), (6, 0), (6, 0), (7, 6)]
+    assert with_pauses([]) == []
 
 
 def pictures(text: str) -> list[ElementTree.Element]:
