@@ -10,9 +10,11 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra [spark]")
 
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from lockstep.spark import load_job, verify_job
+from lockstep.spark.job import in_one_line
 from lockstep.spark.load_rows import Manifest, key_of, numbered, sent_columns, to_send
 from lockstep.spark.verifying import Findings, Judgement, by_key, expectation, judge, of_run
 from support.spark_table import SparkCluster, Table
@@ -247,6 +249,17 @@ def test_the_manifest_is_what_is_expected_not_what_is_there(landed: tuple[Any, M
     rows, manifest = landed
     findings = judged((rows, replace(manifest, rows=2_100)), lambda rows: rows)
     assert counts(findings) == {"lost": 100}
+
+
+def test_what_a_worker_raised_is_told_by_its_last_line() -> None:
+    trace = (
+        "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
+        + 900 * "."
+        + "\nIndexError: 7\n\n\tat org.x"
+    )
+    assert in_one_line(PySparkException(trace)) == "IndexError: 7"
+    ours = trace.replace("IndexError", "lockstep.protocol.errors.ConfigError")
+    assert in_one_line(PySparkException(ours)) == "7"
 
 
 def test_exit_codes_say_what_is_wrong() -> None:

@@ -82,10 +82,12 @@ def run(job: Callable[[], int]) -> int:
 
 
 _OURS = re.compile(r"^lockstep\.[\w.]+: (.*)$", re.MULTILINE)
+_PYTHONS = re.compile(r"^(\w+Error: .*)$", re.MULTILINE)
+"""The last line of a traceback of a worker: the first 600 characters are of its other end."""
 
 
 def in_one_line(error: PySparkException) -> str:
     """What a task or planner of ours raised, out of Spark's many lines."""
     text = str(error)
-    found = _OURS.findall(text)
+    found = _OURS.findall(text) or _PYTHONS.findall(text)
     return found[-1] if found else " ".join(text.split())[:600]
