@@ -131,6 +131,11 @@ def test_offsets_times_and_groups_say_where_a_read_begins_and_ends(table: Table)
     assert "no message at or after" in in_one_line(failed.value)
     assert table.values(startingTimestamp="99999999999999", startingOffsetsByTimestampStrategy="latest") == []
     assert len(table.values(startingOffsets="group", group="nobody")) == 45
+    for asked, there in (({"startingOffsets": offsets(q0=41)}, 5), ({"endingOffsets": offsets(q0=41)}, 45)):
+        with pytest.raises(PySparkException) as failed:
+            table.values(**asked)
+        assert "ends at offset 40, before 41. To go on with what is there set failOnDataLoss=false" in in_one_line(failed.value)
+        assert len(table.values(**asked, failOnDataLoss="false")) == there
 
 
 def test_tasks_are_as_many_as_the_options_say(table: Table) -> None:

@@ -1,6 +1,6 @@
 """A page of stored records → the columns of a read. Nothing is decoded that no column needs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -66,13 +66,20 @@ class Columns:
         self._constants = {name: pa.scalar(constant[name], ARROW_TYPES[name]) for name in options.all_columns if name in constant}
         self._whole = {"messageId", "headers"} & set(options.all_columns)
 
-    def batch(self, page: Page) -> pa.RecordBatch:
-        """The page as Arrow; of the types that the schema declares, no other will do for Spark."""
+    def batches(self, page: Page) -> Iterator[pa.RecordBatch]:
+        """The page as Arrow; of the types that the schema declares, no other will do for Spark. Mostly one batch."""
         messages = page.messages(self._queue.broker_name) if self._whole else []
-        records = page.records()
+        if "value" not in self.schema.names:
+            yield self._batch(page.records(), None, messages)
+            return
+        for records, bodies in page.records().with_bodies():
+            yield self._batch(records, bodies, messages[: len(records)])
+            del messages[: len(records)]
+
+    def _batch(self, records: Records, bodies: pa.Array | None, messages: Sequence[MessageExt]) -> pa.RecordBatch:
         made: dict[str, Callable[[], Any]] = {
             "key": records.keys,
-            "value": records.bodies,
+            "value": lambda: bodies,
             "offset": lambda: records.numbers(QUEUE_OFFSET, INT64),
             "timestamp": lambda: _times(records.numbers(STORE_MS, INT64)),
             "bornTimestamp": lambda: _times(records.numbers(BORN_MS, INT64)),
@@ -83,7 +90,7 @@ class Columns:
             "headers": lambda: [_headers(message) for message in messages],
         }
         arrays = [
-            pa.repeat(self._constants[field.name], page.count)
+            pa.repeat(self._constants[field.name], len(records))
             if field.name in self._constants
             else pa.array(made[field.name](), type=field.type)
             for field in self.schema

@@ -3,7 +3,7 @@
 No Python object is made for a record: its numbers are gathered, and its bodies and properties cut out, for a whole page at once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from struct import Struct
 from struct import error as StructError
@@ -30,6 +30,8 @@ QUEUE_OFFSET, SYS_FLAG, BORN_MS, STORE_MS, RECONSUME_TIMES, BODY_BYTES = 20, 36,
 TEXT_KEY, TEXT_TAGS = (f"{name}\x01".encode() for name in (SHARDING_KEY, TAGS))
 _END = 2
 """Between two properties."""
+PLAIN_BYTES_MAX = 16 << 20
+"""Of bodies in one batch: 2 MiB of records may hold a thousand times as much."""
 
 
 class Page:
@@ -120,14 +122,24 @@ class Records:
         """False: no record has this property."""
         return head in self.data
 
-    def bodies(self) -> pa.Array:
-        """As they were sent. RemoteProtocolError names the first that can't be decompressed."""
-        bodies = _cut(self.data, self._at + BODY_AT, self._body_end)
+    def with_bodies(self) -> Iterator[tuple["Records", pa.Array]]:
+        """The bodies as they were sent, in runs of some PLAIN_BYTES_MAX where some are stored compressed.
+
+        RemoteProtocolError names the first that can't be decompressed.
+        """
+        stored = _cut(self.data, self._at + BODY_AT, self._body_end)
         flags = self.numbers(SYS_FLAG, INT32)
         if not (flags & SYS_COMPRESSED).any():
-            return bodies
-        offsets = self.numbers(QUEUE_OFFSET, INT64).tolist()
-        return pa.array([_plain(*each) for each in zip(bodies.to_pylist(), flags.tolist(), offsets, strict=True)], pa.binary())
+            yield self, stored
+            return
+        first, size, run = 0, 0, []
+        places = zip(flags.tolist(), self.numbers(QUEUE_OFFSET, INT64).tolist(), strict=True)
+        for number, (body, place) in enumerate(zip(stored.to_pylist(), places, strict=True), 1):
+            run.append(_plain(body, *place))
+            size += len(run[-1])
+            if size >= PLAIN_BYTES_MAX or number == len(self):
+                yield self.only(slice(first, number)), pa.array(run, pa.binary())
+                first, size, run = number, 0, []
 
     def keys(self) -> pa.Array:
         """The sharding key of each. Mostly it comes first, and is cut out; elsewhere, as behind the stamp of a frame, it is looked for."""

@@ -95,7 +95,7 @@ async def ends(cluster: Cluster, options: SourceOptions, now: Subscribed) -> dic
     _check_known(named, now, "endingOffsets")
     if EARLIEST in named.values():
         raise ConfigError("endingOffsets has -2 (earliest): a read can't end there; -1 means latest")
-    return {queue: min(_special(named.get(queue, LATEST), low, high), high) for queue, (low, high) in now.bounds.items()}
+    return {queue: _special(named.get(queue, LATEST), low, high) for queue, (low, high) in now.bounds.items()}
 
 
 def _special(offset: int, low: int, high: int) -> int:

@@ -13,7 +13,7 @@ from lockstep.spark.narrowing import Narrowing, narrowing
 from lockstep.spark.offsets import Range, ranges_between, split_tasks
 from lockstep.spark.options import SourceOptions
 from lockstep.spark.positions import Subscribed, ends, starts, subscribed
-from lockstep.spark.reading import Reading, read
+from lockstep.spark.reading import Reading, lost, read
 
 
 class ReadPartition(InputPartition):
@@ -55,6 +55,11 @@ class LockstepReader(DataSourceReader):
             now = await subscribed(cluster, options)
             start = await starts(cluster, options, now, self._group, default="earliest")
             end = await ends(cluster, options, now)
+            for option, named in (("startingOffsets", start), ("endingOffsets", end)):
+                for queue, (_, high) in now.bounds.items():
+                    if named[queue] > high:
+                        lost(f"{option}: {queue} ends at offset {high}, before {named[queue]}", fail=options.fail_on_data_loss)
+                        named[queue] = high
             ranges = await self._narrowing.apply(ranges_between(start, end), now, cluster)
             return partitions_of(ranges, now, options)
 

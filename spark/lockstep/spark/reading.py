@@ -83,7 +83,7 @@ def _read_range(kept: Kept, options: SourceOptions, group: str, range_: Range, n
             at = pulled.next_offset
             idle_ms = 0
             if page.count >= BATCH_ROWS or page.bytes >= BATCH_BYTES:
-                yield columns.batch(page)
+                yield from columns.batches(page)
                 page = Page(range_.end, tags)
         elif at >= pulled.max_offset:
             lost(f"{queue}: the queue ends at {pulled.max_offset}, before the planned {range_.end}", fail=fail)
@@ -96,4 +96,4 @@ def _read_range(kept: Kept, options: SourceOptions, group: str, range_: Range, n
             kept.pause(PAUSE_MS)
             idle_ms += PAUSE_MS
     if page.count:
-        yield columns.batch(page)
+        yield from columns.batches(page)

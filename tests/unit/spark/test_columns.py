@@ -39,9 +39,10 @@ def page_of(data: bytes, end: int, tags: frozenset[str] | None = None) -> Page:
 
 
 def rows(data: bytes, end: int = 1 << 40, **more: str) -> list[dict[str, object]]:
-    batch = Columns(options(**more), QUEUE, 11).batch(page_of(data, end))
-    batch.validate(full=True)
-    found: list[dict[str, object]] = batch.to_pylist()
+    found: list[dict[str, object]] = []
+    for batch in Columns(options(**more), QUEUE, 11).batches(page_of(data, end)):
+        batch.validate(full=True)
+        found += batch.to_pylist()
     return found
 
 
@@ -75,11 +76,28 @@ def test_a_compressed_value_is_plain_and_rubbish_is_named() -> None:
     assert len(rows(data, columns="offset")) == 4, "who does not read the value is not held up by it"
 
 
+def test_bodies_that_are_a_thousand_times_as_large_as_they_are_stored_come_in_batches_of_some_mebibytes() -> None:
+    data = b""
+    for offset in range(10):
+        record = bytearray(
+            encode_message(Message("t", b"%d" % offset * (4 << 20)), QUEUE.queue_id, f"{offset:032X}", 5, compress_over=4_096)
+        )
+        record[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8] = INT64.pack(offset)
+        data += record + stored(100 + offset, b"small")
+    assert len(data) < 100_000
+    batches = list(Columns(options(columns=EVERY), QUEUE, 11).batches(page_of(data, 1 << 40)))
+    assert max(batch.column("value").nbytes for batch in batches) < 25 << 20
+    found = [row for batch in batches for row in batch.to_pylist()]
+    assert [row["offset"] for row in found] == [offset for number in range(10) for offset in (number, 100 + number)]
+    assert [row["messageId"] for row in found] == [f"{offset:032X}" for number in range(10) for offset in (number, 100 + number)]
+    assert [len(row["value"]) for row in found] == [4 << 20, 5] * 10
+
+
 def test_several_pulls_make_one_batch() -> None:
     page = Page(3)
     for offset in range(5):
         page.take(stored(offset, b"%d" % offset, key="k"))
-    batch = Columns(options(columns=EVERY), QUEUE, 11).batch(page)
+    (batch,) = Columns(options(columns=EVERY), QUEUE, 11).batches(page)
     assert [(row["offset"], row["value"], row["messageId"]) for row in batch.to_pylist()] == [
         (offset, b"%d" % offset, f"{offset:032X}") for offset in range(3)
     ]
@@ -137,12 +155,17 @@ def test_a_page_that_is_cut_is_refused(cut: int) -> None:
             page_of(data[:-cut] if cut < len(data) else data[:1], 10)
 
 
+def test_a_record_of_no_size_is_refused() -> None:
+    with pytest.raises(RemoteProtocolError, match="record at 0: size 0"):
+        page_of(bytes(4) + stored(0, b"body")[4:], 10)
+
+
 @given(st.integers(0, 87), st.integers(1, 255))
 def test_a_flipped_byte_in_the_lengths_or_magic_never_reads_past_the_record(at: int, flip: int) -> None:
     data = bytearray(stored(0, b"body") + stored(1, b"more"))
     data[at] ^= flip
     try:
-        bodies = page_of(bytes(data), 1 << 62).records().bodies().to_pylist()
+        bodies = [body for _, run in page_of(bytes(data), 1 << 62).records().with_bodies() for body in run.to_pylist()]
     except RemoteProtocolError:
         return
     assert all(len(body) == 4 for body in bodies)
