@@ -77,7 +77,8 @@ async def perform(folder: Path, console: Console, options: argparse.Namespace) -
         await stage.stop_consumers()
         summary = json.loads((run / "summary.json").read_text())
         again = f"{summary['repeatedFrames']:,} frames of the failed task were sent again and stored once"
-        console.print(f"loaded: {summary['rows']:,} rows in {summary['sendingSeconds']} s; {again}. spark-submit verify_load.py")
+        waited = f"the longest wait for an acknowledgement: {summary['ackMs']['max'] / 1000:.1f} s"
+        console.print(f"loaded: {summary['rows']:,} rows in {summary['sendingSeconds']} s; {waited}; {again}. spark-submit verify_load.py")
         judge = ["--manifest", str(run / "manifest.json"), "--json"]
         verifier = await stage.spark_submit("verify", scripts / "verify_load.py", *where, *judge)
         code = await verifier.wait(VERIFY_S)
@@ -88,7 +89,7 @@ async def perform(folder: Path, console: Console, options: argparse.Namespace) -
 
 
 async def play(stage: Stage, console: Console, loader: Process, total: int) -> None:
-    """Watches the rows being handled; at 40 % a broker is killed."""
+    """Watches the rows being handled; at 40 % a broker is killed, while the others are being sent."""
     done: set[tuple[int, int]] = set()
     killed = False
     still_s = 0.0
@@ -105,7 +106,7 @@ async def play(stage: Stage, console: Console, loader: Process, total: int) -> N
             if still_s > (STALL_S if done else SPARK_S):
                 what = f"nothing was handled for {still_s:.0f} s: {len(done):,} of {total:,} rows are done"
                 raise ProcessError(f"{what}. Logs: {stage.folder}")
-            if not killed and len(done) >= 0.4 * total:
+            if not killed and loader.exit_code is None and len(done) >= 0.4 * total:
                 killed = True
                 await stage.kill("broker-b")
                 await stage.start_broker("broker-b")
