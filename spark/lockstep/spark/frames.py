@@ -172,7 +172,9 @@ class TopicFrames:
     def _numbers(self, column: Any) -> Sequence[int]:
         numbers, queues = [] if column.null_count else _ints_of(column), len(self._queues)
         if column.null_count or (numbers and not 0 <= min(numbers) <= max(numbers) < queues):
-            found = next((number for number in numbers if not 0 <= number < queues), "null")
+            found = next(
+                (number for number in numbers if not 0 <= number < queues), "null in a row (keyed() makes it so where the key is null)"
+            )
             raise LocalProtocolError(
                 f"partition is {found}: topic {self._queues[0].topic} has {queues} writable queues, numbered from 0 on"
             )

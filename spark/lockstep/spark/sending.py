@@ -220,10 +220,14 @@ def explained(error: LockstepError) -> LockstepError:
     if isinstance(cause, NonDeterministicRetry):
         return StateError(
             "a repeated task sent other rows, or the same in another order, than the attempt before it: sort within partitions before the "
-            f"write (lockstep.spark.keyed does), or set idempotence=none for at-least-once. The broker says: {cause}"
+            "write (lockstep.spark.keyed does), or set idempotence=none for at-least-once; another job needs another producerId (run id). "
+            f"The broker says: {cause}"
         )
     if isinstance(cause, StaleEpoch):
         return StateError(f"a later micro-batch of this query has begun: this attempt is left over from an earlier one. {cause}")
     if isinstance(cause, OutOfSequence):
-        return StateError(f"the broker lost the end of its log (a power cut): the task begins again from its first row. {cause}")
+        return StateError(
+            "the broker has other frames of this task than were sent before: it lost the end of its log (a power cut), or frameRecords, "
+            f"frameBytes or the rows under this producerId have changed. The task begins again from its first row. {cause}"
+        )
     return error
