@@ -8,12 +8,12 @@ queue before that member has heard of it (O3), or its session has ended.
 from lockstep.broker.books import Books
 from lockstep.broker.tables.progress_table import Progress
 from lockstep.protocol.bodies import QueueOffset, ResetBody, ResetReply
-from lockstep.protocol.errors import LocalProtocolError, TopicNotExist
+from lockstep.protocol.errors import LocalProtocolError, StaleEpoch, TopicNotExist
 from lockstep.protocol.names import check_group
 
 
 def reset(books: Books, body: ResetBody) -> ResetReply:
-    """All queues or, where one can't be set (TopicNotExist, LocalProtocolError), none."""
+    """All queues or, where one can't be set (TopicNotExist, LocalProtocolError, StaleEpoch), none."""
     check_group(body.group)
     group = books.groups.get(body.group)
     if group is not None and group.contract is not None and group.contract.broadcasting:
@@ -25,6 +25,11 @@ def reset(books: Books, body: ResetBody) -> ResetReply:
         if not first <= wanted.offset <= end:
             what = f"offset {wanted.offset} of {body.topic} queue {wanted.queue_id} at {books.config.broker_name}"
             raise LocalProtocolError(f"{what}: expected {first} to {end}; nothing was reset here")
+        now = books.progress.get((body.group, body.topic, wanted.queue_id))
+        if wanted.generation is not None and (now is None or now.generation != wanted.generation):
+            raise StaleEpoch(
+                f"generation {wanted.generation} of {body.group} at {body.topic} queue {wanted.queue_id} is over; nothing was reset here"
+            )
     before = []
     for wanted in body.queues:
         key = (body.group, body.topic, wanted.queue_id)

@@ -447,6 +447,8 @@ class GroupStatusReply:
 class QueueOffset:
     queue_id: int
     offset: int
+    generation: int | None = None
+    """Of a reset that is a member's going back: what it knows; where another one is in force it is refused. None: whatever it is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.protocol.bodies import ConsumerGroup, QueueOffset, ResetBody, StartPoint, SyncItem, Verdict
-from lockstep.protocol.errors import LocalProtocolError, LockstepError, TopicNotExist
+from lockstep.protocol.errors import LocalProtocolError, LockstepError, StaleEpoch, TopicNotExist
 from lockstep.protocol.headers.offsets import QueryConsumerOffsetHeader
 from support.coordination_kit import GRACE, GROUP, TOPIC, Bench, Client, layout, ordered, replay
 
@@ -99,6 +99,20 @@ def test_attempts_begin_anew() -> None:
     a.commit(0, 5, attempts=3)
     reset(bench, {0: 5})
     assert bench.progress(0) == (5, 0)
+
+
+def test_a_members_own_going_back_is_refused_where_another_reset_came_before() -> None:
+    bench = Bench()
+    a = holder(bench, 0, 1)
+    a.commit(0, 500)
+    known = generation(bench, 0)
+    reset(bench, {0: 100})
+    back = ResetBody(GROUP, TOPIC, (QueueOffset(1, 0), QueueOffset(0, 300, known)))
+    with pytest.raises(StaleEpoch, match=f"generation {known} of {GROUP} at {TOPIC} queue 0 is over"):
+        bench.c.reset(back)
+    assert bench.progress(0) == (100, 0)
+    bench.c.reset(ResetBody(GROUP, TOPIC, (QueueOffset(0, 50, generation(bench, 0)),)))
+    assert bench.progress(0) == (50, 0)
 
 
 def test_a_stopped_group_goes_on_from_there_and_the_log_remembers() -> None:

@@ -5,6 +5,7 @@ import pytest
 from lockstep.client import (
     BrokerError,
     LocalProtocolError,
+    StaleEpoch,
 )
 from lockstep.runtime.host import Host
 from lockstep.testing import simulate
@@ -86,6 +87,28 @@ def test_a_commit_that_takes_the_group_back_did_not_come_too_late() -> None:
                 assert numbers(await consumer.poll()) == [8, 9]
                 await consumer.commit()
                 assert await w.committed() == [10]
+
+    simulate(main)
+
+
+def test_going_back_does_not_undo_a_reset_that_the_member_has_not_heard_of() -> None:
+    """The shelf is full, so that no pull tells of the reset before the commit does."""
+
+    async def main() -> None:
+        async with world() as w:
+            await w.send(0, 10)
+            async with w.subscribed(auto_commit=False) as consumer:
+                assert await drained(consumer) == list(range(10))
+                await consumer.commit()
+            async with w.subscribed(auto_commit=False, queue_count_max=2, poll_count=1) as consumer:
+                await w.cluster.advance(seconds=1)
+                await consumer.seek(QUEUE, 6)
+                assert numbers(await consumer.poll()) == [6]
+                await w.cluster.advance(seconds=2)
+                await w.reset(2)
+                with pytest.raises(StaleEpoch, match="at 7: its progress was set anew"):
+                    await consumer.commit()
+                assert await drained(consumer) == [2, 3, 4, 5, 6, 7, 8, 9]
 
     simulate(main)
 

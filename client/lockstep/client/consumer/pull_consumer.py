@@ -254,12 +254,19 @@ class PullConsumer(Member):
             raise StaleEpoch(f"commit of {places}: its progress was set anew, or it is another member's now; poll goes on from there")
 
     async def _settle(self, *, patient: bool = False) -> None:
-        """What was handed out is done. Going back (a seek) is a reset of the group's progress there, under a new generation."""
+        """What was handed out is done. Going back (a seek) is a reset of the group's progress there, under a new generation.
+
+        A reset of somebody else's that came before counts: then this one is void.
+        """
         for worker, holding in self._shelf.settle():
             offset, queue = holding.messages.commit_offset, worker.queue
-            body = ResetBody(self.group, queue.topic, (QueueOffset(queue.queue_id, offset),))
+            body = ResetBody(self.group, queue.topic, (QueueOffset(queue.queue_id, offset, holding.epoch),))
             try:
                 await worker.session.link.call(RequestCode.RESET_OFFSETS, None, body)
+            except StaleEpoch:
+                self._shelf.void[queue] = offset
+                worker.fenced(holding)
+                continue
             except (TransportError, BrokerError) as error:
                 if not patient:
                     raise
