@@ -1,12 +1,12 @@
 """Where a reset of a group would put each queue. Pure: what is there and where to → what changes."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from lockstep.admin.group_report import QueueLine
 from lockstep.protocol.bodies import OffsetRange
-from lockstep.protocol.errors import ConfigError
+from lockstep.protocol.errors import ConfigError, StateError
 from lockstep.protocol.queue import MessageQueue
 
 UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
@@ -64,18 +64,28 @@ def parse_queue(text: str) -> tuple[str, int]:
     return broker, int(number)
 
 
+def held_range(queue: MessageQueue, ranges: Mapping[MessageQueue, OffsetRange]) -> OffsetRange:
+    """StateError where the broker has not heard of the queue yet, which the nameserver's layout has."""
+    held = ranges.get(queue)
+    if held is None:
+        raise StateError(
+            f"broker {queue.broker_name} does not know {queue} yet, the topic was altered just now: nothing was changed, run it again"
+        )
+    return held
+
+
 def moves(
     queues: Iterable[MessageQueue],
     lines: Iterable[QueueLine],
-    ranges: dict[MessageQueue, OffsetRange],
+    ranges: Mapping[MessageQueue, OffsetRange],
     target: Target,
-    by_time: dict[MessageQueue, int],
+    by_time: Mapping[MessageQueue, int],
 ) -> tuple[Move, ...]:
-    """The plan. `ranges`: what each queue holds; `by_time`: for a time, the first message stored then or later. ConfigError."""
+    """The plan. `ranges`: what each queue holds; `by_time`: for a time, the first message stored then or later. ConfigError, StateError."""
     before = {MessageQueue(line.topic, line.broker, line.queue_id): line.committed_offset for line in lines}
     planned = []
     for queue in queues:
-        held = ranges[queue]
+        held = held_range(queue, ranges)
         after = {"beginning": held.min_offset, "end": held.max_offset, "offset": target.value, "time": by_time.get(queue, 0)}[target.word]
         if target.word == "offset" and not held.min_offset <= after <= held.max_offset:
             raise ConfigError(

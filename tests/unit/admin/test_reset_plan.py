@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from lockstep.admin.group_report import QueueLine
 from lockstep.admin.reset_plan import Move, Target, moves, parse_queue, parse_target
 from lockstep.protocol.bodies import OffsetRange
-from lockstep.protocol.errors import ConfigError
+from lockstep.protocol.errors import ConfigError, StateError
 from lockstep.protocol.queue import MessageQueue
 
 Q = MessageQueue("orders", "broker-a", 0)
@@ -92,3 +92,8 @@ def test_what_retention_has_removed_comes_not_again() -> None:
 def test_no_plan_leaves_the_queue(first: int, length: int, at_time: int, word: str) -> None:
     move = plan(Target(word), first=first, end=first + length, at_time=at_time)
     assert first <= move.after <= first + length
+
+
+def test_a_queue_that_its_broker_does_not_know_yet_is_told() -> None:
+    with pytest.raises(StateError, match=r"broker broker-a does not know orders@broker-a:0 yet.*nothing was changed, run it again"):
+        moves([Q], (), {}, Target("end"), {})

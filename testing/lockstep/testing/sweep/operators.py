@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from lockstep.admin.client import AdminClient, by_name
 from lockstep.admin.layout_change import deleted
-from lockstep.admin.reset_plan import Target, moves
+from lockstep.admin.reset_plan import Target, held_range, moves
 from lockstep.client.instance import Instance
 from lockstep.client.topics import create_topic
 from lockstep.protocol.bodies import OffsetRange, QueueOffset, ResetBody
@@ -58,7 +58,7 @@ def _wanted(
     queues: Sequence[MessageQueue], ranges: dict[MessageQueue, OffsetRange], target: Target, by_time: dict[MessageQueue, int]
 ) -> Iterator[QueueOffset]:
     for queue in queues:
-        held = ranges[queue]
+        held = held_range(queue, ranges)
         exact = target
         if target.word == "offset":
             exact = Target("offset", held.min_offset + (held.max_offset - held.min_offset) * target.value // 1_000)
