@@ -9,6 +9,7 @@ import pytest
 
 from lockstep.admin.processes import Process
 from lockstep.client import Message, Producer
+from support.background import resident_bytes
 from support.cluster import QUICK, Cluster, Report
 from support.concurrent_lines import Lines, consumer
 
@@ -21,11 +22,6 @@ PENDING_BYTES_MAX = 50 << 20
 CORE_SHARE_MAX = 0.01
 FAR_LEVEL, NEAR_LEVEL, NEAR_S = 2, 1, 10
 LEVELS = (*QUICK, "--message-delay-level", f"{NEAR_S}s 2h")
-
-
-def resident_bytes(process: Process) -> int:
-    status = Path(f"/proc/{process.pid}/status").read_text()
-    return int(status.partition("VmRSS:")[2].split()[0]) * 1024
 
 
 def core_s(process: Process) -> float:
@@ -70,11 +66,11 @@ async def idle_share(cluster: Cluster, lines: Lines, number: int) -> float:
 async def test_a_million_pending_delays_cost_little_memory_and_no_time_also_after_a_kill(cluster: Cluster, report: Report) -> None:
     await cluster.servers(*LEVELS, queues=1, brokers=("broker-a",))
     lines = await consumer(cluster, "worker")
-    empty = resident_bytes(cluster.processes["broker-a"])
+    empty = resident_bytes(cluster.processes["broker-a"].pid)
     await fill(cluster)
     for number, state in enumerate(("after they were sent", "after kill -9 and a start")):
         share = await idle_share(cluster, lines, number)
-        grown = resident_bytes(cluster.processes["broker-a"]) - empty
+        grown = resident_bytes(cluster.processes["broker-a"].pid) - empty
         report(f"{PENDING:,} delayed messages pending, {state}: {grown / 2**20:.1f} MiB more than empty, {share:.2%} of a core")
         assert grown <= PENDING_BYTES_MAX
         assert share <= CORE_SHARE_MAX

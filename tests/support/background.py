@@ -83,12 +83,17 @@ class Background:
 
     def resident_bytes(self) -> int:
         """Memory in use."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(status.partition("VmRSS:")[2].split()[0]) * 1024
+        return resident_bytes(self.process.pid)
 
     def end(self) -> None:
         self.process.kill()
         self.process.wait()
+
+
+def resident_bytes(pid: int) -> int:
+    """Memory that a process uses."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) * 1024
 
 
 @contextmanager

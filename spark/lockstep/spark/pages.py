@@ -64,7 +64,7 @@ class Page:
 
     def messages(self, broker_name: str) -> list[MessageExt]:
         """The same records, whole."""
-        kept = set(self.records().numbers(QUEUE_OFFSET, INT64).tolist())
+        kept = {offset for part in self._kept for offset in part.numbers(QUEUE_OFFSET, INT64).tolist()}
         return [message for part in self._kept for message in decode_messages(part.data, broker_name) if message.queue_offset in kept]
 
 

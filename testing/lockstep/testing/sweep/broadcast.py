@@ -26,7 +26,7 @@ from lockstep.testing.sweep.broadcast_events import (
     MemberStopBegan,
     MemberStopped,
 )
-from lockstep.testing.sweep.consumers import GroupRunner, ListenerFailure
+from lockstep.testing.sweep.consumers import GroupRunner, ListenerFailure, call_takes_s
 from lockstep.testing.sweep.history import CallResult, QueueKey
 from lockstep.testing.sweep.settings import TOPIC
 
@@ -102,12 +102,7 @@ class BroadcastRunner(GroupRunner):
 
     def _plan_of(self, messages: Sequence[MessageExt]) -> MemberPlan:
         setting, random, calm, count = self._universe.setting, self._random, self._universe.calm, len(messages)
-        takes_s = random.uniform(0.001, 0.05)
-        roll = 1.0 if calm else random.random()
-        if roll < setting.long_share:
-            takes_s = random.uniform(3, 12)
-        elif roll < setting.long_share + setting.slow_share:
-            takes_s = random.uniform(0.3, 2)
+        takes_s = call_takes_s(setting, random, calm=calm)
         if calm or random.random() >= setting.shared_fail_share:
             return MemberPlan(takes_s, count, CallResult.SUCCESS)
         how = random.random()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockstep.client import ConcurrentlyContext, ConsumeConcurrentlyStatus, MessageExt, PushConsumer
-from lockstep.testing.sweep.consumers import GroupRunner, ListenerFailure
+from lockstep.testing.sweep.consumers import GroupRunner, ListenerFailure, call_takes_s
 from lockstep.testing.sweep.copy_events import Given, SharedCallBegan, SharedCallEnded
 from lockstep.testing.sweep.history import CallResult, QueueKey
 from lockstep.testing.sweep.settings import TOPIC
@@ -62,12 +62,7 @@ class ConcurrentRunner(GroupRunner):
     def _plan_shared(self, messages: Sequence[MessageExt]) -> SharedPlan:
         setting, random, calm = self._universe.setting, self._random, self._universe.calm
         count = len(messages)
-        takes_s = random.uniform(0.001, 0.05)
-        roll = 1.0 if calm else random.random()
-        if roll < setting.long_share:
-            takes_s = random.uniform(3, 12)
-        elif roll < setting.long_share + setting.slow_share:
-            takes_s = random.uniform(0.3, 2)
+        takes_s = call_takes_s(setting, random, calm=calm)
         first_bad = next((number for number, message in enumerate(messages) if message.body in self._universe.poison), None)
         fails = first_bad is not None or (not calm and random.random() < setting.shared_fail_share)
         if not fails:

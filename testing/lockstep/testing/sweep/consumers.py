@@ -60,6 +60,17 @@ class Plan:
     """It goes on when it is cancelled."""
 
 
+def call_takes_s(setting: Setting, random: Random, *, calm: bool) -> float:
+    """How long a concurrent call or one of a broadcasting member takes."""
+    takes_s = random.uniform(0.001, 0.05)
+    roll = 1.0 if calm else random.random()
+    if roll < setting.long_share:
+        takes_s = random.uniform(3, 12)
+    elif roll < setting.long_share + setting.slow_share:
+        takes_s = random.uniform(0.3, 2)
+    return takes_s
+
+
 class GroupRunner:
     """One group in one process: a consumer after the other."""
 
