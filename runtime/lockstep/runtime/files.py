@@ -27,11 +27,10 @@ _syncfs: Callable[[int], int] | None = getattr(ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class DiskSpace:
-    """The file system that holds a path."""
+    """The file system that holds a path, as df(1) counts its use: without what it keeps for root."""
 
     total_bytes: int
     free_bytes: int
-    """Free to this user, without what the file system keeps for root."""
 
 
 class File(Protocol):
@@ -269,7 +268,8 @@ class RealFiles:
 
     def disk_space(self, path: str) -> DiskSpace:
         found = os.statvfs(path)
-        return DiskSpace(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
+        used = found.f_blocks - found.f_bfree
+        return DiskSpace((used + found.f_bavail) * found.f_frsize, found.f_bavail * found.f_frsize)
 
     def memory_bytes(self) -> int:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

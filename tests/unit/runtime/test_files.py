@@ -6,11 +6,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from lockstep.runtime import files as runtime_files
-from lockstep.runtime.files import SYNC_SINGLY_MAX, File, Files, RealFile, RealFiles
+from lockstep.runtime.files import SYNC_SINGLY_MAX, DiskSpace, File, Files, RealFile, RealFiles
 
 
 def test_real_files_are_files(tmp_path: Path) -> None:
@@ -175,6 +176,13 @@ def test_space_and_memory_are_positive(tmp_path: Path) -> None:
     space = RealFiles().disk_space(str(tmp_path))
     assert 0 < space.free_bytes <= space.total_bytes
     assert RealFiles().memory_bytes() > 1 << 20
+
+
+def test_the_use_of_a_disk_is_counted_as_df_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fifth is kept for root: half of what users may fill is used, not 60 %."""
+    blocks = SimpleNamespace(f_frsize=4096, f_blocks=1000, f_bfree=600, f_bavail=400)
+    monkeypatch.setattr(os, "statvfs", lambda path: blocks)
+    assert RealFiles().disk_space("/store") == DiskSpace(800 * 4096, 400 * 4096)
 
 
 def test_a_closed_file_says_so() -> None:

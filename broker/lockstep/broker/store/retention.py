@@ -15,6 +15,9 @@ from lockstep.broker.store.queue_table import QueueTable
 from lockstep.broker.store.snapshot import Snapshots
 from lockstep.protocol.record import INT64, STORE_TIMESTAMP_AT
 from lockstep.runtime.host import Host
+from lockstep.runtime.log import get_logger
+
+log = get_logger("broker")
 
 Moved = tuple[str, int, int]
 """(topic, queue id, new minimum)."""
@@ -36,7 +39,8 @@ class Retention:
         if needed is None or len(self._log.segments) < 2:
             return []
         candidates = [segment for segment in self._log.segments[:-1] if segment.end <= needed]
-        expired = await self._expired(candidates, now_ms)
+        excess, reason = self._excess()
+        expired = await self._expired(candidates, excess, now_ms)
         free = [segment for segment in expired if self._log.segments and segment.reader_count == 0]
         # Between the question and here a reader may have come: only an unbroken run of the oldest may go.
         going: list[Segment] = []
@@ -49,10 +53,15 @@ class Retention:
         for _ in going:
             self._log.forget_oldest()
         await self._host.threads.run(self._log.remove, going)
-        return await self._move_minimums()
+        moved = await self._move_minimums()
+        facts = {"files": len(going), "bytes": going[-1].end - going[0].start, "queues": len(moved)}
+        if excess > 0:
+            log.warning("retention.removed", **facts, reason=reason)
+        else:
+            log.info("retention.removed", **facts, reason=f"older than {self._config.retention_ms / 3_600_000:g} h")
+        return moved
 
-    async def _expired(self, candidates: list[Segment], now_ms: int) -> list[Segment]:
-        excess = self._excess_bytes()
+    async def _expired(self, candidates: list[Segment], excess: int, now_ms: int) -> list[Segment]:
         expired: list[Segment] = []
         removed = 0
         for segment in candidates:
@@ -64,15 +73,18 @@ class Retention:
             removed += segment.end - segment.start
         return expired
 
-    def _excess_bytes(self) -> int:
-        """How many bytes of log have to go whatever their age."""
-        log_bytes = self._log.end - self._log.start
-        by_log = 0 if self._config.log_bytes_max is None else log_bytes - self._config.log_bytes_max
-        if self._config.disk_used_percent_max >= 100:
-            return max(0, by_log)
-        space = self._host.files.disk_space(self._config.path)
-        used = space.total_bytes - space.free_bytes
-        return max(0, by_log, used - space.total_bytes * self._config.disk_used_percent_max // 100)
+    def _excess(self) -> tuple[int, str]:
+        """How many bytes of log have to go whatever their age, and why."""
+        config, log_bytes = self._config, self._log.end - self._log.start
+        excess = [(0, "")]
+        if config.log_bytes_max is not None:
+            excess.append((log_bytes - config.log_bytes_max, f"the log has {log_bytes} bytes, at most {config.log_bytes_max} are kept"))
+        if config.disk_used_percent_max < 100:
+            space = self._host.files.disk_space(config.path)
+            used = space.total_bytes - space.free_bytes
+            reason = f"{used} of the disk's {space.total_bytes} bytes are used, at most {config.disk_used_percent_max}% may be"
+            excess.append((used - space.total_bytes * config.disk_used_percent_max // 100, reason))
+        return max(excess)
 
     async def _newest_ms(self, segment: Segment) -> int:
         """Store time of the record that follows the segment: its own are not newer. Without one, the segment is the newest."""

@@ -265,7 +265,7 @@ class PullConsumer(Member):
                 await worker.session.link.call(RequestCode.RESET_OFFSETS, None, body)
             except StaleEpoch:
                 self._shelf.void[queue] = offset
-                worker.fenced(holding)
+                worker.fenced(holding, by="RESET_OFFSETS")
                 continue
             except (TransportError, BrokerError) as error:
                 if not patient:

@@ -86,7 +86,7 @@ async def pull(worker: "QueueWorker", holding: "Holding") -> None:
 def _take_in(worker: "QueueWorker", holding: "Holding", response: Command, offset: int) -> int:
     """Acts on one answer; how long to wait before the next pull."""
     if response.code == ResponseCode.STALE_EPOCH:
-        worker.fenced(holding)
+        worker.fenced(holding, by="PULL")
         return 0
     if response.code not in _PULL_CODES:
         # After a leave the group may be unknown while this queue drains.

@@ -286,12 +286,12 @@ class QueueWorker:
             log.warning("queue.gap", group=self.own.group, queue=str(self.queue), first=first, end=end)
             self.use.tell(QueueGap(self.queue, first, end))
 
-    def fenced(self, holding: Holding) -> None:
-        """A pull of this holding was answered STALE_EPOCH. After a release its freeing does that, and the release's answer says more."""
+    def fenced(self, holding: Holding, *, by: str) -> None:
+        """Request `by` this holding met STALE_EPOCH. After a release its freeing does that, and the release's answer says more."""
         if self.own.state in (State.RELEASED, State.UNSURE):
             return
         if self.own.stale(holding.epoch):
-            log.warning("queue.fenced", group=self.own.group, queue=str(self.queue), epoch=holding.epoch, by="PULL")
+            log.warning("queue.fenced", group=self.own.group, queue=str(self.queue), epoch=holding.epoch, by=by)
             self.lost(fenced=True)
             self.session.trigger()
 

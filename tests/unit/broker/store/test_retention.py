@@ -6,6 +6,7 @@ import pytest
 
 from lockstep.broker.store import ReadStatus, Store, StoreDiskError
 from lockstep.protocol.errors import ServiceNotAvailable
+from lockstep.runtime.files import DiskSpace
 from lockstep.runtime.host import Host
 from lockstep.testing.simulation.disk import Fault, SimFiles
 from support.store_kit import abandon, append, confirmed, everything, host_of, open_store
@@ -75,6 +76,28 @@ async def test_a_full_file_system_takes_the_oldest_whatever_their_age() -> None:
     assert await store.retention(0) == []
     files.capacity_bytes = (used - 4096) * 100 // 80
     assert await store.retention(0) == [("orders", 0, 8)]
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "level", "reason"),
+    [
+        ({"retention_ms": 2 * HOUR_MS}, "INFO", "older than 2 h"),
+        ({"log_bytes_max": 13_500}, "WARNING", "the log has 20682 bytes, at most 13500 are kept"),
+        ({"disk_used_percent_max": 80}, "WARNING", "30000 of the disk's 32000 bytes are used, at most 80% may be"),
+    ],
+)
+async def test_what_is_removed_is_logged_with_the_reason(
+    settings: dict[str, int], level: str, reason: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level("INFO")
+    files = SimFiles()
+    host = host_of(files)
+    store = await aged(files, host, **settings)
+    monkeypatch.setattr(files, "disk_space", lambda path: DiskSpace(32_000, 2_000))
+    assert await store.retention(host.clock.wall_ms()) == [("orders", 0, 8)]
+    lines = [(record.levelname, record.getMessage()) for record in caplog.records if "retention" in record.getMessage()]
+    assert lines == [(level, f"retention.removed files=2 bytes=8192 queues=1 reason={reason}")]
     await store.close()
 
 
