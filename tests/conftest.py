@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 import pytest
 
 from lockstep.testing.simulation import SimLoop
+from support.cluster import MEASURED
 from support.loops import LOOPS, Factory, FrozenLoop, LoopWatch
 
 
@@ -29,6 +30,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("slow"):
                 item.add_marker(pytest.mark.skip(reason="slow: set LOCKSTEP_TEST_SLOW=1"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What tests measured: told, never asserted."""
+    ended = [one for outcome in ("passed", "failed") for one in terminalreporter.getreports(outcome) if one.when == "call"]
+    lines = [f"{one.nodeid.partition('::')[2]}: {line}" for one in ended for name, line in one.user_properties if name == MEASURED]
+    if lines:
+        terminalreporter.section("measured on this machine, now")
+        for line in lines:
+            terminalreporter.write_line(line)
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Factory]:

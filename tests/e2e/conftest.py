@@ -1,24 +1,11 @@
-"""A cluster per test, and what the tests measured: told at the end of the run, never asserted."""
+"""A cluster per test, and lines for the end of the run."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from support.cluster import Cluster, Report, running_cluster
-
-_measured = pytest.StashKey[list[str]]()
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.stash[_measured] = []
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if lines := config.stash[_measured]:
-        terminalreporter.section("measured on this machine, now")
-        for line in lines:
-            terminalreporter.write_line(line)
+from support.cluster import MEASURED, Cluster, Report, running_cluster
 
 
 @pytest.fixture
@@ -30,5 +17,4 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 @pytest.fixture
 def report(request: pytest.FixtureRequest) -> Report:
     """Notes a line for the end of the run."""
-    lines = request.config.stash[_measured]
-    return lambda line: lines.append(f"{request.node.name}: {line}")
+    return lambda line: request.node.user_properties.append((MEASURED, line))

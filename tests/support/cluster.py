@@ -18,8 +18,10 @@ from lockstep.runtime.daemon import Tasks
 from support.accepted import Accepted, accepted_twice, parse_accepted
 
 T = TypeVar("T")
+MEASURED = "measured"
+"""The property of a test that holds what it measured."""
 Report = Callable[[str], None]
-"""Notes what was measured; told at the end of the run (tests/e2e/conftest.py)."""
+"""Notes what was measured; told at the end of the run (tests/conftest.py)."""
 
 TESTS = Path(__file__).resolve().parents[1]
 QUICK = ("--disconnect-grace-ms", "1000", "--session-timeout-ms", "2000")
