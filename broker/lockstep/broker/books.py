@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from lockstep.broker.effects import CloseConnection, Effect, Notify, PushQueueFree, StalePulls
+from lockstep.broker.effects import CloseConnection, Effect, Notify, PushLayout, PushQueueFree, StalePulls
 from lockstep.broker.journal import Change, Journal
 from lockstep.broker.tables.group_table import Group, GroupTable
 from lockstep.broker.tables.lock_table import Fence, Key, LockTable
@@ -95,6 +95,7 @@ class Books:
         """Held queues whose grant was ended by hand, and whose session was not answered STALE to a LOCK since."""
         self.wake: Callable[[], None] | None = None
         self._urgent: list[CloseConnection | StalePulls] = []
+        self._relaid: dict[str, None] = {}
         self._freed: dict[Key, None] = {}
         self._nudge: dict[Key, None] = {}
         self._awake = False
@@ -228,6 +229,11 @@ class Books:
         self._freed[key] = None
         self._rouse()
 
+    def tell_layout(self, topic: str) -> None:
+        """Who subscribes to the topic is told its layout: it is asked for every 30 s only."""
+        self._relaid[topic] = None
+        self._rouse()
+
     def tell_all_free(self, group: Group) -> None:
         if group.contract is not None and group.contract.locks:
             for subscription in group.contract.subscriptions:
@@ -245,11 +251,12 @@ class Books:
             self.settle(group)
 
     def drain(self) -> list[Effect]:
-        """What is to be done in the world, in this order: close, answer stale pulls, notify, tell of free queues."""
+        """What is to be done in the world, in this order: close, answer stale pulls, tell of layouts, notify, tell of free queues."""
         self._awake = True
         try:
             effects: list[Effect] = list(self._urgent)
             self._urgent = []
+            effects += self._layout_effects()
             notices: dict[str, tuple[int, ...]] = {}
             for name in self.groups.take_changed():
                 group = self.groups.get(name)
@@ -260,6 +267,16 @@ class Books:
             return effects + self._free_queue_effects(notices)
         finally:
             self._awake = False
+
+    def _layout_effects(self) -> list[PushLayout]:
+        relaid, self._relaid = self._relaid, {}
+        pushes: list[PushLayout] = []
+        for layout in filter(None, map(self.layouts.get, relaid)):
+            groups = [group for group in self.groups if layout.topic in group.subscribed]
+            connections = dict.fromkeys(connection for group in groups for connection in self._native_connections(group))
+            if connections:
+                pushes.append(PushLayout(layout, tuple(connections)))
+        return pushes
 
     def _free_queue_effects(self, notices: dict[str, tuple[int, ...]]) -> list[Effect]:
         freed, self._freed = self._freed, {}

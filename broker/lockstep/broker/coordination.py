@@ -329,6 +329,7 @@ class Coordination:
     def layout_changed(self, topic: str) -> None:
         """A layout was adopted. A deleted topic loses progress and locks; queues that were added are free."""
         books = self._books
+        books.tell_layout(topic)
         layout = books.layouts.get(topic)
         if layout is None or layout.deleted:
             books.drop_topic(topic)

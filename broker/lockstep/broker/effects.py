@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from lockstep.protocol.bodies import FreeQueue, ListVersion
+from lockstep.protocol.queue import TopicLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,6 +13,14 @@ class Notify:
     group: str
     connections: tuple[int, ...]
     version: ListVersion
+
+
+@dataclass(frozen=True, slots=True)
+class PushLayout:
+    """LAYOUTS_CHANGED to these connections: their groups subscribe to the topic, and this is its layout now."""
+
+    layout: TopicLayout
+    connections: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,4 +49,4 @@ class StalePulls:
     epoch: int
 
 
-Effect = Notify | PushQueueFree | CloseConnection | StalePulls
+Effect = PushLayout | Notify | PushQueueFree | CloseConnection | StalePulls

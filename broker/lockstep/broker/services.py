@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from typing import assert_never
 
 from lockstep.broker.coordination import TICK_MS_MAX, Coordination
-from lockstep.broker.effects import CloseConnection, Effect, Notify, PushQueueFree, StalePulls
+from lockstep.broker.effects import CloseConnection, Effect, Notify, PushLayout, PushQueueFree, StalePulls
 from lockstep.broker.processors.pull import PullProcessor
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Store
-from lockstep.protocol.bodies import QueueFreeBody
+from lockstep.protocol.bodies import QueueFreeBody, RegisterReply
 from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.fields import to_plain
@@ -54,11 +54,16 @@ class Effects:
                 for connection in connections:
                     if (endpoint := self._endpoints.get(connection)) is not None:
                         endpoint.oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fields)
+            case PushLayout(layout, connections):
+                body = encode_body(RegisterReply((layout,)))
+                for connection in connections:
+                    if (endpoint := self._endpoints.get(connection)) is not None:
+                        endpoint.oneway(RequestCode.LAYOUTS_CHANGED, body=body)
             case PushQueueFree(connection, queues):
                 if (endpoint := self._endpoints.get(connection)) is not None:
                     for first in range(0, len(queues), FREE_QUEUES_MAX):
-                        body = QueueFreeBody(queues[first : first + FREE_QUEUES_MAX])
-                        endpoint.oneway(RequestCode.QUEUE_FREE, body=encode_body(body))
+                        free = QueueFreeBody(queues[first : first + FREE_QUEUES_MAX])
+                        endpoint.oneway(RequestCode.QUEUE_FREE, body=encode_body(free))
             case CloseConnection(connection, reason):
                 if (endpoint := self._endpoints.get(connection)) is not None:
                     log.info("connection.ended", peer=endpoint.peer, reason=reason)

@@ -7,16 +7,17 @@ A link is UP only between an answered HEART_BEAT and the close of that connectio
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from lockstep.protocol.bodies import HeartbeatBody, HeartbeatReply, QueueFreeBody
+from lockstep.protocol.bodies import HeartbeatBody, HeartbeatReply, QueueFreeBody, RegisterReply
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import BrokerError, RemoteProtocolError, TransportError, broker_error
 from lockstep.protocol.fields import from_plain, to_plain
 from lockstep.protocol.headers.clients import NotifyHeader
+from lockstep.protocol.queue import TopicLayout
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
 from lockstep.runtime.pool import Link
@@ -36,6 +37,7 @@ class LinkHooks:
     """A later HEART_BEAT of the same connection was answered."""
     notice: Callable[["BrokerLink", NotifyHeader], None]
     queue_free: Callable[["BrokerLink", QueueFreeBody], None]
+    layouts_changed: Callable[[Sequence[TopicLayout]], None]
     unreachable: Callable[["BrokerLink"], None]
     """A connect failed: ask for the route again."""
 
@@ -179,6 +181,8 @@ class BrokerLink:
                 self._hooks.notice(self, from_plain(NotifyHeader, command.fields))
             elif command.code == RequestCode.QUEUE_FREE:
                 self._hooks.queue_free(self, decode_body(QueueFreeBody, command.body))
+            elif command.code == RequestCode.LAYOUTS_CHANGED:
+                self._hooks.layouts_changed(decode_body(RegisterReply, command.body).layouts)
             elif not command.is_oneway:
                 remark = f"a client answers no request of code {command.code}"
                 endpoint.send(command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))

@@ -6,7 +6,7 @@ group once.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -38,7 +38,7 @@ from lockstep.protocol.errors import (
     TransportError,
 )
 from lockstep.protocol.headers.clients import NotifyHeader, UnregisterClientHeader
-from lockstep.protocol.queue import TopicLayout
+from lockstep.protocol.queue import LayoutVersion, TopicLayout
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host, running_host
@@ -251,6 +251,13 @@ class Instance:
         """Ask for the watched routes again at once, but at most once a second."""
         self._refresh_wanted.set()
 
+    def expect_layout(self, topic: str, version: LayoutVersion) -> None:
+        """A broker has this layout already. The nameservers are asked until one has it too, at once and then every second."""
+        now_ms = self.host.clock.monotonic_ms()
+        self.routes.announce(topic, version, now_ms + self.config.route_interval_ms)
+        if self.routes.behind(now_ms):
+            self.refresh_soon()
+
     def _learn(self, route: TopicRoute) -> None:
         change = self.routes.merge(route)
         self._link_brokers()
@@ -269,7 +276,8 @@ class Instance:
     async def _route_loop(self) -> None:
         config, clock = self.config, self.host.clock
         while True:
-            interval_ms = config.route_refresh_spacing_ms if self._address_missing() else config.route_interval_ms
+            hurried = self._address_missing() or self.routes.behind(clock.monotonic_ms())
+            interval_ms = config.route_refresh_spacing_ms if hurried else config.route_interval_ms
             try:
                 async with asyncio.timeout(interval_ms / 1000):
                     await self._refresh_wanted.wait()
@@ -327,6 +335,7 @@ class Instance:
             view=self._link_view,
             notice=self._notice,
             queue_free=self._queue_free,
+            layouts_changed=self._layouts_changed,
             unreachable=lambda _: self.refresh_soon(),
         )
         return BrokerLink(self.host, name, lambda: self.routes.address(name), hooks, request_timeout_ms=self.config.request_timeout_ms)
@@ -359,6 +368,11 @@ class Instance:
         for group, queues in by_group.items():
             if group in self._consumers:
                 self._consumers[group].hooks.on_queue_free(link, QueueFreeBody(tuple(queues)))
+
+    def _layouts_changed(self, layouts: Sequence[TopicLayout]) -> None:
+        for layout in layouts:
+            if layout.topic in self._topics:
+                self.expect_layout(layout.topic, layout.version)
 
     def _tell_producers(self) -> None:
         for _, hooks in list(self._producers.values()):
@@ -495,9 +509,13 @@ class Instance:
             await self.heartbeat_now()
 
     async def _keepalive_loop(self) -> None:
-        """Until a consumer has joined, whose SYNCs prove life, an empty SYNC every 5 s keeps the session and finds a dead connection."""
+        """Until a consumer has joined, whose SYNCs prove life, an empty SYNC every 5 s keeps the session and finds a dead connection.
+
+        Four times in a session timeout where that is shorter, or not known yet.
+        """
         while True:
-            await asyncio.sleep(self.config.keepalive_interval_ms / 1000)
+            timeouts_ms = [4_000 if link.view is None else link.view.session_timeout_ms for link in self.links()] or [4_000]
+            await asyncio.sleep(min(self.config.keepalive_interval_ms, min(timeouts_ms) // 4) / 1000)
             proven = any(consumer.everywhere for consumer in self._consumers.values())
             for link in () if proven else self.links():
                 if link.up:

@@ -7,7 +7,7 @@ so nameservers that are down, restarted empty or behind change nothing for a run
 from dataclasses import dataclass
 
 from lockstep.protocol.bodies import BrokerAddress, TopicRoute
-from lockstep.protocol.queue import TopicLayout
+from lockstep.protocol.queue import LayoutVersion, TopicLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,8 @@ class RouteCache:
     def __init__(self) -> None:
         self._layouts: dict[str, TopicLayout] = {}
         self._brokers: dict[str, BrokerAddress] = {}
+        self._announced: dict[str, tuple[LayoutVersion, int]] = {}
+        """Topic → a version that a broker has, and until when (ms) a nameserver is expected to have it."""
 
     def merge(self, route: TopicRoute) -> RouteChange:
         """Take over what is newer in `route`."""
@@ -41,6 +43,18 @@ class RouteCache:
             return False
         self._layouts[layout.topic] = layout
         return True
+
+    def announce(self, topic: str, version: LayoutVersion, until_ms: int) -> None:
+        """A broker has a layout of this version, and may not have stored it yet: only what a nameserver tells is adopted."""
+        self._announced[topic] = version, until_ms
+
+    def behind(self, now_ms: int) -> bool:
+        """A layout was announced, and no nameserver has told it yet."""
+        for topic, (version, until_ms) in list(self._announced.items()):
+            known = self._layouts.get(topic)
+            if now_ms >= until_ms or (known is not None and known.version >= version):
+                del self._announced[topic]
+        return bool(self._announced)
 
     def merge_brokers(self, brokers: tuple[BrokerAddress, ...]) -> tuple[str, ...]:
         """Take over addresses of a term at least as high as the known one; answers whose address changed."""

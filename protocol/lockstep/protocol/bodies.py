@@ -316,7 +316,7 @@ class RegisterBody:
 
 @dataclass(frozen=True, slots=True)
 class RegisterReply:
-    """REGISTER_BROKER's answer; LAYOUTS_CHANGED (30008), nameserver → broker, says the same when another broker brings one."""
+    """REGISTER_BROKER's answer. In LAYOUTS_CHANGED (30008): what another broker has brought (to brokers), or a broker has (to members)."""
 
     layouts: tuple[TopicLayout, ...]
     """Every layout of which the broker sent none or a lower one; it adopts them."""

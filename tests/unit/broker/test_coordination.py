@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from lockstep.broker.coordination import TICK_MS_MAX, Coordination, next_term
+from lockstep.broker.effects import PushLayout, PushQueueFree
 from lockstep.broker.journal import Journal
 from lockstep.protocol.bodies import MemberStatus, QueueStatus, SyncItem, Verdict
 from lockstep.protocol.errors import ConfigError, StoreError
@@ -342,6 +343,28 @@ def test_queues_that_a_layout_adds_are_offered_to_whom_the_list_names() -> None:
     bench.layouts.adopt(layout(queues=2, counter=2))
     bench.c.layout_changed(TOPIC)
     assert bench.pushed() == {a.connection: [0], b.connection: [1]}
+
+
+def test_whoever_subscribes_to_the_topic_is_told_its_layout_before_of_its_free_queues() -> None:
+    bench = Bench(layout(queues=1), layout("other"))
+    a, b, c = (
+        Client(bench, "a"),
+        Client(bench, "b", ordered("second", topics=(TOPIC, "other"))),
+        Client(bench, "c", ordered("third", topics=("other",))),
+    )
+    for client in (a, b, c):
+        client.connect()
+    bench.c.drain()
+    for again in (layout(queues=2, counter=2), deleted(3)):
+        bench.layouts.adopt(again)
+        bench.c.layout_changed(TOPIC)
+        effects = bench.c.drain()
+        assert effects[0] == PushLayout(again, (a.connection, b.connection))
+        assert [type(effect) for effect in effects[1:]] == ([] if again.deleted else [PushQueueFree, PushQueueFree])
+    b.close()
+    bench.layouts.adopt(layout(counter=4))
+    bench.c.layout_changed(TOPIC)
+    assert [effect.connections for effect in bench.drain(PushLayout)] == [(a.connection,)]
 
 
 def test_the_contract_of_one_that_left_and_drains_goes_with_its_last_topic() -> None:

@@ -112,6 +112,30 @@ async def test_a_keyed_send_whose_topic_was_deleted_while_it_was_in_flight_is_to
             await sending
 
 
+@pytest.mark.parametrize("learnt_first", [True, False])
+@pytest.mark.parametrize("key", ["k", None])
+async def test_a_send_that_its_broker_refuses_because_the_topic_was_deleted_fails_at_once(learnt_first: bool, key: str | None) -> None:
+    """Not at its deadline: whoever has heard of the deletion has nothing to wait for."""
+    async with one_queue() as (broker, producer):
+        held: list[Callable[[], None]] = []
+
+        def missing_later(broker: FakeBroker, seen: Seen) -> None:
+            held.append(lambda: refuse(TopicNotExist("t is not here"))(broker, seen))
+
+        broker.script.append(missing_later)
+        sending = asyncio.ensure_future(producer.send(message("1"), sharding_key=key))
+        await until(lambda: len(held) == 1)
+        begun_s = asyncio.get_running_loop().time()
+        steps = [lambda: producer._topics.layout_changed(make_layout("t", counter=2)), held[0]]
+        for step in steps if learnt_first else reversed(steps):
+            step()
+            await asyncio.sleep(0.005)
+        with pytest.raises(TopicNotExist, match="was deleted"):
+            await sending
+        assert asyncio.get_running_loop().time() - begun_s < 1
+        assert (producer.in_flight_count, producer.in_flight_bytes) == (0, 0)
+
+
 async def test_a_batch_with_a_key_that_can_not_be_leaves_nothing_in_flight() -> None:
     async with one_queue() as (broker, producer):
         for keys in (["a", ""], ["a", "b\x01"], ["a"], ["a", 1]):

@@ -336,7 +336,10 @@ class QueueSender:
 
     def _may_retry(self, frame: Frame, now_ms: int) -> bool:
         """False: the frame has been moved or failed instead."""
-        if now_ms >= frame.deadline_ms:
+        deletion = self._topic.deletion
+        if deletion is not None and not frame.unknown:
+            frame.error = deletion
+        if deletion is not None or now_ms >= frame.deadline_ms:
             self._fail(frame)
             return False
         failed_here = frame.error is not None or not self.up
@@ -429,6 +432,10 @@ class QueueSender:
         if self._keyed_blocked is not None:
             self._topic.refresh_route()
             self._fail_expired(now_ms)
+        self._pump()
+
+    def topic_deleted(self) -> None:
+        """What waited has failed. A frame that would be written again fails too; one whose answer is still to come, with that."""
         self._pump()
 
     def close(self) -> None:

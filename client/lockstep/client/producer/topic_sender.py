@@ -105,6 +105,11 @@ class TopicSender:
         return any(other.up and not other.stalled and other is not sender for other in self.senders)
 
     @property
+    def deletion(self) -> TopicNotExist | None:
+        """Why nothing can be sent: the topic was deleted, or has no writable queue any more."""
+        return None if self.layout.write_queues else _deleted(self.layout)
+
+    @property
     def busy(self) -> bool:
         return any(sender.busy for sender in self._by_queue.values())
 
@@ -115,6 +120,8 @@ class TopicSender:
         self.layout = layout
         if not layout.write_queues:
             self.fail_all(partial(_deleted, layout))
+            for sender in list(self._by_queue.values()):
+                sender.topic_deleted()
             return
         self._place()
         for sender in list(self._by_queue.values()):

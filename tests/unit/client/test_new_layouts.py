@@ -1,0 +1,106 @@
+"""A topic's new queues, and a subscribed topic that comes into being, are consumed at once: before the next refresh of the routes."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import pytest
+
+from lockstep.admin.client import AdminClient
+from lockstep.admin.commands.topic_change import put_everywhere
+from lockstep.admin.layout_change import altered
+from lockstep.client import (
+    ConcurrentlyContext,
+    ConsumeConcurrentlyStatus,
+    ConsumeOrderlyStatus,
+    Message,
+    MessageExt,
+    MessageModel,
+    OrderlyContext,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+)
+from lockstep.runtime.host import Host
+from lockstep.testing import TestCluster, simulate
+
+TOPIC = "orders"
+SOON_S = 3
+"""Far below the 30 s between two refreshes."""
+Program = Callable[[str, list[bytes]], Coroutine[Any, Any, None]]
+
+
+async def push_ordered(nameserver: str, seen: list[bytes]) -> None:
+    consumer = PushConsumer("billing", nameserver=nameserver).subscribe(TOPIC)
+
+    @consumer.orderly
+    async def listen(messages: Sequence[MessageExt], _: OrderlyContext) -> ConsumeOrderlyStatus:
+        seen.extend(message.body for message in messages)
+        return ConsumeOrderlyStatus.SUCCESS
+
+    async with consumer:
+        await asyncio.Event().wait()
+
+
+async def push_concurrent(nameserver: str, seen: list[bytes], model: MessageModel = MessageModel.CLUSTERING) -> None:
+    consumer = PushConsumer("mailing", nameserver=nameserver, message_model=model).subscribe(TOPIC)
+
+    @consumer.concurrently
+    async def listen(messages: Sequence[MessageExt], _: ConcurrentlyContext) -> ConsumeConcurrentlyStatus:
+        seen.extend(message.body for message in messages)
+        return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+    async with consumer:
+        await asyncio.Event().wait()
+
+
+async def push_broadcasting(nameserver: str, seen: list[bytes]) -> None:
+    await push_concurrent(nameserver, seen, MessageModel.BROADCASTING)
+
+
+async def pull(nameserver: str, seen: list[bytes]) -> None:
+    async with PullConsumer("copying", nameserver=nameserver).subscribe(TOPIC) as consumer:
+        while True:
+            seen.extend(message.body for message in await consumer.poll())
+
+
+PROGRAMS = [push_ordered, push_concurrent, push_broadcasting, pull]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_what_is_sent_to_new_queues_is_consumed_soon(program: Program) -> None:
+    async def main() -> None:
+        seen: list[bytes] = []
+        async with TestCluster(brokers=2) as cluster:
+            await cluster.create_topic(TOPIC, queues=1)
+            await cluster.start("consumer", lambda: program(cluster.nameserver, seen))
+            await cluster.advance(seconds=5)
+            admin = AdminClient(Host.current(), cluster.nameserver)
+            layout = (await admin.route(TOPIC)).layout
+            await put_everywhere(admin, altered(layout, {"broker-a", "broker-b"}, write_count=3, read_count=3, writer=7))
+            await cluster.advance(seconds=SOON_S)
+            async with Producer("shop", nameserver=cluster.nameserver) as producer:
+                sent = [b"%d" % number for number in range(6)]
+                for number, body in enumerate(sent):
+                    await producer.send(Message(TOPIC, body), selector=lambda queues, _, number: queues[number], arg=number)
+                await cluster.advance(seconds=SOON_S)
+            assert sorted(seen) == sent
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_topic_that_comes_into_being_is_consumed_soon(program: Program) -> None:
+    async def main() -> None:
+        seen: list[bytes] = []
+        async with TestCluster(brokers=2) as cluster:
+            await cluster.create_topic("other", queues=1)
+            await cluster.start("consumer", lambda: program(cluster.nameserver, seen))
+            await cluster.advance(seconds=5)
+            await cluster.create_topic(TOPIC, queues=1)
+            async with Producer("shop", nameserver=cluster.nameserver) as producer:
+                await producer.send(Message(TOPIC, b"first"))
+                await cluster.advance(seconds=SOON_S)
+            assert seen == [b"first"]
+
+    simulate(main)
