@@ -1,6 +1,6 @@
 """A page of stored records → the columns of a read. Nothing is decoded that no column needs."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -9,7 +9,7 @@ from lockstep.protocol.message import MessageExt
 from lockstep.protocol.properties import KEYS, RESERVED
 from lockstep.protocol.queue import MessageQueue
 from lockstep.spark.options import SourceOptions
-from lockstep.spark.pages import BORN_MS, INT32, INT64, QUEUE_OFFSET, RECONSUME_TIMES, STORE_MS, TEXT_TAGS, Ints, Page, Records, texts
+from lockstep.spark.pages import BORN_MS, INT32, INT64, QUEUE_OFFSET, RECONSUME_TIMES, STORE_MS, TEXT_TAGS, Ints, Page, has, keys, texts
 
 STORE_TIME = 1
 """timestampType, as Kafka's LogAppendTime."""
@@ -41,8 +41,8 @@ def _times(ms: Ints) -> pa.Array:
     return pa.array(ms * 1_000).cast(_TIME)
 
 
-def _texts(records: Records, head: bytes) -> pa.Array:
-    return pa.array(texts(records.properties(), head)) if records.has(head) else pa.nulls(len(records), pa.string())
+def _texts(properties: pa.Array, head: bytes) -> pa.Array:
+    return pa.array(texts(properties, head)) if has(properties, head) else pa.nulls(len(properties), pa.string())
 
 
 def _headers(message: MessageExt) -> list[dict[str, object]]:
@@ -65,34 +65,30 @@ class Columns:
         }
         self._constants = {name: pa.scalar(constant[name], ARROW_TYPES[name]) for name in options.all_columns if name in constant}
         self._whole = {"messageId", "headers"} & set(options.all_columns)
+        self._of_properties = {"key", "tags", "keys"} & set(options.all_columns)
 
     def batches(self, page: Page) -> Iterator[pa.RecordBatch]:
         """The page as Arrow; of the types that the schema declares, no other will do for Spark. Mostly one batch."""
         messages = page.messages(self._queue.broker_name) if self._whole else []
-        if "value" not in self.schema.names:
-            yield self._batch(page.records(), None, messages)
-            return
-        for records, bodies in page.records().with_bodies():
-            yield self._batch(records, bodies, messages[: len(records)])
-            del messages[: len(records)]
-
-    def _batch(self, records: Records, bodies: pa.Array | None, messages: Sequence[MessageExt]) -> pa.RecordBatch:
+        properties = page.properties() if self._of_properties else pa.nulls(page.count, pa.binary())
         made: dict[str, Callable[[], Any]] = {
-            "key": records.keys,
-            "value": lambda: bodies,
-            "offset": lambda: records.numbers(QUEUE_OFFSET, INT64),
-            "timestamp": lambda: _times(records.numbers(STORE_MS, INT64)),
-            "bornTimestamp": lambda: _times(records.numbers(BORN_MS, INT64)),
-            "reconsumeTimes": lambda: records.numbers(RECONSUME_TIMES, INT32),
-            "tags": lambda: _texts(records, TEXT_TAGS),
-            "keys": lambda: _texts(records, _KEYS),
+            "key": lambda: keys(properties),
+            "offset": lambda: page.numbers(QUEUE_OFFSET, INT64),
+            "timestamp": lambda: _times(page.numbers(STORE_MS, INT64)),
+            "bornTimestamp": lambda: _times(page.numbers(BORN_MS, INT64)),
+            "reconsumeTimes": lambda: page.numbers(RECONSUME_TIMES, INT32),
+            "tags": lambda: _texts(properties, TEXT_TAGS),
+            "keys": lambda: _texts(properties, _KEYS),
             "messageId": lambda: [message.message_id for message in messages],
             "headers": lambda: [_headers(message) for message in messages],
         }
-        arrays = [
-            pa.repeat(self._constants[field.name], len(records))
+        arrays = {
+            field.name: pa.repeat(self._constants[field.name], page.count)
             if field.name in self._constants
             else pa.array(made[field.name](), type=field.type)
             for field in self.schema
-        ]
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+            if field.name != "value"
+        }
+        for part, bodies in page.bodies() if "value" in self.schema.names else [(slice(0, page.count), None)]:
+            columns = [bodies if field.name == "value" else arrays[field.name][part] for field in self.schema]
+            yield pa.RecordBatch.from_arrays(columns, schema=self.schema)

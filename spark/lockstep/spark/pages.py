@@ -4,7 +4,6 @@ No Python object is made for a record: its numbers are gathered, and its bodies 
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
 from struct import Struct
 from struct import error as StructError
 from typing import Any, TypeAlias
@@ -40,7 +39,7 @@ class Page:
     def __init__(self, end: int, tags: frozenset[str] | None = None) -> None:
         self._end = end
         self._tags = tags
-        self._kept: list[Records] = []
+        self._pulls: list[Records] = []
         self.bytes = 0
         """Of everything that was pulled."""
         self.count = 0
@@ -54,18 +53,40 @@ class Page:
         if self._tags is not None:
             tags = texts(records.properties(), TEXT_TAGS)
             keep &= np.fromiter((tag in self._tags for tag in tags), bool, len(tags))
-        self._kept.append(records.only(keep))
+        self._pulls.append(records if keep.all() else records.only(keep))
         self.bytes += len(data)
         self.count += int(keep.sum())
 
-    def records(self) -> "Records":
-        """All of them, over one stretch of bytes."""
-        return Records.joined(self._kept)
+    def numbers(self, place: int, kind: str) -> Ints:
+        """One field of each."""
+        return np.concatenate([np.empty(0, np.int64), *(records.numbers(place, kind) for records in self._pulls)])
+
+    def properties(self) -> pa.Array:
+        return _joined([records.properties() for records in self._pulls])
+
+    def bodies(self) -> Iterator[tuple[slice, pa.Array]]:
+        """As they were sent: all at once, or in runs of some PLAIN_BYTES_MAX where some are stored compressed.
+
+        RemoteProtocolError names the first that can't be decompressed.
+        """
+        stored = _joined([records.bodies() for records in self._pulls])
+        flags = self.numbers(SYS_FLAG, INT32)
+        if not (flags & SYS_COMPRESSED).any():
+            yield slice(0, self.count), stored
+            return
+        first, size, run = 0, 0, []
+        places = zip(flags.tolist(), self.numbers(QUEUE_OFFSET, INT64).tolist(), strict=True)
+        for number, (body, place) in enumerate(zip(stored.to_pylist(), places, strict=True), 1):
+            run.append(_plain(body, *place))
+            size += len(run[-1])
+            if size >= PLAIN_BYTES_MAX or number == self.count:
+                yield slice(first, number), pa.array(run, pa.binary())
+                first, size, run = number, 0, []
 
     def messages(self, broker_name: str) -> list[MessageExt]:
         """The same records, whole."""
-        kept = {offset for part in self._kept for offset in part.numbers(QUEUE_OFFSET, INT64).tolist()}
-        return [message for part in self._kept for message in decode_messages(part.data, broker_name) if message.queue_offset in kept]
+        kept = set(self.numbers(QUEUE_OFFSET, INT64).tolist())
+        return [message for each in self._pulls for message in decode_messages(each.data, broker_name) if message.queue_offset in kept]
 
 
 class Records:
@@ -77,9 +98,6 @@ class Records:
         self._body_end = body_end
         self._properties_at = properties_at
         self._end = end
-
-    def __len__(self) -> int:
-        return len(self._at)
 
     @classmethod
     def of(cls, data: bytes) -> "Records":
@@ -97,65 +115,41 @@ class Records:
             raise _broken(data, int(at[wrong.argmax()]))
         return cls(data, at, body_end, properties_at, end)
 
-    @classmethod
-    def joined(cls, parts: Sequence["Records"]) -> "Records":
-        """All of them over one stretch of bytes."""
-        data = b"".join(part.data for part in parts)
-        begins = accumulate((len(part.data) for part in parts), initial=0)
-        places = [np.empty((4, 0), np.int64), *(part._places() + begin for part, begin in zip(parts, begins, strict=False))]
-        return cls(data, *np.concatenate(places, axis=1))
-
     def only(self, keep: Any) -> "Records":
-        return Records(self.data, *self._places()[:, keep])
-
-    def _places(self) -> Any:
-        return np.stack((self._at, self._body_end, self._properties_at, self._end))
+        return Records(self.data, self._at[keep], self._body_end[keep], self._properties_at[keep], self._end[keep])
 
     def numbers(self, place: int, kind: str) -> Ints:
-        """One field of each."""
         return _numbers(self.data, self._at + place, kind)
+
+    def bodies(self) -> pa.Array:
+        return _cut(self.data, self._at + BODY_AT, self._body_end)
 
     def properties(self) -> pa.Array:
         return _cut(self.data, self._properties_at, self._end)
 
-    def has(self, head: bytes) -> bool:
-        """False: no record has this property."""
-        return head in self.data
 
-    def with_bodies(self) -> Iterator[tuple["Records", pa.Array]]:
-        """The bodies as they were sent, in runs of some PLAIN_BYTES_MAX where some are stored compressed.
+def keys(properties: pa.Array) -> pa.Array:
+    """The sharding key of each. Mostly it comes first, and is cut out; elsewhere, as behind the stamp of a frame, it is looked for."""
+    if not has(properties, TEXT_KEY):
+        return pa.nulls(len(properties), pa.binary())
+    _, places, data = properties.buffers()
+    bounds = np.frombuffer(places, np.int32)[: len(properties) + 1].astype(np.int64)
+    at, end, skip, octets = bounds[:-1], bounds[1:], len(TEXT_KEY), np.frombuffer(data, np.uint8)
+    heads = sliding_window_view(octets, skip)[np.minimum(at, len(octets) - skip)]
+    first = (heads == np.frombuffer(TEXT_KEY, np.uint8)).all(axis=1) & (end - at >= skip)
+    marks = np.append(np.flatnonzero(octets == _END), len(octets))
+    ends = np.minimum(marks[np.searchsorted(marks, np.minimum(at + skip, len(octets)))], end)
+    found = _cut(data, np.where(first, at + skip, at), np.where(first, ends, at))
+    if first.all():
+        return found
+    others = [property_of(each, TEXT_KEY) for each in properties.filter(pa.array(~first)).to_pylist()]
+    return compute.replace_with_mask(found, pa.array(~first), pa.array(others, pa.binary()))
 
-        RemoteProtocolError names the first that can't be decompressed.
-        """
-        stored = _cut(self.data, self._at + BODY_AT, self._body_end)
-        flags = self.numbers(SYS_FLAG, INT32)
-        if not (flags & SYS_COMPRESSED).any():
-            yield self, stored
-            return
-        first, size, run = 0, 0, []
-        places = zip(flags.tolist(), self.numbers(QUEUE_OFFSET, INT64).tolist(), strict=True)
-        for number, (body, place) in enumerate(zip(stored.to_pylist(), places, strict=True), 1):
-            run.append(_plain(body, *place))
-            size += len(run[-1])
-            if size >= PLAIN_BYTES_MAX or number == len(self):
-                yield self.only(slice(first, number)), pa.array(run, pa.binary())
-                first, size, run = number, 0, []
 
-    def keys(self) -> pa.Array:
-        """The sharding key of each. Mostly it comes first, and is cut out; elsewhere, as behind the stamp of a frame, it is looked for."""
-        at, skip = self._properties_at, len(TEXT_KEY)
-        if not self.has(TEXT_KEY) or not len(at):
-            return pa.nulls(len(at), pa.binary())
-        octets = np.frombuffer(self.data, np.uint8)
-        heads = sliding_window_view(octets, skip)[np.minimum(at, len(octets) - skip)]
-        first = (heads == np.frombuffer(TEXT_KEY, np.uint8)).all(axis=1) & (self._end - at >= skip)
-        marks = np.append(np.flatnonzero(octets == _END), len(octets))
-        ends = np.minimum(marks[np.searchsorted(marks, np.minimum(at + skip, len(octets)))], self._end)
-        keys = _cut(self.data, np.where(first, at + skip, at), np.where(first, ends, at))
-        if first.all():
-            return keys
-        others = [property_of(each, TEXT_KEY) for each in _cut(self.data, at[~first], self._end[~first]).to_pylist()]
-        return compute.replace_with_mask(keys, pa.array(~first), pa.array(others, pa.binary()))
+def has(properties: pa.Array, head: bytes) -> bool:
+    """False: none of them has this property."""
+    data = properties.buffers()[2]
+    return data is not None and head in data.to_pybytes()
 
 
 def _starts(data: bytes) -> Ints:
@@ -187,7 +181,11 @@ def _numbers(data: bytes, at: Ints, kind: str) -> Ints:
     return everywhere[at].astype(np.int64)
 
 
-def _cut(data: bytes, start: Ints, end: Ints) -> pa.Array:
+def _joined(parts: Sequence[pa.Array]) -> pa.Array:
+    return parts[0] if len(parts) == 1 else pa.concat_arrays([pa.array([], pa.binary()), *parts])
+
+
+def _cut(data: "bytes | pa.Buffer", start: Ints, end: Ints) -> pa.Array:
     """data[start:end] of each, in ascending order and apart: every second one of what the bytes fall into at these positions."""
     count = len(start)
     if not count:

@@ -143,7 +143,7 @@ def test_a_key_is_found_wherever_it_stands_and_nowhere_else(properties: list[byt
 
 def test_a_tag_that_has_only_the_hash_of_a_wanted_one_is_left_out() -> None:
     data = stored(0, b"x", tags="Aa") + stored(1, b"y", tags="BB") + stored(2, b"z")
-    assert page_of(data, 10, frozenset({"Aa"})).records().numbers(QUEUE_OFFSET, LONG).tolist() == [0]
+    assert page_of(data, 10, frozenset({"Aa"})).numbers(QUEUE_OFFSET, LONG).tolist() == [0]
 
 
 @pytest.mark.parametrize("cut", range(0, 140, 7))
@@ -165,7 +165,7 @@ def test_a_flipped_byte_in_the_lengths_or_magic_never_reads_past_the_record(at: 
     data = bytearray(stored(0, b"body") + stored(1, b"more"))
     data[at] ^= flip
     try:
-        bodies = [body for _, run in page_of(bytes(data), 1 << 62).records().with_bodies() for body in run.to_pylist()]
+        bodies = [body for _, run in page_of(bytes(data), 1 << 62).bodies() for body in run.to_pylist()]
     except RemoteProtocolError:
         return
     assert all(len(body) == 4 for body in bodies)
