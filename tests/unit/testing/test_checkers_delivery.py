@@ -3,8 +3,9 @@
 import pytest
 
 from lockstep.testing.sweep.checkers.delivery import check, recovery_s
+from lockstep.testing.sweep.copy_events import CopyStored, DeadLetterSent
 from lockstep.testing.sweep.events import Calm, ConsumerStarted, QueueGapSeen
-from lockstep.testing.sweep.history import CallResult
+from lockstep.testing.sweep.history import CallResult, QueueKey
 from support.stories import C1, Q, Story
 
 
@@ -25,6 +26,18 @@ def test_everything_done_and_accepted_is_good() -> None:
 def test_a_message_that_no_call_has_done_is_found() -> None:
     assert story().call(3, 3.1, 1, 1).committed(6, 1, 2).broken(check) == ["O5"]
     assert story().call(3, 3.1, 1, 0, 1, result=CallResult.ERROR).committed(6, 1, 2).broken(check) == ["O5", "O5"]
+
+
+def test_a_letter_that_is_in_the_dead_letter_queue_counts_also_where_its_broker_never_answered() -> None:
+    def lettered(body: bytes, group: str = "billing") -> Story:
+        told = story().call(3, 3.1, 1, 1).add(DeadLetterSent, 3.2, C1, queue=Q, epoch=1, offset=0, attempts=4, advance=True, request=9)
+        place = QueueKey("", "broker-a", f"%DLQ%{group}", 0)
+        told.add(CopyStored, 501, ("", 0), queue=place, offset=0, body=body, retries=1, origin="")
+        return told.committed(6, 1, 2)
+
+    assert lettered(b"m0").broken(check) == []
+    assert lettered(b"m1").broken(check) == ["O5"], "it was asked for, and is not there"
+    assert lettered(b"m0", "audit").broken(check) == ["O5"], "another group's"
 
 
 def test_another_message_at_its_place_does_not_count() -> None:

@@ -3,7 +3,8 @@
 from math import inf
 
 from lockstep.protocol.codes import ResponseCode
-from lockstep.testing.sweep.copy_events import DeadLetterAnswered, DelayedAcked
+from lockstep.protocol.names import DLQ_PREFIX
+from lockstep.testing.sweep.copy_events import CopyStored, DeadLetterAnswered, DeadLetterSent, DelayedAcked
 from lockstep.testing.sweep.events import ConsumerStarted, ProgressReset, QueueGapSeen, ReadingEnded, SendAcked, SendBegan, Stored
 from lockstep.testing.sweep.hand_events import ClassicLocked, ResetSent
 from lockstep.testing.sweep.history import History, QueueKey
@@ -66,6 +67,13 @@ class Passes:
         for letter in history.of(DeadLetterAnswered):
             if letter.code == ResponseCode.SUCCESS:
                 self._letters.setdefault((letter.queue, letter.offset), letter.t)
+        # A broker that ended before it answered may have written the letter: then it is there at the end.
+        there = {(copy.queue.topic, copy.body) for copy in history.of(CopyStored)}
+        for sent in history.of(DeadLetterSent):
+            found = messages.stored.get((sent.queue.stored, sent.offset))
+            if found is not None and (f"{DLQ_PREFIX}{sent.queue.group}", found.body) in there:
+                key = sent.queue, sent.offset
+                self._letters[key] = min(sent.t, self._letters.get(key, inf))
         for pull in history.of(PullReceived):
             if pull.gap is not None:
                 self._gaps.setdefault(pull.queue, []).append(pull.gap)
