@@ -69,7 +69,11 @@ async def test_who_waits_for_its_share_is_not_waited_for_when_somebody_leaves(lo
         await cluster.start(name, partial(_member, cluster, name, assigned))
     await cluster.advance(seconds=(CALM_MS + QUIET_MS) / 1000)
     await cluster.start("three", partial(_member, cluster, "three", assigned))
+    await cluster.until(lambda: "three" in _owners(assigned).values(), "a share for the first that comes")
     await cluster.start("four", partial(_member, cluster, "four", assigned))
+    while (report := await cluster.group_status("billing")) is None or len(report.members) < 4:
+        await cluster.advance(seconds=0.01)
+    assert "four" not in _owners(assigned).values(), "it came soon after another: it waits"
     began_s = cluster.now
     await cluster.stop("one")
     await cluster.until(lambda: set(_owners(assigned).values()) == {"two", "three", "four"}, "shares of who is left")

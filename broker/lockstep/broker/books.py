@@ -270,13 +270,13 @@ class Books:
 
     def _layout_effects(self) -> list[PushLayout]:
         relaid, self._relaid = self._relaid, {}
-        pushes: list[PushLayout] = []
-        for layout in filter(None, map(self.layouts.get, relaid)):
-            groups = [group for group in self.groups if layout.topic in group.subscribed]
-            connections = dict.fromkeys(connection for group in groups for connection in self._native_connections(group))
-            if connections:
-                pushes.append(PushLayout(layout, tuple(connections)))
-        return pushes
+        told: dict[str, dict[int, None]] = {topic: {} for topic in relaid}
+        for group in self.groups if relaid else ():
+            for topic in group.subscribed:
+                if topic in told:
+                    told[topic] |= dict.fromkeys(self._native_connections(group))
+        found = [(self.layouts.get(topic), connections) for topic, connections in told.items()]
+        return [PushLayout(layout, tuple(connections)) for layout, connections in found if layout is not None and connections]
 
     def _free_queue_effects(self, notices: dict[str, tuple[int, ...]]) -> list[Effect]:
         freed, self._freed = self._freed, {}

@@ -22,6 +22,9 @@ from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
 from lockstep.runtime.pool import Link
 
+SHORTEST_SESSION_MS = 1_000
+"""No broker of ours ends sessions sooner."""
+
 
 @dataclass(frozen=True, slots=True)
 class LinkHooks:
@@ -76,6 +79,11 @@ class BrokerLink:
     def grace_ms(self) -> int:
         """The broker's `disconnect_grace_ms`, as its last answer to HEART_BEAT gave it; 3,000 before the first."""
         return 3_000 if self.view is None else self.view.disconnect_grace_ms
+
+    @property
+    def session_timeout_ms(self) -> int:
+        """After which silence the broker ends the session, as its last answer to HEART_BEAT said; the shortest before the first."""
+        return SHORTEST_SESSION_MS if self.view is None else max(SHORTEST_SESSION_MS, self.view.session_timeout_ms)
 
     async def settled(self) -> bool:
         """Wait until the link is up or a connect has failed; answers `up`."""

@@ -6,12 +6,12 @@ group once.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from lockstep.client.broker_link import BrokerLink, LinkHooks
+from lockstep.client.broker_link import SHORTEST_SESSION_MS, BrokerLink, LinkHooks
 from lockstep.client.config import InstanceConfig, nameserver_addresses
 from lockstep.client.nameservers import Nameservers
 from lockstep.client.route_cache import RouteCache
@@ -168,7 +168,8 @@ class Instance:
         self._producers: dict[int, tuple[str, ProducerHooks]] = {}
         self._topics: dict[str, None] = {}
         self._refreshed_ms: int | None = None
-        self._refresh_wanted = asyncio.Event()
+        self._route_wanted = asyncio.Event()
+        self._all_routes_wanted = False
         self._shared: dict[type, object] = {}
         self.tasks = Tasks(on_failure=self._failed)
 
@@ -249,14 +250,15 @@ class Instance:
 
     def refresh_soon(self) -> None:
         """Ask for the watched routes again at once, but at most once a second."""
-        self._refresh_wanted.set()
+        self._all_routes_wanted = True
+        self._route_wanted.set()
 
     def expect_layout(self, topic: str, version: LayoutVersion) -> None:
         """A broker has this layout already. The nameservers are asked until one has it too, at once and then every second."""
         now_ms = self.host.clock.monotonic_ms()
         self.routes.announce(topic, version, now_ms + self.config.route_interval_ms)
-        if self.routes.behind(now_ms):
-            self.refresh_soon()
+        if self.routes.awaited(now_ms):
+            self._route_wanted.set()
 
     def _learn(self, route: TopicRoute) -> None:
         change = self.routes.merge(route)
@@ -275,24 +277,31 @@ class Instance:
 
     async def _route_loop(self) -> None:
         config, clock = self.config, self.host.clock
+        all_asked_ms = clock.monotonic_ms()
         while True:
-            hurried = self._address_missing() or self.routes.behind(clock.monotonic_ms())
-            interval_ms = config.route_refresh_spacing_ms if hurried else config.route_interval_ms
+            due_ms = all_asked_ms + (config.route_refresh_spacing_ms if self._address_missing() else config.route_interval_ms)
+            wait_ms = due_ms - clock.monotonic_ms()
+            if self.routes.awaited(clock.monotonic_ms()):
+                wait_ms = min(wait_ms, config.route_refresh_spacing_ms)
             try:
-                async with asyncio.timeout(interval_ms / 1000):
-                    await self._refresh_wanted.wait()
+                async with asyncio.timeout(max(0, wait_ms) / 1000):
+                    await self._route_wanted.wait()
             except TimeoutError:
                 pass
             if self._refreshed_ms is not None:
                 wait_ms = self._refreshed_ms + config.route_refresh_spacing_ms - clock.monotonic_ms()
                 if wait_ms > 0:
                     await asyncio.sleep(wait_ms / 1000)
-            self._refresh_wanted.clear()
-            self._refreshed_ms = clock.monotonic_ms()
-            await self._refresh()
+            self._route_wanted.clear()
+            self._refreshed_ms = now_ms = clock.monotonic_ms()
+            if self._all_routes_wanted or now_ms >= due_ms:
+                self._all_routes_wanted, all_asked_ms = False, now_ms
+                await self._refresh(list(self._topics))
+            else:
+                await self._refresh(self.routes.awaited(now_ms))
 
-    async def _refresh(self) -> None:
-        for topic in list(self._topics):
+    async def _refresh(self, topics: Iterable[str]) -> None:
+        for topic in topics:
             try:
                 self._learn(await self.nameservers.route(topic))
             except TopicNotExist:
@@ -344,6 +353,8 @@ class Instance:
         log.info("broker.connected", broker=link.name, connection=link.connection, term=reply.term)
         for consumer in list(self._consumers.values()):
             consumer.hooks.on_up(link, reply)
+        if self._consumers:
+            self.refresh_soon()  # nor was one that changed while the connection was away
         self._tell_producers()
 
     def _link_down(self, link: BrokerLink) -> None:
@@ -412,6 +423,7 @@ class Instance:
             for link in missing:
                 await self._join_one(consumer, link)
         consumer.everywhere = True
+        self.refresh_soon()  # a layout that changed since its routes were asked for was announced to nobody here
 
     async def _join_one(self, consumer: _Consumer, link: BrokerLink) -> None:
         consumer.joined[link.name] = None
@@ -514,8 +526,8 @@ class Instance:
         Four times in a session timeout where that is shorter, or not known yet.
         """
         while True:
-            timeouts_ms = [4_000 if link.view is None else link.view.session_timeout_ms for link in self.links()] or [4_000]
-            await asyncio.sleep(min(self.config.keepalive_interval_ms, min(timeouts_ms) // 4) / 1000)
+            timeout_ms = min((link.session_timeout_ms for link in self.links()), default=SHORTEST_SESSION_MS)
+            await asyncio.sleep(min(self.config.keepalive_interval_ms, timeout_ms // 4) / 1000)
             proven = any(consumer.everywhere for consumer in self._consumers.values())
             for link in () if proven else self.links():
                 if link.up:

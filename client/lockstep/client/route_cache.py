@@ -46,15 +46,16 @@ class RouteCache:
 
     def announce(self, topic: str, version: LayoutVersion, until_ms: int) -> None:
         """A broker has a layout of this version, and may not have stored it yet: only what a nameserver tells is adopted."""
-        self._announced[topic] = version, until_ms
+        before = self._announced.get(topic)
+        self._announced[topic] = (version if before is None else max(version, before[0])), until_ms
 
-    def behind(self, now_ms: int) -> bool:
-        """A layout was announced, and no nameserver has told it yet."""
+    def awaited(self, now_ms: int) -> list[str]:
+        """Topics of which a layout was announced that no nameserver has told yet."""
         for topic, (version, until_ms) in list(self._announced.items()):
             known = self._layouts.get(topic)
             if now_ms >= until_ms or (known is not None and known.version >= version):
                 del self._announced[topic]
-        return bool(self._announced)
+        return list(self._announced)
 
     def merge_brokers(self, brokers: tuple[BrokerAddress, ...]) -> tuple[str, ...]:
         """Take over addresses of a term at least as high as the known one; answers whose address changed."""

@@ -133,7 +133,7 @@ def keys(properties: pa.Array) -> pa.Array:
     if not has(properties, TEXT_KEY):
         return pa.nulls(len(properties), pa.binary())
     _, places, data = properties.buffers()
-    bounds = np.frombuffer(places, np.int32)[: len(properties) + 1].astype(np.int64)
+    bounds = np.frombuffer(places, np.int32)[properties.offset :][: len(properties) + 1].astype(np.int64)
     at, end, skip, octets = bounds[:-1], bounds[1:], len(TEXT_KEY), np.frombuffer(data, np.uint8)
     heads = sliding_window_view(octets, skip)[np.minimum(at, len(octets) - skip)]
     first = (heads == np.frombuffer(TEXT_KEY, np.uint8)).all(axis=1) & (end - at >= skip)

@@ -1,8 +1,10 @@
 """A client that has nothing to say keeps its sessions at the brokers."""
 
+import asyncio
+
 import pytest
 
-from lockstep.client import Message, Producer
+from lockstep.client import ConsumeOrderlyStatus, Message, MessageModel, Producer, PushConsumer
 from lockstep.client.instance import Instance
 from lockstep.testing import TestCluster, simulate
 
@@ -19,5 +21,31 @@ def test_an_idle_client_keeps_its_connections_however_short_sessions_are(session
                 connections = [link.connection for link in instance.links()]
                 await instance.close()
                 assert connections == [1, 1]
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("model", [MessageModel.CLUSTERING, MessageModel.BROADCASTING])
+def test_a_consumer_without_a_queue_or_without_locks_keeps_them_too(model: MessageModel) -> None:
+    """Two members of a group share one queue, or have it both: broadcasting members lock nothing."""
+
+    async def main() -> None:
+        connections: list[int] = []
+
+        async def member() -> None:
+            consumer = PushConsumer("billing", nameserver=cluster.nameserver, message_model=model).subscribe("t")
+            consumer.orderly(lambda messages, context: ConsumeOrderlyStatus.SUCCESS)
+            async with consumer:
+                await asyncio.sleep(60)
+                instance = Instance.current(cluster.nameserver)
+                connections.extend(link.connection for link in instance.links())
+                await instance.close()
+
+        async with TestCluster(brokers=1, session_timeout_ms=1_000, disconnect_grace_ms=1_000) as cluster:
+            await cluster.create_topic("t", queues=1)
+            for name in ("one", "two"):
+                await cluster.start(name, member)
+            await cluster.advance(minutes=2)
+            assert connections == [1, 1]
 
     simulate(main)

@@ -21,6 +21,9 @@ from lockstep.client import (
     PullConsumer,
     PushConsumer,
 )
+from lockstep.client.instance import Instance
+from lockstep.protocol.bodies import TopicRoute
+from lockstep.protocol.queue import TopicLayout
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster, simulate
 
@@ -89,8 +92,100 @@ def test_what_is_sent_to_new_queues_is_consumed_soon(program: Program) -> None:
     simulate(main)
 
 
+def test_a_nameserver_that_hears_of_it_late_is_asked_every_second_and_for_this_topic_only() -> None:
+    async def main() -> None:
+        async with TestCluster(brokers=1) as cluster:
+            for topic in (TOPIC, "other"):
+                await cluster.create_topic(topic, queues=1)
+            instance = Instance.current(cluster.nameserver)
+            await instance.start()
+            for topic in (TOPIC, "other"):
+                await instance.route(topic)
+            layout = instance.routes.layout(TOPIC)
+            assert layout is not None
+            newer = altered(layout, {"broker-a"}, write_count=3, read_count=3, writer=7)
+            asked: list[str] = []
+            route = instance.nameservers.route
+
+            async def counted(topic: str) -> TopicRoute:
+                asked.append(topic)
+                return await route(topic)
+
+            instance.nameservers.route = counted  # type: ignore[method-assign]
+            instance._layouts_changed([newer, TopicLayout("unheard", newer.version, newer.entries)])
+            await cluster.advance(seconds=4.5)
+            assert (set(asked), len(asked)) == ({TOPIC}, 5)
+            await put_everywhere(AdminClient(Host.current(), cluster.nameserver), newer)
+            await cluster.advance(seconds=1.5)
+            assert instance.routes.layout(TOPIC) == newer
+            asked.clear()
+            await cluster.advance(seconds=10)
+            assert asked == []
+            await instance.close()
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_layout_that_changes_while_a_member_joins_reaches_it_soon(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between its route question and its first heartbeat no broker knows whom to tell."""
+
+    async def main() -> None:
+        seen: list[bytes] = []
+        joining, changed, join = asyncio.Event(), asyncio.Event(), Instance.join
+
+        async def late(self: Instance, group: str) -> None:
+            joining.set()
+            await changed.wait()
+            await join(self, group)
+
+        monkeypatch.setattr(Instance, "join", late)
+        async with TestCluster(brokers=1) as cluster:
+            await cluster.create_topic(TOPIC, queues=1)
+            await cluster.start("consumer", lambda: program(cluster.nameserver, seen))
+            await joining.wait()
+            admin = AdminClient(Host.current(), cluster.nameserver)
+            layout = (await admin.route(TOPIC)).layout
+            await put_everywhere(admin, altered(layout, {"broker-a"}, write_count=2, read_count=2, writer=7))
+            await cluster.advance(seconds=1)
+            changed.set()
+            await cluster.advance(seconds=SOON_S)
+            async with Producer("shop", nameserver=cluster.nameserver) as producer:
+                await producer.send(Message(TOPIC, b"new"), selector=lambda queues, _, __: queues[-1])
+                await cluster.advance(seconds=SOON_S)
+            assert seen == [b"new"]
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_what_was_told_into_a_dead_connection_is_heard_soon_after_the_next_one(program: Program) -> None:
+    async def main() -> None:
+        seen: list[bytes] = []
+        async with TestCluster(brokers=1) as cluster:
+            await cluster.create_topic(TOPIC, queues=1)
+            await cluster.start("consumer", lambda: program(cluster.nameserver, seen))
+            await cluster.advance(seconds=5)
+            admin = AdminClient(Host.current(), cluster.nameserver)
+            layout = (await admin.route(TOPIC)).layout
+            cluster.partition("consumer", "broker-a")
+            await put_everywhere(admin, altered(layout, {"broker-a"}, write_count=2, read_count=2, writer=7))
+            await cluster.advance(seconds=0.1)
+            cluster.reset_connections("consumer", "broker-a")
+            cluster.heal()
+            await cluster.advance(seconds=SOON_S)
+            async with Producer("shop", nameserver=cluster.nameserver) as producer:
+                await producer.send(Message(TOPIC, b"new"), selector=lambda queues, _, __: queues[-1])
+                await cluster.advance(seconds=SOON_S)
+            assert seen == [b"new"]
+
+    simulate(main)
+
+
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_topic_that_comes_into_being_is_consumed_soon(program: Program) -> None:
+    """Whoever subscribes to what is missing asks every second."""
+
     async def main() -> None:
         seen: list[bytes] = []
         async with TestCluster(brokers=2) as cluster:

@@ -136,6 +136,57 @@ async def test_a_send_that_its_broker_refuses_because_the_topic_was_deleted_fail
         assert (producer.in_flight_count, producer.in_flight_bytes) == (0, 0)
 
 
+@pytest.mark.parametrize("key", ["k", None])
+async def test_a_send_that_waited_at_the_limit_when_its_topic_was_deleted_fails_at_once(key: str | None) -> None:
+    async with one_queue(ProducerConfig(in_flight_count_max=1)) as (broker, producer):
+        held: list[Callable[[], None]] = []
+        broker.script.extend([answer_later(held)] * 2)
+        first = asyncio.ensure_future(producer.send(message("1"), sharding_key=key))
+        await until(lambda: len(held) == 1)
+        second = asyncio.ensure_future(producer.send(message("2"), sharding_key=key))
+        await asyncio.sleep(0.005)
+        begun_s = asyncio.get_running_loop().time()
+        producer._topics.layout_changed(make_layout("t", counter=2))
+        await until(lambda: len(held) == 2)
+        assert not first.done(), "it was written again meanwhile, and its answers are still to come"
+        held[0]()
+        assert (await first).status is SendStatus.SEND_OK
+        with pytest.raises(TopicNotExist, match="was deleted"):
+            await second
+        assert asyncio.get_running_loop().time() - begun_s < 2.5
+        assert broker.stored == [b"first", b"1"]
+        assert (producer.in_flight_count, producer.in_flight_bytes) == (0, 0)
+
+
+async def test_a_send_that_waits_for_its_broker_fails_when_its_topic_is_deleted() -> None:
+    async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, ProducerConfig()) as producer:
+        await producer.send(message("first"), sharding_key="k")
+        await stop_and_be_noticed(cluster.brokers["a"], producer)
+        sending = asyncio.ensure_future(producer.send(message("1"), sharding_key="k"))
+        await asyncio.sleep(3)
+        begun_s = asyncio.get_running_loop().time()
+        producer._topics.layout_changed(make_layout("t", counter=2))
+        with pytest.raises(TopicNotExist, match="was deleted"):
+            await sending
+        assert asyncio.get_running_loop().time() == begun_s
+
+
+async def test_a_send_whose_fate_is_unknown_when_its_topic_is_deleted_ends_then_and_says_so() -> None:
+    async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, ProducerConfig()) as producer:
+        await producer.send(message("first"), sharding_key="k")
+        broker = cluster.brokers["a"]
+        broker.script.append(lambda broker, seen: None)
+        sending = asyncio.ensure_future(producer.send(message("1"), sharding_key="k"))
+        await until(lambda: len(broker.seen) == 2)
+        await stop_and_be_noticed(broker, producer)
+        begun_s = asyncio.get_running_loop().time()
+        producer._topics.layout_changed(make_layout("t", counter=2))
+        with pytest.raises(QueueUnavailable, match="its topic was deleted") as caught:
+            await sending
+        assert caught.value.outcome is Outcome.UNKNOWN
+        assert asyncio.get_running_loop().time() - begun_s < 1
+
+
 async def test_a_batch_with_a_key_that_can_not_be_leaves_nothing_in_flight() -> None:
     async with one_queue() as (broker, producer):
         for keys in (["a", ""], ["a", "b\x01"], ["a"], ["a", 1]):

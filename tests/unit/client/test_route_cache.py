@@ -72,20 +72,30 @@ def test_an_announced_layout_is_waited_for_until_it_is_told_or_its_time_is_over(
     cache = RouteCache()
     cache.adopt(layout(2))
     cache.announce("t", LayoutVersion(2, 1), 30_000)
-    assert not cache.behind(0), "it is known already"
+    assert not cache.awaited(0), "it is known already"
     cache.announce("t", LayoutVersion(3, 1), 30_000)
-    assert cache.behind(29_999)
+    assert cache.awaited(29_999)
     assert cache.layout("t") == layout(2), "what a broker has may not be stored: it is not adopted"
     cache.adopt(layout(3))
-    assert not cache.behind(29_999)
+    assert not cache.awaited(29_999)
     cache.announce("t", LayoutVersion(4, 1), 60_000)
-    assert not cache.behind(60_000)
-    assert not cache.behind(0), "over is over"
+    assert not cache.awaited(60_000)
+    assert not cache.awaited(0), "over is over"
+
+
+def test_of_two_announcements_the_higher_counts() -> None:
+    cache = RouteCache()
+    cache.announce("t", LayoutVersion(4, 1), 30_000)
+    cache.announce("t", LayoutVersion(3, 9), 40_000)
+    cache.adopt(layout(3, 9))
+    assert cache.awaited(39_999) == ["t"]
+    cache.adopt(layout(4))
+    assert cache.awaited(0) == []
 
 
 def test_of_a_topic_that_did_not_exist_the_first_layout_is_waited_for() -> None:
     cache = RouteCache()
     cache.announce("t", LayoutVersion(1, 1), 30_000)
-    assert cache.behind(0)
+    assert cache.awaited(0)
     cache.adopt(layout(1))
-    assert not cache.behind(0)
+    assert not cache.awaited(0)

@@ -4,12 +4,12 @@ import pytest
 
 from lockstep.client.consumer.schedule import LockSchedule, Proof, SyncSchedule
 
-GRACE_MS = 3_000
+GRACE_MS, SESSION_MS = 3_000, 20_000
 
 
 def connected(now_ms: int = 10_000, connection: int = 1) -> Proof:
     proof = Proof()
-    proof.connected(connection, now_ms, GRACE_MS)
+    proof.connected(connection, now_ms, GRACE_MS, SESSION_MS)
     return proof
 
 
@@ -27,7 +27,7 @@ def test_on_a_new_connection_the_old_proof_stands_until_its_first_lock() -> None
     proof = connected()
     proof.answered(proof.sent(10_000, lock=True))
     proof.cut()
-    proof.connected(2, 11_000, GRACE_MS)
+    proof.connected(2, 11_000, GRACE_MS, SESSION_MS)
     proof.answered(proof.sent(11_100, empty=True))
     assert proof.proven_ms == 10_000
     proof.answered(proof.sent(11_200, lock=True))
@@ -39,7 +39,7 @@ def test_an_old_proof_is_not_prolonged_by_a_broker_that_was_started_anew_with_a_
     proof = connected()
     proof.answered(proof.sent(10_000, lock=True))
     proof.cut()
-    proof.connected(2, 16_000, grace_ms)
+    proof.connected(2, 16_000, grace_ms, SESSION_MS)
     assert proof.deadline_ms == deadline_ms
     proof.answered(proof.sent(16_100, lock=True))
     assert proof.deadline_ms == 16_100 + grace_ms - 500
@@ -49,7 +49,7 @@ def test_an_answer_of_an_older_connection_proves_nothing() -> None:
     proof = connected()
     late = proof.sent(10_500, lock=True)
     proof.cut()
-    proof.connected(2, 11_000, GRACE_MS)
+    proof.connected(2, 11_000, GRACE_MS, SESSION_MS)
     proof.answered(late)
     assert proof.proven_ms is None
     assert not proof.is_locked
@@ -82,8 +82,15 @@ def test_an_empty_sync_is_due_every_third_of_the_grace_while_holding_else_every_
 
 def test_with_a_grace_of_a_minute_something_is_still_said_every_5_s() -> None:
     proof = Proof()
-    proof.connected(1, 0, 60_000)
+    proof.connected(1, 0, 60_000, SESSION_MS)
     assert proof.due_ms(True) == 5_000
+
+
+@pytest.mark.parametrize(("session_timeout_ms", "interval_ms"), [(1_000, 250), (8_000, 2_000), (60_000, 5_000)])
+def test_who_holds_nothing_speaks_four_times_in_a_session_timeout(session_timeout_ms: int, interval_ms: int) -> None:
+    proof = Proof()
+    proof.connected(1, 0, 60_000, session_timeout_ms)
+    assert (proof.due_ms(False), proof.due_ms(True)) == (interval_ms, interval_ms)
 
 
 def test_one_empty_sync_unanswered_for_the_grace_makes_the_connection_dead() -> None:

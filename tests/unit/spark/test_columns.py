@@ -14,7 +14,7 @@ from lockstep.protocol.record import INT64, QUEUE_OFFSET_AT, STORE_TIMESTAMP_AT,
 from lockstep.spark.columns import ARROW_TYPES, Columns  # noqa: E402
 from lockstep.spark.options import COLUMN_TYPES, SourceOptions  # noqa: E402
 from lockstep.spark.pages import INT64 as LONG  # noqa: E402
-from lockstep.spark.pages import QUEUE_OFFSET, Page, property_of  # noqa: E402
+from lockstep.spark.pages import QUEUE_OFFSET, Page, keys, property_of  # noqa: E402
 
 QUEUE = MessageQueue("t", "broker-a", 3)
 EVERY = ",".join(COLUMN_TYPES)
@@ -111,14 +111,28 @@ def test_what_a_record_has_not_is_null() -> None:
 @given(
     st.lists(st.tuples(st.binary(min_size=1, max_size=60), st.one_of(st.none(), st.text("abkTAGS", min_size=1, max_size=9)))),
     st.integers(0, 12),
+    st.integers(1, 5),
 )
-def test_a_page_says_what_the_sdk_says(messages: list[tuple[bytes, str | None]], end: int) -> None:
-    data = b"".join(stored(offset, body, key=key, properties={"x__SHARDINGKEY": "no"}) for offset, (body, key) in enumerate(messages))
-    expected = [message for message in decode_messages(data, "broker-a") if message.queue_offset < end]
-    assert [(row["offset"], row["value"], row["key"]) for row in rows(data, end)] == [
-        (message.queue_offset, message.body, None if message.sharding_key is None else message.sharding_key.encode())
+def test_a_page_says_what_the_sdk_says(messages: list[tuple[bytes, str | None]], end: int, pull_count: int) -> None:
+    """However many pulls brought it."""
+    records = [
+        stored(offset, body, key=key, properties={"x__SHARDINGKEY": "no"}, tags=f"t{len(body) % 3}")
+        for offset, (body, key) in enumerate(messages)
+    ]
+    page = Page(end)
+    for first in range(0, len(records), pull_count):
+        page.take(b"".join(records[first : first + pull_count]))
+    found = [row for batch in Columns(options(columns="offset,value,key,tags"), QUEUE, 11).batches(page) for row in batch.to_pylist()]
+    expected = [message for message in decode_messages(b"".join(records), "broker-a") if message.queue_offset < end]
+    assert [(row["offset"], row["value"], row["key"], row["tags"]) for row in found] == [
+        (message.queue_offset, message.body, None if message.sharding_key is None else message.sharding_key.encode(), message.tags)
         for message in expected
     ]
+
+
+def test_keys_of_a_slice_are_its_own() -> None:
+    properties = pa.array([b"__SHARDINGKEY\x01a", b"A\x01b", b"__SHARDINGKEY\x01c\x02A\x01b"], pa.binary())
+    assert keys(properties[1:]).to_pylist() == [None, b"c"]
 
 
 @given(

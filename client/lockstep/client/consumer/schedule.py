@@ -14,7 +14,7 @@ GRACE_MS = 3_000
 MARGIN_MS = 500
 """From the last start of a call to the moment at which the broker may grant the queue to another; covers drift and a slow start."""
 IDLE_PROOF_MS = 5_000
-"""A session says something at least this often."""
+"""A session says something at least this often, and four times in the time after which it would end."""
 FIRST_LOCK_MS = 1_000
 LOCK_EVERY_MS = 20_000
 """RocketMQ: ConsumeMessageOrderlyService's lockMQPeriodically."""
@@ -36,7 +36,7 @@ class Stamp:
 class Proof:
     """Proof of life at one broker."""
 
-    __slots__ = ("_connection", "_empty", "_last_empty_ms", "_locked", "_proven_grace_ms", "grace_ms", "proven_ms")
+    __slots__ = ("_connection", "_empty", "_idle_ms", "_last_empty_ms", "_locked", "_proven_grace_ms", "grace_ms", "proven_ms")
 
     def __init__(self) -> None:
         self.grace_ms = GRACE_MS
@@ -48,9 +48,11 @@ class Proof:
         self._locked = False
         self._empty: list[Stamp] = []
         self._last_empty_ms = 0
+        self._idle_ms = IDLE_PROOF_MS
 
-    def connected(self, connection: int, now_ms: int, grace_ms: int) -> None:
-        """`connection`: a number that rises with each connect, ≥ 1."""
+    def connected(self, connection: int, now_ms: int, grace_ms: int, session_timeout_ms: int) -> None:
+        """`connection`: a number that rises with each connect, ≥ 1. The rest as the broker says."""
+        self._idle_ms = min(IDLE_PROOF_MS, session_timeout_ms // 4)
         self._connection = connection
         self._locked = False
         self._empty.clear()
@@ -91,7 +93,7 @@ class Proof:
             self._proven_grace_ms = self.grace_ms
 
     def _interval_ms(self, holding: bool) -> int:
-        return min(IDLE_PROOF_MS, max(self.grace_ms // 3, 1)) if holding else IDLE_PROOF_MS
+        return min(self._idle_ms, max(self.grace_ms // 3, 1)) if holding else self._idle_ms
 
     def due_ms(self, holding: bool) -> int:
         """When an empty SYNC is due: it overtakes whatever waits for the disk, and is left out while other answers prove as much."""

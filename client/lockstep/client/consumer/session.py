@@ -135,7 +135,7 @@ class BrokerSession:
         self.disconnected()
         now_ms = self._clock.boot_ms()
         self._connection = self.link.connection
-        self.proof.connected(self._connection, now_ms, self.link.grace_ms)
+        self.proof.connected(self._connection, now_ms, self.link.grace_ms, self.link.session_timeout_ms)
         self._lock.connected(now_ms)
         self.pump_soon()
 

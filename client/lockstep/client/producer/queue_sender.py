@@ -199,6 +199,9 @@ class QueueSender:
 
     def _pump(self) -> None:
         """Do what can be done now; arm the timer where something waits for more than an answer."""
+        deletion = self._topic.deletion
+        if deletion is not None and self._batcher:
+            self._endings.fail(self._batcher.take_all(), Outcome.NOT_STORED, deletion, connected=self.up)
         frame = self._frame
         if frame is not None and not frame.retry:
             return
@@ -337,9 +340,11 @@ class QueueSender:
     def _may_retry(self, frame: Frame, now_ms: int) -> bool:
         """False: the frame has been moved or failed instead."""
         deletion = self._topic.deletion
-        if deletion is not None and not frame.unknown:
+        if deletion is not None and not frame.unanswered:
             frame.error = deletion
-        if deletion is not None or now_ms >= frame.deadline_ms:
+            self._fail(frame)
+            return False
+        if now_ms >= frame.deadline_ms:
             self._fail(frame)
             return False
         failed_here = frame.error is not None or not self.up
@@ -435,7 +440,7 @@ class QueueSender:
         self._pump()
 
     def topic_deleted(self) -> None:
-        """What waited has failed. A frame that would be written again fails too; one whose answer is still to come, with that."""
+        """What waits fails, and a frame that would be written again; one whose answer is still to come ends with that."""
         self._pump()
 
     def close(self) -> None:

@@ -119,7 +119,6 @@ class TopicSender:
         """A higher layout: what waits and was hashed over a lower one is picked again, in order."""
         self.layout = layout
         if not layout.write_queues:
-            self.fail_all(partial(_deleted, layout))
             for sender in list(self._by_queue.values()):
                 sender.topic_deleted()
             return

@@ -84,6 +84,7 @@ async def test_a_full_file_system_takes_the_oldest_whatever_their_age() -> None:
     [
         ({"retention_ms": 2 * HOUR_MS}, "INFO", "older than 2 h"),
         ({"log_bytes_max": 13_500}, "WARNING", "the log has 20682 bytes, at most 13500 are kept"),
+        ({"log_bytes_max": 13_500, "disk_used_percent_max": 93}, "WARNING", "the log has 20682 bytes, at most 13500 are kept"),
         ({"disk_used_percent_max": 80}, "WARNING", "30000 of the disk's 32000 bytes are used, at most 80% may be"),
     ],
 )
