@@ -37,8 +37,8 @@ def proof_before_lock(patch: Patches) -> None:
     """On a new connection nothing is proven until its first LOCK is answered."""
     connected = Proof.connected
 
-    def proven(self: Proof, connection: int, now_ms: int, grace_ms: int) -> None:
-        connected(self, connection, now_ms, grace_ms)
+    def proven(self: Proof, connection: int, now_ms: int, grace_ms: int, session_timeout_ms: int) -> None:
+        connected(self, connection, now_ms, grace_ms, session_timeout_ms)
         self._locked = True
 
     patch.set(Proof, "connected", proven)
