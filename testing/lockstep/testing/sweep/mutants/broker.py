@@ -50,7 +50,7 @@ def silent_connection_left_open(patch: Patches) -> None:
     patch.set(Books, "close", lenient)
 
 
-@mutant("pause", "churn")
+@mutant("pause", "churn", aimed="tests/unit/broker/test_membership.py::test_a_closed_session_keeps_locks_and_place_for_the_grace")
 def no_grace(patch: Patches) -> None:
     """A session whose connection closed keeps its locks for the grace."""
     due = SessionTable.due_ms
@@ -247,7 +247,13 @@ def no_queue_free(patch: Patches) -> None:
     patch.set(Books, "tell_free", lambda self, key: None)
 
 
-@mutant("handover")
+@mutant("alter", aimed="tests/unit/client/test_new_layouts.py::test_what_is_sent_to_new_queues_is_consumed_soon")
+def new_layouts_are_not_told(patch: Patches) -> None:
+    """A topic's new layout is told to who subscribes to it."""
+    patch.set(Books, "tell_layout", lambda self, topic: None)
+
+
+@mutant("handover", aimed="tests/unit/broker/test_services.py::test_effects_reach_whom_they_are_meant_for_and_nobody_who_is_gone")
 def no_notices(patch: Patches) -> None:
     """A change of a member list is told to its members."""
     do = Effects._do

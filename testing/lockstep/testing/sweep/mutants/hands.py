@@ -92,7 +92,7 @@ def an_added_queue_begins_at_its_end(patch: Patches) -> None:
     patch.set(Reconciliation, "_begin", at_end)
 
 
-@mutant("delete")
+@mutant("delete", aimed="tests/unit/broker/test_topic_table.py::test_who_missed_a_deletion_finds_it_in_the_layout_that_made_the_topic_anew")
 def a_missed_deletion_stays_missed(patch: Patches) -> None:
     """A broker that hears only of the layout that made a topic anew drops what it has of the one that was deleted."""
     patch.set(TopicTable, "_missed_deletion", lambda self, layout: None)
