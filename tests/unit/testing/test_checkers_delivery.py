@@ -4,9 +4,9 @@ import pytest
 
 from lockstep.testing.sweep.checkers.delivery import check, recovery_s
 from lockstep.testing.sweep.copy_events import CopyStored, DeadLetterSent
-from lockstep.testing.sweep.events import Calm, ConsumerStarted, QueueGapSeen
+from lockstep.testing.sweep.events import Calm, ConsumerStarted, PowerCut, ProcessEnded, QueueGapSeen
 from lockstep.testing.sweep.history import CallResult, QueueKey
-from support.stories import C1, Q, Story
+from support.stories import C1, B, Q, Story
 
 
 def story(*, calm_t: float = 5.0, expression: str = "*", begin: int = 0) -> Story:
@@ -48,6 +48,26 @@ def test_filtered_reported_and_earlier_messages_are_not_asked_for() -> None:
     assert story(expression="A").call(3, 3.1, 1, 1).committed(6, 1, 2).broken(check) == []
     assert story().add(QueueGapSeen, 2.5, C1, first=0, end=1).call(3, 3.1, 1, 1).committed(6, 1, 2).broken(check) == []
     assert story(begin=1).call(3, 3.1, 1, 1).committed(6, 1, 2).broken(check) == []
+
+
+@pytest.mark.parametrize(
+    ("cut", "written", "flush", "laws"),
+    [
+        (False, False, "sync", ["O5"]),
+        (True, False, "sync", ["O5"]),
+        (False, True, "sync", ["O5"]),
+        (True, True, "sync", []),
+        (True, False, "async", []),
+    ],
+)
+def test_what_retention_removed_before_it_was_given_is_found_unless_the_power_may_have_taken_it(
+    cut: bool, written: bool, flush: str, laws: list[str]
+) -> None:
+    told = Story(flush=flush).add(ConsumerStarted, 0.5, C1).add(Calm, 5.0, ("", 0)).granted(0.8, 1)
+    told.sent(1, b"m0", 0, written=written).sent(1.1, b"m1", 1).call(3, 3.1, 1, 1)
+    if cut:
+        told.add(ProcessEnded, 3.5, B, how="power").add(PowerCut, 3.5, ("B", 0))
+    assert told.committed(6, 1, 2).read(500, b"m1", first=1).broken(check) == laws
 
 
 def test_a_queue_that_is_not_accepted_to_its_end_is_found() -> None:

@@ -45,7 +45,10 @@ def check(history: History) -> list[Violation]:
 
 
 def _told_of_removed(history: History, messages: Messages, passes: Passes, done: set[tuple[str, Place, bytes]]) -> list[Violation]:
-    """O5: what retention removed before a group had it was told to the group as a gap. After a lossy power cut nobody can say."""
+    """O5: what retention removed before a group had it was told to the group as a gap. After a lossy power cut nobody can say.
+
+    Lossy is any cut for who asked for no more than that the message is written.
+    """
     brokers, begins, deletions = Brokers(history), first_offsets(history), Deletions(history)
     gaps: dict[QueueKey, list[QueueGapSeen]] = {}
     for gap in history.of(QueueGapSeen):
@@ -58,6 +61,7 @@ def _told_of_removed(history: History, messages: Messages, passes: Passes, done:
             or read is None
             or not 0 <= acked.offset < read.first
             or brokers.lossy_cuts(acked.queue.broker)
+            or (acked.written and brokers.all_cuts(acked.queue.broker))
         ):
             continue
         for (group, topic), processes in passes.groups().items():
