@@ -354,7 +354,7 @@ class Instance:
         for consumer in list(self._consumers.values()):
             consumer.hooks.on_up(link, reply)
         if self._consumers:
-            self.refresh_soon()  # nor was one that changed while the connection was away
+            self.refresh_soon()  # layouts that changed while the connection was away were announced to nobody here
         self._tell_producers()
 
     def _link_down(self, link: BrokerLink) -> None:
@@ -423,7 +423,7 @@ class Instance:
             for link in missing:
                 await self._join_one(consumer, link)
         consumer.everywhere = True
-        self.refresh_soon()  # a layout that changed since its routes were asked for was announced to nobody here
+        self.refresh_soon()  # layouts that changed since the routes were asked for were announced to nobody here
 
     async def _join_one(self, consumer: _Consumer, link: BrokerLink) -> None:
         consumer.joined[link.name] = None

@@ -70,6 +70,24 @@ async def pull(nameserver: str, seen: list[bytes]) -> None:
 PROGRAMS = [push_ordered, push_concurrent, push_broadcasting, pull]
 
 
+async def alter(cluster: TestCluster, queue_count: int) -> None:
+    """So many queues of the topic on every broker."""
+    admin = AdminClient(Host.current(), cluster.nameserver)
+    layout = (await admin.route(TOPIC)).layout
+    await put_everywhere(admin, altered(layout, set(cluster.brokers), write_count=queue_count, read_count=queue_count, writer=7))
+
+
+async def has_each_queue(cluster: TestCluster, seen: list[bytes], queue_count: int) -> None:
+    """What is sent to each of the queues is consumed soon."""
+    await cluster.advance(seconds=SOON_S)
+    sent = [b"%d" % number for number in range(queue_count)]
+    async with Producer("shop", nameserver=cluster.nameserver) as producer:
+        for number, body in enumerate(sent):
+            await producer.send(Message(TOPIC, body), selector=lambda queues, _, number: queues[number], arg=number)
+        await cluster.advance(seconds=SOON_S)
+    assert sorted(seen) == sent
+
+
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_what_is_sent_to_new_queues_is_consumed_soon(program: Program) -> None:
     async def main() -> None:
@@ -78,16 +96,8 @@ def test_what_is_sent_to_new_queues_is_consumed_soon(program: Program) -> None:
             await cluster.create_topic(TOPIC, queues=1)
             await cluster.start("consumer", lambda: program(cluster.nameserver, seen))
             await cluster.advance(seconds=5)
-            admin = AdminClient(Host.current(), cluster.nameserver)
-            layout = (await admin.route(TOPIC)).layout
-            await put_everywhere(admin, altered(layout, {"broker-a", "broker-b"}, write_count=3, read_count=3, writer=7))
-            await cluster.advance(seconds=SOON_S)
-            async with Producer("shop", nameserver=cluster.nameserver) as producer:
-                sent = [b"%d" % number for number in range(6)]
-                for number, body in enumerate(sent):
-                    await producer.send(Message(TOPIC, body), selector=lambda queues, _, number: queues[number], arg=number)
-                await cluster.advance(seconds=SOON_S)
-            assert sorted(seen) == sent
+            await alter(cluster, 3)
+            await has_each_queue(cluster, seen, 6)
 
     simulate(main)
 
@@ -144,16 +154,10 @@ def test_a_layout_that_changes_while_a_member_joins_reaches_it_soon(program: Pro
             await cluster.create_topic(TOPIC, queues=1)
             await cluster.start("consumer", lambda: program(cluster.nameserver, seen))
             await joining.wait()
-            admin = AdminClient(Host.current(), cluster.nameserver)
-            layout = (await admin.route(TOPIC)).layout
-            await put_everywhere(admin, altered(layout, {"broker-a"}, write_count=2, read_count=2, writer=7))
+            await alter(cluster, 2)
             await cluster.advance(seconds=1)
             changed.set()
-            await cluster.advance(seconds=SOON_S)
-            async with Producer("shop", nameserver=cluster.nameserver) as producer:
-                await producer.send(Message(TOPIC, b"new"), selector=lambda queues, _, __: queues[-1])
-                await cluster.advance(seconds=SOON_S)
-            assert seen == [b"new"]
+            await has_each_queue(cluster, seen, 2)
 
     simulate(main)
 
@@ -166,18 +170,12 @@ def test_what_was_told_into_a_dead_connection_is_heard_soon_after_the_next_one(p
             await cluster.create_topic(TOPIC, queues=1)
             await cluster.start("consumer", lambda: program(cluster.nameserver, seen))
             await cluster.advance(seconds=5)
-            admin = AdminClient(Host.current(), cluster.nameserver)
-            layout = (await admin.route(TOPIC)).layout
             cluster.partition("consumer", "broker-a")
-            await put_everywhere(admin, altered(layout, {"broker-a"}, write_count=2, read_count=2, writer=7))
+            await alter(cluster, 2)
             await cluster.advance(seconds=0.1)
             cluster.reset_connections("consumer", "broker-a")
             cluster.heal()
-            await cluster.advance(seconds=SOON_S)
-            async with Producer("shop", nameserver=cluster.nameserver) as producer:
-                await producer.send(Message(TOPIC, b"new"), selector=lambda queues, _, __: queues[-1])
-                await cluster.advance(seconds=SOON_S)
-            assert seen == [b"new"]
+            await has_each_queue(cluster, seen, 2)
 
     simulate(main)
 
