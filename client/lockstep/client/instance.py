@@ -6,7 +6,7 @@ group once.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -14,7 +14,8 @@ from typing import TypeVar
 from lockstep.client.broker_link import SHORTEST_SESSION_MS, BrokerLink, LinkHooks
 from lockstep.client.config import InstanceConfig, nameserver_addresses
 from lockstep.client.nameservers import Nameservers
-from lockstep.client.route_cache import RouteCache
+from lockstep.client.route_cache import RouteCache, RouteChange
+from lockstep.client.route_watch import RouteWatch
 from lockstep.protocol.bodies import (
     ConsumerGroup,
     FreeQueue,
@@ -23,22 +24,19 @@ from lockstep.protocol.bodies import (
     ProducerGroup,
     QueueFreeBody,
     SyncBody,
-    TopicRoute,
 )
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import (
     BrokerError,
     DuplicateClientId,
-    LockstepError,
     RemoteProtocolError,
     StateError,
     SubscriptionConflict,
-    TopicNotExist,
     TransportError,
 )
 from lockstep.protocol.headers.clients import NotifyHeader, UnregisterClientHeader
-from lockstep.protocol.queue import LayoutVersion, TopicLayout
+from lockstep.protocol.queue import TopicLayout
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host, running_host
@@ -158,6 +156,7 @@ class Instance:
         self.session = host.random.token(16).hex()
         """128 random bits: who this start of the client is."""
         self.nameservers = Nameservers(host, addresses, timeout_ms=config.request_timeout_ms)
+        self.watch = RouteWatch(self.routes, self.nameservers, config, host.clock, learnt=self._learnt)
         self.closing = False
         self._identity = host.random.token(8).hex()
         self._references = 0
@@ -166,10 +165,6 @@ class Instance:
         self._links: dict[str, BrokerLink] = {}
         self._consumers: dict[str, _Consumer] = {}
         self._producers: dict[int, tuple[str, ProducerHooks]] = {}
-        self._topics: dict[str, None] = {}
-        self._refreshed_ms: int | None = None
-        self._route_wanted = asyncio.Event()
-        self._all_routes_wanted = False
         self._shared: dict[type, object] = {}
         self.tasks = Tasks(on_failure=self._failed)
 
@@ -201,7 +196,7 @@ class Instance:
                 raise
             self.tasks.spawn(self._heartbeat_loop(), "client.heartbeat")
             self.tasks.spawn(self._keepalive_loop(), "client.keepalive")
-            self.tasks.spawn(self._route_loop(), "client.routes")
+            self.tasks.spawn(self.watch.run(), "client.routes")
             started.set_result(None)
         await asyncio.shield(self._started)
 
@@ -220,97 +215,6 @@ class Instance:
             await link.close()
         await self.nameservers.close()
 
-    # ---------------------------------------------------------------------------------------------------------------- routes
-
-    async def route(self, topic: str, *, refresh: bool = False) -> TopicLayout | None:
-        """The topic's highest known layout, asked of a nameserver if unknown or `refresh`; None: there is no such topic now.
-
-        From then on the topic is watched: its route is asked for every 30 s, and its brokers are linked. TransportError where no
-        nameserver answers and the cache has nothing.
-        """
-        self._topics.setdefault(topic)
-        known = self.routes.layout(topic)
-        if known is None or refresh:
-            try:
-                self._learn(await self.nameservers.route(topic))
-            except TopicNotExist:
-                if known is None:
-                    return None
-            except (TransportError, BrokerError, RemoteProtocolError):
-                if known is None:
-                    raise
-        self._link_brokers()
-        layout = self.routes.layout(topic)
-        return None if layout is None or layout.deleted else layout
-
-    def adopt(self, route: TopicRoute) -> None:
-        """Take over a route learnt elsewhere (a created topic) and watch its topic."""
-        self._topics.setdefault(route.layout.topic)
-        self._learn(route)
-
-    def refresh_soon(self) -> None:
-        """Ask for the watched routes again at once, but at most once a second."""
-        self._all_routes_wanted = True
-        self._route_wanted.set()
-
-    def expect_layout(self, topic: str, version: LayoutVersion) -> None:
-        """A broker has this layout already. The nameservers are asked until one has it too, at once and then every second."""
-        now_ms = self.host.clock.monotonic_ms()
-        self.routes.announce(topic, version, now_ms + self.config.route_interval_ms)
-        if self.routes.awaited(now_ms):
-            self._route_wanted.set()
-
-    def _learn(self, route: TopicRoute) -> None:
-        change = self.routes.merge(route)
-        self._link_brokers()
-        for name in change.moved:
-            if name in self._links:
-                self._links[name].retry()
-        if not change.layout:
-            return
-        layout = route.layout
-        log.info("layout.adopted", topic=layout.topic, counter=layout.version.counter, queues=len(layout.write_queues))
-        for consumer in list(self._consumers.values()):
-            consumer.hooks.on_layout(layout)
-        for _, hooks in list(self._producers.values()):
-            hooks.on_layout(layout)
-
-    async def _route_loop(self) -> None:
-        config, clock = self.config, self.host.clock
-        all_asked_ms = clock.monotonic_ms()
-        while True:
-            due_ms = all_asked_ms + (config.route_refresh_spacing_ms if self._address_missing() else config.route_interval_ms)
-            wait_ms = due_ms - clock.monotonic_ms()
-            if self.routes.awaited(clock.monotonic_ms()):
-                wait_ms = min(wait_ms, config.route_refresh_spacing_ms)
-            try:
-                async with asyncio.timeout(max(0, wait_ms) / 1000):
-                    await self._route_wanted.wait()
-            except TimeoutError:
-                pass
-            if self._refreshed_ms is not None:
-                wait_ms = self._refreshed_ms + config.route_refresh_spacing_ms - clock.monotonic_ms()
-                if wait_ms > 0:
-                    await asyncio.sleep(wait_ms / 1000)
-            self._route_wanted.clear()
-            self._refreshed_ms = now_ms = clock.monotonic_ms()
-            if self._all_routes_wanted or now_ms >= due_ms:
-                self._all_routes_wanted, all_asked_ms = False, now_ms
-                await self._refresh(list(self._topics))
-            else:
-                await self._refresh(self.routes.awaited(now_ms))
-
-    async def _refresh(self, topics: Iterable[str]) -> None:
-        for topic in topics:
-            try:
-                self._learn(await self.nameservers.route(topic))
-            except TopicNotExist:
-                continue
-            except LockstepError as error:
-                # No nameserver answers, so the other topics would not be answered either.
-                log.warning("routes.unanswered", topic=topic, error=str(error))
-                return
-
     # ----------------------------------------------------------------------------------------------------------------- links
 
     def links(self) -> list[BrokerLink]:
@@ -321,19 +225,21 @@ class Instance:
         """The link to one broker; None: no watched topic names it, or its address was never known."""
         return self._links.get(broker_name)
 
-    def _link_brokers(self) -> None:
-        if self.closing:
-            return
-        for topic in self._topics:
-            for name in self.routes.brokers_of(topic):
+    def _learnt(self, layout: TopicLayout, change: RouteChange) -> None:
+        if not self.closing:
+            for name in self.watch.broker_names():
                 if name not in self._links and self.routes.address(name) is not None:
                     self._links[name] = self._make_link(name)
-        if self._address_missing():
-            self.refresh_soon()
-
-    def _address_missing(self) -> bool:
-        """A nameserver that has just been started knows whole layouts, and not yet where each of their brokers is."""
-        return any(self.routes.address(name) is None for topic in self._topics for name in self.routes.brokers_of(topic))
+        for name in change.moved:
+            if name in self._links:
+                self._links[name].retry()
+        if not change.layout:
+            return
+        log.info("layout.adopted", topic=layout.topic, counter=layout.version.counter, queues=len(layout.write_queues))
+        for consumer in list(self._consumers.values()):
+            consumer.hooks.on_layout(layout)
+        for _, hooks in list(self._producers.values()):
+            hooks.on_layout(layout)
 
     def _make_link(self, name: str) -> BrokerLink:
         hooks = LinkHooks(
@@ -345,7 +251,7 @@ class Instance:
             notice=self._notice,
             queue_free=self._queue_free,
             layouts_changed=self._layouts_changed,
-            unreachable=lambda _: self.refresh_soon(),
+            unreachable=lambda _: self.watch.refresh_soon(),
         )
         return BrokerLink(self.host, name, lambda: self.routes.address(name), hooks, request_timeout_ms=self.config.request_timeout_ms)
 
@@ -354,7 +260,7 @@ class Instance:
         for consumer in list(self._consumers.values()):
             consumer.hooks.on_up(link, reply)
         if self._consumers:
-            self.refresh_soon()  # layouts that changed while the connection was away were announced to nobody here
+            self.watch.refresh_soon()  # layouts that changed while the connection was away were announced to nobody here
         self._tell_producers()
 
     def _link_down(self, link: BrokerLink) -> None:
@@ -382,8 +288,7 @@ class Instance:
 
     def _layouts_changed(self, layouts: Sequence[TopicLayout]) -> None:
         for layout in layouts:
-            if layout.topic in self._topics:
-                self.expect_layout(layout.topic, layout.version)
+            self.watch.expect(layout.topic, layout.version)
 
     def _tell_producers(self) -> None:
         for _, hooks in list(self._producers.values()):
@@ -423,7 +328,7 @@ class Instance:
             for link in missing:
                 await self._join_one(consumer, link)
         consumer.everywhere = True
-        self.refresh_soon()  # layouts that changed since the routes were asked for were announced to nobody here
+        self.watch.refresh_soon()  # layouts that changed since the routes were asked for were announced to nobody here
 
     async def _join_one(self, consumer: _Consumer, link: BrokerLink) -> None:
         consumer.joined[link.name] = None

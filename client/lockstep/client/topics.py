@@ -51,7 +51,7 @@ async def create_topic(instance: Instance, topic: str, queue_count: int, *, auto
             failed.append(f"{broker.name}: {error}")
     if not answered:
         raise TransportError(f"topic {topic} was not created, no broker answers: {'; '.join(failed)}")
-    instance.adopt(TopicRoute(layout, brokers))
+    instance.watch.adopt(TopicRoute(layout, brokers))
     return layout
 
 

@@ -25,6 +25,11 @@ class LayoutVersion:
     writer: int
     """32 random bits of who wrote it."""
 
+    @property
+    def successor(self) -> "LayoutVersion":
+        """The lowest version above this one."""
+        return LayoutVersion(self.counter, self.writer + 1)
+
 
 @dataclass(frozen=True, slots=True)
 class LayoutEntry:

@@ -94,14 +94,14 @@ class Cluster:
 
     async def layout(self, topic: str) -> TopicLayout:
         """The topic's layout now; TopicNotExist."""
-        layout = await self._instance.route(topic, refresh=True)
+        layout = await self._instance.watch.route(topic, refresh=True)
         if layout is None:
             raise TopicNotExist(f"topic {topic} does not exist: create it with `lockstep topic create {topic}`")
         return layout
 
     async def known(self, topic: str) -> TopicLayout:
         """The topic's layout as this client knows it; asked for where it does not."""
-        return await self._instance.route(topic) or await self.layout(topic)
+        return await self._instance.watch.route(topic) or await self.layout(topic)
 
     async def create(self, topic: str, queue_count: int) -> TopicLayout:
         """The topic with so many queues on each broker, once a nameserver knows it; one that is there stays as it is."""

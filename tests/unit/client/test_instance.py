@@ -65,7 +65,7 @@ async def instance_of(cluster: FakeCluster, *, group: str | None = None, config:
 
 async def linked(instance: Instance, topic: str = "t") -> list[BrokerLink]:
     """The topic's links, all up."""
-    assert await instance.route(topic) is not None
+    assert await instance.watch.route(topic) is not None
     for link in instance.links():
         assert await link.settled()
     return instance.links()
@@ -120,32 +120,32 @@ async def test_a_nameserver_that_is_gone_or_knows_no_broker_is_left_for_the_next
         for addresses in ([empty.address, good.address], ["127.0.0.1:1", good.address], ["127.0.0.1:1", empty.address, good.address]):
             instance = Instance.current(addresses)
             await instance.start()
-            assert await instance.route("t") == good.topics["t"]
+            assert await instance.watch.route("t") == good.topics["t"]
             asked = empty.asked
-            await instance.route("t", refresh=True)
+            await instance.watch.route("t", refresh=True)
             assert empty.asked == asked, "the one that answered is kept"
             await instance.close()
 
 
 async def test_existing_routes_stand_while_no_nameserver_answers() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster, instance_of(cluster) as instance:
-        layout = await instance.route("t")
+        layout = await instance.watch.route("t")
         await cluster.stop()
-        assert await instance.route("t", refresh=True) == layout
+        assert await instance.watch.route("t", refresh=True) == layout
         with pytest.raises(TransportError):
-            await instance.route("unheard")
+            await instance.watch.route("unheard")
 
 
 async def test_a_nameserver_without_any_broker_says_so() -> None:
     async with fake_cluster("a") as cluster, instance_of(cluster) as instance:
         cluster.ready = False
         with pytest.raises(RouteNotReady, match="knows no broker yet"):
-            await instance.route("t")
+            await instance.watch.route("t")
 
 
 async def test_a_topic_that_is_not_there_is_none() -> None:
     async with fake_cluster("a") as cluster, instance_of(cluster) as instance:
-        assert await instance.route("t") is None
+        assert await instance.watch.route("t") is None
 
 
 async def test_a_refused_connection_asks_for_the_route_again_and_the_new_address_is_dialled() -> None:
@@ -171,7 +171,7 @@ async def test_a_higher_layout_is_told_to_consumers_and_its_brokers_are_linked()
             await linked(instance)
             assert [link.name for link in instance.links()] == ["a"]
             layout = cluster.put(make_layout("t", "a", "b", counter=2))
-            instance.refresh_soon()
+            instance.watch.refresh_soon()
             await until(lambda: ears.layouts[-1:] == [layout])
             await until(lambda: ("up", "b") in ears.heard)
             assert [link.name for link in instance.links()] == ["a", "b"]
@@ -213,7 +213,7 @@ async def test_a_broker_of_another_name_at_the_address_is_not_taken_for_the_one_
         right = cluster.brokers["a"].address
         cluster.brokers["a"].address = cluster.brokers["b"].address
         async with instance_of(cluster, config=InstanceConfig(route_refresh_spacing_ms=1)) as instance:
-            await instance.route("t")
+            await instance.watch.route("t")
             (link,) = instance.links()
             await until(lambda: bool(cluster.brokers["b"].heartbeats))
             assert not link.up
@@ -348,7 +348,7 @@ async def test_a_broker_that_is_away_hears_of_the_group_when_it_comes() -> None:
         await cluster.brokers["a"].stop()
         async with instance_of(cluster, config=InstanceConfig(route_refresh_spacing_ms=1)) as instance:
             instance.register_consumer("billing", billing, Ears().hooks())
-            await instance.route("t")
+            await instance.watch.route("t")
             await instance.join("billing")
             assert cluster.brokers["b"].heartbeats[-1].consumers == (billing(),)
             cluster.brokers["a"].term += 1
@@ -462,7 +462,7 @@ async def test_two_who_create_one_topic_at_once_end_with_one_layout() -> None:
         assert layouts[0] == layouts[1]
         assert [entry.broker_name for entry in layouts[0].entries] == ["a", "b"]
         assert {broker.layouts["t"] == layouts[0] for broker in cluster.brokers.values()} == {True}
-        assert await first.route("t") == layouts[0], "known without asking again"
+        assert await first.watch.route("t") == layouts[0], "known without asking again"
         await first.close(group="g")
         await second.close(group="g")
 

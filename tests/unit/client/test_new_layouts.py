@@ -110,7 +110,7 @@ def test_a_nameserver_that_hears_of_it_late_is_asked_every_second_and_for_this_t
             instance = Instance.current(cluster.nameserver)
             await instance.start()
             for topic in (TOPIC, "other"):
-                await instance.route(topic)
+                await instance.watch.route(topic)
             layout = instance.routes.layout(TOPIC)
             assert layout is not None
             newer = altered(layout, {"broker-a"}, write_count=3, read_count=3, writer=7)

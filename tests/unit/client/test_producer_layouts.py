@@ -208,6 +208,30 @@ async def test_unkeyed_sends_pass_while_keyed_ones_wait_for_the_higher_layout() 
         assert caught.value.outcome is Outcome.NOT_STORED
 
 
+async def test_the_nameservers_are_asked_every_second_while_keyed_sends_wait_for_the_higher_layout() -> None:
+    async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, ProducerConfig()) as producer:
+        await producer.send(message("first"))
+        asked = cluster.asked
+        cluster.brokers["a"].script.append(refuse(LayoutStale("newer")))
+        sending = asyncio.ensure_future(producer.send(message("1"), sharding_key="k"))
+        await until(lambda: cluster.asked >= asked + 3)
+        layout = cluster.put(make_layout("t", "a", queues=2, counter=2))
+        result = await sending
+        assert result.queue == queue_of_key(layout, "k")
+        assert cluster.brokers["a"].seen[-1].header.layout_counter == 2
+
+
+async def test_a_keyed_send_whose_broker_has_lost_the_higher_layout_goes_out_as_it_was() -> None:
+    """What refused it was on the disk that was wiped since, and no nameserver has heard of it: nobody will ever have that layout again."""
+    async with one_queue(ProducerConfig()) as (broker, producer):
+        broker.script.append(refuse(LayoutStale("newer")))
+        begun_s = asyncio.get_running_loop().time()
+        result = await producer.send(message("1"), sharding_key="k")
+        assert result.status is SendStatus.SEND_OK
+        assert asyncio.get_running_loop().time() - begun_s < 10
+        assert broker.stored == [b"first", b"1"]
+
+
 async def test_a_missing_topic_is_created_where_the_brokers_allow_it() -> None:
     async with fake_cluster("a", "b") as cluster, producing(cluster, ProducerConfig(topic_queue_count=3)) as producer:
         for broker in cluster.brokers.values():

@@ -133,7 +133,7 @@ async def test_what_is_sent_to_a_topic_that_was_away_is_no_repeat_of_what_was_se
         for layout in (closed, make_layout("t", "a", queues=1, counter=3)):
             cluster.put(layout)
             assert producer._shared is not None
-            await producer._shared.instance.route("t", refresh=True)
+            await producer._shared.instance.watch.route("t", refresh=True)
             if layout is closed:
                 with pytest.raises(TopicNotExist, match="no writable queue"):
                     await producer.send(Message("t", b"meanwhile"))

@@ -35,7 +35,7 @@ async def join(instance: Instance, group: str) -> None:
 async def is_routed(instance: Instance, topic: str) -> bool:
     """False: there is no such topic, or the nameserver has not heard of any broker since it started. Asked again every second."""
     try:
-        return await instance.route(topic) is not None
+        return await instance.watch.route(topic) is not None
     except RouteNotReady:
         return False
 

@@ -123,7 +123,7 @@ class Membership:
             missing = any(self._instance.routes.layout(topic) is None for topic in self._use.filters)
             await asyncio.sleep((MISSING_TOPIC_MS if missing else ROUND_MS) / 1000)
             if missing:
-                self._instance.refresh_soon()
+                self._instance.watch.refresh_soon()
             for link in self._instance.links():
                 self._ask_if_behind(link)
             self.rebalance()

@@ -98,7 +98,7 @@ class PullConsumer(Member):
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Every queue of the topic that can be read: what `assign` takes. TopicNotExist."""
-        layout = await self._running().route(topic)
+        layout = await self._running().watch.route(topic)
         if layout is None:
             raise TopicNotExist(f"no topic {topic}: create it with `lockstep topic create {topic}`")
         return layout.read_queues
@@ -370,7 +370,7 @@ async def _met(instance: Instance, queues: Iterable[MessageQueue]) -> None:
 
 async def _check_queues(instance: Instance, queues: Iterable[MessageQueue]) -> None:
     for queue in queues:
-        layout = instance.routes.layout(queue.topic) or await instance.route(queue.topic)
+        layout = instance.routes.layout(queue.topic) or await instance.watch.route(queue.topic)
         if layout is None or layout.deleted:
             raise TopicNotExist(f"no topic {queue.topic}: create it with `lockstep topic create {queue.topic}`")
         if queue not in layout.number_of:

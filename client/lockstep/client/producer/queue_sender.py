@@ -10,7 +10,7 @@ What an answer means for the frame in flight:
     code                                   stored?   then
     0, 10, 11, 12, DUPLICATE               yes       done
     OUT_OF_SEQUENCE, STALE_EPOCH           no        the broker lost a suffix: epoch + 1, the same records as sequence 0
-    LAYOUT_STALE                           no        wait for the higher layout, pick again
+    LAYOUT_STALE                           no        wait for the higher layout, pick again; after 5 s the same once more
     MESSAGE_ILLEGAL, several sends or keys no        each alone, so that only the bad one fails
     retriable or route-refreshing codes    no *      unkeyed: another broker; else again after a pause
     other refusals                         no *      fail
@@ -64,8 +64,8 @@ if TYPE_CHECKING:
 
 log = get_logger("lockstep.client.producer")
 
-LAYOUT_ASK_MS = 1_000
-"""While a keyed send waits for a higher layout the route is asked for again this often."""
+KEYED_AGAIN_MS = 5_000
+"""A keyed send that waits for a higher layout is tried with its own again after this: its broker may have lost the higher one."""
 
 
 class QueueSender:
@@ -80,6 +80,7 @@ class QueueSender:
         "_due_ms",
         "_endings",
         "_frame",
+        "_keyed_again_ms",
         "_keyed_blocked",
         "_loop",
         "_oneway",
@@ -119,7 +120,8 @@ class QueueSender:
         self._departures = departures
         self._patience = Patience()
         self._keyed_blocked: LayoutVersion | None = None
-        """Keyed sends wait for a layout above this one."""
+        """Keyed sends wait for a layout above this one, or until then."""
+        self._keyed_again_ms = 0
         self._oneway = OnewayRecords()
         self._alarm = Alarm(self._loop, self._timed, DEFAULT_LIMITS.late_ms)
         self._due_ms = 0
@@ -206,6 +208,8 @@ class QueueSender:
         if frame is not None and not frame.retry:
             return
         now_ms = self._clock.monotonic_ms()
+        if self._keyed_blocked is not None and now_ms >= self._keyed_again_ms:
+            self._keyed_blocked = None
         if self.stalled:
             self._fail_expired(now_ms)
             if frame is None and self.up and now_ms >= self._patience.trusted_ms:
@@ -303,12 +307,13 @@ class QueueSender:
                 self._frame.error = error
                 self._pause(frame, response)
             self._pump()
-        elif isinstance(error, LayoutStale):
+        elif isinstance(error, LayoutStale) and (version := frame.parcels[0].version) is not None:
             # The sequence is checked before the layout, so the frame is certainly not stored, even after an unanswered write.
             self._unseal(frame)
             self._batcher.put_back(frame.parcels)
-            self._keyed_blocked = frame.parcels[0].version
-            self._topic.layout_stale(self)
+            self._keyed_blocked = version
+            self._keyed_again_ms = self._clock.monotonic_ms() + KEYED_AGAIN_MS
+            self._topic.layout_stale(self, version)
             self._pump()
         elif isinstance(error, MessageIllegal) and not frame.unknown and len(singles := frame.singles()) > 1:
             self._unseal(frame)
@@ -416,7 +421,7 @@ class QueueSender:
             if self._batcher:
                 due += [self._batcher.earliest_ms, self._patience.not_before_ms]
                 if self._keyed_blocked is not None:
-                    due.append(now_ms + LAYOUT_ASK_MS)
+                    due.append(self._keyed_again_ms)
         if due:
             due_ms = min([at_ms for at_ms in due if at_ms > now_ms], default=now_ms + 1)
             if not self._alarm.armed or due_ms < self._due_ms:
@@ -435,7 +440,6 @@ class QueueSender:
             frame.retry = True
             self._set_stalled(True)
         if self._keyed_blocked is not None:
-            self._topic.refresh_route()
             self._fail_expired(now_ms)
         self._pump()
 

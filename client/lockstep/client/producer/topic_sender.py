@@ -17,7 +17,7 @@ from lockstep.client.producer.queue_sender import QueueSender
 from lockstep.client.producer.selector import RoundRobin, number_of_key
 from lockstep.client.producer.sequencer import GivenId, Sequencer
 from lockstep.protocol.errors import LockstepError, RequestCodeNotSupported, TopicNotExist
-from lockstep.protocol.queue import MessageQueue, TopicLayout
+from lockstep.protocol.queue import LayoutVersion, MessageQueue, TopicLayout
 from lockstep.protocol.record import INT32, QUEUE_ID_AT
 
 
@@ -162,14 +162,14 @@ class TopicSender:
             if sender is not recovered:
                 sender.relieve()
 
-    def layout_stale(self, sender: QueueSender) -> None:
-        """A broker knows a higher layout than the one that a keyed frame was hashed over."""
+    def layout_stale(self, sender: QueueSender, version: LayoutVersion) -> None:
+        """A broker knows a higher layout than this one, which a keyed frame was hashed over."""
         for parcel in sender.take_older(self.layout.version):
             self._pick_again(parcel)
-        self.refresh_route()
+        self._shared.instance.watch.expect(self.layout.topic, version.successor)
 
     def refresh_route(self) -> None:
-        self._shared.instance.refresh_soon()
+        self._shared.instance.watch.refresh_soon()
 
     def _place(self) -> None:
         shared, queues = self._shared, self.layout.write_queues

@@ -78,7 +78,7 @@ class Topics:
                 await asyncio.sleep(ROUTE_PAUSE_MS / 1000)
 
     async def _find_or_create(self, shared: Shared, name: str) -> TopicLayout:
-        layout = await shared.instance.route(name)
+        layout = await shared.instance.watch.route(name)
         if layout is not None:
             return layout
         if not shared.config.auto_create_topics:

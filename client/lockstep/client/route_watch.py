@@ -1,0 +1,129 @@
+"""Keeps a client's routes fresh: asks nameservers for the topics in use. RocketMQ: updateTopicRouteInfoFromNameServer and its timer."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from lockstep.client.config import InstanceConfig
+from lockstep.client.nameservers import Nameservers
+from lockstep.client.route_cache import RouteCache, RouteChange
+from lockstep.protocol.bodies import TopicRoute
+from lockstep.protocol.errors import BrokerError, LockstepError, RemoteProtocolError, TopicNotExist, TransportError
+from lockstep.protocol.queue import LayoutVersion, TopicLayout
+from lockstep.runtime.clock import Clock
+from lockstep.runtime.log import get_logger
+
+log = get_logger("lockstep.client")
+
+
+class RouteWatch:
+    """The watched topics' routes are asked for every 30 s; every second while something is missing that is there."""
+
+    def __init__(
+        self,
+        known: RouteCache,
+        nameservers: Nameservers,
+        config: InstanceConfig,
+        clock: Clock,
+        *,
+        learnt: Callable[[TopicLayout, RouteChange], None],
+    ) -> None:
+        self._known = known
+        self._nameservers = nameservers
+        self._config = config
+        self._clock = clock
+        self._learnt = learnt
+        """Called with each answer."""
+        self._topics: dict[str, None] = {}
+        self._asked_ms: int | None = None
+        self._wanted = asyncio.Event()
+        self._all_wanted = False
+
+    async def route(self, topic: str, *, refresh: bool = False) -> TopicLayout | None:
+        """The topic's highest known layout, asked of a nameserver if unknown or `refresh`; None: there is no such topic now.
+
+        From then on the topic is watched: its route is asked for every 30 s, and its brokers are linked. TransportError where no
+        nameserver answers and the cache has nothing.
+        """
+        self._topics.setdefault(topic)
+        known = self._known.layout(topic)
+        if known is None or refresh:
+            try:
+                self._learn(await self._nameservers.route(topic))
+            except TopicNotExist:
+                if known is None:
+                    return None
+            except (TransportError, BrokerError, RemoteProtocolError):
+                if known is None:
+                    raise
+        layout = self._known.layout(topic)
+        return None if layout is None or layout.deleted else layout
+
+    def adopt(self, route: TopicRoute) -> None:
+        """Take over a route learnt elsewhere (a created topic) and watch its topic."""
+        self._topics.setdefault(route.layout.topic)
+        self._learn(route)
+
+    def refresh_soon(self) -> None:
+        """Ask for the watched routes again at once, but at most once a second."""
+        self._all_wanted = True
+        self._wanted.set()
+
+    def expect(self, topic: str, version: LayoutVersion) -> None:
+        """A broker has this layout already. The nameservers are asked until one has it too, at once and then every second."""
+        if topic not in self._topics:
+            return
+        now_ms = self._clock.monotonic_ms()
+        self._known.announce(topic, version, now_ms + self._config.route_interval_ms)
+        if self._known.awaited(now_ms):
+            self._wanted.set()
+
+    def broker_names(self) -> list[str]:
+        """The brokers that the watched topics' layouts name, whether or not an address is known."""
+        return list(dict.fromkeys(name for topic in self._topics for name in self._known.brokers_of(topic)))
+
+    async def run(self) -> None:
+        """Ask for as long as the client runs."""
+        config, clock = self._config, self._clock
+        all_asked_ms = clock.monotonic_ms()
+        while True:
+            due_ms = all_asked_ms + (config.route_refresh_spacing_ms if self._address_missing() else config.route_interval_ms)
+            wait_ms = due_ms - clock.monotonic_ms()
+            if self._known.awaited(clock.monotonic_ms()):
+                wait_ms = min(wait_ms, config.route_refresh_spacing_ms)
+            try:
+                async with asyncio.timeout(max(0, wait_ms) / 1000):
+                    await self._wanted.wait()
+            except TimeoutError:
+                pass
+            if self._asked_ms is not None:
+                wait_ms = self._asked_ms + config.route_refresh_spacing_ms - clock.monotonic_ms()
+                if wait_ms > 0:
+                    await asyncio.sleep(wait_ms / 1000)
+            self._wanted.clear()
+            self._asked_ms = now_ms = clock.monotonic_ms()
+            if self._all_wanted or now_ms >= due_ms:
+                self._all_wanted, all_asked_ms = False, now_ms
+                await self._refresh(list(self._topics))
+            else:
+                await self._refresh(self._known.awaited(now_ms))
+
+    async def _refresh(self, topics: Iterable[str]) -> None:
+        for topic in topics:
+            try:
+                self._learn(await self._nameservers.route(topic))
+            except TopicNotExist:
+                continue
+            except LockstepError as error:
+                # No nameserver answers, so the other topics would not be answered either.
+                log.warning("routes.unanswered", topic=topic, error=str(error))
+                return
+
+    def _learn(self, route: TopicRoute) -> None:
+        change = self._known.merge(route)
+        self._learnt(route.layout, change)
+        if self._address_missing():
+            self.refresh_soon()
+
+    def _address_missing(self) -> bool:
+        """A nameserver that has just been started knows whole layouts, and not yet where each of their brokers is."""
+        return any(self._known.address(name) is None for name in self.broker_names())
