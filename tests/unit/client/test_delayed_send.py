@@ -18,12 +18,15 @@ from lockstep.client import (
     Producer,
     PushConsumer,
     QueueUnavailable,
+    SendError,
     SendStatus,
     SendTimeout,
+    TopicNotExist,
 )
 from lockstep.client.producer.delayed import DelayedSend
 from lockstep.protocol.delays import DELAY_LEVELS, LEVELS_MS, check_level, format_ms, level_of, parse_levels
 from lockstep.protocol.errors import MessageIllegal, NoPermission, SystemError_, TransportError
+from lockstep.protocol.queue import LayoutVersion, TopicLayout
 from lockstep.testing import TestCluster, simulate
 
 Seen = list[tuple[float, MessageExt]]
@@ -216,5 +219,29 @@ def test_a_delayed_send_outlasts_the_restart_of_its_broker() -> None:
             assert (await sending).status is SendStatus.SEND_OK
             await cluster.advance(seconds=10)
             assert [message.body for _, message in seen] == [b"x"]
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("key", ["1001", None])
+@pytest.mark.parametrize("maybe_stored", [False, True])
+def test_a_delayed_send_whose_topic_is_deleted_while_it_waits_for_its_broker_ends_then(key: str | None, maybe_stored: bool) -> None:
+    async def main() -> None:
+        async with TestCluster(brokers=1) as cluster, listening(cluster) as (producer, _):
+            await cluster.kill("broker-a")
+            if not maybe_stored:
+                await cluster.advance(seconds=1)  # the producer sees that it is away, and writes nothing
+            sending = asyncio.ensure_future(producer.send(Message("orders", b"x"), delay_level=1, sharding_key=key, timeout_ms=60_000))
+            await cluster.advance(seconds=5)
+            deleted = TopicLayout("orders", LayoutVersion(2, 7), ())
+            producer._topics.layout_changed(deleted)
+            began = now()
+            with pytest.raises((SendError, TopicNotExist), match="was deleted") as told:
+                await sending
+            assert now() - began <= 3
+            assert isinstance(told.value, SendError) is maybe_stored
+            if isinstance(told.value, SendError):
+                assert told.value.outcome is Outcome.UNKNOWN
+            assert producer.in_flight_count == 0
 
     simulate(main)

@@ -80,7 +80,10 @@ class DelayedSend:
                 self._shared.possible_duplicates += 1
             sender = self._way.sender(self._topic)
             left_ms = deadline_ms - self._clock.monotonic_ms()
+            deletion = self._topic.deletion
             try:
+                if deletion is not None:
+                    raise deletion
                 response = await self._try(sender, record, max(1, min(left_ms, TRY_MS)))
                 return self._result(sender, response)
             except (TransportError, BrokerError) as error:
