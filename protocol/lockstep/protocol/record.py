@@ -22,12 +22,12 @@ All integers big-endian, signed. Fields marked * are the broker's: a client leav
 them zero. Records follow one another without padding.
 """
 
-import zlib
 from collections.abc import Iterator
 from functools import lru_cache
 from struct import Struct
 from struct import error as StructError
 
+from lockstep.protocol.crc import crc32
 from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
 
 MAGIC = 0xDAA320A7
@@ -104,7 +104,7 @@ def encode_record(
                 _FRESH.pack(
                     RECORD_BYTES_MIN + body_bytes + topic_bytes + properties_bytes,
                     MAGIC,
-                    zlib.crc32(body) & CRC_MASK,
+                    crc32(body) & CRC_MASK,
                     queue_id,
                     flag,
                     sys_flag,
@@ -211,7 +211,7 @@ class RecordView:
 
     def crc_holds(self) -> bool:
         """Whether the body is the one that the CRC was taken of."""
-        return bool(zlib.crc32(self.body) & CRC_MASK == self.body_crc)
+        return bool(crc32(self.body) & CRC_MASK == self.body_crc)
 
 
 def record_bounds(data: bytes | bytearray | memoryview, start: int = 0) -> tuple[int, int, int]:

@@ -13,9 +13,9 @@ written by the client and rebuilt from the log by the broker, so the width never
 """
 
 import re
-import zlib
 from dataclasses import dataclass
 
+from lockstep.protocol.crc import crc32
 from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
 from lockstep.protocol.properties import LS_SEQ
 from lockstep.protocol.record import PROPERTIES_BYTES_MAX, UINT16, UINT32, record_bounds
@@ -103,8 +103,8 @@ def crc_digits_at(frame: bytes | bytearray | memoryview, start: int = 0) -> int:
 def frame_crc(previous_crc: int, frame: bytes | bytearray | memoryview, crc_digits_at: int) -> int:
     """The running CRC-32 after this frame: over its bytes with those 8 digits as '0'. The broker's fields must be zero already."""
     view = memoryview(frame)
-    crc = zlib.crc32(view[:crc_digits_at], previous_crc)
-    return zlib.crc32(view[crc_digits_at + 8 :], zlib.crc32(_ZERO_DIGITS, crc))
+    crc = crc32(view[:crc_digits_at], previous_crc)
+    return crc32(view[crc_digits_at + 8 :], crc32(_ZERO_DIGITS, crc))
 
 
 def stamp(record: bytes, sequence: FrameSequence) -> bytes:
@@ -127,9 +127,9 @@ def seal(records: list[bytes], sequence: FrameSequence, previous_crc: int) -> tu
     """(the frame's body, its sequence with the running CRC): `records` joined, the first one stamped. `sequence.crc` is ignored."""
     first = bytearray(stamp(records[0], FrameSequence(*_without_crc(sequence), 0, sequence.given)))
     at = crc_digits_at(first)
-    crc = zlib.crc32(first, previous_crc)
+    crc = crc32(first, previous_crc)
     for record in records[1:]:
-        crc = zlib.crc32(record, crc)
+        crc = crc32(record, crc)
     first[at : at + 8] = b"%08x" % crc
     return b"".join((first, *records[1:])), FrameSequence(*_without_crc(sequence), crc, sequence.given)
 

@@ -5,7 +5,6 @@ send, else the next queue with each frame. A frame is cut by count and bytes, ne
 """
 
 import difflib
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, repeat
@@ -15,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lockstep.protocol.crc import crc32
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.frame import BODY_BYTES_MAX
 from lockstep.protocol.message import check_tag, topic_bytes
@@ -117,7 +117,7 @@ class TopicFrames:
         tails, numbers = self._tails_and_numbers(columns, len(bodies))
         born: Any = _born_ms(columns["bornTimestamp"]) if "bornTimestamp" in columns else repeat(self._born_ms)
         scheduled = "bornTimestamp" in columns
-        pack, crc32, records_max, bytes_max, span_ms = _HEAD.pack, zlib.crc32, self._records_max, self._bytes_max, self._span_ms
+        pack, records_max, bytes_max, span_ms = _HEAD.pack, self._records_max, self._bytes_max, self._span_ms
         for body, tail, number, born_ms in zip(bodies, tails, numbers, born):  # noqa: B905
             if not body or len(body) > BODY_BYTES_MAX:
                 raise _bad_body(body)
@@ -160,7 +160,7 @@ class TopicFrames:
         for key in keys:
             if key not in known:
                 assert key is not None
-                known[key] = (self._tail(_stored_key(key)), zlib.crc32(key) % len(self._queues))
+                known[key] = (self._tail(_stored_key(key)), crc32(key) % len(self._queues))
         found = [known[key] for key in keys]
         tails = [tail for tail, _ in found]
         if columns.keys() & {"tags", "keys", "headers"}:

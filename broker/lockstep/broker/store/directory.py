@@ -15,7 +15,6 @@ Small files are replaced by tmp, fsync, rename, fsync of the directory.
 """
 
 import json
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from struct import Struct
@@ -24,6 +23,7 @@ from lockstep.broker.store.commit_log import write_all
 from lockstep.broker.store.config import Identity, StoreConfig
 from lockstep.broker.store.consume_queue import QueueFiles
 from lockstep.broker.store.errors import IdentityError, StoreCorrupt, StoreInUse
+from lockstep.protocol.crc import crc32
 from lockstep.runtime.files import File, Files
 
 FORMAT = 1
@@ -170,7 +170,7 @@ class StoreDirectory:
             data = self._slots.pread(SLOT.size, at)
             if len(data) == SLOT.size:
                 magic, number, position, crc = SLOT.unpack(data)
-                if magic == SLOT_MAGIC and crc == zlib.crc32(data[:24]) and number > self._slot_number:
+                if magic == SLOT_MAGIC and crc == crc32(data[:24]) and number > self._slot_number:
                     self._slot_number = number
                     self.slot_position = position
         return self.slot_position
@@ -180,7 +180,7 @@ class StoreDirectory:
         assert self._slots is not None
         number = self._slot_number + 1
         data = SLOT.pack(SLOT_MAGIC, number, position, 0)[:24]
-        write_all(self._slots, data + zlib.crc32(data).to_bytes(4, "big"), number % 2 * SLOT_BYTES)
+        write_all(self._slots, data + crc32(data).to_bytes(4, "big"), number % 2 * SLOT_BYTES)
         self._slots.sync()
         self._slot_number = number
         self.slot_position = position

@@ -22,10 +22,10 @@ A frame is `count` records of one queue in RocketMQ's stored layout (v1, IPv4), 
          2+p   properties                 UTF-8; names of the broker refused
 """
 
-import zlib
 from struct import Struct
 from struct import error as StructError
 
+from lockstep.protocol.crc import crc32
 from lockstep.protocol.errors import MessageIllegal, RemoteProtocolError
 from lockstep.protocol.frame import BODY_BYTES_MAX
 from lockstep.protocol.names import SCHEDULE_TOPIC
@@ -149,7 +149,7 @@ def _patch(
     entries: bytearray,
 ) -> list[bytes]:
     """The hot loop; every record's properties."""
-    unpack, crc32, place, pack_entry = HEAD.unpack_from, zlib.crc32, PLACE.pack_into, ENTRY.pack_into
+    unpack, place, pack_entry = HEAD.unpack_from, PLACE.pack_into, ENTRY.pack_into
     unpack_topic, topic_field, behind_topic, codes = topic.struct.unpack_from, topic.field, topic.size + 2, _tag_codes
     end = len(frame)
     # Slices of a view copy no large body, slices of bytes are cheaper for small ones.
@@ -277,7 +277,7 @@ def _reason(frame: bytes, start: int, number: int, count: int, topic: TopicField
         return f"{what}: body of {body_bytes} bytes, expected 1 to {BODY_BYTES_MAX} (4 MiB)"
     if behind + topic.size + 2 > start + size:
         return f"{what}: body of {body_bytes} bytes does not fit its size {size}"
-    found = zlib.crc32(frame[start + BODY_AT : behind]) & 0x7FFFFFFF
+    found = crc32(frame[start + BODY_AT : behind]) & 0x7FFFFFFF
     if found != crc:
         return f"{what}: body CRC {crc:#010x}, the body gives {found:#010x}"
     name, property_bytes = topic.struct.unpack_from(frame, behind)

@@ -5,7 +5,6 @@ cache; asked again with waiting, a worker thread fetches them. Records that lie 
 """
 
 import sys
-import zlib
 from array import array
 from bisect import bisect_right
 from collections.abc import Generator
@@ -18,6 +17,7 @@ from lockstep.broker.store.errors import StoreCorrupt
 from lockstep.broker.store.frame import ENTRY_BYTES, POSITION
 from lockstep.broker.store.results import ReadResult, ReadStatus
 from lockstep.broker.store.scan import BadRecord, read_record
+from lockstep.protocol.crc import crc32
 from lockstep.protocol.record import BODY_AT, CRC_MASK, MAGIC, RECORD_BYTES_MIN
 from lockstep.runtime.host import Host
 
@@ -177,7 +177,7 @@ class Reader:
 
     def _check(self, data: bytes, position: int, queue: ConsumeQueue) -> None:
         """What comes from a file is what was written. StoreCorrupt names the position: a damaged record is never served."""
-        unpack, crc32, queue_id, end, at = CHECKED.unpack_from, zlib.crc32, queue.queue_id, len(data), 0
+        unpack, queue_id, end, at = CHECKED.unpack_from, queue.queue_id, len(data), 0
         view = memoryview(data)
         while at < end:
             if end - at < RECORD_BYTES_MIN:

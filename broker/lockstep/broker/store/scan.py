@@ -1,12 +1,12 @@
 """Reading the log record by record, trusting nothing. Used at start; nothing here changes a file."""
 
-import zlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from lockstep.broker.store.commit_log import BLANK_BYTES, CommitLog
 from lockstep.broker.store.frame import TAGS, tag_code
+from lockstep.protocol.crc import crc32
 from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
 from lockstep.protocol.names import STATE_TOPIC, check_topic
 from lockstep.protocol.record import (
@@ -227,7 +227,7 @@ def read_record(data: bytes, position: int, topics: dict[bytes, str]) -> StoredR
     if properties_at > size or properties_at + (data[properties_at - 2] << 8 | data[properties_at - 1]) != size:
         raise BadRecord(f"its fields do not make its size {size}")
     body = data[BODY_AT:behind]
-    if zlib.crc32(body) & CRC_MASK != crc:
+    if crc32(body) & CRC_MASK != crc:
         raise BadRecord("body CRC")
     name = data[behind + 1 : properties_at - 2]
     topic = topics.get(name)

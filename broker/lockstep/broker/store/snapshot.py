@@ -10,13 +10,13 @@
 that is ahead of the log, or of another log, is ignored. Two are kept.
 """
 
-import zlib
 from dataclasses import dataclass
 from struct import Struct
 
 import msgpack  # type: ignore[import-untyped]
 
 from lockstep.broker.store.directory import StoreDirectory
+from lockstep.protocol.crc import crc32
 from lockstep.runtime.files import Files
 
 MAGIC = b"LSSNAP01"
@@ -46,7 +46,7 @@ class Snapshot:
 def encode(position: int, last_record: int, store_ms: int, state_next: int, queues: list[list[object]], plain: object) -> bytes:
     """The file's bytes."""
     payload: bytes = msgpack.packb([position, last_record, store_ms, state_next, queues, plain], use_bin_type=True)
-    return HEAD.pack(MAGIC, zlib.crc32(payload), len(payload)) + payload
+    return HEAD.pack(MAGIC, crc32(payload), len(payload)) + payload
 
 
 def decode(data: bytes) -> Snapshot | None:
@@ -55,7 +55,7 @@ def decode(data: bytes) -> Snapshot | None:
         return None
     magic, crc, size = HEAD.unpack_from(data)
     payload = data[HEAD.size :]
-    if magic != MAGIC or len(payload) != size or zlib.crc32(payload) != crc:
+    if magic != MAGIC or len(payload) != size or crc32(payload) != crc:
         return None
     position, last_record, store_ms, state_next, queues, plain = msgpack.unpackb(payload, raw=False, strict_map_key=False)
     return Snapshot(position, last_record, store_ms, state_next, [tuple(queue) for queue in queues], plain)

@@ -5,9 +5,9 @@ selected   the user's function over the same queues
 unkeyed    round robin over the writable queues of the brokers that live
 """
 
-import zlib
 from collections.abc import Callable, Sequence
 
+from lockstep.protocol.crc import crc32
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.message import Message
 from lockstep.protocol.queue import MessageQueue, TopicLayout
@@ -18,7 +18,7 @@ Selector = Callable[..., MessageQueue]
 
 def number_of_key(sharding_key: str, queue_count: int) -> int:
     """The position in the layout's writable queues to which a key belongs."""
-    return zlib.crc32(sharding_key.encode()) % queue_count
+    return crc32(sharding_key.encode()) % queue_count
 
 
 def queue_of_key(layout: TopicLayout, sharding_key: str) -> MessageQueue:

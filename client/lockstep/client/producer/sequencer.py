@@ -9,10 +9,10 @@ A frame is sealed once, with the epoch, first sequence and running CRC that come
 A producer id that was given (a job's, a query's) comes with its epoch, which never rises by itself: given up, the scope is over.
 """
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lockstep.protocol.crc import crc32
 from lockstep.protocol.errors import ConfigError, LocalProtocolError
 from lockstep.protocol.record import BODY_AT, BODY_LENGTH_AT, INT32, UINT16, UINT32
 from lockstep.protocol.sequence import SEQUENCE_DIGITS, STAMP_HEAD, FrameSequence
@@ -92,7 +92,7 @@ class Sequencer:
             (UINT32.pack(head_bytes + added), part[4 : properties_at - 2], UINT16.pack(properties_bytes + added), STAMP_HEAD, digits)
         )
         closing = b"".join((end, part[properties_at:], *parts[1:]))
-        crc = zlib.crc32(closing, zlib.crc32(_ZERO_DIGITS, zlib.crc32(opening, before)))
+        crc = crc32(closing, crc32(_ZERO_DIGITS, crc32(opening, before)))
         self.next_sequence = first + count
         self.crc = crc
         return SealedFrame(b"".join((opening, b"%08x" % crc, closing)), self.epoch, first, count, crc, before)

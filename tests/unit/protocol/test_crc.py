@@ -1,0 +1,41 @@
+"""Checksums are zlib's, whoever computes them."""
+
+import subprocess
+import sys
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.protocol.crc import crc32
+
+PROGRAM = """
+import sys
+sys.modules["isal"] = None
+from lockstep.protocol.crc import crc32
+from lockstep.protocol.message import Message, encode_message
+from lockstep.protocol.record import RecordView
+assert crc32.__module__ == "zlib", crc32.__module__
+print(RecordView(encode_message(Message("t", b"123456789"), 0, "id", 0, None)).body_crc)
+"""
+
+
+@given(st.binary(max_size=300), st.binary(max_size=300), st.integers(0, 2**32 - 1))
+def test_they_are_zlibs_of_any_bytes_in_any_parts(first: bytes, second: bytes, before: int) -> None:
+    assert crc32(first, before) == zlib.crc32(first, before)
+    assert crc32(memoryview(second), crc32(bytearray(first))) == zlib.crc32(first + second)
+
+
+def test_the_check_value_of_the_polynomial() -> None:
+    assert crc32(b"123456789") == 0xCBF43926
+
+
+@pytest.mark.skipif(sys.implementation.name != "cpython", reason="ISA-L is for CPython")
+def test_here_it_is_the_fast_one() -> None:
+    assert crc32.__module__ == "isal.isal_zlib"
+
+
+def test_without_it_the_standard_librarys_is_used() -> None:
+    run = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60)
+    assert (run.stderr, run.stdout.strip()) == ("", str(0xCBF43926 & 0x7FFFFFFF))
