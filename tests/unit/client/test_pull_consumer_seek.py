@@ -172,3 +172,23 @@ def test_a_seek_beyond_what_the_queue_holds_is_refused(offset: int) -> None:
                 await consumer.seek(QUEUE, 10)
 
     simulate(main)
+
+
+def test_what_was_asked_of_a_queue_goes_with_it_to_another_member_and_does_not_come_back() -> None:
+    async def main() -> None:
+        async with world(queues=2) as w, w.subscribed() as one:
+            await w.cluster.advance(seconds=1)
+            one.pause()
+            for queue in one.assignment():
+                one._shelf.seeks[queue] = 2  # as if the broker had not told yet where to begin
+            async with w.subscribed() as two:
+                await w.cluster.advance(seconds=3)
+                (kept,), (moved,) = one.assignment(), two.assignment()
+            await w.cluster.advance(seconds=3)
+            assert one.assignment() == (kept, moved) or one.assignment() == (moved, kept)
+            assert one._shelf.seeks == {kept: 2}
+            for queue in (kept, moved):
+                await w.send(0, 3, queue=queue)
+            assert await drained(one) == [0, 1, 2], "of the queue that moved"
+
+    simulate(main)

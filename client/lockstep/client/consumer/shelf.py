@@ -10,7 +10,6 @@ what is on the shelf with it.
 """
 
 import asyncio
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from lockstep.client.consumer.ownership import State
@@ -148,11 +147,10 @@ class Shelf:
                 worker.session.changed(worker.own)
         self.changed.set()
 
-    def keep(self, queues: Mapping[MessageQueue, None]) -> None:
-        """What was asked of other queues is forgotten."""
-        for asked in (self.seeks, self.paused):
-            for queue in [queue for queue in asked if queue not in queues]:
-                asked.pop(queue)
+    def forget(self, queue: MessageQueue) -> None:
+        """What was asked of the queue counts no more: it is not this consumer's."""
+        self.seeks.pop(queue, None)
+        self.paused.pop(queue, None)
 
     def pause(self, queue: MessageQueue) -> None:
         self.paused.setdefault(queue)
