@@ -15,6 +15,7 @@ from lockstep.protocol.bodies import (
     HeartbeatBody,
     HeartbeatReply,
     Limits,
+    ListVersion,
     LockAnswer,
     LockBatchBody,
     LockItem,
@@ -246,3 +247,14 @@ class ClassicClient:
 
     def update(self, queue_id: int, offset: int) -> None:
         self.bench.c.update_offset(self.connection, GROUP, TOPIC, queue_id, offset, self.bench.now_ms)
+
+
+def versions(*replies: HeartbeatReply | None) -> list[ListVersion]:
+    """The version of GROUP's list in each answer to a heartbeat."""
+    found = []
+    for reply in replies:
+        assert reply is not None
+        version = reply.groups[GROUP].list.version
+        assert version is not None
+        found.append(version)
+    return found

@@ -50,7 +50,7 @@ def silent_connection_left_open(patch: Patches) -> None:
     patch.set(Books, "close", lenient)
 
 
-@mutant("pause", "churn", aimed="tests/unit/broker/test_membership.py::test_a_closed_session_keeps_locks_and_place_for_the_grace")
+@mutant("pause", "churn", aimed="tests/unit/broker/test_membership_sessions.py::test_a_closed_session_keeps_locks_and_place_for_the_grace")
 def no_grace(patch: Patches) -> None:
     """A session whose connection closed keeps its locks for the grace."""
     due = SessionTable.due_ms
@@ -68,7 +68,9 @@ def no_grace_after_a_start(patch: Patches) -> None:
 
 
 @mutant(
-    "pause", "broker", aimed="tests/unit/broker/test_membership.py::test_a_broker_that_stood_still_ends_nobody_for_being_silent_meanwhile"
+    "pause",
+    "broker",
+    aimed="tests/unit/broker/test_membership_sessions.py::test_a_broker_that_stood_still_ends_nobody_for_being_silent_meanwhile",
 )
 def standstill_counts_as_silence(patch: Patches) -> None:
     """Time in which the broker itself stood still is no silence of its clients."""
@@ -98,7 +100,7 @@ def older_connection_still_served(patch: Patches) -> None:
     patch.set(SessionTable, "bind", both_bound)
 
 
-@mutant("late", aimed="tests/unit/broker/test_membership.py::test_a_late_heartbeat_of_an_older_connection_closes_that_unanswered")
+@mutant("late", aimed="tests/unit/broker/test_membership_sessions.py::test_a_late_heartbeat_of_an_older_connection_closes_that_unanswered")
 def any_heartbeat_binds(patch: Patches) -> None:
     """A HEART_BEAT with a lower connection number does not take the session over."""
     bind = SessionTable.bind
@@ -175,7 +177,9 @@ def generations_stay(patch: Patches) -> None:
     patch.set(ProgressTable, "renew_all", lambda self, generation: None)
 
 
-@mutant("recontract", aimed="tests/unit/broker/test_membership.py::test_the_only_member_may_change_the_contract_and_its_grants_end")
+@mutant(
+    "recontract", aimed="tests/unit/broker/test_membership_contracts.py::test_the_only_member_may_change_the_contract_and_its_grants_end"
+)
 def a_changed_contract_keeps_its_grants(patch: Patches) -> None:
     """When a contract is dropped or changed its grants end."""
     patch.set(Books, "end_group", lambda self, group: None)
@@ -333,7 +337,7 @@ def a_longer_grace_is_forgotten(patch: Patches) -> None:
     patch.set(Coordination, "started", forgetful)
 
 
-@mutant("retention", aimed="tests/unit/broker/test_reconcile.py::test_a_gap_that_grows_is_told_again")
+@mutant("retention", aimed="tests/unit/broker/test_reconcile_starts.py::test_a_gap_that_grows_is_told_again")
 def retention_asks_nobody(patch: Patches) -> None:
     """Groups that had not read what retention removes are moved, and told."""
     patch.set(Coordination, "retention_moved", lambda self, minimums: None)

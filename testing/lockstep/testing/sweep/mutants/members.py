@@ -53,7 +53,10 @@ def the_end_of_the_hold_is_not_told(patch: Patches) -> None:
     patch.set(Books, "tell_all_free", lambda self, group: None)
 
 
-@mutant("churn", aimed="tests/unit/broker/test_membership.py::test_a_second_living_session_of_a_client_id_is_refused_and_bound_to_nothing")
+@mutant(
+    "churn",
+    aimed="tests/unit/broker/test_membership_sessions.py::test_a_second_living_session_of_a_client_id_is_refused_and_bound_to_nothing",
+)
 def two_sessions_share_a_client_id(patch: Patches) -> None:
     """A second living session of one client id is refused."""
     bind = SessionTable.bind
@@ -82,7 +85,7 @@ def a_freed_epoch_commits_nothing(patch: Patches) -> None:
     patch.set(Lock, "good", lambda self, session, epoch: self.held and self.session == session and self.epoch == epoch)
 
 
-@mutant("late", aimed="tests/unit/broker/test_reconcile.py::test_beyond_the_end_is_refused_and_changes_nothing")
+@mutant("late", aimed="tests/unit/broker/test_reconcile_sync.py::test_beyond_the_end_is_refused_and_changes_nothing")
 def commits_beyond_the_end_are_taken(patch: Patches) -> None:
     """A commit beyond the end of its queue is refused."""
 

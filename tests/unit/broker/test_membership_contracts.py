@@ -1,0 +1,156 @@
+"""What a group's members must agree on: who is refused and why, for how long a contract stands, what ends with it."""
+
+from dataclasses import replace
+
+import pytest
+
+from lockstep.protocol.bodies import StartPoint, Verdict
+from lockstep.protocol.errors import SubscriptionConflict
+from support.coordination_kit import GRACE, GROUP, TIMEOUT, TOPIC, Bench, Client, ordered
+
+
+def conflict_of(client: Client) -> SubscriptionConflict:
+    with pytest.raises(SubscriptionConflict) as caught:
+        client.connect() if client.connection == 0 else client.beat()
+    return caught.value
+
+
+def test_a_differing_contract_is_refused_naming_both_sides_field_by_field() -> None:
+    bench = Bench()
+    Client(bench, "a", ordered(expression="paid")).connect()
+    b = Client(bench, "b", ordered(expression="created", ordered=False, consume_from_where=StartPoint.LAST_OFFSET))
+    text = conflict_of(b).remark
+    assert "subscription of orders: 'paid' here, 'created' asked for" in text
+    assert "ordered: True here, False asked for" in text
+    assert "consume_from_where: CONSUME_FROM_FIRST_OFFSET here, CONSUME_FROM_LAST_OFFSET asked for" in text
+    assert "Members: a" in text
+    assert "allocate" not in text
+    assert bench.lists() == ("a",)
+
+
+def test_a_refused_group_leaves_the_others_joined_and_the_session_bound() -> None:
+    bench = Bench()
+    Client(bench, "a").connect()
+    b = Client(bench, "b", ordered(expression="x"), ordered("other"))
+    conflict_of(b)
+    assert bench.lists("other") == ("b",)
+    assert b.send_sync() == ()
+
+
+def test_the_order_of_topics_and_tags_and_the_subscription_version_are_no_difference() -> None:
+    bench = Bench()
+    one = ordered(topics=("a", "b"), expression="x||y")
+    two = replace(one, subscriptions=tuple(replace(s, expression=" y || x ", sub_version=9) for s in reversed(one.subscriptions)))
+    Client(bench, "a", one).connect()
+    Client(bench, "b", two).connect()
+    assert bench.lists() == ("a", "b")
+
+
+def test_a_conflict_is_passing_while_the_others_are_only_in_their_grace() -> None:
+    bench = Bench()
+    a, b = Client(bench, "a"), Client(bench, "b", ordered(expression="x"))
+    a.connect()
+    assert not conflict_of(b).passing
+    a.close()
+    assert conflict_of(b).passing
+    bench.advance(GRACE)
+    assert b.beat() is not None
+    assert bench.lists() == ("b",)
+
+
+def test_stop_change_start_just_works() -> None:
+    bench = Bench()
+    a, b = Client(bench, "a"), Client(bench, "b", ordered(expression="x"))
+    a.connect()
+    a.leave()
+    assert b.connect() is not None
+
+
+def test_a_contract_stands_while_one_that_left_still_drains_and_its_result_counts() -> None:
+    bench = Bench()
+    a, b = Client(bench, "a"), Client(bench, "b", ordered(expression="x"))
+    a.connect()
+    a.lock(0)
+    a.leave()
+    assert conflict_of(b).passing
+    assert a.commit(0, 7, release=True) is Verdict.OK
+    assert b.beat() is not None
+
+
+def test_dropping_a_contract_ends_its_grants() -> None:
+    bench = Bench()
+    a = Client(bench, "a")
+    a.connect()
+    a.lock(0)
+    epoch = bench.epoch(0)
+    a.close()
+    bench.c.drain()
+    bench.advance(GRACE)
+    assert bench.epoch(0) > epoch
+    assert (GROUP, TOPIC, 0) in bench.stale()
+    a.connect()
+    assert a.commit(0, 3) is Verdict.STALE
+
+
+def test_while_another_member_keeps_the_contract_a_freed_epoch_stays_good() -> None:
+    bench = Bench()
+    a, b = Client(bench, "a"), Client(bench, "b")
+    a.connect()
+    a.lock(0)
+    b.connect()
+    a.close()
+    for _ in range(5):
+        bench.advance(1_000)
+        b.send_sync()
+    assert bench.owner(0) is None
+    a.connect()
+    assert a.commit(0, 3) is Verdict.OK
+
+
+def test_the_only_member_may_change_the_contract_and_its_grants_end() -> None:
+    bench = Bench()
+    a = Client(bench, "a")
+    a.connect()
+    a.lock(0)
+    a.groups = (ordered(expression="x"),)
+    bench.c.drain()
+    assert a.beat() is not None
+    assert bench.pushed() == {a.connection: [0]}, "its queues are free under the new contract"
+    assert a.commit(0, 1) is Verdict.STALE
+    subscription = bench.c.subscription(GROUP, TOPIC)
+    assert subscription is not None
+    assert subscription.expression == "x"
+
+
+def test_a_recorded_contract_holds_for_the_session_timeout_after_a_start_even_without_a_member() -> None:
+    bench = Bench()
+    a, b = Client(bench, "a"), Client(bench, "b", ordered(expression="x"))
+    a.connect()
+    bench.restart()
+    bench.advance(TIMEOUT - 1)
+    assert bench.lists() == ()
+    assert conflict_of(b).passing
+    bench.advance(1)
+    assert b.beat() is not None
+
+
+def test_a_contract_made_after_the_start_is_dropped_at_once() -> None:
+    bench = Bench()
+    bench.restart()
+    a, b = Client(bench, "a"), Client(bench, "b", ordered(expression="x"))
+    a.connect()
+    a.leave()
+    assert b.connect() is not None
+
+
+def test_a_pull_hears_the_version_that_heartbeats_named() -> None:
+    bench = Bench()
+    group = ordered()
+    Client(bench, "a", replace(group, subscriptions=tuple(replace(s, sub_version=4) for s in group.subscriptions))).connect()
+    found = bench.c.subscription(GROUP, TOPIC)
+    assert found is not None
+    assert found.sub_version == 4
+    assert bench.c.subscription(GROUP, "other") is None
+    assert bench.c.subscription("other", TOPIC) is None
+    assert bench.c.online(GROUP)
+    assert not bench.c.online("other")

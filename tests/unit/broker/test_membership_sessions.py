@@ -1,0 +1,234 @@
+"""Sessions: which connection is whose, for how long a closed or a silent one counts, two of one client id, hostile heartbeats."""
+
+from dataclasses import replace
+
+import pytest
+
+from lockstep.broker.tables.lock_table import LockTable
+from lockstep.protocol.bodies import HeartbeatBody, SyncBody, Verdict
+from lockstep.protocol.errors import DuplicateClientId, LocalProtocolError
+from support.coordination_kit import GRACE, GROUP, TIMEOUT, Bench, Client, layout, ordered, versions
+
+# ------------------------------------------------------------------------------------------------------------------- sessions
+
+
+def test_the_end_of_a_session_with_many_queues_does_not_look_at_all_of_them_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(layout(queues=300))
+    a = Client(bench, "a")
+    a.connect()
+    a.lock(*range(300))
+    a.close()
+    looks: list[str] = []
+    of_group = LockTable.of_group
+    monkeypatch.setattr(LockTable, "of_group", lambda self, group: looks.append(group) or of_group(self, group))
+    bench.advance(GRACE)
+    assert bench.lists() == ()
+    assert {bench.owner(queue_id) for queue_id in range(3)} == {None}
+    assert len(looks) < 20
+
+
+def test_the_answer_to_a_heartbeat_carries_what_grants_rest_on() -> None:
+    bench = Bench()
+    reply = Client(bench, "a").connect()
+    assert reply is not None
+    assert (reply.disconnect_grace_ms, reply.session_timeout_ms, reply.term, reply.broker_name) == (GRACE, TIMEOUT, 1, "broker-a")
+    assert reply.features == ("ordered",)
+    assert reply.groups[GROUP].list.members == ("a",)
+
+
+def test_binding_a_newer_connection_closes_the_older_one_and_its_close_means_nothing() -> None:
+    bench = Bench()
+    a = Client(bench, "a")
+    a.connect()
+    old = a.connection
+    a.connect()
+    assert bench.closed() == [old]
+    bench.c.connection_closed(old, bench.now_ms)
+    bench.advance(GRACE + 10_000)
+    a.beat()
+    assert bench.lists() == ("a",)
+
+
+@pytest.mark.parametrize("what", ["lock", "sync", "pull"])
+def test_only_heartbeat_is_served_on_a_connection_that_is_not_its_sessions(what: str) -> None:
+    bench = Bench()
+    a = Client(bench, "a")
+    a.connect()
+    a.lock(0)
+    old = a.connection
+    a.connect()
+    a.connection = old
+    answer = {"lock": a.send_lock, "sync": a.send_sync, "pull": lambda: a.pull(0)}[what]()
+    assert answer is None
+    assert bench.closed() == [old]
+    assert bench.owner(0) == "a"
+
+
+def test_unregister_on_a_connection_that_is_not_its_sessions_closes_that() -> None:
+    bench = Bench()
+    a = Client(bench, "a")
+    a.connect()
+    old = a.connection
+    a.connect()
+    assert not bench.c.unregister(old, "a", GROUP, bench.now_ms)
+    assert bench.closed() == [old]
+    assert bench.lists() == ("a",)
+
+
+def test_a_connection_that_is_being_closed_binds_nothing_any_more() -> None:
+    bench = Bench()
+    a = Client(bench, "a")
+    a.connect()
+    bench.advance(TIMEOUT)
+    assert bench.closed() == [a.connection]
+    assert a.beat() is None
+    assert bench.lists() == ()
+    bench.c.connection_closed(a.connection, bench.now_ms)
+    assert a.connect() is not None
+
+
+def test_a_late_heartbeat_of_an_older_connection_closes_that_unanswered() -> None:
+    bench = Bench()
+    a = Client(bench, "a")
+    a.connect()
+    late, body = bench.new_connection(), replace(a.body(), connection=1)
+    a.connect()
+    bench.c.drain()
+    assert bench.c.heartbeat(late, body, bench.now_ms) is None
+    assert bench.closed() == [late]
+
+
+def test_a_heartbeat_without_a_session_on_a_sessions_connection_closes_it() -> None:
+    bench = Bench()
+    a = Client(bench, "a")
+    a.connect()
+    assert bench.c.heartbeat(a.connection, HeartbeatBody("a", a.groups), bench.now_ms) is None
+    assert bench.closed() == [a.connection]
+
+
+@pytest.mark.parametrize(("after", "member"), [(GRACE - 1, True), (GRACE, False)])
+def test_a_closed_session_keeps_locks_and_place_for_the_grace(after: int, member: bool) -> None:
+    bench = Bench()
+    a = Client(bench, "a")
+    a.connect()
+    a.lock(0)
+    a.close()
+    bench.advance(after)
+    assert (bench.lists() == ("a",)) is member
+    assert bench.owner(0) == ("a" if member else None)
+
+
+@pytest.mark.parametrize(("after", "member"), [(TIMEOUT - 1, True), (TIMEOUT, False)])
+def test_a_silent_session_ends_and_its_connection_is_closed_in_the_same_step(after: int, member: bool) -> None:
+    bench = Bench()
+    a = Client(bench, "a")
+    a.connect()
+    a.lock(0)
+    bench.c.drain()
+    bench.advance(after)
+    assert bench.closed() == ([] if member else [a.connection])
+    assert (bench.lists() == ("a",)) is member
+    assert bench.owner(0) == ("a" if member else None)
+    if not member:
+        assert a.send_sync() is None
+
+
+def test_anything_that_is_heard_keeps_a_session_alive() -> None:
+    bench = Bench()
+    a = Client(bench, "a")
+    a.connect()
+    for _ in range(4):
+        bench.advance(TIMEOUT - 1)
+        assert a.send_sync() == ()
+    bench.c.heard(a.connection, bench.now_ms)
+    bench.advance(TIMEOUT - 1)
+    assert bench.lists() == ("a",)
+
+
+def test_a_broker_that_stood_still_ends_nobody_for_being_silent_meanwhile() -> None:
+    bench = Bench()
+    a = Client(bench, "a")
+    a.connect()
+    bench.now_ms += 65_000
+    bench.c.tick(bench.now_ms)
+    assert bench.lists() == ("a",)
+    bench.advance(TIMEOUT - 1_001)
+    assert bench.lists() == ("a",)
+    bench.advance(1_001)
+    assert bench.lists() == ()
+
+
+def test_reconnecting_within_the_grace_changes_no_list_and_no_epoch() -> None:
+    bench = Bench()
+    a = Client(bench, "a")
+    first = a.connect()
+    a.lock(0, 1)
+    epoch = bench.epoch(0)
+    a.close()
+    bench.advance(GRACE - 1)
+    assert versions(a.connect()) == versions(first)
+    assert a.verdicts() == {0: Verdict.OK, 1: Verdict.OK}
+    assert bench.epoch(0) == epoch
+
+
+# ------------------------------------------------------------------------------------------------------------- duplicate ids
+
+
+def test_a_second_living_session_of_a_client_id_is_refused_and_bound_to_nothing() -> None:
+    bench = Bench()
+    Client(bench, "a", session="1" * 32).connect()
+    twin = Client(bench, "a", session="2" * 32)
+    with pytest.raises(DuplicateClientId):
+        twin.connect()
+    assert twin.send_sync() is None
+
+
+def test_during_the_first_ones_grace_the_second_takes_its_place_but_not_its_locks() -> None:
+    bench = Bench()
+    first, second = Client(bench, "a", session="1" * 32), Client(bench, "a", session="2" * 32)
+    before = versions(first.connect())
+    first.lock(0)
+    first.close()
+    bench.advance(1_000)
+    assert versions(second.connect()) == before
+    assert second.verdicts(0, 1) == {0: Verdict.WAIT, 1: Verdict.OK}
+    bench.c.drain()
+    bench.advance(GRACE - 1_001)
+    assert second.verdicts(0)[0] is Verdict.WAIT
+    bench.advance(1)
+    assert bench.pushed() == {second.connection: [0]}
+    assert second.verdicts(0)[0] is Verdict.OK
+    assert bench.lists() == ("a",)
+
+
+# --------------------------------------------------------------------------------------------------------------------- hostile
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        HeartbeatBody("", session="1" * 32),
+        HeartbeatBody("a b", session="1" * 32),
+        HeartbeatBody("a", session="1" * 31),
+        HeartbeatBody("a", session="G" * 32),
+        HeartbeatBody("a", (ordered("bad group!"),), session="1" * 32),
+        HeartbeatBody("a", (ordered(topics=("bad topic!",)),), session="1" * 32),
+        HeartbeatBody("a", tuple(ordered(f"g{i}") for i in range(1_025)), session="1" * 32),
+        HeartbeatBody("a", (ordered(expression="x" * 8_193),), session="1" * 32),
+        HeartbeatBody("a", (ordered(expression="x" * 8_193),)),
+    ],
+)
+def test_a_heartbeat_that_breaks_the_rules_changes_nothing(body: HeartbeatBody) -> None:
+    bench = Bench()
+    before = bench.c.snapshot()
+    with pytest.raises(LocalProtocolError):
+        bench.c.heartbeat(1, body, bench.now_ms)
+    assert bench.c.snapshot() == before
+    assert not bench.c.has_session(1)
+
+
+def test_an_unknown_connection_may_close_and_sync_without_harm() -> None:
+    bench = Bench()
+    bench.c.connection_closed(99, bench.now_ms)
+    assert bench.c.sync(99, SyncBody(), bench.now_ms) is None
+    assert bench.closed() == [99]

@@ -1,0 +1,160 @@
+"""Where a group goes on that has not committed there: at its start policy, or behind what retention took from it."""
+
+import pytest
+
+from lockstep.protocol.bodies import LockItem, ReconcileBody, StartPoint, StartPolicy, Verdict
+from support.coordination_kit import GROUP, TOPIC, Bench, ClassicClient, Client, layout, ordered
+
+OK = Verdict.OK
+
+
+# ------------------------------------------------------------------------------------------------------------------------ start
+
+
+@pytest.mark.parametrize(
+    ("where", "begins"),
+    [(StartPoint.FIRST_OFFSET, [10, 20]), (StartPoint.LAST_OFFSET, [50, 60]), (StartPoint.TIMESTAMP, [33, 60])],
+)
+def test_the_start_policy_is_resolved_once_for_all_queues_of_the_topic(where: StartPoint, begins: list[int]) -> None:
+    bench = Bench(layout(queues=2, counter=5))
+    bench.ends.queues = {(TOPIC, 0): (10, 50), (TOPIC, 1): (20, 60)}
+    a = Client(bench, "a", ordered(consume_from_where=where, consume_timestamp_ms=1_000))
+    a.connect()
+    body = ReconcileBody((LockItem(GROUP, TOPIC, 0),))
+    needed = bench.c.times_needed(a.connection, body)
+    assert [(start.topic, start.timestamp_ms) for start in needed] == ([(TOPIC, 1_000)] if where is StartPoint.TIMESTAMP else [])
+    by_time = {(GROUP, TOPIC, 0): 33, (GROUP, TOPIC, 1): 99}
+    bench.flush()
+    assert bench.c.reconcile(a.connection, body, bench.now_ms, by_time) is not None
+    assert [bench.progress(queue_id)[0] for queue_id in (0, 1)] == begins
+    bench.ends.queues = {(TOPIC, 0): (11, 500), (TOPIC, 1): (21, 600)}
+    assert bench.c.times_needed(a.connection, body) == ()
+    assert a.lock(1, held={})[1].offset == begins[1]
+    view = a.beat()
+    assert view is not None
+    assert view.groups[GROUP].since == {TOPIC: 5}
+
+
+def test_the_locks_own_start_policy_goes_before_the_contracts() -> None:
+    bench = Bench()
+    a = Client(bench, "a")
+    a.connect()
+    reply = a.send_lock(LockItem(GROUP, TOPIC, 0), starts=(StartPolicy(GROUP, TOPIC, StartPoint.LAST_OFFSET),))
+    assert reply is not None
+    assert reply.items[0].offset == 1_000
+
+
+def test_a_time_that_nobody_names_is_the_first_message() -> None:
+    bench = Bench()
+    bench.ends.queues[TOPIC, 0] = (12, 50)
+    a = Client(bench, "a", ordered(consume_from_where=StartPoint.TIMESTAMP))
+    a.connect()
+    assert bench.c.times_needed(a.connection, ReconcileBody((LockItem(GROUP, TOPIC, 0),))) == ()
+    assert a.lock(0)[0].offset == 12
+
+
+def test_a_queue_added_by_a_later_layout_begins_at_0() -> None:
+    bench = Bench(layout(queues=2))
+    last = ordered(consume_from_where=StartPoint.LAST_OFFSET)
+    a = Client(bench, "a", last)
+    a.connect()
+    assert a.lock(0)[0].offset == 1_000
+    wider = layout(queues=2)
+    bench.layouts.adopt(type(wider)(TOPIC, type(wider.version)(2, 7), (*wider.entries, type(wider.entries[0])("broker-a", 1, 1, 2))))
+    bench.c.layout_changed(TOPIC)
+    assert bench.pushed() == {a.connection: [1, 2]}
+    answers = a.lock(1, 2)
+    assert (answers[1].offset, answers[2].offset, answers[2].since) == (1_000, 0, 1)
+    assert answers[2].generation > answers[1].generation
+
+
+def test_a_broker_added_later_hears_since_from_the_client_and_begins_at_0() -> None:
+    bench = Bench(layout(counter=5))
+    a = Client(bench, "a")
+    a.connect()
+    start = StartPolicy(GROUP, TOPIC, StartPoint.LAST_OFFSET, since=3)
+    reply = a.send_lock(LockItem(GROUP, TOPIC, 0), starts=(start,))
+    assert reply is not None
+    assert (reply.items[0].offset, reply.items[0].since) == (0, 3)
+
+
+def test_the_start_policy_applies_only_where_the_group_has_no_offset() -> None:
+    bench = Bench()
+    tool = ClassicClient(bench, "tool")
+    tool.connection = bench.new_connection()
+    tool.update(0, 77)
+    a = Client(bench, "a", ordered(consume_from_where=StartPoint.LAST_OFFSET))
+    a.connect()
+    answers = a.lock(0, 1)
+    assert (answers[0].offset, answers[1].offset) == (77, 1_000)
+
+
+# -------------------------------------------------------------------------------------------------------------------------- gaps
+
+
+def gap(answer: object) -> tuple[int | None, int | None]:
+    return answer.gap_first, answer.gap_end  # type: ignore[attr-defined]
+
+
+def test_retention_moves_a_group_up_and_the_gap_is_told_once_a_connection_until_a_commit_passes_it() -> None:
+    bench = Bench()
+    a = Client(bench, "a")
+    a.connect()
+    a.lock(0)
+    a.commit(0, 5, attempts=2)
+    bench.c.retention_moved({(TOPIC, 0): 20})
+    bench.c.retention_moved({(TOPIC, 0): 30})
+    assert bench.progress(0) == (30, 0)
+    answer = a.lock()[0]
+    assert (answer.verdict, answer.offset, gap(answer)) == (OK, 30, (5, 30))
+    assert gap(a.lock()[0]) == (None, None)
+    a.connect()
+    check = bench.c.check_pull(a.connection, GROUP, TOPIC, 0, a.held[0])
+    assert check is not None
+    assert check.gap == (5, 30)
+    assert a.commit(0, 25) is OK
+    bench.restart()
+    a.connect()
+    assert gap(a.lock()[0]) == (5, 30)
+    assert a.commit(0, 31) is OK
+    a.connect()
+    assert gap(a.lock()[0]) == (None, None)
+
+
+def test_a_start_moves_the_groups_that_the_last_life_had_not_moved_yet() -> None:
+    """Old files go durably one by one; the record that moves the groups may not follow before a crash."""
+    bench = Bench()
+    a = Client(bench, "a")
+    a.connect()
+    a.lock(0, 1)
+    a.commit(0, 5, attempts=2)
+    a.commit(1, 20)
+    bench.ends.queues = {(TOPIC, 0): (20, 1_000), (TOPIC, 1): (20, 1_000)}
+    bench.restart()
+    assert (bench.progress(0), bench.progress(1)) == ((20, 0), (20, 0))
+    a.connect()
+    answers = a.lock()
+    assert (answers[0].verdict, answers[0].offset, gap(answers[0]), gap(answers[1])) == (OK, 20, (5, 20), (None, None))
+
+
+def test_a_gap_that_grows_is_told_again() -> None:
+    bench = Bench()
+    a = Client(bench, "a")
+    a.connect()
+    a.lock(0)
+    bench.c.retention_moved({(TOPIC, 0): 20})
+    assert gap(a.lock()[0]) == (0, 20)
+    bench.c.retention_moved({(TOPIC, 0): 40})
+    assert gap(a.lock()[0]) == (0, 40)
+
+
+def test_retention_below_the_progress_changes_nothing() -> None:
+    bench = Bench()
+    a = Client(bench, "a")
+    a.connect()
+    a.lock(0)
+    a.commit(0, 5)
+    before = bench.c.snapshot()
+    bench.c.retention_moved({(TOPIC, 0): 5})
+    bench.c.retention_moved({(TOPIC, 1): 0})
+    assert bench.c.snapshot() == before

@@ -1,0 +1,142 @@
+"""SYNC: what is committed and released, under which epoch or generation, and what is refused."""
+
+import pytest
+
+from lockstep.protocol.bodies import SyncBody, SyncItem, Verdict
+from support.coordination_kit import GROUP, TOPIC, Bench, ClassicClient, Client, ordered
+
+OK, STALE, REFUSED = Verdict.OK, Verdict.STALE, Verdict.REFUSED
+
+
+def test_within_a_generation_an_offset_never_falls_and_a_repeat_is_ok() -> None:
+    bench = Bench()
+    a = Client(bench, "a")
+    a.connect()
+    a.lock(0)
+    assert [a.commit(0, offset) for offset in (5, 3, 5)] == [OK, OK, OK]
+    assert bench.progress(0) == (5, 0)
+
+
+def test_attempts_belong_to_the_committed_offset() -> None:
+    bench = Bench()
+    a = Client(bench, "a")
+    a.connect()
+    a.lock(0)
+    seen = []
+    for offset, attempts in [(0, 1), (0, 2), (0, 1), (4, 0), (3, 9), (4, 1)]:
+        a.commit(0, offset, attempts=attempts)
+        seen.append(bench.progress(0))
+    assert seen == [(0, 1), (0, 2), (0, 2), (4, 0), (4, 0), (4, 1)]
+
+
+@pytest.mark.parametrize(("offset", "verdict"), [(999, OK), (1_000, OK), (1_001, REFUSED), (-1, REFUSED)])
+def test_beyond_the_end_is_refused_and_changes_nothing(offset: int, verdict: Verdict) -> None:
+    bench = Bench()
+    a = Client(bench, "a")
+    a.connect()
+    a.lock(0)
+    assert a.commit(0, offset, release=True) is verdict
+    assert bench.owner(0) == (None if verdict is OK else "a")
+    assert bench.progress(0)[0] == (offset if verdict is OK else 0)
+
+
+def test_fewer_than_no_attempts_are_refused() -> None:
+    bench = Bench()
+    a = Client(bench, "a")
+    a.connect()
+    a.lock(0)
+    assert a.commit(0, 1, attempts=-1) is REFUSED
+    assert bench.progress(0) == (0, 0)
+
+
+def test_a_release_without_an_offset_only_frees() -> None:
+    bench = Bench()
+    a = Client(bench, "a")
+    a.connect()
+    a.lock(0)
+    a.commit(0, 5)
+    epoch = bench.epoch(0)
+    assert a.commit(0, None, release=True) is OK
+    assert (bench.owner(0), bench.progress(0), bench.epoch(0)) == (None, (5, 0), epoch)
+
+
+def test_a_superseded_epoch_is_stale_for_everything_and_named_in_the_answer() -> None:
+    bench = Bench()
+    a = Client(bench, "a")
+    a.connect()
+    old = a.lock(1)[1].epoch
+    b = Client(bench, "b")
+    b.connect()
+    a.commit(1, 2, release=True)
+    new = b.lock(1)[1].epoch
+    answers = a.send_sync(SyncItem(GROUP, TOPIC, 1, old, offset=9), SyncItem(GROUP, TOPIC, 1, old, release=True))
+    assert answers is not None
+    assert [(answer.verdict, answer.epoch) for answer in answers] == [(STALE, old)] * 2
+    assert (bench.owner(1), bench.progress(1), bench.epoch(1)) == ("b", (2, 0), new)
+    assert a.pull(1, old) is False
+
+
+def test_the_answer_to_an_empty_sync_heals_a_lost_notice() -> None:
+    bench = Bench()
+    a = Client(bench, "a")
+    a.connect()
+    Client(bench, "b").connect()
+    beaten = a.beat()
+    assert beaten is not None
+    reply = bench.c.sync(a.connection, SyncBody(), bench.now_ms)
+    assert reply is not None
+    assert reply.versions == {GROUP: beaten.groups[GROUP].list.version}
+
+
+def test_a_concurrent_group_commits_under_its_generation_upward_only() -> None:
+    bench = Bench()
+    a = Client(bench, "a", ordered(ordered=False))
+    a.connect()
+    classic = ClassicClient(bench, "tool")
+    classic.connection = bench.new_connection()
+    classic.update(0, 5)
+    row = bench.c.status(GROUP, bench.now_ms, str)
+    assert row is not None
+    generation = row.queues[0].generation
+
+    def commit(offset: int | None, number: int | None) -> Verdict:
+        answers = a.send_sync(SyncItem(GROUP, TOPIC, 0, generation=number, offset=offset))
+        assert answers is not None
+        return answers[0].verdict
+
+    assert commit(7, generation) is OK
+    assert commit(6, generation) is OK
+    assert bench.progress(0) == (7, 0)
+    assert commit(9, generation + 1) is STALE
+    assert commit(9, None) is REFUSED
+    assert commit(1_001, generation) is REFUSED
+    classic.update(0, 2)
+    assert commit(9, generation) is STALE
+
+
+def test_an_ordered_groups_queue_is_never_committed_without_the_epoch() -> None:
+    bench = Bench()
+    a = Client(bench, "a")
+    a.connect()
+    generation = a.lock(0)[0].generation
+    for _ in range(2):
+        answers = a.send_sync(SyncItem(GROUP, TOPIC, 0, generation=generation, offset=7), SyncItem(GROUP, TOPIC, 0, offset=7))
+        assert answers is not None
+        assert [answer.verdict for answer in answers] == [REFUSED, REFUSED]
+        assert bench.progress(0) == (0, 0)
+        a.commit(0, None, release=True)
+
+
+def test_a_queue_that_somebody_has_locked_is_not_committed_under_its_generation() -> None:
+    bench = Bench()
+    a, classic = Client(bench, "a", ordered(ordered=False)), ClassicClient(bench, "c")
+    a.connect()
+    classic.connect()
+    classic.update(0, 3)
+    assert classic.lock(0) == [0]
+    status = bench.c.status(GROUP, bench.now_ms, str)
+    assert status is not None
+    answers = a.send_sync(SyncItem(GROUP, TOPIC, 0, generation=status.queues[0].generation, offset=7))
+    assert answers is not None
+    assert [answer.verdict for answer in answers] == [REFUSED]
+    assert bench.progress(0) == (3, 0)
