@@ -13,6 +13,7 @@ from lockstep.testing.sweep.reader_events import (
     Polled,
     QueueGiven,
     QueueTaken,
+    QueueUnassigned,
     ReaderStarted,
     ReadingPaused,
     ReadingResumed,
@@ -69,6 +70,10 @@ class ReaderStory(Story):
 
     def sought(self, t: float, offset: int, where: Where = C1) -> "ReaderStory":
         self.add(Sought, t, where, reader=NUMBERS[where], queue=R, offset=offset)
+        return self
+
+    def unassigned(self, t: float, where: Where = C1) -> "ReaderStory":
+        self.add(QueueUnassigned, t, where, reader=NUMBERS[where], queue=R)
         return self
 
     def paused(self, t: float, until: float, where: Where = C1) -> "ReaderStory":

@@ -58,6 +58,12 @@ def test_a_poll_passes_over_what_is_paused() -> None:
     assert story().paused(2, 2.5).polled(3, 0).broken(check) == []
 
 
+def test_what_was_asked_of_a_queue_counts_while_it_is_assigned() -> None:
+    told = ReaderStory().reader().sought(0.7, 4).paused(0.7, 9).unassigned(0.8).given(1)
+    assert told.polled(2, 0).broken(check) == []
+    assert told.polled(3, 4).broken(check) == ["P1"]
+
+
 @pytest.mark.parametrize(("answered", "laws"), [(3, []), (2, ["P1"]), (4, ["P1"])])
 def test_a_holding_begins_where_the_broker_said(answered: int, laws: list[str]) -> None:
     assert ReaderStory().reader().given(1, 3, answered=answered).broken(check) == laws

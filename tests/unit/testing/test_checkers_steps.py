@@ -84,6 +84,17 @@ def test_what_was_left_out_may_be_lost_by_a_power_cut_and_its_offset_given_to_an
     assert story("A").broken(check) == ["O5", "R4a"]
 
 
+@pytest.mark.parametrize("code", [0, 19, 20, 21])
+def test_who_commits_late_is_judged_by_what_it_was_told_and_not_by_what_took_the_offset_since(code: int) -> None:
+    def story(lost: str) -> Story:
+        story = Story().add(ConsumerStarted, 0.5, C1, expressions=(("orders", "A"),)).granted(1, 1)
+        story.sent(0.6, b"lost", 0, tags=lost).sent(0.7, b"m1", 1, tags="A").add(PullReceived, 1.9, C1, epoch=epoch(1), code=code)
+        return story.call(2, 2.1, 1, 1).sent(3, b"m0", 0, tags="A").committed(3.4, 1, 2).read(9, b"m0", b"m1")
+
+    assert story("B").broken(check) == ([] if code != 21 else ["O5"])
+    assert story("A").broken(check) == ["O5", "R4a"]
+
+
 def test_a_gap_that_was_told_is_passed_over() -> None:
     def story() -> Story:
         return Story().granted(1, 1).call(2, 2.1, 1, 3).committed(2.4, 1, 4)

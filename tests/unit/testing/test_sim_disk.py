@@ -44,6 +44,20 @@ def test_a_slow_operation_in_the_loop_holds_up_its_process_and_no_other(sim: Sim
     assert at["next"] == at["timer"] == pytest.approx(SLOW_S)
 
 
+def test_a_job_of_many_operations_is_slow_for_as_long_as_the_disk_is(sim: SimLoop) -> None:
+    disk = slow_machine(sim)
+    disk.slow_until_s = 3 * SLOW_S
+
+    async def main() -> float:
+        file = Host.current().files.open("/file", create=True)
+        await Host.current().threads.run(lambda: [file.sync() for _ in range(100)])
+        return sim.now
+
+    process = sim.start(sim.machine("10.0.0.11"), main)
+    sim.run_until(1_000)
+    assert process.main.result() == pytest.approx(3 * SLOW_S)
+
+
 def test_a_slow_operation_in_a_thread_delays_only_the_answer(sim: SimLoop) -> None:
     slow_machine(sim)
     ticks: list[float] = []

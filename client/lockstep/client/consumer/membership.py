@@ -152,6 +152,8 @@ class Membership:
                 continue
             self._make_worker(queue, link).want()
         self._wanted = wanted
+        for queue in round_.lost:
+            use.unassigned(queue)
         if round_.gained and self._last_decides:
             self._decide([queue.topic for queue in round_.gained])
         if round_.gained or round_.lost:

@@ -86,9 +86,6 @@ class PullConsumer(Member):
         instance = self._running()
         await _check_queues(instance, wanted)
         assert self._use is not None
-        for queue in self._by_hand:
-            if queue not in wanted:
-                self._shelf.forget(queue)
         self._by_hand.clear()
         self._by_hand.update(wanted)
         self._use.filters = _all_of(self._by_hand)
@@ -136,19 +133,14 @@ class PullConsumer(Member):
             heard_since=lambda topic, since: self._membership.hear_since(topic, since) if self._membership else None,
             lapsed_subscription=lambda: self._membership.beat_soon() if self._membership else None,
             failed=self._die,
-            finished=self._finished,
+            finished=lambda worker: self._membership.forget(worker) if self._membership else None,
+            unassigned=lambda queue: self._shelf.forget(queue),
             moved=self._shelf.moved,
             ownership=SharedOwnership,
             run=self._shelf.serve,
             features=CONSUMING_CONCURRENTLY,
             by_hand=self._by_hand if by_hand else None,
         )
-
-    def _finished(self, worker: QueueWorker) -> None:
-        """The queue is another member's, or nobody's: what was asked of it goes with it."""
-        self._shelf.forget(worker.queue)
-        if self._membership is not None:
-            self._membership.forget(worker)
 
     def _contract(self) -> ConsumerGroup:
         return ConsumerGroup(

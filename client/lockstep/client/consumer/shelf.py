@@ -148,7 +148,7 @@ class Shelf:
         self.changed.set()
 
     def forget(self, queue: MessageQueue) -> None:
-        """What was asked of the queue counts no more: it is not this consumer's."""
+        """It is not this consumer's any more: what was asked of it counts no more."""
         self.seeks.pop(queue, None)
         self.paused.pop(queue, None)
 

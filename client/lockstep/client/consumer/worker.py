@@ -64,6 +64,8 @@ class Consumption:
     """What becomes of a held queue's messages."""
     features: tuple[str, ...]
     """What brokers must be able to do for it."""
+    unassigned: Callable[[MessageQueue], None] = lambda _: None
+    """The queue is not this member's any more, whether it was ever held or not."""
     by_hand: Mapping[MessageQueue, None] | None = None
     """The queues that its user has chosen; None: they are dealt."""
     local: LocalProgress | None = None

@@ -9,6 +9,7 @@ import errno
 import posixpath
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from random import Random
 
 from lockstep.runtime.files import Buffer, DiskSpace
@@ -90,6 +91,8 @@ class SimFiles:
     """Called when the countdown is over: kill the machine there."""
     delays_s: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Operation → how long it takes, at least and at most."""
+    slow_until_s: float = inf
+    """When the disk is itself again, also for a job of many operations that has begun before."""
     stall: Callable[[float], object] | None = None
     """Told each delay: the machine that the disk is in waits as long."""
     denied: Callable[[], bool] | None = None

@@ -113,10 +113,10 @@ class Machine:
 
     def _disk_waits(self, seconds: float) -> None:
         """A disk operation took so long: in a worker thread only the job waits, in the loop its whole process."""
-        if self._job_cost_s is not None:
-            self._job_cost_s += seconds
-        else:
+        if self._job_cost_s is None:
             self.loop.stall(self.loop.current, seconds)
+        elif self.loop.now + self._job_cost_s < self.disk.slow_until_s:
+            self._job_cost_s += seconds
 
 
 class Process:

@@ -29,6 +29,7 @@ from lockstep.testing.sweep.reader_events import (
     Polled,
     QueueGiven,
     QueueTaken,
+    QueueUnassigned,
     ReaderStarted,
     ReaderStopped,
     ReadingPaused,
@@ -102,6 +103,16 @@ class PullRunner:
         if not setting.by_hand:
             consumer.subscribe(TOPIC)
         consumer.on_event(self._event)
+        forget, reader = consumer._shelf.forget, self._reader
+
+        def unassigned(queue: MessageQueue) -> None:
+            universe = self._universe
+            if queue in consumer.assignment():
+                universe.wrong("what was asked of a queue counts while it is assigned", f"{self._process}: {queue}")
+            universe.history.append(QueueUnassigned(*universe.place(self._process), reader, _key(queue)))
+            forget(queue)
+
+        consumer._shelf.forget = unassigned  # type: ignore[method-assign]
         return consumer
 
     async def _start(self, consumer: PullConsumer) -> bool:
@@ -216,7 +227,6 @@ class PullRunner:
         if not universe.calm and random.random() < 0.3:
             mine = mine[1:]
         self._mine = mine
-        self._forget([queue for queue in self._paused if queue not in mine])
         await consumer.assign(mine)
 
     def _forget(self, queues: list[MessageQueue]) -> None:

@@ -50,6 +50,14 @@ class QueueTaken(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class QueueUnassigned(Event):
+    """The queue is not in assignment() any more: what was asked of it is forgotten."""
+
+    reader: int
+    queue: QueueKey
+
+
+@dataclass(frozen=True, slots=True)
 class Polled(Event):
     """A poll returned messages."""
 
@@ -106,7 +114,7 @@ class ReadingPaused(Event):
 
 @dataclass(frozen=True, slots=True)
 class ReadingResumed(Event):
-    """resume() of the queue is about to be called, or assign() has made it be forgotten."""
+    """resume() of the queue is about to be called."""
 
     reader: int
     queue: QueueKey

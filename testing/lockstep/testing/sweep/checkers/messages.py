@@ -1,5 +1,6 @@
 """What several checkers want to know of messages: where each was stored, who may pass over it, what was acknowledged."""
 
+from bisect import bisect_right
 from math import inf
 
 from lockstep.protocol.codes import ResponseCode
@@ -9,6 +10,8 @@ from lockstep.testing.sweep.events import ConsumerStarted, ProgressReset, QueueG
 from lockstep.testing.sweep.hand_events import ClassicLocked, ResetSent
 from lockstep.testing.sweep.history import History, QueueKey
 from lockstep.testing.sweep.wire_events import FrameAnswered, FrameWritten, GrantAnswered, PullReceived
+
+_TOLD = (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
 
 Place = tuple[QueueKey, int]
 """(stored queue, offset)."""
@@ -74,22 +77,32 @@ class Passes:
             if found is not None and (f"{DLQ_PREFIX}{sent.queue.group}", found.body) in there:
                 key = sent.queue, sent.offset
                 self._letters[key] = min(sent.t, self._letters.get(key, inf))
+        self._told: dict[tuple[int, QueueKey], list[float]] = {}
+        """(process, queue) → when a broker told it what is there."""
         for pull in history.of(PullReceived):
             if pull.gap is not None:
                 self._gaps.setdefault(pull.queue, []).append(pull.gap)
+            if pull.code in _TOLD:
+                self._told.setdefault((pull.process, pull.queue), []).append(pull.t)
         self._skipped = _skipped(history)
 
     def may_pass(self, queue: QueueKey, offset: int, process: int, t: float = inf) -> bool:
         """`t`: when it passed; inf: whether it may leave out what the final reading found."""
         wanted = self._expressions.get((process, queue.group, queue.topic))
         if wanted:
-            tags = self._messages.tags_at((queue.stored, offset), t)
+            tags = self._messages.tags_at((queue.stored, offset), self._last_told(process, queue, t))
             if not tags or tags - wanted:
                 return True
         lettered = self._letters.get((queue, offset))
         if lettered is not None and lettered <= t:
             return True
         return any(first <= offset < end for first, end in self._gaps.get(queue, ()))
+
+    def _last_told(self, process: int, queue: QueueKey, t: float) -> float:
+        """When the process last heard of the queue: what took the offset since, after a power cut, is not what it passed over."""
+        told = self._told.get((process, queue), [])
+        at = bisect_right(told, t)
+        return told[at - 1] if at and t < inf else t
 
     def skipped(self, queue: QueueKey, offset: int) -> bool:
         """Somebody has set the group's progress forward over it, by hand."""

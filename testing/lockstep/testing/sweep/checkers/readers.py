@@ -30,6 +30,7 @@ from lockstep.testing.sweep.reader_events import (
     Polled,
     QueueGiven,
     QueueTaken,
+    QueueUnassigned,
     ReaderStarted,
     ReadingPaused,
     ReadingResumed,
@@ -133,6 +134,7 @@ class _Reading:
             Sought: self._sought,
             ReadingPaused: self._paused,
             ReadingResumed: self._resumed,
+            QueueUnassigned: self._unassigned,
         }
 
     def run(self) -> list[Violation]:
@@ -260,6 +262,12 @@ class _Reading:
     def _resumed(self, event: Event) -> None:
         assert isinstance(event, ReadingResumed)
         self.readers[event.reader].paused.discard(event.queue)
+
+    def _unassigned(self, event: Event) -> None:
+        assert isinstance(event, QueueUnassigned)
+        reader = self.readers[event.reader]
+        reader.paused.discard(event.queue)
+        reader.seeks.pop(event.queue, None)
 
     def _done_said(self, event: Event) -> None:
         assert isinstance(event, DoneSaid)

@@ -3,6 +3,9 @@
 from lockstep.testing.simulation import Fault as DiskFault
 from lockstep.testing.sweep.storm import Storm
 
+SLOW_S = 8.0
+"""How long a disk is slow."""
+
 
 def eio(storm: Storm) -> None:
     _, address = storm.broker()
@@ -29,7 +32,8 @@ def slow_disk(storm: Storm) -> None:
     disk, longest_s = storm.universe.machine(address).disk, storm.random.choice([0.3, 2, 6])
     storm.note("disk slow", address, f"{longest_s} s", machine=address)
     disk.delays_s["sync"] = (0.001, longest_s)
-    storm.later(8, disk.delays_s.clear)
+    disk.slow_until_s = storm.universe.loop.now + SLOW_S
+    storm.later(SLOW_S, disk.delays_s.clear)
 
 
 def snapshot_rot(storm: Storm) -> None:
