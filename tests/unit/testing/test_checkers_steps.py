@@ -5,7 +5,7 @@ import pytest
 from lockstep.testing.sweep.checkers.steps import check
 from lockstep.testing.sweep.events import ConsumerStarted, QueueGapSeen
 from lockstep.testing.sweep.history import CallResult
-from lockstep.testing.sweep.wire_events import PullReceived
+from lockstep.testing.sweep.wire_events import CommitSent, PullReceived
 from support.stories import C1, C2, Story, epoch
 
 
@@ -114,3 +114,13 @@ def test_what_a_listener_did_against_its_cancellation_may_not_be_committed() -> 
     assert story(3.1).broken(check) == [], "what it did before the release left may be offered with it"
     again = Story().granted(1, 1).call(2, 3, 1, 0, result=CallResult.DEFIED).granted(4, 2).call(5, 6, 2, 0).committed(7, 2, 1)
     assert again.broken(check) == []
+
+
+@pytest.mark.parametrize(("answered", "by", "laws"), [(False, "LOCK", []), (False, "SYNC", ["O5"]), (True, "LOCK", ["O5"])])
+def test_a_release_that_was_lost_with_its_connection_is_told_anew_with_what_was_done(answered: bool, by: str, laws: list[str]) -> None:
+    told = Story().granted(1, 1).call(2, 3, 1, 0, result=CallResult.DEFIED)
+    if answered:
+        told.committed(2.9, 1, None, released=True)
+    else:
+        told.add(CommitSent, 2.9, C1, epoch=epoch(1), offset=None, released=True)
+    assert told.committed(4, 1, 1, by=by).broken(check) == laws

@@ -10,6 +10,7 @@ from lockstep.client import (
     ConsumeConcurrentlyStatus,
     ConsumeOrderlyStatus,
     ConsumerEvent,
+    ConsumerState,
     MessageExt,
     MessageModel,
     OrderedRetry,
@@ -69,6 +70,15 @@ class BroadcastRunner(GroupRunner):
         else:
             consumer.concurrently(self._at_once_plain if setting.news_threaded else self._at_once)
         self._grants: dict[QueueKey, int] = {}
+        stop_soon = consumer._stop_soon
+
+        def stop_began() -> None:
+            """Whether it was told to stop or was refused by a broker."""
+            if consumer.state is ConsumerState.RUNNING:
+                self._universe.history.append(MemberStopBegan(*self._universe.place(self._process), self._group))
+            stop_soon()
+
+        consumer._stop_soon = stop_began  # type: ignore[method-assign]
         return consumer
 
     def written(self) -> dict[tuple[str, int], int]:
@@ -85,7 +95,7 @@ class BroadcastRunner(GroupRunner):
         self._universe.history.append(MemberStarted(*place, self._group, setting.news_ordered, each, *limits, where=setting.news_where))
 
     def _told_stop_began(self) -> None:
-        self._universe.history.append(MemberStopBegan(*self._universe.place(), self._group))
+        """The consumer has."""
 
     def _told_stopped(self) -> None:
         self._universe.history.append(MemberStopped(*self._universe.place(), self._group))

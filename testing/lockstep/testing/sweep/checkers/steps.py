@@ -4,7 +4,7 @@ A new epoch begins at the committed offset that its grant names. A failed batch 
 from the first that was not committed. Only what the subscription filters, or a gap event names, is passed over.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from lockstep.testing.sweep.checkers.account import Account
@@ -12,8 +12,8 @@ from lockstep.testing.sweep.checkers.facts import Held, holders
 from lockstep.testing.sweep.checkers.messages import Messages, Passes
 from lockstep.testing.sweep.checkers.violation import Violation, who
 from lockstep.testing.sweep.events import CallBegan, CallEnded
-from lockstep.testing.sweep.history import CallResult, History
-from lockstep.testing.sweep.wire_events import CommitSent
+from lockstep.testing.sweep.history import Answer, CallResult, History, QueueKey
+from lockstep.testing.sweep.wire_events import CommitReceived, CommitSent
 
 _DONE = (CallResult.SUCCESS, CallResult.COUNTED)
 
@@ -29,6 +29,10 @@ class _Run:
     account: Account
     fenced: bool = False
     """Released without an offset: what a call has done since counts no more."""
+    late: set[int] = field(default_factory=set)
+    """What it has done since. Where the release is lost with its connection, LOCK offers it on the next one."""
+    released: bool = False
+    """The release was answered OK: there is nothing to offer."""
 
 
 def check(history: History) -> list[Violation]:
@@ -55,7 +59,14 @@ class _Steps:
                 self._ended(event)
             elif isinstance(event, CommitSent) and event.epoch is not None:
                 self._committed(event, event.epoch, event.offset)
+            elif isinstance(event, CommitReceived) and event.released and event.answer is Answer.OK and event.epoch is not None:
+                self._released(event.queue, event.epoch)
         return self.found
+
+    def _released(self, queue: QueueKey, epoch: int) -> None:
+        run = self.runs.get((queue, epoch))
+        if run is not None:
+            run.released = True
 
     def _began(self, call: CallBegan) -> None:
         self.calls[call.call] = call
@@ -76,6 +87,8 @@ class _Steps:
         call, run = self.calls.get(event.call), self.runs.get((event.queue, event.epoch))
         if call is None or run is None:
             return
+        if event.result is CallResult.DEFIED and run.fenced:
+            run.late.update(offset for offset, _ in call.messages)
         if event.result in _DONE or (event.result is CallResult.DEFIED and not run.fenced):
             run.account.finished.update(offset for offset, _ in call.messages)
             run.next_offset = call.last + 1
@@ -97,6 +110,9 @@ class _Steps:
         if upto is None:
             run.fenced = run.fenced or event.released
             return
+        if event.by == "LOCK" and run.fenced and not run.released:
+            run.account.finished |= run.late
+            run.fenced = False
         missed = run.account.commit(upto, partial(self.passes.may_pass, event.queue, process=event.process, t=event.t))
         if missed is not None:
             where = f"{event.queue} epoch {epoch} by {who(event.machine, event.process)} ({event.by})"
