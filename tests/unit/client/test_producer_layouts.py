@@ -232,6 +232,36 @@ async def test_a_keyed_send_whose_broker_has_lost_the_higher_layout_goes_out_as_
         assert broker.stored == [b"first", b"1"]
 
 
+async def test_a_keyed_send_that_waits_for_the_higher_layout_ends_at_its_deadline_whatever_else_is_sent_there() -> None:
+    """Never written after it: nobody would know any more whether it is stored."""
+
+    def stale_or_slow(broker: FakeBroker, seen: Seen) -> None:
+        broker.script.append(stale_or_slow)
+        if seen.header.layout_counter is None:
+            asyncio.get_running_loop().call_later(0.02, broker.take, seen)
+        else:
+            refuse(LayoutStale("newer"))(broker, seen)
+
+    async with one_queue(ProducerConfig()) as (broker, producer):
+        broker.script.append(stale_or_slow)
+        loop, waiting = asyncio.get_running_loop(), True
+
+        async def send_on() -> None:
+            while waiting:
+                await producer.send(message("unkeyed"))
+
+        others = [asyncio.ensure_future(send_on()) for _ in range(4)]
+        begun_s = loop.time()
+        with pytest.raises(QueueUnavailable) as caught:
+            await producer.send(message("1"), sharding_key="k", timeout_ms=2_000)
+        ended_s = loop.time()
+        waiting = False
+        await asyncio.gather(*others)
+        assert caught.value.outcome is Outcome.NOT_STORED
+        assert ended_s - begun_s < 2.1
+        assert [seen.bodies for seen in broker.seen].count([b"1"]) == 1
+
+
 async def test_a_missing_topic_is_created_where_the_brokers_allow_it() -> None:
     async with fake_cluster("a", "b") as cluster, producing(cluster, ProducerConfig(topic_queue_count=3)) as producer:
         for broker in cluster.brokers.values():

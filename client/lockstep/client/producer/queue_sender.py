@@ -208,12 +208,12 @@ class QueueSender:
         if frame is not None and not frame.retry:
             return
         now_ms = self._clock.monotonic_ms()
+        if self.stalled or self._keyed_blocked is not None:
+            self._fail_expired(now_ms)
         if self._keyed_blocked is not None and now_ms >= self._keyed_again_ms:
             self._keyed_blocked = None
-        if self.stalled:
-            self._fail_expired(now_ms)
-            if frame is None and self.up and now_ms >= self._patience.trusted_ms:
-                self._set_stalled(False)
+        if self.stalled and frame is None and self.up and now_ms >= self._patience.trusted_ms:
+            self._set_stalled(False)
         if frame is not None and not self._may_retry(frame, now_ms):
             frame = self._frame
         link = self.link
@@ -439,8 +439,6 @@ class QueueSender:
             frame.error = RequestTimeout(f"broker {self.queue.broker_name}: no answer within {self._config.attempt_timeout_ms} ms")
             frame.retry = True
             self._set_stalled(True)
-        if self._keyed_blocked is not None:
-            self._fail_expired(now_ms)
         self._pump()
 
     def topic_deleted(self) -> None:
