@@ -262,6 +262,25 @@ async def test_a_keyed_send_that_waits_for_the_higher_layout_ends_at_its_deadlin
         assert [seen.bodies for seen in broker.seen].count([b"1"]) == 1
 
 
+@pytest.mark.parametrize("repeated", [False, True])
+async def test_what_is_refused_for_a_layout_that_came_meanwhile_stays_ahead_of_what_waits_behind_it(repeated: bool) -> None:
+    async with one_queue(ProducerConfig()) as (broker, producer):
+        held: list[Callable[[], None]] = []
+
+        def stale_later(broker: FakeBroker, seen: Seen) -> None:
+            held.append(lambda: refuse(LayoutStale("newer"))(broker, seen))
+
+        broker.script.extend([refuse(LayoutStale("newer")), stale_later] if repeated else [stale_later])
+        first = asyncio.ensure_future(sends(producer, ["1", "2", "3"], sharding_key="k"))
+        await until(lambda: len(held) == 1)
+        second = asyncio.ensure_future(sends(producer, ["4", "5"], sharding_key="k"))
+        await until(lambda: producer.in_flight_count == 5)
+        producer._topics.layout_changed(make_layout("t", "a", queues=1, counter=2))
+        held[0]()
+        await asyncio.gather(first, second)
+        assert broker.stored == [b"first", b"1", b"2", b"3", b"4", b"5"]
+
+
 async def test_a_missing_topic_is_created_where_the_brokers_allow_it() -> None:
     async with fake_cluster("a", "b") as cluster, producing(cluster, ProducerConfig(topic_queue_count=3)) as producer:
         for broker in cluster.brokers.values():

@@ -152,6 +152,15 @@ class QueueSender:
         if self._frame is None:
             self._departures.add(self)
 
+    def add_ahead(self, parcel: Parcel) -> None:
+        """As `add`, before all that waits here: it was refused, and what waits was sent behind it."""
+        parcel.sender = self
+        if parcel.durable is not None:
+            self.any_asks = True
+        self._batcher.put_back([parcel])
+        if self._frame is None:
+            self._departures.add(self)
+
     def add_oneway(self, record: bytes, version: LayoutVersion | None) -> None:
         """Send without an answer, at the end of this loop turn: no sequence, no retry."""
         self._oneway.add(record, version)
