@@ -223,15 +223,15 @@ def test_a_delayed_send_outlasts_the_restart_of_its_broker() -> None:
     simulate(main)
 
 
-@pytest.mark.parametrize("key", ["1001", None])
+@pytest.mark.parametrize("how", [{"sharding_key": "1001"}, {}, {"selector": lambda queues, _, arg: queues[arg % len(queues)], "arg": 7}])
 @pytest.mark.parametrize("maybe_stored", [False, True])
-def test_a_delayed_send_whose_topic_is_deleted_while_it_waits_for_its_broker_ends_then(key: str | None, maybe_stored: bool) -> None:
+def test_a_delayed_send_whose_topic_is_deleted_while_it_waits_for_its_broker_ends_then(how: dict[str, Any], maybe_stored: bool) -> None:
     async def main() -> None:
         async with TestCluster(brokers=1) as cluster, listening(cluster) as (producer, _):
             await cluster.kill("broker-a")
             if not maybe_stored:
                 await cluster.advance(seconds=1)  # the producer sees that it is away, and writes nothing
-            sending = asyncio.ensure_future(producer.send(Message("orders", b"x"), delay_level=1, sharding_key=key, timeout_ms=60_000))
+            sending = asyncio.ensure_future(producer.send(Message("orders", b"x"), delay_level=1, timeout_ms=60_000, **how))
             await cluster.advance(seconds=5)
             deleted = TopicLayout("orders", LayoutVersion(2, 7), ())
             producer._topics.layout_changed(deleted)

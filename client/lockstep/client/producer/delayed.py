@@ -75,15 +75,18 @@ class DelayedSend:
         over = self._shared.config.compress_over_bytes
         level = None if self._delay.level is None else {DELAY: str(self._delay.level)}
         record = RecordView(encode_message(self._message, 0, self._message_id, born_ms, sharding_key, level, over))
+        sender = None
         while True:
+            deletion = self._topic.deletion
+            if deletion is not None:
+                if sender is None or self._outcome is Outcome.NOT_STORED:
+                    raise deletion
+                raise self._failure(sender, str(deletion)) from deletion
             if self._outcome is Outcome.UNKNOWN:
                 self._shared.possible_duplicates += 1
             sender = self._way.sender(self._topic)
             left_ms = deadline_ms - self._clock.monotonic_ms()
-            deletion = self._topic.deletion
             try:
-                if deletion is not None:
-                    raise deletion
                 response = await self._try(sender, record, max(1, min(left_ms, TRY_MS)))
                 return self._result(sender, response)
             except (TransportError, BrokerError) as error:
