@@ -219,6 +219,7 @@ def test_a_delayed_send_outlasts_the_restart_of_its_broker() -> None:
             assert (await sending).status is SendStatus.SEND_OK
             await cluster.advance(seconds=10)
             assert [message.body for _, message in seen] == [b"x"]
+            assert producer.possible_duplicates == 1, "tries that wrote nothing do not count"
 
     simulate(main)
 

@@ -82,8 +82,6 @@ class DelayedSend:
                 if sender is None or self._outcome is Outcome.NOT_STORED:
                     raise deletion
                 raise self._failure(sender, str(deletion)) from deletion
-            if self._outcome is Outcome.UNKNOWN:
-                self._shared.possible_duplicates += 1
             sender = self._way.sender(self._topic)
             left_ms = deadline_ms - self._clock.monotonic_ms()
             try:
@@ -107,6 +105,8 @@ class DelayedSend:
         facts = (record.sys_flag, record.born_ms, record.flag, str(record.properties, "utf-8"))
         queue_id, durable, delay_ms = sender.queue.queue_id, self._durable, self._delay.ms
         header = SendMessageHeader(self._group, self._message.topic, queue_id, *facts, durable=durable, delay_ms=delay_ms)
+        if self._outcome is Outcome.UNKNOWN:
+            self._shared.possible_duplicates += 1
         try:
             return await link.request(RequestCode.SEND_MESSAGE, header, record.body, timeout_ms=timeout_ms)
         except TransportError:
