@@ -192,3 +192,23 @@ def test_what_was_asked_of_a_queue_goes_with_it_to_another_member_and_does_not_c
             assert await drained(one) == [0, 1, 2], "of the queue that moved"
 
     simulate(main)
+
+
+def test_what_was_asked_of_a_queue_goes_also_while_it_drains() -> None:
+    async def main() -> None:
+        async with world(queues=2) as w, w.subscribed(auto_commit=False, poll_count=1) as one:
+            await w.cluster.advance(seconds=1)
+            for queue in one.assignment():
+                await w.send(0, 3, queue=queue)
+            assert [numbers(await one.poll()) for _ in range(2)] == [[0], [0]]
+            one.pause()  # what was handed out is not done: the queue drains for 30 s
+            async with w.subscribed() as two:
+                await w.cluster.advance(seconds=3)
+                (moved,) = two.assignment()
+                assert await drained(two) == [0, 1, 2]
+                await two.commit()
+            await w.cluster.advance(seconds=3)
+            assert moved in one.assignment()
+            assert await drained(one) == [1, 2], "of the queue that moved, which it still had on the shelf"
+
+    simulate(main)
