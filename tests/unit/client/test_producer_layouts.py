@@ -206,6 +206,7 @@ async def test_unkeyed_sends_pass_while_keyed_ones_wait_for_the_higher_layout() 
         with pytest.raises(QueueUnavailable) as caught:
             await keyed
         assert caught.value.outcome is Outcome.NOT_STORED
+        assert "LAYOUT_STALE: newer" in str(caught.value)
 
 
 async def test_the_nameservers_are_asked_every_second_while_keyed_sends_wait_for_the_higher_layout() -> None:

@@ -10,7 +10,7 @@ What an answer means for the frame in flight:
     code                                   stored?   then
     0, 10, 11, 12, DUPLICATE               yes       done
     OUT_OF_SEQUENCE, STALE_EPOCH           no        the broker lost a suffix: epoch + 1, the same records as sequence 0
-    LAYOUT_STALE                           no        wait for the higher layout, pick again; after 5 s the same once more
+    LAYOUT_STALE                           no        wait for the higher layout, pick again; every 5 s the same again
     MESSAGE_ILLEGAL, several sends or keys no        each alone, so that only the bad one fails
     retriable or route-refreshing codes    no *      unkeyed: another broker; else again after a pause
     other refusals                         no *      fail
@@ -86,6 +86,7 @@ class QueueSender:
         "_oneway",
         "_patience",
         "_sequencer",
+        "_stale",
         "_topic",
         "any_asks",
         "link",
@@ -122,6 +123,8 @@ class QueueSender:
         self._keyed_blocked: LayoutVersion | None = None
         """Keyed sends wait for a layout above this one, or until then."""
         self._keyed_again_ms = 0
+        self._stale: LayoutStale | None = None
+        """Why they wait."""
         self._oneway = OnewayRecords()
         self._alarm = Alarm(self._loop, self._timed, DEFAULT_LIMITS.late_ms)
         self._due_ms = 0
@@ -320,7 +323,7 @@ class QueueSender:
             # The sequence is checked before the layout, so the frame is certainly not stored, even after an unanswered write.
             self._unseal(frame)
             self._batcher.put_back(frame.parcels)
-            self._keyed_blocked = version
+            self._keyed_blocked, self._stale = version, error
             self._keyed_again_ms = self._clock.monotonic_ms() + KEYED_AGAIN_MS
             self._topic.layout_stale(self, version)
             self._pump()
@@ -387,7 +390,8 @@ class QueueSender:
         """What waited here until its deadline was never written."""
         expired = self._batcher.take_expired(now_ms)
         if expired:
-            self._endings.fail(expired, Outcome.NOT_STORED, None if self._frame is None else self._frame.error, connected=self.up)
+            waited_for = self._stale if self._keyed_blocked is not None else None
+            self._endings.fail(expired, Outcome.NOT_STORED, waited_for if self._frame is None else self._frame.error, connected=self.up)
 
     def _strike(self) -> None:
         now_ms = self._clock.monotonic_ms()
