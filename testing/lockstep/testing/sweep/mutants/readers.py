@@ -144,3 +144,12 @@ def copies_lose_their_flags(patch: Patches) -> None:
         return encode_record(*place, **facts)
 
     patch.set(letter, "encode_record", plain)
+
+
+@mutant(
+    WORLD,
+    aimed="tests/unit/client/test_pull_consumer_seek.py::test_what_was_asked_of_a_queue_goes_with_it_to_another_member_and_does_not_come_back",
+)
+def what_was_asked_of_a_queue_comes_back(patch: Patches) -> None:
+    """A pause, and a seek before its broker has told, count while the queue is assigned."""
+    patch.set(Shelf, "forget", lambda self, queue: None)

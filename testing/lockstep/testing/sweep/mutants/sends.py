@@ -200,3 +200,18 @@ def frames_do_not_wait_for_each_other(patch: Patches) -> None:
 
     patch.set(QueueSender, "_write", unawaited)
     patch.set(QueueSender, "answered", late)
+
+
+LAYOUTS_TEST = "tests/unit/client/test_producer_layouts.py"
+
+
+@mutant("wipe", aimed=f"{LAYOUTS_TEST}::test_a_keyed_send_whose_broker_has_lost_the_higher_layout_goes_out_as_it_was")
+def a_lost_layout_is_waited_for(patch: Patches) -> None:
+    """A keyed send that was refused for a higher layout is tried as it was from time to time: that layout may be lost."""
+    patch.set(queue_sender, "KEYED_AGAIN_MS", 1 << 40)
+
+
+@mutant("alter", aimed=f"{LAYOUTS_TEST}::test_what_is_refused_for_a_layout_that_came_meanwhile_stays_ahead_of_what_waits_behind_it")
+def what_is_refused_goes_to_the_end(patch: Patches) -> None:
+    """What is picked again after a refusal goes ahead of what was sent behind it."""
+    patch.set(QueueSender, "add_ahead", QueueSender.add)
