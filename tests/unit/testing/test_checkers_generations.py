@@ -42,6 +42,14 @@ def test_a_reset_is_a_cause_once() -> None:
     assert story.broken(check) == ["O1"]
 
 
+@pytest.mark.parametrize(("sent_t", "laws"), [(0.9985, []), (0.997, ["O1"])])
+def test_a_first_grant_leaves_a_reset_that_was_sent_after_it_to_the_next(sent_t: float, laws: list[str]) -> None:
+    """Asked for at 0.998, answered at 0.999: both waited for the disk."""
+    story = Story().add(ResetSent, sent_t, ADMIN, offset=0, request=7).granted(1, 1)
+    story.add(ProgressReset, 0.9995, B, offset=0, before=0, request=7)
+    assert story.granted(2, 2, C1, generation=2).broken(check) == laws
+
+
 def test_a_lock_that_was_on_its_way_may_be_answered_as_before() -> None:
     story = reset(1).granted(3.101, 2, C2, offset=5)
     assert story.broken(check) == []

@@ -8,6 +8,7 @@ c  an answered reset is in force: no later LOCK is answered with the generation 
 """
 
 from dataclasses import dataclass, field
+from math import inf
 
 from lockstep.protocol.codes import ResponseCode
 from lockstep.testing.sweep.checkers.facts import Brokers
@@ -135,8 +136,10 @@ class _Generations:
                 f"{where} at offset {grant.offset} in generation {grant.generation} after {queue.generation}: resets that may be: {resets}"
             )
             self._bad(grant.t, text)
+        # A first grant needs no cause: a reset that was sent after it was asked for is still to come.
+        later = grant.asked_t if queue.generation is None else inf
         queue.generation, queue.top, queue.excuse = grant.generation, grant.offset, False
-        at = next((number for number, reset in enumerate(queue.maybe) if reset.offset == grant.offset), None)
+        at = next((number for number, reset in enumerate(queue.maybe) if reset.offset == grant.offset and reset.t <= later), None)
         if at is not None:
             answered = queue.sure is not None and queue.sure.offset == grant.offset
             queue.maybe = [] if answered and len(queue.maybe) == 1 else queue.maybe[:at] + queue.maybe[at + 1 :]
