@@ -1,6 +1,8 @@
-"""A group of pull consumers: they poll, are slow, commit or leave it, seek, pause, close and come back; by subscription or by hand."""
+"""A group of pull consumers: they poll or iterate, are slow, commit or leave it, seek, pause, close, return; by subscription or by hand."""
 
 import asyncio
+from contextlib import suppress
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -20,6 +22,7 @@ from lockstep.client import (
     SubscriptionConflict,
 )
 from lockstep.runtime.host import Host
+from lockstep.testing.sweep.consumers import BEGIN_LOOK_S
 from lockstep.testing.sweep.events import QueueGapSeen
 from lockstep.testing.sweep.history import QueueKey, Reached
 from lockstep.testing.sweep.reader_events import (
@@ -45,6 +48,10 @@ if TYPE_CHECKING:
 POLLS_MS = (1, 50, 300, 1_500)
 LIVES = (20, 100, 1_000, 1_000)
 """Turns after which a reader closes and another one is made."""
+ITERATES_S = (0.05, 1.0, 5.0)
+"""How long one turn of `async for` lasts at most."""
+ITERATED = (1, 10, 50)
+"""How many messages it takes at most."""
 SEEK_SHARE = 0.02
 PAUSE_SHARE = 0.02
 RESUME_SHARE = 0.1
@@ -65,9 +72,12 @@ class PullRunner:
         self._stop = stop
         self._toggle = toggle
         self._random = Random(f"{universe.setting.seed}/{process.machine.name}/{process.machine.starts}/{READERS}")
+        self._manner = Random(f"{universe.setting.seed}/{process.machine.name}/{process.machine.starts}/manner")
         self._place = universe.consumers.index(process.machine.name)
         self._reader = 0
         self._auto = True
+        self._each = False
+        """It reads by `async for`."""
         self._over = False
         self._paused: dict[MessageQueue, None] = {}
         self._mine: tuple[MessageQueue, ...] = ()
@@ -77,6 +87,9 @@ class PullRunner:
 
     async def run(self) -> None:
         while not self._stop.is_set():
+            if READERS not in self._universe.begun:
+                await asyncio.sleep(BEGIN_LOOK_S)
+                continue
             consumer = self._consumer()
             if await self._start(consumer):
                 await self._until_told(consumer)
@@ -87,13 +100,16 @@ class PullRunner:
                 await asyncio.sleep(self._random.choice([0, 0, 0.01, 0.5, 3]))
 
     def _consumer(self) -> PullConsumer:
-        setting, random = self._universe.setting, self._random
+        setting, random, begin = self._universe.setting, self._random, self._universe.begun[READERS]
         self._reader, self._auto, self._over = self._universe.next_call(), random.random() < 0.5, False
         self._paused, self._choose_s = {}, 0.0
+        self._each = self._manner.random() < setting.iterators_share
         consumer = PullConsumer(
             READERS,
             nameserver=self._universe.nameserver,
             host=self._host,
+            consume_from_where=begin.where,
+            consume_timestamp_ms=begin.timestamp_ms,
             allocate=setting.allocate,
             auto_commit=self._auto,
             poll_count=setting.poll_count,
@@ -101,7 +117,7 @@ class PullRunner:
             stop_timeout_ms=setting.stop_ms,
         )
         if not setting.by_hand:
-            consumer.subscribe(TOPIC)
+            consumer.subscribe(TOPIC, setting.reader_tags)
         consumer.on_event(self._event)
         forget, reader = consumer._shelf.forget, self._reader
 
@@ -116,8 +132,10 @@ class PullRunner:
         return consumer
 
     async def _start(self, consumer: PullConsumer) -> bool:
-        universe, setting = self._universe, self._universe.setting
-        universe.history.append(ReaderStarted(*universe.place(), self._reader, READERS, TOPIC, setting.by_hand, self._auto))
+        universe, setting, begin = self._universe, self._universe.setting, self._universe.begun[READERS]
+        started = ReaderStarted(*universe.place(), self._reader, READERS, TOPIC, setting.by_hand, self._auto)
+        tags = "*" if setting.by_hand else setting.reader_tags
+        universe.history.append(replace(started, expression=tags, each=self._each, where=begin.where.name, since_t=begin.t))
         try:
             if setting.by_hand and self._random.random() < 0.5:
                 await consumer.assign(self._mine)
@@ -171,13 +189,15 @@ class PullRunner:
                 self._universe.history.append(Reached(*self._universe.place(), f"reader refused: {type(error).__name__}", str(error)))
                 await asyncio.sleep(0.05)
             try:
-                batch = await self._poll(consumer)
+                if self._each:
+                    await self._iterate(consumer)
+                elif await self._poll(consumer):
+                    await asyncio.sleep(self._takes_s())
             except LockstepError as error:
-                if consumer.state is ConsumerState.RUNNING or not (error is consumer.failure or isinstance(error, StateError)):
+                told = error is consumer.failure or (isinstance(error, StateError) and not self._each)
+                if consumer.state is ConsumerState.RUNNING or not told:
                     self._universe.wrong("a poll raises only what has ended its consumer", f"{self._process}: {error!r}")
                 return
-            if batch:
-                await asyncio.sleep(self._takes_s())
             share = COMMIT_SHARE / 10 if self._auto else 1.0 if self._universe.calm else COMMIT_SHARE
             if consumer.state is ConsumerState.RUNNING and self._random.random() < share:
                 await self._commit(consumer)
@@ -189,11 +209,37 @@ class PullRunner:
             return random.uniform(3, 12)
         return random.uniform(0.3, 2) if roll < setting.long_share + setting.slow_share else random.uniform(0.001, 0.02)
 
-    async def _poll(self, consumer: PullConsumer) -> list[MessageExt]:
-        universe = self._universe
-        if self._auto:
-            universe.history.append(DoneSaid(*universe.place(), self._reader, "poll"))
+    async def _poll(self, consumer: PullConsumer) -> bool:
+        """Whether it gave something."""
+        self._goes_on()
         batch = await consumer.poll(self._random.choice(POLLS_MS))
+        self._given(consumer, batch)
+        return bool(batch)
+
+    async def _iterate(self, consumer: PullConsumer) -> None:
+        """Some messages, or for some time; then its reader sees to other things. Only a stop ends the loop itself."""
+        universe, left = self._universe, self._manner.choice(ITERATED)
+        self._goes_on()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._manner.choice(ITERATES_S)):
+                async for message in consumer:
+                    self._given(consumer, [message])
+                    await asyncio.sleep(self._takes_s())
+                    left -= 1
+                    if not left or self._over:
+                        return
+                    self._goes_on()
+                if consumer.state is ConsumerState.RUNNING:
+                    universe.wrong("an `async for` goes on until its consumer is stopped", f"{self._process}")
+                universe.history.append(Reached(*universe.place(), "async for ended by a stop"))
+
+    def _goes_on(self) -> None:
+        """The next message is about to be asked for: with auto-commit those before are done."""
+        if self._auto:
+            self._universe.history.append(DoneSaid(*self._universe.place(), self._reader, "poll"))
+
+    def _given(self, consumer: PullConsumer, batch: list[MessageExt]) -> None:
+        universe = self._universe
         if batch:
             queues = list(dict.fromkeys(MessageQueue(each.topic, each.broker_name, each.queue_id) for each in batch))
             if len(queues) > 1:
@@ -201,7 +247,6 @@ class PullRunner:
             assigned = consumer.state is not ConsumerState.RUNNING or queues[0] in consumer.assignment()
             given = tuple((each.queue_offset, each.body) for each in batch)
             universe.history.append(Polled(*universe.place(), self._reader, _key(queues[0]), given, assigned))
-        return batch
 
     async def _commit(self, consumer: PullConsumer) -> None:
         universe = self._universe

@@ -21,6 +21,13 @@ class ReaderStarted(Event):
     """assign(), not subscribe()."""
     auto: bool
     """auto_commit."""
+    expression: str = "*"
+    """Tags that it subscribes to."""
+    each: bool = False
+    """It reads by `async for`."""
+    where: str = "FIRST_OFFSET"
+    """Start policy: as ConsumerStarted has it."""
+    since_t: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +66,7 @@ class QueueUnassigned(Event):
 
 @dataclass(frozen=True, slots=True)
 class Polled(Event):
-    """A poll returned messages."""
+    """A poll returned messages, or an `async for` one."""
 
     reader: int
     queue: QueueKey
@@ -72,7 +79,7 @@ class Polled(Event):
 
 @dataclass(frozen=True, slots=True)
 class DoneSaid(Event):
-    """poll() of a reader with auto-commit, or commit(), is about to be called: everything at hand is done."""
+    """A reader with auto-commit is about to poll, or to go on in an `async for`, or commit() to be called: everything at hand is done."""
 
     reader: int
     by: str

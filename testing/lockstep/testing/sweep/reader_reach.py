@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from lockstep.testing.sweep.compressed import LARGE_BYTES
 from lockstep.testing.sweep.copy_events import CopyStored, SharedCallBegan
-from lockstep.testing.sweep.events import CallBegan, ProcessEnded, ProgressReset
+from lockstep.testing.sweep.events import CallBegan, ProcessEnded, ProgressReset, QueueGapSeen
 from lockstep.testing.sweep.hand_events import ResetSent
 from lockstep.testing.sweep.history import History, QueueKey, Reached
 from lockstep.testing.sweep.journal import LogTap
@@ -68,6 +68,36 @@ def _sought(history: History, *, held: bool) -> int:
     return found
 
 
+def _left_out(history: History, _: LogTap) -> int:
+    """A poll went over what its group's tags leave out."""
+    filtered = {event.reader for event in history.of(ReaderStarted) if event.expression != "*"}
+    due: dict[tuple[int, QueueKey], int] = {}
+    found = 0
+    for event in history:
+        if isinstance(event, QueueGiven | Sought):
+            due[event.reader, event.queue] = event.offset
+        elif isinstance(event, Polled) and event.reader in filtered:
+            for offset, _body in event.messages:
+                found += offset > due.get((event.reader, event.queue), offset)
+                due[event.reader, event.queue] = offset + 1
+    return found
+
+
+def _of_readers(kind: type[Polled] | type[QueueGiven], which: Callable[[ReaderStarted], bool]) -> Count:
+    """Events of those readers."""
+
+    def count(history: History, _: LogTap) -> int:
+        readers = {started.reader for started in history.of(ReaderStarted) if which(started)}
+        return sum(event.reader in readers for event in history.of(kind))
+
+    return count
+
+
+def _gaps(history: History, _: LogTap) -> int:
+    groups = {started.group for started in history.of(ReaderStarted)}
+    return sum(gap.queue.group in groups for gap in history.of(QueueGapSeen))
+
+
 def _large(history: History, _: LogTap) -> int:
     """Handed out, of whatever kind of consumer."""
     found = sum(len(body) >= LARGE_BYTES for call in history.of(CallBegan) for _, body in call.messages)
@@ -87,6 +117,11 @@ READERS: dict[str, Count] = {
     "pull: seek of a queue that is not held yet": lambda history, _: _sought(history, held=False),
     "pull: queue paused": lambda history, _: len(history.of(ReadingPaused)),
     "pull: queues by hand": lambda history, _: sum(event.by_hand for event in history.of(ReaderStarted)),
+    "pull: read by async for": _of_readers(Polled, lambda reader: reader.each),
+    "pull: async for ended by a stop": lambda history, _: sum(event.name == "async for ended by a stop" for event in history.of(Reached)),
+    "pull: left out by tags": _left_out,
+    "pull: gap told": _gaps,
+    "pull: queue of a group that began late": _of_readers(QueueGiven, lambda reader: reader.where != "FIRST_OFFSET"),
     "compressed bodies sent": lambda history, _: sum(event.name == "compressed bodies sent" for event in history.of(Reached)),
     "compressed message given": _large,
     "compressed message copied": lambda history, _: sum(len(copy.body) >= LARGE_BYTES for copy in history.of(CopyStored)),

@@ -122,6 +122,10 @@ class Setting:
     by_hand: bool = False
     """Its members assign queues to themselves, else they subscribe."""
     poll_count: int = 100
+    reader_tags: str = "*"
+    """What they subscribe to, where they do."""
+    iterators_share: float = 0.0
+    """How many of them read by `async for`, not by poll()."""
 
     latency_s: float = 0.0005
     jitter_s: float = 0.002
@@ -198,6 +202,8 @@ BROADCAST_SHARE = 0.2
 READING: Mapping[str, tuple[object, ...]] = {
     "by_hand": (False, False, True),
     "poll_count": (1, 5, 100),
+    "reader_tags": ("*", "*", "A", "B", "A || B"),
+    "iterators_share": (0.0, 0.0, 0.4, 1.0),
 }
 """What a universe with pull consumers draws besides."""
 READERS_SHARE = 0.2

@@ -37,7 +37,7 @@ from lockstep.testing.sweep.operators import OPERATOR, recreate_main
 from lockstep.testing.sweep.producers import producer_main
 from lockstep.testing.sweep.reading import read_everything
 from lockstep.testing.sweep.services import NAMESERVER_PORT, Main, broker_main, creator_main, nameserver_main, opened_event
-from lockstep.testing.sweep.settings import MAILING, NEWS, Setting
+from lockstep.testing.sweep.settings import MAILING, NEWS, READERS, Setting
 from lockstep.testing.sweep.storm import Storm
 from lockstep.testing.sweep.waiting import behind, end_waiting, sends_ended
 from lockstep.testing.sweep.wiretap import Wiretap
@@ -101,8 +101,8 @@ class Universe:
         self.consumers = [f"10.0.1.{1 + number}" for number in range(setting.consumers)]
         self.classics = [f"10.0.4.{1 + number}" for number in range(setting.classic)]
         self.producers = [f"10.0.2.{1 + number}" for number in range(setting.producers)]
-        early = [name for name in setting.groups if name not in setting.late_groups] + ([MAILING] if setting.concurrent else [])
-        self.begun: dict[str, Begin] = {name: Begin() for name in (*early, *([NEWS] if setting.broadcast else []))}
+        groups = (*setting.groups, MAILING, NEWS, READERS)
+        self.begun: dict[str, Begin] = {name: Begin() for name in groups if name not in setting.late_groups}
         """Group → where it begins; a group that is not here has not begun."""
         self.grace_ms = setting.grace_ms
         """Of brokers that start from now on."""

@@ -18,6 +18,7 @@ from lockstep.testing.sweep.settings import (
     CONCURRENT,
     CONCURRENT_SHARE,
     GROUP,
+    READERS,
     READERS_SHARE,
     READING,
     RETURNS,
@@ -174,6 +175,7 @@ WORLDS: Mapping[str, World] = {
         },
         {
             "groups": (("ledger", "mail", "stats", "search"),),
+            "readers": (False, True),
             "late_groups": (("ledger", "mail", "stats", "search"),),
             "flush": ("async", "sync"),
             "storm_s": (60.0,),
@@ -189,6 +191,7 @@ WORLDS: Mapping[str, World] = {
         {"kill_broker": 2, "stop_consumer": 2, "pause_consumer": 2, "wall_jump": 1, "power_broker": 1, "slow_disk": 1, "snapshot_rot": 1},
         {
             "segment_bytes": (8 << 10, 16 << 10),
+            "readers": (False, True),
             "log_bytes_max": (32 << 10, 64 << 10),
             "snapshot_interval_ms": (2_000,),
             "long_share": (0.03, 0.1),
@@ -290,6 +293,7 @@ WORLDS: Mapping[str, World] = {
         },
         {
             "readers": (True,),
+            "tag_b_share": (0.0, 0.2, 0.7),
             "large_share": (0.0, 0.1),
             "send_every_s": (0.1, 0.3),
             "storm_s": (60.0, 90.0),
@@ -353,6 +357,10 @@ def draw(seed: int, world: str | None, kinds: tuple[str, ...], *, storm_s: float
         drawn |= {key: die(key).choice(own.settings.get(key, choices)) for key, choices in BROADCAST.items()}
     if drawn.get("readers"):
         drawn |= {key: die(key).choice(choices) for key, choices in READING.items()}
+        late = drawn.get("late_groups")
+        if isinstance(late, tuple):
+            at = die("readers begin").randint(0, len(late))
+            drawn["late_groups"] = (*late[:at], READERS, *late[at:])
     drawn.setdefault("fault_every_s", die("fault_every_s").choice((0.7, 2.0, 2.0, 5.0, 15.0)))
     drawn.setdefault("storm_s", die("storm_s").choice((40.0, 90.0, 90.0, 300.0)))
     if storm_s is not None:

@@ -4,10 +4,12 @@ Only asked of a run that had a calm and a final reading. Done = a call that ende
 accepted = the group's committed offset has passed it.
 """
 
+from collections.abc import Iterator
+
 from lockstep.testing.sweep.checkers.facts import Brokers, Deletions
 from lockstep.testing.sweep.checkers.messages import Messages, Passes, Place, first_offsets
 from lockstep.testing.sweep.checkers.violation import Violation
-from lockstep.testing.sweep.events import CallBegan, CallEnded, Calm, QueueGapSeen, Stored
+from lockstep.testing.sweep.events import CallBegan, CallEnded, Calm, QueueGapSeen, SendAcked, Stored
 from lockstep.testing.sweep.history import Answer, CallResult, History, QueueKey
 from lockstep.testing.sweep.wire_events import CommitAnswered, GrantAnswered
 
@@ -45,25 +47,13 @@ def check(history: History) -> list[Violation]:
 
 
 def _told_of_removed(history: History, messages: Messages, passes: Passes, done: set[tuple[str, Place, bytes]]) -> list[Violation]:
-    """O5: what retention removed before a group had it was told to the group as a gap. After a lossy power cut nobody can say.
-
-    Lossy is any cut for who asked for no more than that the message is written.
-    """
-    brokers, begins, deletions = Brokers(history), first_offsets(history), Deletions(history)
+    """O5: what retention removed before a group had it was told to the group as a gap."""
+    begins = first_offsets(history)
     gaps: dict[QueueKey, list[QueueGapSeen]] = {}
     for gap in history.of(QueueGapSeen):
         gaps.setdefault(gap.queue, []).append(gap)
     found = []
-    for acked in messages.acked.values():
-        read = messages.read.get(acked.queue)
-        if (
-            deletions.any_of(acked.queue.topic)
-            or read is None
-            or not 0 <= acked.offset < read.first
-            or brokers.lossy_cuts(acked.queue.broker)
-            or (acked.written and brokers.all_cuts(acked.queue.broker))
-        ):
-            continue
+    for acked in removed(history, messages):
         for (group, topic), processes in passes.groups().items():
             key = acked.queue._replace(group=group)
             begin = begins.get(key)
@@ -71,10 +61,24 @@ def _told_of_removed(history: History, messages: Messages, passes: Passes, done:
             if known or any(gap.first <= acked.offset < gap.end for gap in gaps.get(key, ())):
                 continue
             if not passes.some_may_pass(key, acked.offset, processes):
-                where = f"{key} offset {acked.offset}, {acked.body!r:.60}: removed (the log begins at {read.first})"
+                where = f"{key} offset {acked.offset}, {acked.body!r:.60}: removed (the log begins at {messages.read[acked.queue].first})"
                 text = f"{where}, given to no call and in no gap that was told"
                 found.append(Violation("O5", acked.t, text))
     return found
+
+
+def removed(history: History, messages: Messages) -> Iterator[SendAcked]:
+    """What was acknowledged, and retention has taken since. After a lossy power cut nobody can say.
+
+    Lossy is any cut for who asked for no more than that the message is written.
+    """
+    brokers, deletions = Brokers(history), Deletions(history)
+    for acked in messages.acked.values():
+        read, broker = messages.read.get(acked.queue), acked.queue.broker
+        if read is None or not 0 <= acked.offset < read.first or deletions.any_of(acked.queue.topic):
+            continue
+        if not (brokers.all_cuts(broker) if acked.written else brokers.lossy_cuts(broker)):
+            yield acked
 
 
 def recovery_s(history: History) -> float | None:

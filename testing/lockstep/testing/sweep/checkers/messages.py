@@ -9,6 +9,7 @@ from lockstep.testing.sweep.copy_events import CopyStored, DeadLetterAnswered, D
 from lockstep.testing.sweep.events import ConsumerStarted, ProgressReset, QueueGapSeen, ReadingEnded, SendAcked, SendBegan, Stored
 from lockstep.testing.sweep.hand_events import ClassicLocked, ResetSent
 from lockstep.testing.sweep.history import History, QueueKey
+from lockstep.testing.sweep.reader_events import ReaderStarted
 from lockstep.testing.sweep.wire_events import FrameAnswered, FrameWritten, GrantAnswered, PullReceived
 
 _TOLD = (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
@@ -64,6 +65,8 @@ class Passes:
                 if consumer.ordered:
                     self._ordered.setdefault((consumer.group, topic), []).append(consumer.process)
                 self._expressions[consumer.process, consumer.group, topic] = tags_of(expression)
+        for reader in history.of(ReaderStarted):
+            self._expressions[reader.process, reader.group, reader.topic] = tags_of(reader.expression)
         for gap in history.of(QueueGapSeen):
             self._gaps.setdefault(gap.queue, []).append((gap.first, gap.end))
         self._letters: dict[tuple[QueueKey, int], float] = {}

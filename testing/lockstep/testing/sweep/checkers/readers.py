@@ -4,8 +4,10 @@
        poll gives of a queue that its reader does not have, or has paused
     b  a commit covers what was given and said to be done, and what a seek or a gap passed over: nothing else
     c  when commit() has returned, the broker has taken what was at hand, also where it went back; StaleEpoch is raised where it has not
-    d  O5: every acknowledged message that survived was polled by somebody, but for gaps, resets and seeks forward
+    d  O5: every acknowledged message was polled by somebody, but for what the subscription leaves out, gaps, resets and seeks forward; what
+       retention removed first was told as a gap
     e  R5: in the calm the group reaches the end of every queue
+    f  what polls give has a tag that the group subscribes to
 
 So what is repeated is what no commit covered: that no answer names less than was acknowledged, and that a generation which is over commits
 nothing, progress.py and concurrent.py ask.
@@ -16,11 +18,11 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from lockstep.testing.sweep.checkers.account import Account
-from lockstep.testing.sweep.checkers.delivery import RECOVERY_S
-from lockstep.testing.sweep.checkers.messages import Messages, Passes
+from lockstep.testing.sweep.checkers.messages import Messages, Passes, tags_of
+from lockstep.testing.sweep.checkers.reader_ends import lies_in, recovered, skipped
 from lockstep.testing.sweep.checkers.violation import Violation, who
 from lockstep.testing.sweep.copy_events import ProgressAnswered
-from lockstep.testing.sweep.events import Calm, ProgressReset, Stored
+from lockstep.testing.sweep.events import ProgressReset
 from lockstep.testing.sweep.hand_events import ResetSent
 from lockstep.testing.sweep.history import Answer, Event, History, QueueKey
 from lockstep.testing.sweep.reader_events import (
@@ -36,7 +38,7 @@ from lockstep.testing.sweep.reader_events import (
     ReadingResumed,
     Sought,
 )
-from lockstep.testing.sweep.wire_events import CommitAnswered, CommitReceived, CommitSent
+from lockstep.testing.sweep.wire_events import CommitAnswered, CommitReceived, CommitSent, PullReceived
 
 Known = dict[tuple[int, QueueKey], dict[int, int]]
 
@@ -45,8 +47,8 @@ def check(history: History) -> list[Violation]:
     groups = {started.group: started.topic for started in history.of(ReaderStarted)}
     if not groups:
         return []
-    reading = _Reading(history, groups)
-    return [*reading.run(), *_skipped(history, groups, reading), *_recovered(history, groups)]
+    reading = Reading(history, groups)
+    return [*reading.run(), *skipped(history, groups, reading), *recovered(history, groups)]
 
 
 @dataclass(slots=True)
@@ -65,6 +67,8 @@ class _Holding:
     """Given, or passed over by a seek, since the reader said last that it is done."""
     given: bool = False
     """Some of these are messages."""
+    others: list[tuple[int, int]] = field(default_factory=list)
+    """What another member had done, and retention removed, before its turn came here."""
     alive: bool = True
 
 
@@ -74,8 +78,13 @@ class _Promise:
 
     holding: _Holding
     offset: int
-    back: bool
-    """Behind what was done before: the broker has to reset the group."""
+    done: int
+    """Everything below was done before."""
+
+    @property
+    def back(self) -> bool:
+        """The broker has to reset the group."""
+        return self.offset < self.done
 
 
 @dataclass(slots=True)
@@ -92,13 +101,16 @@ class _Reader:
     promises: list[_Promise] = field(default_factory=list)
 
 
-class _Reading:
+class Reading:
     """One pass over a history: a, b and c."""
 
     def __init__(self, history: History, groups: dict[str, str]) -> None:
         self.history = history
         self.groups = groups
-        self.passes = Passes(history, Messages(history))
+        self.messages = Messages(history)
+        self.passes = Passes(history, self.messages)
+        self.wanted = {started.group: tags_of(started.expression) for started in history.of(ReaderStarted)}
+        """Group → tags; empty: all."""
         self.readers: dict[int, _Reader] = {}
         self.current: dict[tuple[int, QueueKey], _Holding] = {}
         """(process, queue) → its last holding."""
@@ -122,6 +134,7 @@ class _Reading:
             CommitAnswered: self._accepted,
             CommitReceived: self._received,
             CommitSent: self._commit_sent,
+            PullReceived: self._pulled,
             ResetSent: self._reset_sent,
             ProgressReset: self._reset,
             ReaderStarted: self._started,
@@ -183,10 +196,22 @@ class _Reading:
             return
         if (event.generation, event.offset) in self.begins.get((event.process, event.queue), ()):
             return  # a queue that came and went at once is released where the broker had said that it begins
-        missed = holding.account.commit(event.offset, partial(self.passes.may_pass, event.queue, process=0, t=event.t))
+        missed = holding.account.commit(event.offset, partial(self._may_pass, holding, t=event.t))
         if missed is not None:
             text = f"{event.queue} generation {event.generation} by {who(event.machine, event.process)} committed {event.offset}"
             self._bad(event, f"{text}: nobody there had said that {missed} is done")
+
+    def _pulled(self, event: Event) -> None:
+        """A gap is the group's: a member that stood still begins below it, where others have been meanwhile."""
+        assert isinstance(event, PullReceived)
+        holding = self.current.get((event.process, event.queue))
+        if holding is not None and event.gap is not None and event.offset < event.gap[0]:
+            known = [offsets for (_, queue), offsets in self.accepted.items() if queue == event.queue]
+            if any(offsets.get(holding.generation, 0) >= event.gap[0] for offsets in known):
+                holding.others.append((event.offset, event.gap[0]))
+
+    def _may_pass(self, holding: _Holding, offset: int, t: float) -> bool:
+        return self.passes.may_pass(holding.queue, offset, holding.process, t) or lies_in(offset, holding.others)
 
     # -------------------------------------------------------------------------------------------------------- what readers are told
 
@@ -227,16 +252,29 @@ class _Reading:
             self._bad(event, f"{where}: the queue is not assigned to it any more")
         if queue in reader.paused:
             self._bad(event, f"{where}: it has paused the queue")
+        strange = [body for _, body in event.messages if self.unwanted(queue.group, body)]
+        if strange:
+            self._bad(event, f"{where}: {strange[0]!r:.60} has none of the tags {sorted(self.wanted[queue.group])}")
         offsets = [offset for offset, _ in event.messages]
         due = holding.next
         for offset in offsets:
-            if offset != due and not (offset > due and all(self.passes.may_pass(queue, one, 0, event.t) for one in range(due, offset))):
+            if offset != due and not (offset > due and all(self._may_pass(holding, one, event.t) for one in range(due, offset))):
                 self._bad(event, f"{where}: offsets {offsets[:20]}, and {due} was next")
                 break
             due = offset + 1
         holding.next = offsets[-1] + 1
         holding.at_hand.update(offsets)
         holding.given = True
+
+    def unwanted(self, group: str, body: bytes) -> bool:
+        """The group's subscription leaves it out."""
+        began, wanted = self.messages.began.get(body), self.wanted[group]
+        return bool(wanted) and began is not None and began.tags not in wanted
+
+    def left_out(self, queue: QueueKey, offset: int, body: bytes) -> bool:
+        """By the subscription, a reset or a seek forward."""
+        sought = self.sought.get(queue, ())
+        return self.unwanted(queue.group, body) or self.passes.skipped(queue, offset) or lies_in(offset, sought)
 
     # ------------------------------------------------------------------------------------------------------------ what readers do
 
@@ -279,18 +317,22 @@ class _Reading:
             holding.account.finished |= holding.at_hand
             holding.at_hand.clear()
             holding.given = False
-            back = holding.next < holding.done
-            holding.done = max(holding.done, holding.next)
+            done = holding.done
+            holding.done = max(done, holding.next)
             self.refused.discard((holding.process, holding.queue))
             if holding.alive:
                 self.went_back.pop((holding.process, holding.queue), None)
-                reader.promises.append(_Promise(holding, holding.next, back))
+                reader.promises.append(_Promise(holding, holding.next, done))
 
-    def _kept(self, promise: _Promise, known: Known) -> bool:
+    def _kept(self, promise: _Promise, known: Known, t: float) -> bool:
+        """A consumer may have moved over what is left out, from the place that is promised."""
         holding = promise.holding
         place = (holding.process, holding.queue)
-        if promise.back or self.went_back.get(place) == promise.offset:
-            return self.went_back.get(place) == promise.offset
+        back = self.went_back.get(place, -1)
+        if back >= promise.offset and all(self._may_pass(holding, one, t) for one in range(promise.offset, back)):
+            return True
+        if promise.back and not all(self._may_pass(holding, one, t) for one in range(promise.offset, promise.done)):
+            return False
         return any(generation >= holding.generation and offset >= promise.offset for generation, offset in known.get(place, {}).items())
 
     def _committed(self, event: Event) -> None:
@@ -300,7 +342,7 @@ class _Reading:
         for queue in sorted(reader.lost):
             self._bad(event, f"{where}: {queue} was taken away with messages at hand, and it was not told")
         for promise in reader.promises:
-            if not self._kept(promise, self.accepted):
+            if not self._kept(promise, self.accepted, event.t):
                 holding = promise.holding
                 text = f"{holding.queue} at {promise.offset} in generation {holding.generation}"
                 self._bad(event, f"{where}: no broker has taken {text}{', which is back' if promise.back else ''}")
@@ -311,7 +353,7 @@ class _Reading:
         reader = self.readers[event.reader]
         places = [(promise.holding.process, promise.holding.queue) for promise in reader.promises]
         refused = any(place in self.refused for place in places)
-        if event.stale and not reader.lost and not refused and all(self._kept(promise, self.heard) for promise in reader.promises):
+        if event.stale and not reader.lost and not refused and all(self._kept(promise, self.heard, event.t) for promise in reader.promises):
             where = f"commit() in {who(event.machine, event.process)}"
             self._bad(event, f"{where} was told that it came too late, and it had not: {event.error}")
         reader.lost.clear()
@@ -320,53 +362,3 @@ class _Reading:
 def _note(known: Known, process: int, queue: QueueKey, generation: int, offset: int) -> None:
     offsets = known.setdefault((process, queue), {})
     offsets[generation] = max(offset, offsets.get(generation, offset))
-
-
-def _skipped(history: History, groups: dict[str, str], reading: _Reading) -> list[Violation]:
-    """d: whatever is in the logs at the end."""
-    if not history.of(Calm) or not history.of(Stored):
-        return []
-    messages, begins = Messages(history), dict[QueueKey, int]()
-    for answer in history.of(ProgressAnswered):
-        begins[answer.queue] = min(answer.offset, begins.get(answer.queue, answer.offset))
-    found = []
-    for group, topic in groups.items():
-        for stored in history.of(Stored):
-            queue, at = stored.queue._replace(group=group), stored.offset
-            known = messages.acked.get(stored.body) or messages.delayed.get(stored.body)
-            if queue.topic != topic or known is None or at < begins.get(queue, 0) or (stored.queue, at, stored.body) in reading.polled:
-                continue
-            if reading.passes.may_pass(queue, at, 0) or reading.passes.skipped(queue, at):
-                continue
-            if not any(first <= at < end for first, end in reading.sought.get(queue, ())):
-                text = f"{queue} offset {at}, {stored.body!r:.60} acknowledged at {known.t:.3f}: no poll has given it"
-                found.append(Violation("O5", stored.t, text))
-    return found
-
-
-def _recovered(history: History, groups: dict[str, str]) -> list[Violation]:
-    """e: in its last generation the group comes to each log's end."""
-    calms = history.of(Calm)
-    if not calms:
-        return []
-    reached: dict[QueueKey, list[tuple[float, int, int]]] = {}
-    for event in history:
-        if isinstance(event, CommitAnswered) and event.answer is not Answer.OK:
-            continue
-        if isinstance(event, ProgressAnswered | CommitAnswered) and event.generation is not None and event.offset is not None:
-            reached.setdefault(event.queue, []).append((event.t, event.generation, event.offset))
-    messages, ends, found = Messages(history), dict[QueueKey, Stored](), []
-    for stored in history.of(Stored):
-        ends[stored.queue] = stored
-    for group, topic in groups.items():
-        for last in [last for last in ends.values() if last.queue.topic == topic]:
-            queue, end = last.queue._replace(group=group), last.offset + 1
-            told = reached.get(queue, [])
-            newest = max((generation for _, generation, _ in told), default=0)
-            acked = messages.acked.get(last.body)
-            since = calms[-1].t if acked is None else max(calms[-1].t, acked.t)
-            first_t = next((t for t, generation, offset in told if generation == newest and offset >= end), None)
-            if first_t is None or first_t - since > RECOVERY_S:
-                when = "never" if first_t is None else f"{first_t - since:.1f} s after the calm"
-                found.append(Violation("R5", last.t, f"{queue} ends at {end}: its group came there {when}, {RECOVERY_S:.0f} s are allowed"))
-    return found

@@ -6,6 +6,7 @@
     c  TIMESTAMP: what was sent at that time or later lies at or behind it, what was acknowledged earlier before it
     d  FIRST_OFFSET: nothing of the log lies before it
 
+A LOCK of pull consumers is their question where to begin.
 Queues that a later layout added begin at 0: of them only a and the first half of c are asked.
 """
 
@@ -15,15 +16,20 @@ from math import inf
 from lockstep.testing.sweep.checkers.facts import Brokers
 from lockstep.testing.sweep.checkers.messages import Messages
 from lockstep.testing.sweep.checkers.violation import Violation, who
+from lockstep.testing.sweep.copy_events import ProgressAnswered
 from lockstep.testing.sweep.events import ConsumerStarted, Stored
 from lockstep.testing.sweep.hand_events import LayoutSent, ResetSent
 from lockstep.testing.sweep.history import Answer, History, QueueKey
+from lockstep.testing.sweep.reader_events import ReaderStarted
 from lockstep.testing.sweep.wire_events import CommitSent, FrameAnswered, FrameWritten, GrantAnswered, LockRefused, LockSent
 
 STORE_S = 0.002
 """Store times are whole milliseconds."""
 Line = tuple[str, str, str]
 """(group, topic, broker)."""
+Policy = ConsumerStarted | ReaderStarted
+Grant = GrantAnswered | ProgressAnswered
+"""A group of pull consumers asks where to begin, and gets no lock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +42,8 @@ class _Sent:
 
 
 def check(history: History) -> list[Violation]:
-    policies = {started.group: started for started in history.of(ConsumerStarted) if started.ordered}
+    policies: dict[str, Policy] = {started.group: started for started in history.of(ConsumerStarted) if started.ordered}
+    policies |= {started.group: started for started in history.of(ReaderStarted)}
     if not policies or not history.of(Stored):
         return []
     starts = _Starts(history)
@@ -53,10 +60,10 @@ class _Starts:
 
     def __init__(self, history: History) -> None:
         self.brokers = Brokers(history)
-        self.first: dict[QueueKey, GrantAnswered] = {}
+        self.first: dict[QueueKey, Grant] = {}
         self.places: dict[QueueKey, int] = {}
         self.asked: dict[str, float] = {}
-        """Group → when its first LOCK was written."""
+        """Group → when its first LOCK was written; of pull consumers: when the first one started."""
         self.resolved: dict[Line, float] = {}
         """From when on a broker surely knows where the group begins."""
         self.moved = {event.queue for event in history.of(ResetSent)}
@@ -69,7 +76,9 @@ class _Starts:
             if isinstance(event, LockSent):
                 for key, _ in event.items:
                     self.asked.setdefault(key.group, event.t)
-            elif isinstance(event, GrantAnswered):
+            elif isinstance(event, ReaderStarted):
+                self.asked.setdefault(event.group, event.t)
+            elif isinstance(event, Grant):
                 self._answered(event, place)
                 if event.queue.topic not in self.ended and event.queue not in self.first:
                     self.first[event.queue], self.places[event.queue] = event, place
@@ -81,12 +90,12 @@ class _Starts:
     def _cuts(self) -> set[int]:
         return {cut for broker in self.brokers.lives for cut in self.brokers.lossy_cuts(broker)}
 
-    def _answered(self, event: GrantAnswered | LockRefused, place: int) -> None:
+    def _answered(self, event: Grant | LockRefused, place: int) -> None:
         line = (event.queue.group, event.queue.topic, event.queue.broker)
         if line not in self.resolved and self.brokers.taken_by(event.queue.broker, event.process, place, event.t) is None:
             self.resolved[line] = event.t
 
-    def compare(self, policy: ConsumerStarted, grant: GrantAnswered, sent: list[_Sent]) -> list[Violation]:
+    def compare(self, policy: Policy, grant: Grant, sent: list[_Sent]) -> list[Violation]:
         key, begin = grant.queue, grant.offset
         cut_t = min((self.times[cut] for cut in self.brokers.lossy_cuts(key.broker) if cut > self.places[key]), default=inf)
         added = min((one.written_t for one in sent), default=inf) > self.altered_t

@@ -4,15 +4,21 @@ from dataclasses import replace
 from typing import Any
 
 from lockstep.broker import letter
+from lockstep.broker.coordination import Coordination
 from lockstep.client.consumer import session
 from lockstep.client.consumer.process_queue import ProcessQueue
 from lockstep.client.consumer.pull_consumer import PullConsumer
-from lockstep.client.consumer.query import read_query
+from lockstep.client.consumer.query import query_header, read_query
 from lockstep.client.consumer.shelf import Shelf
+from lockstep.client.consumer.worker import QueueWorker
 from lockstep.protocol import message
+from lockstep.protocol.bodies import StartPoint
+from lockstep.protocol.errors import StateError
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.record import encode_record
+from lockstep.protocol.tags import TAKE_ALL, TagFilter
 from lockstep.testing.sweep.mutants.registry import Patches, mutant
+from lockstep.testing.sweep.settings import READERS
 
 WORLD = "readers"
 
@@ -128,6 +134,98 @@ def a_commit_never_goes_back(patch: Patches) -> None:
 def pauses_are_forgotten(patch: Patches) -> None:
     """Polls pass over a queue that is paused."""
     patch.set(Shelf, "pause", lambda self, queue: None)
+
+
+@mutant(WORLD)
+def an_iteration_gives_the_first_of_what_it_polls(patch: Patches) -> None:
+    """`async for` gives every message, one after the other."""
+    poll = PullConsumer._poll
+
+    async def many(self: PullConsumer, count: int, timeout_ms: int | None) -> list[MessageExt]:
+        return await poll(self, self.config.poll_count if timeout_ms is None else count, timeout_ms)
+
+    patch.set(PullConsumer, "_poll", many)
+
+
+@mutant(WORLD)
+def an_iteration_ends_where_nothing_waits(patch: Patches) -> None:
+    """`async for` goes on until its consumer is stopped."""
+
+    async def impatient(self: PullConsumer) -> MessageExt:
+        if batch := await self._poll(1, 100):
+            return batch[0]
+        raise StopAsyncIteration
+
+    patch.set(PullConsumer, "__anext__", impatient)
+
+
+@mutant(WORLD)
+def a_stop_is_an_error_of_an_iteration(patch: Patches) -> None:
+    """`async for` ends without an error when its consumer is stopped."""
+    next_ = PullConsumer.__anext__
+
+    async def raising(self: PullConsumer) -> MessageExt:
+        try:
+            return await next_(self)
+        except StopAsyncIteration:
+            raise StateError("it is stopped") from None
+
+    patch.set(PullConsumer, "__anext__", raising)
+
+
+@mutant(WORLD)
+def tags_are_not_compared(patch: Patches) -> None:
+    """A group is given what has one of its tags."""
+    patch.set(TagFilter, "parse", classmethod(lambda cls, expression: TAKE_ALL))
+
+
+@mutant(WORLD)
+def the_first_tag_counts(patch: Patches) -> None:
+    """Every tag of an expression is wanted."""
+    patch.set(TagFilter, "matches_tag", lambda self, tag: self.all or tag == min(self.tags))
+
+
+@mutant(WORLD)
+def what_tags_leave_out_holds_progress_up(patch: Patches) -> None:
+    """A pull consumer's progress goes over what its tags leave out."""
+    patch.set(Shelf, "moved", lambda self, worker, holding: None)
+
+
+@mutant("retention")
+def gaps_are_told_to_listeners_only(patch: Patches) -> None:
+    """A pull consumer is told what retention removed before its group had it."""
+    gap = QueueWorker.gap
+
+    def silent(self: QueueWorker, first: int | None, end: int | None) -> None:
+        if self.use.listener_name != "poll":
+            gap(self, first, end)
+
+    patch.set(QueueWorker, "gap", silent)
+
+
+@mutant("retention")
+def a_gap_begins_late(patch: Patches) -> None:
+    """A gap begins where its group was: a pull consumer that is behind that passes over what others had done, and no more."""
+    moved = Coordination.retention_moved
+
+    def late(self: Coordination, minimums: Any) -> None:
+        moved(self, minimums)
+        table = self._books.progress
+        for key, progress in list(table):
+            if key[0] == READERS and progress.gap is not None and progress.gap[1] == progress.offset:
+                table.set(key, replace(progress, gap=(progress.offset - 1, progress.offset)))
+
+    patch.set(Coordination, "retention_moved", late)
+
+
+@mutant("begin")
+def pull_consumers_begin_at_the_first_message(patch: Patches) -> None:
+    """A pull consumer asks where to begin by its own start policy."""
+
+    def first(party: Any) -> Any:
+        return replace(query_header(party), where=StartPoint.FIRST_OFFSET)
+
+    patch.set(session, "query_header", first)
 
 
 @mutant(WORLD)
