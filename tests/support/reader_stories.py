@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from lockstep.protocol.codes import ResponseCode
 from lockstep.testing.sweep.copy_events import ProgressAnswered
 from lockstep.testing.sweep.events import ProgressReset
 from lockstep.testing.sweep.hand_events import ResetSent
@@ -19,6 +20,7 @@ from lockstep.testing.sweep.reader_events import (
     ReadingResumed,
     Sought,
 )
+from lockstep.testing.sweep.wire_events import PullReceived
 from support.stories import C1, C2, B, Story
 
 R = QueueKey("readers", "broker-a", "orders", 0)
@@ -29,8 +31,8 @@ NUMBERS = {C1: 1, C2: 2}
 class ReaderStory(Story):
     """Everything of a reader happens where it is told."""
 
-    def reader(self, t: float = 0.5, where: Where = C1, *, auto: bool = False) -> "ReaderStory":
-        facts: dict[str, Any] = {"reader": NUMBERS[where], "group": "readers", "topic": "orders"}
+    def reader(self, t: float = 0.5, where: Where = C1, *, auto: bool = False, expression: str = "*") -> "ReaderStory":
+        facts: dict[str, Any] = {"reader": NUMBERS[where], "group": "readers", "topic": "orders", "expression": expression}
         self.add(ReaderStarted, t, where, by_hand=False, auto=auto, **facts)
         return self
 
@@ -74,6 +76,12 @@ class ReaderStory(Story):
 
     def unassigned(self, t: float, where: Where = C1) -> "ReaderStory":
         self.add(QueueUnassigned, t, where, reader=NUMBERS[where], queue=R)
+        return self
+
+    def pulled(self, t: float, offset: int, next_offset: int, gap: tuple[int, int] | None, where: Where = C1) -> "ReaderStory":
+        """The queue begins behind `offset` by now."""
+        code = ResponseCode.PULL_OFFSET_MOVED
+        self.add(PullReceived, t, where, queue=R, epoch=None, code=code, offset=offset, next_offset=next_offset, gap=gap)
         return self
 
     def paused(self, t: float, until: float, where: Where = C1) -> "ReaderStory":

@@ -76,6 +76,69 @@ def test_a_repeat_takes_another_grant() -> None:
     assert told.polled(6, 1, where=C2).broken(check) == ["P1"]
 
 
+# --------------------------------------------------------------------------------------------- tags, and what others had done
+
+
+def tagged(expression: str, tags: str = "ABAB") -> ReaderStory:
+    """m0, m1 and so on have these tags and are there from the beginning; C1 reads what it subscribes to."""
+    told = ReaderStory().reader(expression=expression).given(1)
+    for number, tag in enumerate(tags):
+        told.sent(0.1 + number / 100, b"m%d" % number, number, tags=tag)
+    return told
+
+
+@pytest.mark.parametrize(("expression", "offset", "laws"), [
+    ("A", 0, []),
+    ("A", 1, ["P1", "P1"]),
+    ("B", 1, []),
+    ("B", 0, ["P1"]),
+    ("A || B", 0, []),
+    ("*", 0, []),
+    ("C || *", 0, []),
+])  # fmt: skip
+def test_what_polls_give_has_a_tag_of_the_expression(expression: str, offset: int, laws: list[str]) -> None:
+    """Of A, m1 is not m0 either."""
+    assert tagged(expression).polled(2, offset).broken(check) == laws
+
+
+def test_polls_and_commits_go_over_what_is_left_out_and_over_nothing_else() -> None:
+    assert tagged("A").polled(2, 0, 2).done(3).moved(4, 4).broken(check) == []
+    assert tagged("A").polled(2, 0).done(3).moved(4, 2).broken(check) == []
+    assert tagged("A").polled(2, 0).done(3).moved(4, 3).broken(check) == ["P1"], "m2 is wanted"
+    assert tagged("A || B").polled(2, 0, 2).broken(check) == ["P1"], "m1 too"
+
+
+def test_a_commit_that_goes_back_may_go_to_the_next_message_that_is_wanted() -> None:
+    def back(expression: str) -> ReaderStory:
+        """Everything is done; then it seeks m1, of which A wants nothing before m2."""
+        polled = (0, 2) if expression == "A" else (0, 1, 2, 3)
+        return tagged(expression).polled(2, *polled).done(2.5).moved(2.8, 4).returned(2.9).sought(3, 1).done(3.5)
+
+    assert back("A").reset(3.8, 1, C1).returned(4).broken(check) == []
+    assert back("A").reset(3.8, 2, C1).returned(4).broken(check) == []
+    assert back("A").reset(3.8, 3, C1).returned(4).broken(check) == ["P1"]
+    assert back("*").reset(3.8, 2, C1).returned(4).broken(check) == ["P1"]
+    assert back("A").returned(4).broken(check) == ["P1"]
+
+
+def test_a_seek_back_over_nothing_that_is_wanted_goes_nowhere() -> None:
+    told = tagged("A", "AABB").polled(2, 0, 1).done(2.5).moved(2.8, 4).returned(2.9)
+    assert told.sought(3, 2).done(3.5).returned(4).broken(check) == []
+    assert told.sought(5, 1).done(5.5).returned(6).broken(check) == ["P1"]
+
+
+@pytest.mark.parametrize(("gap", "committed", "laws"), [((5, 7), 5, []), ((5, 7), 4, ["P1", "P1"]), (None, 5, ["P1", "P1"])])
+def test_who_is_behind_the_group_passes_over_what_others_had_done_and_retention_has_taken(
+    gap: tuple[int, int] | None, committed: int, laws: list[str]
+) -> None:
+    """C2 had m2 to m4 while C1 stood still."""
+    told = (
+        story().polled(2, 0, 1).done(2.1).reader(2.2, C2).given(2.5, 0, where=C2).polled(2.6, 0, 1, 2, 3, 4, where=C2).done(2.7, where=C2)
+    )
+    told.moved(2.8, committed, where=C2).pulled(3, 2, 7, gap).polled(3.1, 7).done(3.2).moved(3.3, 8)
+    assert told.broken(check) == laws
+
+
 # ------------------------------------------------------------------------------------------------------------- b: commits
 
 
@@ -222,6 +285,22 @@ def test_what_lies_before_the_groups_begin_and_what_was_not_acknowledged_is_not_
     told.sent(1, b"m0", 0).sent(1.1, b"m1", 1).add(Calm, 5, ("", 0)).read(500, b"m0", b"m1", b"m2")
     assert told.polled(2, 1).done(3).moved(4, 3).broken(check) == ["P1"], "of which nobody knows that it was given"
     assert told.polled(3.5, 2).done(3.6).broken(check) == []
+
+
+def test_what_retention_removed_was_polled_or_told() -> None:
+    def rest(expression: str = "*") -> ReaderStory:
+        """m0 and m1 are removed at the end, m1 has the tag B."""
+        told = ReaderStory().reader(expression=expression).given(1).polled(2, 0).done(2.5).pulled(2.8, 1, 2, (1, 2)).moved(3, 2)
+        told.sent(0.1, b"m0", 0, tags="A").sent(0.2, b"m1", 1, tags="B").sent(0.3, b"m2", 2, tags="A")
+        told.polled(4, 2).done(4.1).moved(4.2, 3).add(Calm, 5, ("", 0)).read(500, b"m2", first=2)
+        return told
+
+    assert rest().broken(check) == ["O5"]
+    assert rest("A").broken(check) == [], "it is not wanted"
+    assert rest().add(QueueGapSeen, 2.8, C1, queue=R, first=1, end=2).broken(check) == []
+    assert rest().add(QueueGapSeen, 2.8, C1, queue=R, first=0, end=1).broken(check) == ["O5"]
+    assert rest().reset(2.4, 2, before=1).broken(check) == []
+    assert rest().add(PowerCut, 6, ("B", 0)).add(ProcessEnded, 6, B, how="power").broken(check) == [], "nobody can say"
 
 
 @pytest.mark.parametrize(("t", "laws"), [(94.9, []), (95.2, ["R5"])])

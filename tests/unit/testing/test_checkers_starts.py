@@ -6,7 +6,9 @@ from lockstep.testing.sweep.checkers.starts import check
 from lockstep.testing.sweep.events import BrokerOpened, ConsumerStarted, PowerCut, ProcessEnded
 from lockstep.testing.sweep.hand_events import LayoutSent
 from lockstep.testing.sweep.history import Answer
+from lockstep.testing.sweep.reader_events import ReaderStarted
 from lockstep.testing.sweep.wire_events import LockRefused
+from support.reader_stories import ReaderStory
 from support.stories import C1, C2, LOG, B, Q, Story
 
 
@@ -73,3 +75,22 @@ def test_an_unkeyed_message_that_stands_in_two_queues_was_there_when_it_came_to_
     story = Story().add(ConsumerStarted, 0.5, C1, where="LAST_OFFSET").sent(1, b"m0", 0, key=None, queue=other)
     story.granted(2.5, 1, offset=0).sent(3, b"m0", 0, key=None).read(9, b"m0").read(9, b"m0", queue=other)
     assert story.broken(check) == []
+
+
+@pytest.mark.parametrize(("where", "since_t", "offset", "laws"), [
+    ("FIRST_OFFSET", 0.0, 0, []),
+    ("FIRST_OFFSET", 0.0, 1, ["start"]),
+    ("LAST_OFFSET", 0.0, 1, ["start"]),
+    ("LAST_OFFSET", 0.0, 2, []),
+    ("LAST_OFFSET", 0.0, 3, ["O5"]),
+    ("TIMESTAMP", 1.5, 0, ["start"]),
+    ("TIMESTAMP", 1.5, 1, []),
+    ("TIMESTAMP", 1.5, 2, ["O5"]),
+])  # fmt: skip
+def test_pull_consumers_begin_so_too(where: str, since_t: float, offset: int, laws: list[str]) -> None:
+    """m0 … m3 are sent at 1, 2, 3 and 4; the first of them starts at 2.4 and is told at 2.5 where the queue begins."""
+    story = ReaderStory()
+    story.add(ReaderStarted, 2.4, C1, reader=1, group="readers", by_hand=False, auto=True, where=where, since_t=since_t)
+    for number in range(4):
+        story.sent(number + 1, b"m%d" % number, number)
+    assert story.given(2.5, offset).read(9, b"m0", b"m1", b"m2", b"m3").broken(check) == laws

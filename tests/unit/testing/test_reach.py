@@ -4,11 +4,13 @@ from typing import Any, cast
 
 import pytest
 
-from lockstep.testing.sweep.events import BrokerOpened, Fault
+from lockstep.testing.sweep.events import BrokerOpened, Fault, QueueGapSeen
 from lockstep.testing.sweep.journal import LogTap
 from lockstep.testing.sweep.reach import REACH
+from lockstep.testing.sweep.reader_events import ReaderStarted
 from support.member_stories import AGAIN, MemberStory
-from support.stories import Story
+from support.reader_stories import R, ReaderStory
+from support.stories import C1, Q, Story
 
 
 @pytest.fixture
@@ -56,3 +58,25 @@ def test_a_repeat_is_what_another_process_of_the_machine_has_handled(log: LogTap
     story = MemberStory().joined(1).called(2, 2.1, 0).called(2.2, None, 1).killed(3).joined(4, 0, AGAIN)
     assert REACH[name](story.called(5, 6, 1, where=AGAIN).history(), log) == 0
     assert REACH[name](story.called(5, 6, 0, where=AGAIN).history(), log) == 1
+
+
+@pytest.mark.parametrize(("expression", "count"), [("A", 2), ("*", 0)])
+def test_tags_leave_out_what_polls_go_over_but_for_a_seek(log: LogTap, expression: str, count: int) -> None:
+    story = ReaderStory().reader(expression=expression).given(1).polled(2, 0).polled(2.1, 2).polled(2.2, 4, 5).sought(3, 9).polled(4, 9)
+    assert REACH["pull: left out by tags"](story.history(), log) == count
+
+
+def test_a_gap_of_a_pull_group_is_not_a_listeners(log: LogTap) -> None:
+    story = ReaderStory().reader().add(QueueGapSeen, 1, C1, queue=R, first=0, end=2).add(QueueGapSeen, 2, C1, queue=Q, first=0, end=2)
+    assert [REACH[name](story.history(), log) for name in ("pull: gap told", "gap told")] == [1, 2]
+
+
+@pytest.mark.parametrize(("policy", "name"), [
+    ({"each": True}, "pull: read by async for"),
+    ({"where": "LAST_OFFSET"}, "pull: queue of a group that began late"),
+])  # fmt: skip
+def test_a_reader_counts_by_what_it_is(log: LogTap, policy: dict[str, Any], name: str) -> None:
+    for facts, count in ((policy, 1), ({}, 0)):
+        story = ReaderStory()
+        story.add(ReaderStarted, 0.5, C1, reader=1, group="readers", by_hand=False, auto=False, **facts)
+        assert REACH[name](story.given(1).polled(2, 0).history(), log) == count
