@@ -16,7 +16,7 @@ POLLED = ("readers", "retention", "begin")
 
 def others(setting: Setting) -> Setting:
     """Without what is said of pull consumers."""
-    return replace(setting, readers=False, by_hand=False, poll_count=100, reader_tags="*", iterators_share=0.0)
+    return replace(setting, readers=False, by_hand=False, poll_count=100, reader_expression="*", iterators_share=0.0)
 
 
 def test_whether_there_are_pull_consumers_leaves_everything_else_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,8 +45,8 @@ def test_no_other_world_has_pull_consumers(world: str) -> None:
 
 @pytest.mark.parametrize("world", POLLED)
 def test_there_they_read_in_both_ways_and_some_of_them_by_tags(world: str) -> None:
-    drawn = [setting for seed in range(60) if (setting := draw(seed, world, KINDS)).readers]
-    assert {bool(setting.iterators_share) for setting in drawn} == {setting.reader_tags != "*" for setting in drawn} == {False, True}
+    drawn = [setting for seed in range(90) if (setting := draw(seed, world, KINDS)).readers]
+    assert {bool(setting.iterators_share) for setting in drawn} == {setting.reader_expression != "*" for setting in drawn} == {False, True}
 
 
 def test_a_late_group_of_pull_consumers_has_any_turn_and_changes_nothing_where_there_is_none() -> None:

@@ -117,7 +117,7 @@ class PullRunner:
             stop_timeout_ms=setting.stop_ms,
         )
         if not setting.by_hand:
-            consumer.subscribe(TOPIC, setting.reader_tags)
+            consumer.subscribe(TOPIC, setting.reader_expression)
         consumer.on_event(self._event)
         forget, reader = consumer._shelf.forget, self._reader
 
@@ -134,7 +134,7 @@ class PullRunner:
     async def _start(self, consumer: PullConsumer) -> bool:
         universe, setting, begin = self._universe, self._universe.setting, self._universe.begun[READERS]
         started = ReaderStarted(*universe.place(), self._reader, READERS, TOPIC, setting.by_hand, self._auto)
-        tags = "*" if setting.by_hand else setting.reader_tags
+        tags = "*" if setting.by_hand else setting.reader_expression
         universe.history.append(replace(started, expression=tags, each=self._each, where=begin.where.name, since_t=begin.t))
         try:
             if setting.by_hand and self._random.random() < 0.5:

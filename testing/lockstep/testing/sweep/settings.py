@@ -122,7 +122,7 @@ class Setting:
     by_hand: bool = False
     """Its members assign queues to themselves, else they subscribe."""
     poll_count: int = 100
-    reader_tags: str = "*"
+    reader_expression: str = "*"
     """What they subscribe to, where they do."""
     iterators_share: float = 0.0
     """How many of them read by `async for`, not by poll()."""
@@ -202,7 +202,7 @@ BROADCAST_SHARE = 0.2
 READING: Mapping[str, tuple[object, ...]] = {
     "by_hand": (False, False, True),
     "poll_count": (1, 5, 100),
-    "reader_tags": ("*", "*", "A", "B", "A || B"),
+    "reader_expression": ("*", "*", "A", "B", "A || B"),
     "iterators_share": (0.0, 0.0, 0.4, 1.0),
 }
 """What a universe with pull consumers draws besides."""

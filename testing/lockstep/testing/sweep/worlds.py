@@ -175,7 +175,7 @@ WORLDS: Mapping[str, World] = {
         },
         {
             "groups": (("ledger", "mail", "stats", "search"),),
-            "readers": (False, True),
+            "readers": (False, False, True),
             "late_groups": (("ledger", "mail", "stats", "search"),),
             "flush": ("async", "sync"),
             "storm_s": (60.0,),
@@ -191,7 +191,7 @@ WORLDS: Mapping[str, World] = {
         {"kill_broker": 2, "stop_consumer": 2, "pause_consumer": 2, "wall_jump": 1, "power_broker": 1, "slow_disk": 1, "snapshot_rot": 1},
         {
             "segment_bytes": (8 << 10, 16 << 10),
-            "readers": (False, True),
+            "readers": (False, False, True),
             "log_bytes_max": (32 << 10, 64 << 10),
             "snapshot_interval_ms": (2_000,),
             "long_share": (0.03, 0.1),
