@@ -293,7 +293,7 @@ WORLDS: Mapping[str, World] = {
         },
         {
             "readers": (True,),
-            "tag_b_share": (0.0, 0.2, 0.7),
+            "tag_b_share": (0.2, 0.7),
             "large_share": (0.0, 0.1),
             "send_every_s": (0.1, 0.3),
             "storm_s": (60.0, 90.0),
