@@ -128,6 +128,7 @@ class Reconciliation:
             waits = holding is not None and holding.connection is None
             return LockAnswer(*key, Verdict.WAIT if waits else Verdict.HELD)
         self._begin(key)
+        self._gap_told.pop(key, None)
         return self._granted(session, key, books.grant(key, session.id, session.client_id))
 
     def begin(self, connection: int, header: QueryConsumerOffsetHeader, now_ms: int, by_time: OffsetsByTime) -> LockAnswer | None:
@@ -153,6 +154,7 @@ class Reconciliation:
         self._begin(key)
         progress = books.progress.get(key)
         assert progress is not None
+        self._gap_told.pop(key, None)
         return self._granted(session, key, progress.generation)
 
     def dead_lettered(self, connection: int, key: Key, epoch: int, offset: int) -> bool | None:
@@ -196,7 +198,10 @@ class Reconciliation:
         )
 
     def tell_gap(self, key: Key, session: Session) -> tuple[int, int] | None:
-        """What retention took from the group: told once on each connection until a commit has passed it."""
+        """What retention took from the group: told with each new grant, and once on each connection, until a commit has passed it.
+
+        The answer that told it before may have come when nobody held the queue any more.
+        """
         progress = self._books.progress.get(key)
         if progress is None or progress.gap is None:
             self._gap_told.pop(key, None)

@@ -121,6 +121,21 @@ def test_retention_moves_a_group_up_and_the_gap_is_told_once_a_connection_until_
     assert gap(a.lock()[0]) == (None, None)
 
 
+def test_a_new_grant_tells_the_gap_also_where_an_answer_to_the_one_before_has_told_it() -> None:
+    """A pull that was answered when its queue had been let go of: nobody has heard."""
+    bench = Bench()
+    a = Client(bench, "a")
+    a.connect()
+    epoch = a.lock(0)[0].epoch
+    a.commit(0, 5)
+    bench.c.retention_moved({(TOPIC, 0): 20})
+    check = bench.c.check_pull(a.connection, GROUP, TOPIC, 0, epoch)
+    assert check is not None
+    assert check.gap == (5, 20)
+    assert a.commit(0, 5, epoch=epoch, release=True) is OK
+    assert gap(a.lock(0, held={})[0]) == (5, 20)
+
+
 def test_a_start_moves_the_groups_that_the_last_life_had_not_moved_yet() -> None:
     """Old files go durably one by one; the record that moves the groups may not follow before a crash."""
     bench = Bench()
