@@ -16,6 +16,7 @@ FOUND = {
     "a full disk at a layout that the nameserver told of was an error in the reading of a socket": ("swarm", 70033),
     "a commit() that had taken the group back was told that it came too late": ("readers", 2),
     "an answer for a queue that drained, of a topic that was assigned no more, ended its consumer": ("readers", 18),
+    "a gap that an answer to a grant of before had told, when nobody listened any more, was told to nobody": ("retention", 126),
 }
 """Bug → (world, seed)."""
 

@@ -2,13 +2,14 @@
 
 import pytest
 
+from lockstep.protocol.codes import ResponseCode
 from lockstep.testing.sweep.checkers.concurrent import check as check_generations
 from lockstep.testing.sweep.checkers.progress import check as check_progress
 from lockstep.testing.sweep.checkers.readers import check
 from lockstep.testing.sweep.copy_events import ProgressAnswered
 from lockstep.testing.sweep.events import Calm, PowerCut, ProcessEnded, QueueGapSeen
 from lockstep.testing.sweep.history import Answer
-from lockstep.testing.sweep.wire_events import CommitAnswered, CommitReceived
+from lockstep.testing.sweep.wire_events import CommitAnswered, CommitReceived, PullReceived
 from support.reader_stories import R, ReaderStory
 from support.stories import C1, C2, LOG, B
 
@@ -205,6 +206,13 @@ def test_what_came_too_late_is_told_and_nothing_else() -> None:
     assert story().polled(2, 0, 1).done(2.2).moved(2.3, 2).taken(2.5).done(3).failed(3.1).broken(check) == ["P1"]
     assert story().polled(2, 0, 1).done(2.2).taken(2.3).failed(2.5).broken(check) == [], "its answer was STALE"
     assert story().polled(2, 0, 1).done(2.2).failed(2.5, stale=False).broken(check) == []
+
+
+def test_a_pull_that_was_refused_is_a_reason_too() -> None:
+    told = story().polled(2, 0, 1).done(2.2).moved(2.3, 2).done(3).failed(3.1)
+    assert told.broken(check) == ["P1"]
+    told.add(PullReceived, 3.05, C1, queue=R, epoch=None, code=ResponseCode.STALE_EPOCH, next_offset=None)
+    assert told.broken(check) == []
 
 
 def test_what_a_power_cut_took_back_before_anybody_heard_of_it_is_refused_with_reason() -> None:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from lockstep.protocol.codes import ResponseCode
 from lockstep.testing.sweep.checkers.account import Account
 from lockstep.testing.sweep.checkers.messages import Messages, Passes, tags_of
 from lockstep.testing.sweep.checkers.reader_ends import lies_in, recovered, skipped
@@ -124,7 +125,7 @@ class Reading:
         self.begins: dict[tuple[int, QueueKey], set[tuple[int, int]]] = {}
         """(client's process, queue) → each (generation, offset) that it was answered as the group's progress."""
         self.refused: set[tuple[int, QueueKey]] = set()
-        """(client's process, queue): a refusal has arrived since its reader said last that something is done."""
+        """(client's process, queue): a refusal, of a pull too, has arrived since its reader said last that something is done."""
         self.resets: dict[int, tuple[int, QueueKey]] = {}
         self.went_back: dict[tuple[int, QueueKey], int] = {}
         """(client's process, queue) → the offset of its last reset that was answered."""
@@ -205,6 +206,8 @@ class Reading:
         """A gap is the group's: a member that stood still begins below it, where others have been meanwhile."""
         assert isinstance(event, PullReceived)
         holding = self.current.get((event.process, event.queue))
+        if event.code == ResponseCode.STALE_EPOCH:
+            self.refused.add((event.process, event.queue))
         if holding is not None and event.gap is not None and event.offset < event.gap[0]:
             known = [offsets for (_, queue), offsets in self.accepted.items() if queue == event.queue]
             if any(offsets.get(holding.generation, 0) >= event.gap[0] for offsets in known):
