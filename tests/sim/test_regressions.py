@@ -17,6 +17,7 @@ FOUND = {
     "a commit() that had taken the group back was told that it came too late": ("readers", 2),
     "an answer for a queue that drained, of a topic that was assigned no more, ended its consumer": ("readers", 18),
     "a gap that an answer to a grant of before had told, when nobody listened any more, was told to nobody": ("retention", 126),
+    "a commit() returned although what it offered was refused, while it waited for another queue to go back": ("swarm", 930122),
 }
 """Bug → (world, seed)."""
 

@@ -1,15 +1,18 @@
 """PullConsumer: seek."""
 
+import asyncio
+
 import pytest
 
 from lockstep.client import (
     BrokerError,
     LocalProtocolError,
+    MessageQueue,
     StaleEpoch,
 )
 from lockstep.runtime.host import Host
 from lockstep.testing import simulate
-from support.pulling import GROUP, QUEUE, drained, numbers, world
+from support.pulling import GROUP, QUEUE, TOPIC, drained, numbers, world
 
 
 def test_seek_goes_where_it_is_told_and_drops_what_was_fetched() -> None:
@@ -210,5 +213,37 @@ def test_what_was_asked_of_a_queue_goes_also_while_it_drains() -> None:
             await w.cluster.advance(seconds=3)
             assert moved in one.assignment()
             assert await drained(one) == [1, 2], "of the queue that moved, which it still had on the shelf"
+
+    simulate(main)
+
+
+def test_a_commit_that_was_refused_while_it_waited_for_another_queue_to_go_back_says_so() -> None:
+    """The refused queue is given again before the other one has gone back: what was at hand of it comes again."""
+
+    async def main() -> None:
+        other = MessageQueue(TOPIC, "broker-b", 0)
+        async with world(brokers=2) as w:
+            for queue in (QUEUE, other):
+                await w.send(0, 4, queue=queue)
+            async with w.subscribed(auto_commit=False, poll_count=4) as consumer:
+                for end in (4, 8):
+                    while {consumer.position(QUEUE), consumer.position(other)} != {end}:
+                        await consumer.poll()
+                    if end == 4:
+                        await consumer.commit()
+                        for queue in (QUEUE, other):
+                            await w.send(4, 8, queue=queue)
+                await w.cluster.advance(seconds=2)
+                await consumer.seek(other, 1)
+                await w.cluster.pause("broker-b")
+                await w.cluster.cut_power("broker-a")
+                committing = asyncio.ensure_future(consumer.commit())
+                await w.cluster.restart("broker-a")
+                await w.cluster.advance(seconds=2)
+                assert consumer.position(QUEUE) == 4, "given anew: a power cut may have taken commits"
+                await w.cluster.resume("broker-b")
+                with pytest.raises(StaleEpoch, match=f"commit of {QUEUE} at 8"):
+                    await committing
+                assert sorted(await drained(consumer)) == sorted([*range(4, 8), *range(1, 8)])
 
     simulate(main)

@@ -199,7 +199,7 @@ class PullConsumer(Member):
         self._polling = True
         try:
             if self.config.auto_commit:
-                await self._settle(patient=True)
+                await self._go_back(self._shelf.settle(), patient=True)
                 self._shelf.void.clear()  # polled on: it comes again
             batch = self._shelf.take(count)
             if batch:
@@ -226,12 +226,16 @@ class PullConsumer(Member):
         within 30 s; what was done is offered again by itself. A BrokerError where it can't be, say behind a seek to what retention took.
         """
         self._running()
-        await self._settle()
-        self._tell_void()
         assert self._membership is not None
-        waiting = [(worker, worker.holding, worker.own.offset) for worker in self._membership.workers if worker.holding is not None]
-        for worker, _, _ in waiting:
-            if worker.own.settled_offset < worker.own.offset:
+        back = self._shelf.settle()
+        went = [worker for worker, _ in back]
+        # The grants of now: one that ends while a reset is awaited has not taken what it is offered.
+        holding = [(worker, worker.holding) for worker in self._membership.workers if worker not in went]
+        waiting = [(worker, held, worker.own.offset) for worker, held in holding if held is not None]
+        await self._go_back(back)
+        self._tell_void()
+        for worker, held, offset in waiting:
+            if held.alive and worker.own.settled_offset < offset:
                 worker.session.changed(worker.own, urgent=True)
         try:
             async with asyncio.timeout(COMMIT_WAIT_MS / 1000):
@@ -253,12 +257,12 @@ class PullConsumer(Member):
             places = ", ".join(f"{queue} at {offset}" for queue, offset in void.items())
             raise StaleEpoch(f"commit of {places}: its progress was set anew, or it is another member's now; poll goes on from there")
 
-    async def _settle(self, *, patient: bool = False) -> None:
-        """What was handed out is done. Going back (a seek) is a reset of the group's progress there, under a new generation.
+    async def _go_back(self, back: Sequence[tuple[QueueWorker, Holding]], *, patient: bool = False) -> None:
+        """What was handed out is done, and these went back, by a seek: a reset of the group's progress there, under a new generation.
 
         A reset of somebody else's that came before counts: then this one is void.
         """
-        for worker, holding in self._shelf.settle():
+        for worker, holding in back:
             offset, queue = holding.messages.commit_offset, worker.queue
             body = ResetBody(self.group, queue.topic, (QueueOffset(queue.queue_id, offset, holding.epoch),))
             try:
