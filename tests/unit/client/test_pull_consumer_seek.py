@@ -247,3 +247,32 @@ def test_a_commit_that_was_refused_while_it_waited_for_another_queue_to_go_back_
                 assert sorted(await drained(consumer)) == sorted([*range(4, 8), *range(1, 8)])
 
     simulate(main)
+
+
+def test_a_queue_that_is_given_up_while_another_goes_back_is_not_set_back() -> None:
+    async def main() -> None:
+        other = MessageQueue(TOPIC, "broker-b", 0)
+        async with world(brokers=2) as w:
+            for queue in (other, QUEUE):
+                await w.send(0, 4, queue=queue)
+            consumer = w.consumer(auto_commit=False, poll_count=4)
+            await consumer.assign([other, QUEUE])
+            async with consumer:
+                while {consumer.position(QUEUE), consumer.position(other)} != {4}:
+                    await consumer.poll()
+                await consumer.commit()
+                for queue in (other, QUEUE):
+                    await consumer.seek(queue, 1)
+                assert list(consumer._shelf._moved) == [other, QUEUE]
+                await w.cluster.pause("broker-b")
+                committing = asyncio.ensure_future(consumer.commit())
+                await w.cluster.advance(seconds=0.5)
+                await consumer.assign([other])
+                await w.cluster.advance(seconds=0.5)
+                await w.cluster.resume("broker-b")
+                with pytest.raises(StaleEpoch, match=f"commit of {QUEUE} at 1"):
+                    await committing
+                await w.cluster.advance(seconds=1)
+                assert sorted(await w.committed()) == [1, 4]  # type: ignore[type-var]
+
+    simulate(main)

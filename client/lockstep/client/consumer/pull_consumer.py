@@ -264,6 +264,9 @@ class PullConsumer(Member):
         """
         for worker, holding in back:
             offset, queue = holding.messages.commit_offset, worker.queue
+            if not holding.alive:  # while another one went back
+                self._shelf.void[queue] = offset
+                continue
             body = ResetBody(self.group, queue.topic, (QueueOffset(queue.queue_id, offset, holding.epoch),))
             try:
                 await worker.session.link.call(RequestCode.RESET_OFFSETS, None, body)
