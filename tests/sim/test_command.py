@@ -1,12 +1,16 @@
 """scripts/sweep: what it says, and its exit code."""
 
+import asyncio
 import json
+import signal
+import sys
 from pathlib import Path
 
 import pytest
 
 from lockstep.testing.sweep.__main__ import main
 from lockstep.testing.sweep.mutants import switched_off
+from support.loops import until
 
 SHORT = ["--storm", "4"]
 
@@ -46,3 +50,17 @@ def test_what_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str]) -> N
         main(["--world", "atlantis"])
     assert ended.value.code == 2
     assert "invalid choice: 'atlantis'" in capsys.readouterr().err
+
+
+async def test_sigterm_ends_the_workers_too() -> None:
+    sweep = await asyncio.create_subprocess_exec(sys.executable, "-m", "lockstep.testing.sweep", "--seeds", "1-1000", "--workers", "2")
+
+    def workers() -> list[int]:
+        children = Path(f"/proc/{sweep.pid}/task/{sweep.pid}/children").read_text().split()
+        return [int(pid) for pid in children if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()]
+
+    await until(lambda: len(workers()) == 2, "two workers", timeout_s=60)
+    those = workers()
+    sweep.terminate()
+    assert await sweep.wait() == 128 + signal.SIGTERM
+    await until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in those), "no worker is left", timeout_s=60)

@@ -11,8 +11,10 @@ Exit code 1: a violation, a mutant that lives, or over ≥ 1,000 seeds of all wo
 
 import argparse
 import json
+import signal
 import sys
 from itertools import count
+from multiprocessing import active_children
 from pathlib import Path
 
 from lockstep.testing.sweep.mutants import MUTANTS
@@ -63,5 +65,13 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if total.failed else 0
 
 
+def _terminated(number: int, _: object) -> None:
+    """SIGTERM reaches this process only: its workers would wait for ever for the next seed."""
+    for worker in active_children():
+        worker.kill()
+    sys.exit(128 + number)
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _terminated)
     sys.exit(main())
