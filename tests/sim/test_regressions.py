@@ -18,6 +18,7 @@ FOUND = {
     "an answer for a queue that drained, of a topic that was assigned no more, ended its consumer": ("readers", 18),
     "a gap that an answer to a grant of before had told, when nobody listened any more, was told to nobody": ("retention", 126),
     "a commit() returned although what it offered was refused, while it waited for another queue to go back": ("swarm", 930122),
+    "the drain limit passed while a dead letter waited for its answer, and the queue was never locked again": ("swarm", 940494),
 }
 """Bug → (world, seed)."""
 

@@ -261,7 +261,8 @@ class QueueWorker:
         self.cancel_soon()
         facts = {"listener": self.use.listener_name, "started_ms_ago": self.use.host.clock.boot_ms() - self.call_started_ms}
         log.warning("call.given_up", group=self.own.group, queue=str(self.queue), epoch=self.own.epoch, **facts)
-        if self.use.in_loop and not self.use.concurrent and self.holding is not None and self.holding.run_task is not None:
+        # Only the listener is cancelled: dead letters of a call that has ended are written, or refused.
+        if self.use.in_loop and self.call is not None and self.holding is not None and self.holding.run_task is not None:
             self.given_up_call = True
             self.holding.run_task.cancel()
 

@@ -1,0 +1,66 @@
+"""A queue whose drain limit passes while its dead letters are written is consumed again."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from lockstep.client import ConsumeOrderlyStatus, Message, MessageExt, MessageQueue, OrderedRetry, OrderlyContext, Producer, PushConsumer
+from lockstep.client.broker_link import BrokerLink
+from lockstep.protocol.codes import RequestCode
+from lockstep.testing import TestCluster, simulate
+
+QUEUES = [MessageQueue("orders", "broker-a", queue_id) for queue_id in range(2)]
+
+
+def test_a_drain_limit_that_passes_while_a_dead_letter_waits_costs_the_queue_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked, answer = asyncio.Event(), asyncio.Event()
+    call = BrokerLink.call
+
+    async def slow(self: BrokerLink, code: RequestCode, *facts: Any, **how: Any) -> Any:
+        if code == RequestCode.DEAD_LETTER:
+            asked.set()
+            await answer.wait()
+        return await call(self, code, *facts, **how)
+
+    monkeypatch.setattr(BrokerLink, "call", slow)
+
+    async def main() -> None:
+        done: list[bytes] = []
+
+        def member(cluster: TestCluster) -> PushConsumer:
+            consumer = PushConsumer(
+                "billing", nameserver=cluster.nameserver, drain_timeout_ms=500, retry=OrderedRetry(max_attempts=1, on_exhausted="dlq")
+            ).subscribe("orders")
+
+            @consumer.orderly
+            async def listen(messages: Sequence[MessageExt], _: OrderlyContext) -> ConsumeOrderlyStatus:
+                if messages[0].body == b"poison" and not answer.is_set():
+                    raise ValueError("no such order")
+                done.extend(message.body for message in messages)
+                return ConsumeOrderlyStatus.SUCCESS
+
+            return consumer
+
+        async with TestCluster(brokers=1) as cluster:
+            await cluster.create_topic("orders", queues=2)
+            async with Producer("shop", nameserver=cluster.nameserver) as producer, member(cluster):
+                await cluster.advance(seconds=1)
+                for queue in QUEUES:
+                    await producer.send(Message("orders", b"poison"), queue=queue)
+                await asked.wait()
+                async with member(cluster):
+                    await cluster.advance(seconds=3)
+                answer.set()
+                await cluster.advance(seconds=10)
+                for queue_id in range(2):
+                    await producer.send(
+                        Message("orders", b"%d" % queue_id), selector=lambda queues, _, number: queues[number], arg=queue_id
+                    )
+                await cluster.advance(seconds=10)
+            assert {b"0", b"1"} <= set(done)
+
+    simulate(main)
