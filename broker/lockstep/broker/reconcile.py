@@ -128,7 +128,6 @@ class Reconciliation:
             waits = holding is not None and holding.connection is None
             return LockAnswer(*key, Verdict.WAIT if waits else Verdict.HELD)
         self._begin(key)
-        self._gap_told.pop(key, None)
         return self._granted(session, key, books.grant(key, session.id, session.client_id))
 
     def begin(self, connection: int, header: QueryConsumerOffsetHeader, now_ms: int, by_time: OffsetsByTime) -> LockAnswer | None:
@@ -154,7 +153,6 @@ class Reconciliation:
         self._begin(key)
         progress = books.progress.get(key)
         assert progress is not None
-        self._gap_told.pop(key, None)
         return self._granted(session, key, progress.generation)
 
     def dead_lettered(self, connection: int, key: Key, epoch: int, offset: int) -> bool | None:
@@ -257,7 +255,8 @@ class Reconciliation:
         return max(minimum, min(end, by_time.get((policy.group, queue.topic, queue.queue_id), 0)))
 
     def _begin(self, key: Key) -> None:
-        """A queue that was added after the start policy was resolved begins at 0."""
+        """A new grant: its gap is told anew, and a queue that was added after the start policy was resolved begins at 0."""
+        self._gap_told.pop(key, None)
         if self._books.progress.get(key) is None:
             self._books.progress.set(key, Progress(self._books.fence.draw(), 0))
 

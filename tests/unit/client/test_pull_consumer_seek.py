@@ -8,6 +8,7 @@ from lockstep.client import (
     BrokerError,
     LocalProtocolError,
     MessageQueue,
+    PullConsumer,
     StaleEpoch,
 )
 from lockstep.runtime.host import Host
@@ -217,6 +218,11 @@ def test_what_was_asked_of_a_queue_goes_also_while_it_drains() -> None:
     simulate(main)
 
 
+async def polled_to(end: int, consumer: PullConsumer, *queues: MessageQueue) -> None:
+    while {consumer.position(queue) for queue in queues} != {end}:
+        await consumer.poll()
+
+
 def test_a_commit_that_was_refused_while_it_waited_for_another_queue_to_go_back_says_so() -> None:
     """The refused queue is given again before the other one has gone back: what was at hand of it comes again."""
 
@@ -227,8 +233,7 @@ def test_a_commit_that_was_refused_while_it_waited_for_another_queue_to_go_back_
                 await w.send(0, 4, queue=queue)
             async with w.subscribed(auto_commit=False, poll_count=4) as consumer:
                 for end in (4, 8):
-                    while {consumer.position(QUEUE), consumer.position(other)} != {end}:
-                        await consumer.poll()
+                    await polled_to(end, consumer, QUEUE, other)
                     if end == 4:
                         await consumer.commit()
                         for queue in (QUEUE, other):
@@ -258,8 +263,7 @@ def test_a_queue_that_is_given_up_while_another_goes_back_is_not_set_back() -> N
             consumer = w.consumer(auto_commit=False, poll_count=4)
             await consumer.assign([other, QUEUE])
             async with consumer:
-                while {consumer.position(QUEUE), consumer.position(other)} != {4}:
-                    await consumer.poll()
+                await polled_to(4, consumer, QUEUE, other)
                 await consumer.commit()
                 for queue in (other, QUEUE):
                     await consumer.seek(queue, 1)

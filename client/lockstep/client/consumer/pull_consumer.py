@@ -134,7 +134,7 @@ class PullConsumer(Member):
             lapsed_subscription=lambda: self._membership.beat_soon() if self._membership else None,
             failed=self._die,
             finished=lambda worker: self._membership.forget(worker) if self._membership else None,
-            unassigned=lambda queue: self._shelf.forget(queue),
+            unassigned=self._shelf.forget,
             moved=self._shelf.moved,
             ownership=SharedOwnership,
             run=self._shelf.serve,

@@ -23,7 +23,7 @@ whoever gave the id begins again, from sequence 0 and with the same bytes.
 """
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from lockstep.client.broker_link import BrokerLink
 from lockstep.client.errors import Outcome
@@ -68,6 +68,15 @@ KEYED_AGAIN_MS = 5_000
 """A keyed send that waits for a higher layout is tried with its own again after this: its broker may have lost the higher one."""
 
 
+class KeyedWait(NamedTuple):
+    """Keyed sends wait for a layout above this one, or until then."""
+
+    above: LayoutVersion
+    until_ms: int
+    error: LayoutStale
+    """Why."""
+
+
 class QueueSender:
     """Batcher, sequencer and the frame in flight of one queue."""
 
@@ -80,13 +89,11 @@ class QueueSender:
         "_due_ms",
         "_endings",
         "_frame",
-        "_keyed_again_ms",
         "_keyed_blocked",
         "_loop",
         "_oneway",
         "_patience",
         "_sequencer",
-        "_stale",
         "_topic",
         "any_asks",
         "link",
@@ -120,11 +127,8 @@ class QueueSender:
         self._frame: Frame | None = None
         self._departures = departures
         self._patience = Patience()
-        self._keyed_blocked: LayoutVersion | None = None
-        """Keyed sends wait for a layout above this one, or until then."""
-        self._keyed_again_ms = 0
-        self._stale: LayoutStale | None = None
-        """Why they wait."""
+        self._keyed_blocked: KeyedWait | None = None
+        """What keyed sends wait for."""
         self._oneway = OnewayRecords()
         self._alarm = Alarm(self._loop, self._timed, DEFAULT_LIMITS.late_ms)
         self._due_ms = 0
@@ -146,21 +150,18 @@ class QueueSender:
 
     # --------------------------------------------------------------------------------------------------------------- waiting
 
-    def add(self, parcel: Parcel) -> None:
-        """Let it wait here; its frame leaves at the end of this loop turn unless one is in flight."""
-        parcel.sender = self
-        if parcel.durable is not None:
-            self.any_asks = True
-        self._batcher.add(parcel)
-        if self._frame is None:
-            self._departures.add(self)
+    def add(self, parcel: Parcel, *, ahead: bool = False) -> None:
+        """Let it wait here; its frame leaves at the end of this loop turn unless one is in flight.
 
-    def add_ahead(self, parcel: Parcel) -> None:
-        """As `add`, before all that waits here: it was refused, and what waits was sent behind it."""
+        `ahead`: before all that waits here. It was refused, and what waits was sent behind it.
+        """
         parcel.sender = self
         if parcel.durable is not None:
             self.any_asks = True
-        self._batcher.put_back([parcel])
+        if ahead:
+            self._batcher.put_back([parcel])
+        else:
+            self._batcher.add(parcel)
         if self._frame is None:
             self._departures.add(self)
 
@@ -183,7 +184,7 @@ class QueueSender:
 
     def take_older(self, version: LayoutVersion) -> list[Parcel]:
         """A higher layout is known: what waits and was picked from a lower one."""
-        if self._keyed_blocked is not None and self._keyed_blocked < version:
+        if self._keyed_blocked is not None and self._keyed_blocked.above < version:
             self._keyed_blocked = None
         return self._batcher.take_older(version)
 
@@ -222,7 +223,7 @@ class QueueSender:
         now_ms = self._clock.monotonic_ms()
         if self.stalled or self._keyed_blocked is not None:
             self._fail_expired(now_ms)
-        if self._keyed_blocked is not None and now_ms >= self._keyed_again_ms:
+        if self._keyed_blocked is not None and now_ms >= self._keyed_blocked.until_ms:
             self._keyed_blocked = None
         if self.stalled and frame is None and self.up and now_ms >= self._patience.trusted_ms:
             self._set_stalled(False)
@@ -323,8 +324,7 @@ class QueueSender:
             # The sequence is checked before the layout, so the frame is certainly not stored, even after an unanswered write.
             self._unseal(frame)
             self._batcher.put_back(frame.parcels)
-            self._keyed_blocked, self._stale = version, error
-            self._keyed_again_ms = self._clock.monotonic_ms() + KEYED_AGAIN_MS
+            self._keyed_blocked = KeyedWait(version, self._clock.monotonic_ms() + KEYED_AGAIN_MS, error)
             self._topic.layout_stale(self, version)
             self._pump()
         elif isinstance(error, MessageIllegal) and not frame.unknown and len(singles := frame.singles()) > 1:
@@ -390,8 +390,8 @@ class QueueSender:
         """What waited here until its deadline was never written."""
         expired = self._batcher.take_expired(now_ms)
         if expired:
-            waited_for = self._stale if self._keyed_blocked is not None else None
-            self._endings.fail(expired, Outcome.NOT_STORED, waited_for if self._frame is None else self._frame.error, connected=self.up)
+            waits = self._frame or self._keyed_blocked
+            self._endings.fail(expired, Outcome.NOT_STORED, None if waits is None else waits.error, connected=self.up)
 
     def _strike(self) -> None:
         now_ms = self._clock.monotonic_ms()
@@ -434,7 +434,7 @@ class QueueSender:
             if self._batcher:
                 due += [self._batcher.earliest_ms, self._patience.not_before_ms]
                 if self._keyed_blocked is not None:
-                    due.append(self._keyed_again_ms)
+                    due.append(self._keyed_blocked.until_ms)
         if due:
             due_ms = min([at_ms for at_ms in due if at_ms > now_ms], default=now_ms + 1)
             if not self._alarm.armed or due_ms < self._due_ms:

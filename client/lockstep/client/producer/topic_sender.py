@@ -168,7 +168,7 @@ class TopicSender:
         Where it is known here already, what waited behind the frame was picked again before the frame is: that goes ahead.
         """
         for parcel in reversed(sender.take_older(self.layout.version)):
-            self._pick_again(parcel, QueueSender.add_ahead)
+            self._pick_again(parcel, ahead=True)
         self._shared.instance.watch.expect(self.layout.topic, version.successor)
 
     def refresh_route(self) -> None:
@@ -243,7 +243,7 @@ class TopicSender:
         for sender in self._by_queue.values():
             sender.close()
 
-    def _pick_again(self, parcel: Parcel, add: Callable[[QueueSender, Parcel], None] = QueueSender.add) -> None:
+    def _pick_again(self, parcel: Parcel, *, ahead: bool = False) -> None:
         assert parcel.pick is not None
         if parcel.future.done():
             self.end([parcel])
@@ -260,7 +260,7 @@ class TopicSender:
         for queue, part in parts.items():
             part.version = layout.version
             readdress(part, queue.queue_id)
-            add(self._by_queue[queue], part)
+            self._by_queue[queue].add(part, ahead=ahead)
 
     def fail_all(self, error: Callable[[], LockstepError]) -> None:
         """What waits can't be sent any more; `error` makes what each send raises."""

@@ -214,4 +214,5 @@ def a_lost_layout_is_waited_for(patch: Patches) -> None:
 @mutant("alter", aimed=f"{LAYOUTS_TEST}::test_what_is_refused_for_a_layout_that_came_meanwhile_stays_ahead_of_what_waits_behind_it")
 def what_is_refused_goes_to_the_end(patch: Patches) -> None:
     """What is picked again after a refusal goes ahead of what was sent behind it."""
-    patch.set(QueueSender, "add_ahead", QueueSender.add)
+    add = QueueSender.add
+    patch.set(QueueSender, "add", lambda self, parcel, *, ahead=False: add(self, parcel))
