@@ -18,6 +18,8 @@ FOUND = {
     "an answer for a queue that drained, of a topic that was assigned no more, ended its consumer": ("readers", 18),
     "a gap that an answer to a grant of before had told, when nobody listened any more, was told to nobody": ("retention", 126),
     "a commit() returned although what it offered was refused, while it waited for another queue to go back": ("swarm", 930122),
+    "group reset-offset ended with a traceback where a broker had not heard of a queue yet": ("swarm", 500672),
+    "who had dealt by another broker's list while its own was away kept to it when it was back": ("long", 960232),
     "the drain limit passed while a dead letter waited for its answer, and the queue was never locked again": ("swarm", 940494),
 }
 """Bug → (world, seed)."""

@@ -7,6 +7,7 @@ import pytest
 
 from lockstep.client.consumer import OrderlyContext, QueueGap
 from lockstep.client.consumer.arrivals import CALM_MS
+from lockstep.client.consumer.membership import ROUND_MS
 from lockstep.protocol.bodies import LockAnswer, LockItem, SyncItem, Verdict
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import SubscriptionConflict
@@ -260,3 +261,20 @@ async def test_a_listener_that_blocks_the_loop_is_named(caplog: pytest.LogCaptur
     told = [record.getMessage() for record in caplog.records if record.getMessage().startswith("loop.was_blocked")]
     assert len(told) == 1
     assert "blocking" in told[0]
+
+
+async def test_rocketmqs_strategies_deal_anew_when_the_broker_whose_list_they_take_is_back() -> None:
+    """Its list is the one that it had: nothing but the connection tells that it counts again (long 960232)."""
+    async with scripted_cluster("a", "b") as cluster:
+        a, b = cluster["a"], cluster["b"]
+        async with consuming(cluster, Handled(), allocate="average_by_circle"):
+            b.set_members(G, "!cannot reach a", a.me())
+            await advance(CALM_S)
+            assert [b.locks[G, "orders", queue].holder for queue in (0, 1)] == [a.me()] * 2
+            a.mute.add(RequestCode.HEART_BEAT)
+            a.cut()
+            await advance(ROUND_MS / 1000 + 1)
+            assert [b.locks[G, "orders", queue].holder for queue in (0, 1)] == [None, a.me()]
+            a.answer_kept()
+            await advance(2)
+            assert [b.locks[G, "orders", queue].holder for queue in (0, 1)] == [a.me()] * 2

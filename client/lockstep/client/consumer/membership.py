@@ -12,7 +12,7 @@ from lockstep.client.broker_link import BrokerLink
 from lockstep.client.consumer.arrivals import Arrivals
 from lockstep.client.consumer.broadcast import LocalSession
 from lockstep.client.consumer.health import BrokerHealth, QueueHealth
-from lockstep.client.consumer.rebalance import ListChange, MemberLists, RebalancePlan, Wanted, by_hand, everything, plan
+from lockstep.client.consumer.rebalance import ListChange, MemberLists, RebalancePlan, Wanted, by_hand, by_one_list, everything, plan
 from lockstep.client.consumer.session import BrokerSession
 from lockstep.client.consumer.sessions import Sessions
 from lockstep.client.consumer.worker import Consumption, QueueWorker
@@ -208,6 +208,8 @@ class Membership:
         if self._leaving and self._use.group in reply.groups:
             self._leave_again(link)
         self.view(link, reply)
+        if by_one_list(self._use.config.allocate, self._lists):
+            self.rebalance()  # that list is another broker's now, maybe, though none has changed
 
     def link_down(self, link: BrokerLink) -> None:
         self._sessions.of(link).disconnected()

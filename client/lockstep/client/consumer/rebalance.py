@@ -108,7 +108,7 @@ def plan(
 
     `reachable`: the broker is connected now; only RocketMQ's strategies look at it, to choose the one list for everything.
     """
-    if strategy == BY_BROKER and lists.any_classic:
+    if by_one_list(strategy, lists) and strategy == BY_BROKER:
         strategy = AVERAGE
     wanted: dict[MessageQueue, None] = {}
     for topic, layout in layouts.items():
@@ -120,6 +120,11 @@ def plan(
         else:
             wanted.update(dict.fromkeys(_by_one_list(me, strategy, layout, lists, before, reachable)))
     return _plan_of(wanted, previous)
+
+
+def by_one_list(strategy: Strategy, lists: MemberLists) -> bool:
+    """Whether one broker's list deals the queues of all brokers: RocketMQ's rule, which a classic member brings with it."""
+    return strategy != BY_BROKER or lists.any_classic
 
 
 def everything(layouts: Mapping[str, TopicLayout | None], *, previous: Wanted) -> RebalancePlan:
