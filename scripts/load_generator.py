@@ -6,10 +6,12 @@ import sys
 try:
     from lockstep.spark.load_job import main
 except ImportError as error:
-    sys.exit(
-        f"{error}: {sys.executable} lacks lockstep-mq[spark]. Activate the environment that has it (. .venv/bin/activate), "
-        "or set PYSPARK_PYTHON to its python"
+    print(
+        f"failed: {error}: {sys.executable} lacks lockstep-mq[spark]. Activate the environment that has it (. .venv/bin/activate), "
+        "or set PYSPARK_PYTHON to its python",
+        file=sys.stderr,
     )
+    sys.exit(3)  # could not run, as lockstep.spark.job says it
 
 if __name__ == "__main__":
     sys.exit(main())

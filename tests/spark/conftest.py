@@ -1,14 +1,16 @@
-"""One Spark session and one cluster of real processes for all of these tests; a topic of its own for each.
+"""One Spark session and one cluster of real processes for all of these tests that a process runs (each of xdist's workers has its own); a
+topic of its own for each test.
 
-Without pyspark or Java they are skipped and say so; with LOCKSTEP_TEST_SPARK=1, as in CI, that is a failure.
+Without pyspark or Java a module is skipped before it is imported, and says so; with LOCKSTEP_TEST_SPARK=1, as in CI, that is a failure.
 """
 
 import os
 import sys
 import zlib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -18,6 +20,7 @@ from support.spark_table import SparkCluster, Table
 REQUIRED = os.environ.get("LOCKSTEP_TEST_SPARK") == "1"
 
 
+@cache
 def missing() -> str | None:
     """Why these tests can't run here."""
     try:
@@ -34,20 +37,29 @@ def missing() -> str | None:
     return None
 
 
+class CanNotRun(pytest.Module):
+    """In place of a module of these tests, which is not imported."""
+
+    def collect(self) -> NoReturn:
+        why = f"Spark's tests can't run here: {missing()}"
+        if REQUIRED:
+            raise self.CollectError(f"LOCKSTEP_TEST_SPARK=1, and {why}")
+        pytest.skip(why, allow_module_level=True)
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    return None if missing() is None else CanNotRun.from_parent(parent, path=module_path)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
-    own = [item for item in items if item.path.is_relative_to(here)]
-    why = missing() if own else None
-    for item in own:
-        item.add_marker(pytest.mark.spark)
-        if why is not None and not REQUIRED:
-            item.add_marker(pytest.mark.skip(reason=why))
+    for item in items:
+        if item.path.is_relative_to(here):
+            item.add_marker(pytest.mark.spark)
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    if REQUIRED and (why := missing()) is not None:
-        pytest.fail(f"LOCKSTEP_TEST_SPARK=1, and {why}")
     folder = tmp_path_factory.mktemp("spark")
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"

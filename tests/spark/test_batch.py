@@ -6,18 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from lockstep.client.producer.selector import queue_of_key
-from support.spark_table import Table
-
-pytest.importorskip("pyspark", reason="needs the extra [spark]")
-
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
+from lockstep.client.producer.selector import queue_of_key
 from lockstep.spark import keyed
 from lockstep.spark.job import in_one_line
+from support.spark_table import Table
 
 
 def numbered(spark: Any, count: int, keys: int = 7, slices: int = 2) -> Any:

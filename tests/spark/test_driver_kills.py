@@ -14,8 +14,6 @@ from lockstep.client import Message, Producer
 from support.background import Background
 from support.spark_table import SparkCluster, Table
 
-pytest.importorskip("pyspark", reason="needs the extra [spark]")
-
 KILLS = 4
 ROWS = 20_000
 KEYS = 50

@@ -15,7 +15,6 @@ from lockstep.spark import verify_job
 from support.processes import clean_environment
 from support.spark_table import Table
 
-pytest.importorskip("pyspark", reason="needs the extra [spark]")
 pytestmark = pytest.mark.slow
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "load_generator.py"

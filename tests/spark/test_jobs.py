@@ -7,9 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("pyspark", reason="needs the extra [spark]")
-
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 

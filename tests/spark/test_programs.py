@@ -11,7 +11,6 @@ import pytest
 from support.processes import clean_environment, run_program
 from support.spark_table import SparkCluster, Table
 
-pytest.importorskip("pyspark", reason="needs the extra [spark]")
 pytestmark = pytest.mark.slow
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"

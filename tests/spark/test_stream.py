@@ -5,11 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from support.spark_table import Table
-
-pytest.importorskip("pyspark", reason="needs the extra [spark]")
-
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
@@ -18,6 +13,7 @@ from lockstep.spark.offsets import to_plain
 from lockstep.spark.options import SourceOptions
 from lockstep.spark.reading import DataLost
 from lockstep.spark.stream_reader import LockstepStreamReader
+from support.spark_table import Table
 
 
 def filled(table: Table, first: int, count: int) -> None:
