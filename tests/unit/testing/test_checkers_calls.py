@@ -3,7 +3,7 @@
 import pytest
 
 from lockstep.testing.sweep.checkers.calls import check, overlaps
-from lockstep.testing.sweep.events import ClockSet, ConsumerStarted, ConsumerStopBegan, ProcessEnded
+from lockstep.testing.sweep.events import ClockSet, ConsumerStarted, ConsumerStopBegan, PauseBegan, PauseEnded, ProcessEnded
 from lockstep.testing.sweep.wire_events import GrantAnswered, LeaveSent, LockSent, StaleReceived
 from support.stories import C1, C2, Q, Story, epoch
 
@@ -123,9 +123,23 @@ def test_a_queue_whose_old_listener_runs_is_not_locked_again_by_its_process() ->
     assert Story().granted(1, 1).call(2, None, 1, 0).add(LockSent, 2.3, C2, items=wanted).broken(check) == []
 
 
-def test_calls_in_threads_tell_of_themselves_too_late_to_be_judged() -> None:
-    story = Story().add(ConsumerStarted, 0.5, C1, threaded=True).granted(1, 1).call(9, None, 1, 0)
-    assert story.broken(check) == []
+@pytest.mark.parametrize(("t", "laws"), [(3.5, []), (3.506, []), (3.51, ["O3"]), (9, ["O3"])])
+def test_a_call_in_a_thread_was_decided_up_to_10_ms_before_it_tells_of_itself(t: float, laws: list[str]) -> None:
+    """Its deadline is 3.498."""
+    story = Story().add(ConsumerStarted, 0.5, C1, threaded=True).granted(1, 1)
+    assert story.call(t, t, 1, 0).broken(check) == laws
+
+
+@pytest.mark.parametrize(("t", "laws"), [(2.005, []), (2.05, ["O3"])])
+def test_what_is_granted_to_another_before_its_thread_begins_it_can_not_know(t: float, laws: list[str]) -> None:
+    story = Story().add(ConsumerStarted, 0.5, C1, threaded=True).granted(1, 1).granted(2, 2, C2)
+    assert story.call(t, t, 1, 0).broken(check) == laws
+
+
+def test_a_thread_that_stood_still_was_decided_before() -> None:
+    story = Story().add(ConsumerStarted, 0.5, C1, threaded=True).granted(1, 1).add(PauseBegan, 3.4, C1).add(PauseEnded, 9, C1)
+    assert story.call(9.005, 9.005, 1, 0).broken(check) == []
+    assert story.call(9.02, 9.02, 1, 0).broken(check) == ["O3"]
 
 
 def test_a_violation_names_queue_epochs_processes_and_times() -> None:

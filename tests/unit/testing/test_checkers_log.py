@@ -70,8 +70,21 @@ def test_time_in_which_the_process_stood_still_does_not_count() -> None:
     assert cut(story).read(19).broken(check) == []
 
 
-def test_where_the_disk_was_slow_only_the_suffix_is_asked_for() -> None:
-    assert cut(Story().sent(5, b"m0", 0).add(Fault, 4, ("B", 0), kind="disk slow")).read(19).broken(check) == []
+@pytest.mark.parametrize(("kind", "t", "laws"), [
+    ("disk slow", 4, []),  # until 18, and then the next sync
+    ("disk slow", 6.6, ["R1"]),  # what was answered at 5 was synced by 6.5
+    ("disk full", 4, []),  # met at 6.5, ended by 16.5
+    ("disk rot", 4, ["R1"]),  # a snapshot, not the log
+])  # fmt: skip
+def test_a_disk_that_is_slow_or_fails_syncs_late(kind: str, t: float, laws: list[str]) -> None:
+    assert cut(Story().sent(5, b"m0", 0).add(Fault, t, ("B", 0), kind=kind)).read(19).broken(check) == laws
+
+
+@pytest.mark.parametrize(("kind", "cut_t", "laws"), [("disk slow", 19.4, []), ("disk slow", 19.6, ["R1"]), ("disk full", 16.6, ["R1"])])
+def test_a_disk_fault_is_over_some_time(kind: str, cut_t: float, laws: list[str]) -> None:
+    """Slow from 4 to 18, and the interval and sync after it; or failing, and its broker gone 10 s after it must have met that."""
+    story = Story().sent(5, b"m0", 0).add(Fault, 4, ("B", 0), kind=kind)
+    assert cut(story, cut_t, cut_t + 1).read(cut_t + 9).broken(check) == laws
 
 
 def test_a_process_that_was_killed_before_the_cut_has_its_own_end() -> None:

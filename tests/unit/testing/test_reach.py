@@ -4,10 +4,11 @@ from typing import Any, cast
 
 import pytest
 
-from lockstep.testing.sweep.events import BrokerOpened, Fault, QueueGapSeen
+from lockstep.testing.sweep.events import BrokerOpened, ConsumerStarted, Fault, QueueGapSeen
 from lockstep.testing.sweep.journal import LogTap
 from lockstep.testing.sweep.reach import REACH
 from lockstep.testing.sweep.reader_events import ReaderStarted
+from lockstep.testing.sweep.wire_events import LeaveSent, SessionBound
 from support.member_stories import AGAIN, MemberStory
 from support.reader_stories import R, ReaderStory
 from support.stories import C1, Q, Story
@@ -80,3 +81,26 @@ def test_a_reader_counts_by_what_it_is(log: LogTap, policy: dict[str, Any], name
         story = ReaderStory()
         story.add(ReaderStarted, 0.5, C1, reader=1, group="readers", by_hand=False, auto=False, **facts)
         assert REACH[name](story.given(1).polled(2, 0).history(), log) == count
+
+
+def test_a_session_that_comes_back_uses_the_grace_once_at_each_broker(log: LogTap) -> None:
+    name = "grace used: renewed on a new connection"
+    story = Story().granted(1, 1).add(SessionBound, 2, C1, number=2).granted(2.1, 1, renewal=True).granted(3, 1, renewal=True)
+    assert REACH[name](story.history(), log) == 1
+    elsewhere = Story().granted(1, 1).add(SessionBound, 2, C1, number=2, broker="broker-b").granted(2.1, 1, renewal=True)
+    assert REACH[name](elsewhere.history(), log) == 0
+
+
+@pytest.mark.parametrize(("offset", "count"), [(1, 0), (2, 1)])
+def test_a_late_result_is_one_that_no_answer_had_confirmed(log: LogTap, offset: int, count: int) -> None:
+    story = Story().granted(1, 1).committed(2, 1, 1).committed(5, 1, offset, by="LOCK")
+    assert REACH["result offered late and accepted"](story.history(), log) == count
+
+
+def test_who_leaves_and_comes_again_drains_as_before(log: LogTap) -> None:
+    story = Story().granted(1, 1).add(LeaveSent, 2, C1).committed(2.1, 1, 1, released=True)
+    assert REACH["leave before drain"](story.history(), log) == 1
+    story.add(ConsumerStarted, 3, C1).granted(4, 2).committed(5, 2, 1, released=True)
+    assert REACH["leave before drain"](story.history(), log) == 1
+    other = Story().granted(1, 1).add(LeaveSent, 2, C1, group="another").committed(2.1, 1, 1, released=True)
+    assert REACH["leave before drain"](other.history(), log) == 0

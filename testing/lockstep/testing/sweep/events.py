@@ -61,8 +61,8 @@ class BrokerOpened(Event):
 class Fault(Event):
     """Something was done to the cluster, or undone. `machine` is the one it was done to, empty where it is a link.
 
-    `kind` begins with "disk" where a disk became slow or began to fail: what a broker may lose has no limit in time then. "wipe": the
-    store was emptied. "heal": something was undone.
+    `kind` begins with "disk" where a disk became slow ("disk slow"), began to fail, or rotted. "wipe": the store was emptied. "heal":
+    something was undone.
     """
 
     kind: str = ""
@@ -127,6 +127,14 @@ class SendFailed(Event):
     body: bytes
     outcome: Outcome
     error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFailed(Event):
+    """A nameserver or broker ends by itself: a service manager will start it again."""
+
+    exit_code: int
+    error: str
 
 
 @dataclass(frozen=True, slots=True)

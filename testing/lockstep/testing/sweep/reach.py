@@ -13,12 +13,14 @@ from lockstep.testing.sweep.events import (
     BrokerOpened,
     CallBegan,
     CallEnded,
+    ConsumerStarted,
     ConsumerStopped,
     Fault,
     PauseBegan,
     ProcessEnded,
     ProgressReset,
     QueueGapSeen,
+    ServerFailed,
 )
 from lockstep.testing.sweep.hand_events import ClassicLocked, ClassicUnlocked
 from lockstep.testing.sweep.history import Answer, CallResult, History, QueueKey, Reached
@@ -41,19 +43,28 @@ SILENT = "nothing was heard of its session for the session timeout"
 
 
 def _grace_used(history: History, _: LogTap) -> int:
-    """A session came back on another connection and renewed what it had held before."""
-    found, bound = 0, dict[str, int]()
+    """A session came back to its broker on another connection and renewed what it had held before: counted once each time it came."""
+    bound: dict[tuple[str, str], int] = {}
+    came: set[tuple[str, str, int]] = set()
     for event in history:
         if isinstance(event, SessionBound):
-            bound[event.session] = event.number
-        elif isinstance(event, GrantAnswered) and event.renewal and bound.get(event.session or "", 1) > 1:
-            found += 1
-    return found
+            bound[event.session, event.broker] = event.number
+        elif isinstance(event, GrantAnswered) and event.renewal and event.session is not None:
+            number = bound.get((event.session, event.queue.broker), 1)
+            if number > 1:
+                came.add((event.session, event.queue.broker, number))
+    return len(came)
 
 
 def _late_offers(history: History, _: LogTap) -> int:
-    """A LOCK after a reconnect brought a finished result, and it was accepted."""
-    return sum(event.by == "LOCK" and event.answer is Answer.OK and event.offset is not None for event in history.of(CommitAnswered))
+    """A LOCK brought a result that no answer had confirmed, of a call that had ended when its connection was gone: it was accepted."""
+    taken: dict[QueueKey, int] = {}
+    found = 0
+    for event in history.of(CommitAnswered):
+        if event.answer is Answer.OK and event.offset is not None:
+            found += event.by == "LOCK" and event.offset > taken.get(event.queue, event.offset)
+            taken[event.queue] = event.offset
+    return found
 
 
 def _not_yours_late(history: History, _: LogTap) -> int:
@@ -62,12 +73,14 @@ def _not_yours_late(history: History, _: LogTap) -> int:
 
 def _leave_before_drain(history: History, _: LogTap) -> int:
     """A release after UNREGISTER_CLIENT."""
-    left: set[tuple[int, str]] = set()
+    left: set[tuple[int, str, str]] = set()
     found = 0
     for event in history:
         if isinstance(event, LeaveSent):
-            left.add((event.process, event.broker))
-        elif isinstance(event, CommitSent) and event.released and (event.process, event.queue.broker) in left:
+            left.add((event.process, event.group, event.broker))
+        elif isinstance(event, ConsumerStarted):
+            left = {one for one in left if one[:2] != (event.process, event.group)}
+        elif isinstance(event, CommitSent) and event.released and (event.process, event.queue.group, event.queue.broker) in left:
             found += 1
     return found
 
@@ -138,7 +151,7 @@ def _faults(kind: str) -> Callable[[History, LogTap], int]:
 
 
 def _exits(code: int) -> Callable[[History, LogTap], int]:
-    return lambda history, _: sum(event.kind == "exited" and event.facts == f"code {code}" for event in history.of(Fault))
+    return lambda history, _: sum(event.exit_code == code for event in history.of(ServerFailed))
 
 
 def _lapsed(history: History, _: LogTap) -> int:

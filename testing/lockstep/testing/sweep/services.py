@@ -58,7 +58,7 @@ class SmallBrokerConfig(BrokerConfig):
         )
 
 
-async def serve(service: Service, stop: asyncio.Event) -> int:
+async def serve(universe: "Universe", service: Service, stop: asyncio.Event) -> int:
     """As runtime.daemon.Daemon does: start, until `stop` or a fatal error, ordered stop. The exit code."""
     errors: list[BaseException] = []
 
@@ -76,13 +76,16 @@ async def serve(service: Service, stop: asyncio.Event) -> int:
         await service.stop()
     except LockstepError as error:
         errors.append(error)
-    return exit_code_of(errors[0]) if errors else 0
+    if not errors:
+        return 0
+    universe.server_failed(errors[0])
+    return exit_code_of(errors[0])
 
 
 def nameserver_main(universe: "Universe", address: str) -> Main:
     async def main(stop: asyncio.Event) -> int:
         config = NameserverConfig(listen=(f"{address}:{NAMESERVER_PORT}",), insecure=True)
-        return await serve(Nameserver(config, Host.current()), stop)
+        return await serve(universe, Nameserver(config, Host.current()), stop)
 
     return main
 
@@ -116,7 +119,7 @@ def broker_main(universe: "Universe", name: str, address: str) -> Main:
         broker = _Opened(config, Host.current())
         broker.universe = universe
         try:
-            return await serve(broker, stop)
+            return await serve(universe, broker, stop)
         finally:
             universe.broker_ended(broker)
 

@@ -15,6 +15,7 @@ from random import Random
 
 from lockstep.broker.app import Broker
 from lockstep.protocol.errors import LockstepError
+from lockstep.runtime.daemon import exit_code_of
 from lockstep.testing.simulation import Machine, Process, SimFiles, SimLoop
 from lockstep.testing.sweep.begins import Begin, begin_one
 from lockstep.testing.sweep.checkers import CHECKERS
@@ -29,6 +30,7 @@ from lockstep.testing.sweep.events import (
     PowerCut,
     ProcessEnded,
     ProcessStarted,
+    ServerFailed,
 )
 from lockstep.testing.sweep.faults import FAULTS
 from lockstep.testing.sweep.history import Event, History, Reached
@@ -194,6 +196,11 @@ class Universe:
         self.history.append(Reached(*self.place(), f"consumer ended by {type(error).__name__}"))
         if not {"recontract", "duplicate"} & set(self.setting.faults):
             self.wrong("a consumer lives", f"{self.loop.current}: {error!r}")
+
+    def server_failed(self, error: BaseException) -> None:
+        """Whether it may, the checkers ask."""
+        if not self.over:
+            self.history.append(ServerFailed(*self.place(), exit_code_of(error), repr(error)))
 
     def aimed_at_call(self, process: Process) -> float:
         """A call begins: what was aimed at it happens. How long it takes at least."""

@@ -1,4 +1,4 @@
-"""What must always hold, asked of one history: O1–O8 of the ordering rules, R1–R9 of reliability. Each check is a pure function.
+"""What must always hold, asked of one history: O1–O8 of the ordering rules, R1–R10 of reliability. Each check is a pure function.
 
 | law | module | law | module |
 |---|---|---|---|
@@ -14,6 +14,11 @@
 | D1 delays | delays | R5 of concurrent groups | concurrent |
 | B1–B4 broadcasting | broadcast, members | R5 of broadcasting groups | broadcast |
 | P1 pull consumers | readers, concurrent | O5, R5 of pull consumers | readers |
+| L1 clients without a session | classic | R8 what rots is refused | rot |
+| a server lives | services | | |
+
+R4c (a sink that refuses lower fences sees effects in order) follows from O1, O5 and R4a. R10 (memory and files have limits) is no law of
+one history: tests/sim/test_limits.py.
 """
 
 from collections.abc import Callable
@@ -36,6 +41,7 @@ from lockstep.testing.sweep.checkers import (
     readers,
     rot,
     sends,
+    services,
     starts,
     steps,
 )
@@ -56,6 +62,7 @@ CHECKERS: dict[str, Callable[[History], list[Violation]]] = {
     "log": log.check,
     "sends": sends.check,
     "rot": rot.check,
+    "services": services.check,
     "delivery": delivery.check,
     "handover": handover.check,
     "concurrent": concurrent.check,

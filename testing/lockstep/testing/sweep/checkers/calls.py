@@ -7,16 +7,23 @@
     d  a queue is released with an offset only when its call has ended, without one only past the drain limit
     e  a queue whose listener still runs in a process is not locked again by it, and has one call at a time
 
-Calls in threads tell of themselves some time after they were decided: b, c and a are not asked of them.
+Calls in threads tell of themselves some time after they were decided: b and c are asked of the time when that must have been, a of the
+end of their calls alone.
 """
 
 from dataclasses import dataclass
+from math import inf
 
 from lockstep.testing.sweep.checkers.facts import Clocks, Deletions, Held, Leases, holders
 from lockstep.testing.sweep.checkers.violation import Violation, who
-from lockstep.testing.sweep.events import CallBegan, CallEnded, ConsumerStarted, ConsumerStopBegan, ProcessEnded
+from lockstep.testing.sweep.events import CallBegan, CallEnded, ConsumerStarted, ConsumerStopBegan, PauseBegan, PauseEnded, ProcessEnded
 from lockstep.testing.sweep.history import History, QueueKey
 from lockstep.testing.sweep.wire_events import CommitSent, GrantAnswered, LeaveSent, LockSent, ProofReceived, StaleReceived
+
+DRIFT = 0.05
+"""A machine's clock is at most so fast."""
+THREAD_S = 0.01
+"""A thread has begun so long after it was decided, the standstills of its process not counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +61,8 @@ class _Calls:
         self.given_up: dict[Held, float] = {}
         self.consumers: dict[tuple[int, str], ConsumerStarted] = {}
         self.stopping: dict[tuple[int, str], float] = {}
+        self.paused: dict[int, tuple[float, float]] = {}
+        """Process → its last standstill."""
         self.found: list[Violation] = []
         self.excused: list[Overlap] = []
 
@@ -72,6 +81,10 @@ class _Calls:
                 newest = self.granted.get(event.queue)
                 if not event.renewal and (newest is None or event.epoch > newest.epoch):
                     self.granted[event.queue] = event
+            elif isinstance(event, PauseBegan):
+                self.paused[event.process] = (event.t, inf)
+            elif isinstance(event, PauseEnded):
+                self.paused[event.process] = (self.paused[event.process][0], event.t)
             elif isinstance(event, StaleReceived):
                 self.told.setdefault((event.queue, event.epoch), event.t)
             elif isinstance(event, LockSent):
@@ -97,19 +110,26 @@ class _Calls:
         if not call.epoch:
             return  # a classic client's: what holds for it, classic.py asks
         calls = self.running.setdefault(call.queue, {})
-        if not self._threaded(call):
-            self._may_start(call)
-            for other in calls.values():
-                self._beside(other, call)
+        self._may_start(call, self._decided_before_s(call))
+        for other in calls.values():
+            self._beside(other, call)
         calls[call.call] = call
 
     def _threaded(self, call: CallBegan) -> bool:
         consumer = self.consumers.get((call.process, call.queue.group))
         return consumer is not None and consumer.threaded
 
-    def _may_start(self, call: CallBegan) -> None:
+    def _decided_before_s(self, call: CallBegan) -> float:
+        """How long before it told of itself it may have been decided."""
+        if not self._threaded(call):
+            return 0.0
+        began, ended = self.paused.get(call.process, (-inf, -inf))
+        return THREAD_S if ended < call.t - THREAD_S else call.t - began + THREAD_S
+
+    def _may_start(self, call: CallBegan, decided_before_s: float) -> None:
         newest = self.granted.get(call.queue)
-        if newest is not None and newest.epoch > call.epoch and not self.deletions.within(call.queue.topic, newest.t, newest.t):
+        known = newest is not None and newest.t <= call.t - decided_before_s
+        if newest is not None and known and newest.epoch > call.epoch and not self.deletions.within(call.queue.topic, newest.t, newest.t):
             text = (
                 f"{_name(call)} started after epoch {newest.epoch} had been granted to session {_short(newest.session)} at {newest.t:.3f}"
             )
@@ -117,9 +137,8 @@ class _Calls:
         deadline_ms = self._deadline_ms(call)
         if deadline_ms is None:
             self._bad(call.t, f"{_name(call)} started, and nothing was proven at {call.queue.broker}")
-        elif call.boot_ms >= deadline_ms:
-            late_ms = call.boot_ms - deadline_ms
-            self._bad(call.t, f"{_name(call)} started {late_ms} ms past proven + grace − 500 ms (its boot clock: {call.boot_ms})")
+        elif (late_ms := call.boot_ms - decided_before_s * 1000 * (1 + DRIFT) - deadline_ms) >= 0:
+            self._bad(call.t, f"{_name(call)} started {late_ms:.0f} ms past proven + grace − 500 ms (its boot clock: {call.boot_ms})")
 
     def _deadline_ms(self, call: CallBegan) -> int | None:
         grant = self.holders.get((call.queue, call.epoch))

@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
 
 from lockstep.testing.sweep.events import BrokerOpened, ClockSet, Fault, PauseBegan, PauseEnded, PowerCut, ProcessEnded
 from lockstep.testing.sweep.hand_events import LayoutSent
@@ -13,6 +14,12 @@ MARGIN_MS = 500
 """ordering.md 1: past proven + grace − 500 ms the client starts no new batch."""
 SYNC_S = 1.0
 """How long one fdatasync may take where no disk fault was made."""
+SLOW_S = 14.0
+"""A disk that was made slow is itself again, and the last operation that it held up has ended."""
+ENDING_S = 10.0
+"""A broker whose disk has failed gives no answer any more; so long it takes at most to end."""
+
+DISK_FAILS = ("disk eio", "disk full")
 
 Line = tuple[str, str]
 """(session, broker)."""
@@ -96,7 +103,9 @@ class Brokers:
         """Places of power cuts, by machine."""
         self._lossy: dict[str, list[int]] = {}
         self._pauses: dict[int, list[list[float]]] = {}
-        self._disk_faults: dict[str, float] = {}
+        self._slow: dict[str, list[float]] = {}
+        self._failing: dict[str, float] = {}
+        """Machine → when its disk began to fail; the fault may be met much later."""
         by_process: dict[int, Life] = {}
         for place, event in enumerate(history):
             kind = type(event)
@@ -120,8 +129,10 @@ class Brokers:
                 self._pauses[event.process][-1][1] = event.t
             elif kind is Fault:
                 assert isinstance(event, Fault)
-                if event.kind.startswith("disk"):
-                    self._disk_faults.setdefault(event.machine, event.t)
+                if event.kind == "disk slow":
+                    self._slow.setdefault(event.machine, []).append(event.t)
+                elif event.kind in DISK_FAILS:
+                    self._failing.setdefault(event.machine, event.t)
 
     def _cut(self, event: Event, place: int) -> None:
         self.cuts.setdefault(event.machine, []).append(place)
@@ -150,7 +161,8 @@ class Brokers:
         it asked for no more than that.
 
         It is gone only where the power was cut before another start had opened the port (a start makes durable what it found), and the
-        process had answered it no earlier than one flush interval and one sync, standstills not counted, before its own end.
+        process had answered it no earlier than one flush interval and one sync, standstills not counted, before its own end. A disk that is
+        slow when it should be synced takes until it is itself again; one that has failed lets its broker end in order.
         """
         life = self.life(broker, process)
         if life is None or (life.flush == "sync" and not written):
@@ -159,10 +171,14 @@ class Brokers:
         cut = next((cut for cut in self.cuts.get(life.machine, ()) if cut > place), None)
         if cut is None or (later is not None and later < cut):
             return None
-        if self._disk_faults.get(life.machine, float("inf")) <= t + life.interval_s + SYNC_S:
-            return cut
         ended_t = t if life.ended_t is None else life.ended_t
-        return cut if self._ran_s(process, t, ended_t) <= life.interval_s + SYNC_S else None
+        limit_s = life.interval_s + SYNC_S
+        if self._failing.get(life.machine, inf) <= ended_t:
+            limit_s += ENDING_S
+        for slow_t in self._slow.get(life.machine, ()):
+            if slow_t <= t + limit_s:
+                limit_s = max(limit_s, slow_t + SLOW_S - t + life.interval_s + SYNC_S)
+        return cut if self._ran_s(process, t, ended_t) <= limit_s else None
 
     def _ran_s(self, process: int, since: float, until: float) -> float:
         stood = sum(max(0.0, min(end, until) - max(begin, since)) for begin, end in self._pauses.get(process, ()))

@@ -1,0 +1,39 @@
+"""A server lives, or its disk is the reason."""
+
+import pytest
+
+from lockstep.testing.sweep.checkers.services import check
+from lockstep.testing.sweep.events import Fault, ServerFailed
+from support.stories import B, Story
+
+
+def failed(code: int, t: float = 5, *, story: Story | None = None) -> Story:
+    return (story or Story()).add(ServerFailed, t, B, exit_code=code, error="KeyError('queue')")
+
+
+@pytest.mark.parametrize("code", [1, 3, 4, 5, 6])
+def test_no_server_ends_by_itself_for_nothing(code: int) -> None:
+    (found,) = check(failed(code).history())
+    assert "B#1" in found.text
+    assert f"exit code {code}: KeyError('queue')" in found.text
+
+
+@pytest.mark.parametrize(("kind", "code", "count"), [
+    ("disk eio", 3, 0),
+    ("disk full", 3, 0),
+    ("disk slow", 3, 1),
+    ("disk rot", 3, 1),  # the older snapshot has to do
+    ("log rot", 3, 1),
+    ("log rot", 5, 0),
+    ("disk eio", 5, 1),
+    ("disk eio", 1, 1),
+])  # fmt: skip
+def test_its_disk_may_be_the_reason(kind: str, code: int, count: int) -> None:
+    for machine, count_there in (("B", count), ("C", 1)):
+        story = Story().add(Fault, 2, (machine, 0), kind=kind, target=machine, facts="")
+        assert len(check(failed(code, story=story).history())) == count_there
+
+
+def test_what_was_mended_is_no_reason() -> None:
+    story = Story().add(Fault, 2, ("B", 0), kind="log rot", target="B").add(Fault, 4, ("B", 0), kind="log mended", target="B")
+    assert len(check(failed(5, story=story).history())) == 1
