@@ -102,6 +102,7 @@ class FakeStore:
         self.waiting_synced: list[Callable[[], None]] = []
         self.cold = False
         self.hidden: dict[tuple[str, int], int] = {}
+        self.sent_record_bytes_max = 5 << 20
 
     def append_frame(
         self,

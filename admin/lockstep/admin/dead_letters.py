@@ -8,12 +8,19 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from lockstep.admin.client import AdminClient, Answers, absent, by_name, gather
-from lockstep.broker.letter import ORIGIN_QUEUE, REASON
 from lockstep.protocol.bodies import BrokerAddress, OffsetRange, QueueOffset, ResetBody
 from lockstep.protocol.errors import SubscriptionGroupNotExist
 from lockstep.protocol.message import Message, MessageExt, decode_messages
 from lockstep.protocol.names import dlq_topic
-from lockstep.protocol.properties import ORIGIN_MESSAGE_ID, RESERVED, RESERVED_PREFIXES, RETRY_TOPIC, decode_properties
+from lockstep.protocol.properties import (
+    ORIGIN_MESSAGE_ID,
+    ORIGIN_QUEUE,
+    REASON,
+    RESERVED,
+    RESERVED_PREFIXES,
+    RETRY_TOPIC,
+    decode_properties,
+)
 from lockstep.protocol.queue import MessageQueue
 from lockstep.protocol.record import RecordView, split_records
 

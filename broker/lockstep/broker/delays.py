@@ -10,13 +10,14 @@ clock; never earlier.
 import asyncio
 from collections.abc import Sequence
 
-from lockstep.broker.letter import HOME_LAYOUT, Letter
+from lockstep.broker.letter import Letter
 from lockstep.broker.store import Appended, ReadResult, ReadStatus, Store
 from lockstep.broker.tables.delay_table import DelayTable
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.delays import level_of
 from lockstep.protocol.errors import BrokerError, LocalProtocolError, MessageIllegal, RemoteProtocolError
 from lockstep.protocol.names import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
+from lockstep.protocol.properties import HOME_LAYOUT
 from lockstep.protocol.record import RecordView, split_records
 from lockstep.runtime.host import Host
 from lockstep.runtime.log import get_logger

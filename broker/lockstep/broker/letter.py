@@ -9,22 +9,19 @@ from lockstep.protocol.ids import message_id_of
 from lockstep.protocol.names import SCHEDULE_TOPIC
 from lockstep.protocol.properties import (
     DELAY,
+    HOME_LAYOUT,
     ORIGIN_MESSAGE_ID,
+    ORIGIN_QUEUE,
     OWN_PREFIX,
     REAL_QID,
     REAL_TOPIC,
+    REASON,
     RETRY_TOPIC,
     decode_properties,
     encode_properties,
 )
 from lockstep.protocol.record import RecordView, encode_record
 
-REASON = f"{OWN_PREFIX}REASON"
-"""Why a message was dead-lettered, in words."""
-ORIGIN_QUEUE = f"{OWN_PREFIX}QUEUE"
-"""Of a copy: the queue in which the message lay at first."""
-HOME_LAYOUT = f"{OWN_PREFIX}LAYOUT"
-"""Of a message that waits: the counter of its topic's layout then. Deleted since, it has no home any more."""
 _KEPT = {REASON, ORIGIN_QUEUE, HOME_LAYOUT}
 
 
@@ -53,7 +50,8 @@ class Letter:
         return cls(topic, record.queue_id, record.body, properties, *facts)
 
     def frame(self) -> bytes:
-        """The record, the broker's fields zero. LocalProtocolError where the properties have grown too long."""
+        """The record, the broker's fields zero. LocalProtocolError where the properties are too long, which those of a message that was
+        taken from a sender never are (`sent_bytes`)."""
         return encode_record(
             self.topic.encode(),
             self.queue_id,

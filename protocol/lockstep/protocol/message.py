@@ -15,12 +15,12 @@ from lockstep.protocol.ids import message_id_of
 from lockstep.protocol.names import RETRY_PREFIX, check_topic, is_sendable_topic
 from lockstep.protocol.properties import (
     KEYS,
-    LS_SEQ,
     OWN_PREFIX,
     RETRY_TOPIC,
     SHARDING_KEY,
     TAGS,
     UNIQ_KEY,
+    check_sent_bytes,
     check_text,
     check_user_properties,
     encode_properties,
@@ -34,7 +34,6 @@ from lockstep.protocol.record import (
     INT64,
     MAGIC,
     PHYSICAL_OFFSET_AT,
-    PROPERTIES_BYTES_MAX,
     QUEUE_ID_AT,
     RECONSUME_TIMES_AT,
     RECORD_BYTES_MIN,
@@ -45,7 +44,6 @@ from lockstep.protocol.record import (
     encode_record,
     record_bounds,
 )
-from lockstep.protocol.sequence import STAMP_BYTES
 
 NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -157,7 +155,7 @@ def _stored_properties(tags: str | None, keys: tuple[str, ...], properties: Mapp
     if keys:
         stored[KEYS] = " ".join(keys)
     encoded = encode_properties(stored)
-    _check_properties_fit(len(encoded))
+    check_sent_bytes(len(encoded))
     return encoded
 
 
@@ -179,19 +177,19 @@ def encode_message(
 ) -> bytes:
     """The record that a client sends: the broker's fields zero. `extra` properties (lockstep's own) come first.
 
-    A body of `compress_over` bytes or more is compressed (None: none is). Room is kept for `sequence.stamp`.
+    A body of `compress_over` bytes or more is compressed (None: none is).
 
     Raises LocalProtocolError for a bad sharding key, or properties that are too long together.
     """
     properties = _UNIQ_KEY_HEAD + unique_key.encode()
     if sharding_key is not None:
-        properties = _stored_sharding_key(sharding_key) + properties
+        stored_key = _stored_sharding_key(sharding_key)
+        check_sent_bytes(len(message.stored_properties) + len(stored_key))
+        properties = stored_key + properties
     if message.stored_properties:
         properties = message.stored_properties + b"\x02" + properties
     if extra:
         properties = encode_properties(extra) + b"\x02" + properties
-    if not extra or LS_SEQ not in extra:
-        _check_properties_fit(len(properties))
     body, sys_flag = message.body, 0
     if compress_over is not None and len(body) >= compress_over:
         body, sys_flag = compress_body(body)
@@ -203,14 +201,6 @@ def _stored_sharding_key(sharding_key: str) -> bytes:
     """As it stands before another property. Raises LocalProtocolError."""
     check_text("sharding_key", sharding_key)
     return b"%b%b\x02" % (_SHARDING_KEY_HEAD, sharding_key.encode())
-
-
-def _check_properties_fit(properties_bytes: int) -> None:
-    if properties_bytes > PROPERTIES_BYTES_MAX - STAMP_BYTES:
-        raise LocalProtocolError(
-            f"properties have {properties_bytes} bytes with tags and keys: at most {PROPERTIES_BYTES_MAX - STAMP_BYTES}; "
-            "put large values into the body"
-        )
 
 
 def _body_bytes(body: object) -> bytes:

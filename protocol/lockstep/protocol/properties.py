@@ -7,7 +7,8 @@ both are read; we write none, as 4.9.8.
 from collections.abc import Mapping
 
 from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
-from lockstep.protocol.record import PROPERTIES_BYTES_MAX
+from lockstep.protocol.headers.send import REASON_LENGTH_MAX
+from lockstep.protocol.record import PROPERTIES_BYTES_MAX, TOPIC_BYTES_MAX
 
 TAGS = "TAGS"
 KEYS = "KEYS"
@@ -30,6 +31,37 @@ OWN_PREFIX = "__LS_"
 """lockstep's own: refused from users, hidden in MessageExt.properties."""
 LS_SEQ = "__LS_SEQ"
 """The frame's place in an idempotent producer's stream (sequence.py)."""
+REASON = f"{OWN_PREFIX}REASON"
+"""Why a message was dead-lettered, in words."""
+ORIGIN_QUEUE = f"{OWN_PREFIX}QUEUE"
+"""Of a copy: the queue in which the message lay at first."""
+HOME_LAYOUT = f"{OWN_PREFIX}LAYOUT"
+"""Of a message that waits: the counter of its topic's layout then. Deleted since, it has no home any more."""
+
+SENT_PROPERTIES_BYTES_MAX = 30 << 10
+"""What a sender may fill of a record's 32,767 bytes of properties: `sent_bytes`. The rest is for what its copies need."""
+_NUMBER, _LONG, _ID = 10, 20, 32
+_ROOM = {
+    name.encode(): value_bytes
+    for name, value_bytes in {
+        UNIQ_KEY: _ID,
+        DELAY: _NUMBER,
+        RETRY_TOPIC: TOPIC_BYTES_MAX,
+        ORIGIN_MESSAGE_ID: _ID,
+        REAL_TOPIC: TOPIC_BYTES_MAX,
+        REAL_QID: _NUMBER,
+        RECONSUME_TIME: _NUMBER,
+        MAX_RECONSUME_TIMES: _NUMBER,
+        LS_SEQ: 87,
+        ORIGIN_QUEUE: _NUMBER,
+        HOME_LAYOUT: _LONG,
+        REASON: 4 * REASON_LENGTH_MAX,
+    }.items()
+}
+"""Name → bytes of its longest value: what senders, brokers and copies add to a message by themselves."""
+assert SENT_PROPERTIES_BYTES_MAX + sum(len(name) + value_bytes + 2 for name, value_bytes in _ROOM.items()) <= PROPERTIES_BYTES_MAX
+COPY_BYTES_MAX = PROPERTIES_BYTES_MAX - SENT_PROPERTIES_BYTES_MAX + TOPIC_BYTES_MAX
+"""By how much a copy's record may be larger than the message's."""
 
 NAME_END = "\x01"
 VALUE_END = "\x02"
@@ -78,16 +110,35 @@ def split_properties(text: str) -> dict[str, str]:
     return properties
 
 
+def sent_bytes(properties: bytes) -> int:
+    """How much of stored properties counts for SENT_PROPERTIES_BYTES_MAX: all but what has room kept for it.
+
+    A message and every copy of it, of a copy too, have the same: what fits once always fits.
+    """
+    count = 0
+    for pair in properties.split(b"\x02"):
+        name, _, value = pair.partition(b"\x01")
+        room = _ROOM.get(name)
+        if room is not None:
+            count += max(0, len(value) - room)
+        elif pair:
+            count += len(pair) + 1
+    return max(0, count - 1)
+
+
+def check_sent_bytes(size: int, what: str = "properties, tags, keys and sharding key") -> None:
+    """Raises LocalProtocolError where `size` bytes of a sender's are too many."""
+    if size > SENT_PROPERTIES_BYTES_MAX:
+        raise LocalProtocolError(f"{what} have {size} bytes: at most {SENT_PROPERTIES_BYTES_MAX}; put large values into the body")
+
+
 def check_user_properties(properties: Mapping[str, str]) -> None:
-    """Raises LocalProtocolError for reserved names, empty names or values, 0x01 or 0x02, text that is not Unicode, and too many bytes."""
+    """Raises LocalProtocolError for reserved names, empty names or values, 0x01 or 0x02, and text that is not Unicode."""
     for name, value in properties.items():
         check_text("property name", name)
         check_text(f"property {name!r}", value)
         if name in RESERVED or name.startswith(RESERVED_PREFIXES):
             raise LocalProtocolError(f"property {name!r} is reserved: choose another name (tags, keys and sharding_key are arguments)")
-    size = len(encode_properties(properties))
-    if size > PROPERTIES_BYTES_MAX:
-        raise LocalProtocolError(f"properties have {size} bytes: at most {PROPERTIES_BYTES_MAX}; put large values into the body")
 
 
 def check_text(what: str, text: object) -> None:

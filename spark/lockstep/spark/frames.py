@@ -18,10 +18,17 @@ from lockstep.protocol.crc import crc32
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.frame import BODY_BYTES_MAX
 from lockstep.protocol.message import check_tag, topic_bytes
-from lockstep.protocol.properties import KEYS, SHARDING_KEY, TAGS, check_text, check_user_properties, encode_properties
+from lockstep.protocol.properties import (
+    KEYS,
+    SHARDING_KEY,
+    TAGS,
+    check_sent_bytes,
+    check_text,
+    check_user_properties,
+    encode_properties,
+)
 from lockstep.protocol.queue import MessageQueue, TopicLayout
-from lockstep.protocol.record import BODY_AT, CRC_MASK, MAGIC, PROPERTIES_BYTES_MAX
-from lockstep.protocol.sequence import STAMP_BYTES
+from lockstep.protocol.record import BODY_AT, CRC_MASK, MAGIC
 
 _HEAD = Struct(">IIIii16xiq24xi8xI")
 """protocol.record's HEAD with the broker's fields zero: size, magic, CRC, queue, flag, sys flag, born, reconsume times, body length."""
@@ -189,10 +196,7 @@ class TopicFrames:
         ]
 
     def _tail(self, properties: bytes) -> bytes:
-        if len(properties) > PROPERTIES_BYTES_MAX - STAMP_BYTES:
-            raise LocalProtocolError(
-                f"key, tags, keys and headers of a row have {len(properties)} bytes: at most {PROPERTIES_BYTES_MAX - STAMP_BYTES}"
-            )
+        check_sent_bytes(len(properties), "key, tags, keys and headers of a row")
         return self._topic + len(properties).to_bytes(2, "big") + properties
 
 

@@ -11,9 +11,12 @@ from lockstep.protocol.bodies import (
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND, PullHeader
 from lockstep.protocol.headers.send import DeadLetterHeader, SendBackHeader, SendMessageHeader
-from lockstep.protocol.properties import decode_properties
+from lockstep.protocol.properties import SENT_PROPERTIES_BYTES_MAX, decode_properties
 from lockstep.runtime.host import Host
 from support.whole_broker import TOPIC, Client, dialled, heartbeat, join, kill, reconcile, running, settings, stored
+
+GROUP = "g" * 120
+"""The longest name that leaves room for `%RETRY%`."""
 
 
 async def sent_message(client: Client, body: bytes = b"m0", properties: str = "TAGS\x01paid\x02UNIQ_KEY\x01k") -> int:
@@ -136,3 +139,25 @@ async def test_a_delay_that_is_no_number_is_refused(tmp_path: Path) -> None:
         refused = await client.ask(RequestCode.SEND_MESSAGE, SendMessageHeader("p", TOPIC, 0, properties="DELAY\x01soon"), b"x")
         assert refused.code == ResponseCode.MESSAGE_ILLEGAL
         assert refused.remark == "property DELAY is 'soon': expected the number of a delay level"
+
+
+async def test_a_message_with_the_longest_properties_is_delayed_sent_back_and_dead_lettered(tmp_path: Path) -> None:
+    """Its copies have more properties than it has: there is room for them."""
+    longest = "TAGS\x01paid\x02a\x01" + "x" * (SENT_PROPERTIES_BYTES_MAX - 12)
+    refused = f"{longest}x"
+    async with running(settings(tmp_path, message_delay_level="10ms")) as broker, dialled(broker) as client:
+        await client.create()
+        for properties in (refused, refused + "\x02DELAY\x011"):
+            answer = await client.ask(RequestCode.SEND_MESSAGE, SendMessageHeader("p", TOPIC, 0, properties=properties), b"x")
+            assert (answer.code, f"at most {SENT_PROPERTIES_BYTES_MAX}" in str(answer.remark)) == (ResponseCode.MESSAGE_ILLEGAL, True)
+        await client.done(RequestCode.SEND_MESSAGE, SendMessageHeader("p", TOPIC, 0, properties=f"{longest}\x02DELAY\x011"), b"x")
+        await arrived(client, TOPIC, 1)
+        (message,) = await stored(client, TOPIC)
+        assert message.properties == longest.encode()
+        for times in range(1, 4):
+            await client.done(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(message.physical_offset, GROUP))
+            await arrived(client, f"%RETRY%{GROUP}", times)
+            message = (await stored(client, f"%RETRY%{GROUP}"))[-1]
+        epoch = await join(client, "a@1#0", "0" * 32)
+        await client.done(RequestCode.DEAD_LETTER, DeadLetterHeader("g", TOPIC, 0, epoch, 0, 4, "\U0001f4a3" * 200))
+        assert [record.reconsume_times for record in await stored(client, "%DLQ%g")] == [1]

@@ -1,9 +1,25 @@
-"""What of a stored message goes with its copies."""
+"""What of a stored message goes with its copies, and that there is room for it."""
 
-from lockstep.broker.letter import HOME_LAYOUT, ORIGIN_QUEUE, REASON, Letter, failed_copy
+from collections.abc import Callable
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from lockstep.admin.dead_letters import DeadLetter
+from lockstep.broker.letter import Letter, failed_copy
+from lockstep.protocol.bodies import BrokerAddress
 from lockstep.protocol.headers.send import REASON_LENGTH_MAX
-from lockstep.protocol.properties import encode_properties
-from lockstep.protocol.record import HOSTS, PLACE, RecordView, encode_record, pack_host
+from lockstep.protocol.message import decode_messages, encode_message
+from lockstep.protocol.properties import (
+    COPY_BYTES_MAX,
+    HOME_LAYOUT,
+    ORIGIN_QUEUE,
+    REASON,
+    SENT_PROPERTIES_BYTES_MAX,
+    encode_properties,
+    sent_bytes,
+)
+from lockstep.protocol.record import HOSTS, PLACE, TOPIC_BYTES_MAX, RecordView, encode_record, pack_host
 from lockstep.protocol.sequence import FrameSequence
 
 SEQUENCE = FrameSequence("ab" * 16, 0, 1, 0, 1, True, 7).encode()
@@ -45,3 +61,53 @@ def test_a_failed_copy_counts_and_names_where_it_came_from_the_first_time() -> N
     assert (again.properties[ORIGIN_QUEUE], again.home) == ("3", "orders")
     assert again.properties[REASON].startswith("gave up x")
     assert len(again.properties[REASON]) <= REASON_LENGTH_MAX
+
+
+GIVEN = ("UNIQ_KEY", "DELAY", "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "REAL_TOPIC", "REAL_QID", "RECONSUME_TIME", "MAX_RECONSUME_TIMES")
+"""What a sender may give although a copy has it too."""
+LONGEST = "t" * TOPIC_BYTES_MAX
+COUNTER = (1 << 63) - 1
+BROKER = BrokerAddress("broker-a", "c", "127.0.0.1:1", True, 1)
+
+
+def waited(letter: Letter) -> Letter:
+    """After its delay."""
+    return Letter.of(RecordView(letter.waiting(18, COUNTER).frame())).delivered()
+
+
+def replayed(record: bytes) -> Letter:
+    """Sent anew, as `dlq replay` does."""
+    (message,) = decode_messages(record, "broker-a")
+    again = DeadLetter(BROKER, message, 0, None, None, None).again()
+    return Letter.of(RecordView(encode_message(again, 0, "A" * 32, 0, message.sharding_key)))
+
+
+STEPS: dict[str, Callable[[bytes], Letter]] = {
+    "delayed": lambda record: waited(Letter.of(RecordView(record))),
+    "sent back": lambda record: waited(failed_copy(RecordView(record), LONGEST, 0)),
+    "dead": lambda record: failed_copy(RecordView(record), LONGEST, 0, "\U0001f4a3" * 500),
+    "given up again": lambda record: Letter.of(RecordView(record)),
+    "replayed": replayed,
+}
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    given=st.dictionaries(st.sampled_from(GIVEN), st.sampled_from(["1", "t" * 127, "t" * 200])),
+    key=st.booleans(),
+    steps=st.lists(st.sampled_from(sorted(STEPS)), max_size=40),
+)
+@example(given={}, key=False, steps=["sent back"] * 16 + ["dead", "replayed", "delayed"])
+@example(given={}, key=True, steps=["dead", "sent back"] * 20)
+def test_a_message_that_was_taken_fits_with_everything_that_becomes_of_it(given: dict[str, str], key: bool, steps: list[str]) -> None:
+    """Its own part never grows, and what a copy needs beside it is there once, not once more each time."""
+    properties = {"__LS_SEQ": SEQUENCE, **given, **({"__SHARDINGKEY": "k"} if key else {}), "é": "x"}
+    properties["é"] += "x" * (SENT_PROPERTIES_BYTES_MAX - sent_bytes(encode_properties(properties)))
+    record = encode_record(LONGEST.encode(), (1 << 31) - 1, b"body", encode_properties(properties), born_ms=0)
+    sent = sent_bytes(RecordView(record).properties)
+    assert sent == SENT_PROPERTIES_BYTES_MAX
+    for step in steps:
+        copy = STEPS[step](record).frame()
+        assert len(copy) <= len(record) + COPY_BYTES_MAX
+        assert sent_bytes(RecordView(copy).properties) <= sent
+        record = copy

@@ -342,7 +342,9 @@ def test_a_negative_queue_is_the_brokers_choice() -> None:
     [
         (b"", {}, ResponseCode.MESSAGE_ILLEGAL, "empty"),
         (b"x" * (BODY_BYTES_MAX + 1), {}, ResponseCode.MESSAGE_ILLEGAL, "4194304"),
-        (b"x", {"properties": "k\x01" + "v" * 32_767}, ResponseCode.MESSAGE_ILLEGAL, "32767"),
+        (b"x", {"properties": "k\x01" + "v" * 30_719}, ResponseCode.MESSAGE_ILLEGAL, "30721 bytes: at most 30720"),
+        (b"x", {"properties": "DELAY\x011\x02k\x01" + "v" * 30_719}, ResponseCode.MESSAGE_ILLEGAL, "30721 bytes: at most 30720"),
+        (b"x", {"properties": "UNIQ_KEY\x01" + "v" * 32_768}, ResponseCode.MESSAGE_ILLEGAL, "at most"),
         (b"x", {"properties": "__LS_SEQ\x01x"}, ResponseCode.MESSAGE_ILLEGAL, "__LS_"),
         (b"x", {"topic": "no such topic"}, ResponseCode.SYSTEM_ERROR, "illegal characters"),
         (b"x", {"topic": "t" * 128}, ResponseCode.SYSTEM_ERROR, "127"),

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
 from lockstep.protocol.frame import BODY_BYTES_MAX
 from lockstep.protocol.message import Message, MessageExt, decode_messages, encode_message
-from lockstep.protocol.properties import LS_SEQ
+from lockstep.protocol.properties import LS_SEQ, SENT_PROPERTIES_BYTES_MAX, sent_bytes
 from lockstep.protocol.record import RecordView, encode_record
-from lockstep.protocol.sequence import STAMP_BYTES, FrameSequence, stamp
+from lockstep.protocol.sequence import FrameSequence, stamp
 
 APACHE = bytes.fromhex(
     "000000A7DAA320A73610A6860000000300000000000000000000002A000000000012D687000000000000018BCFE568007F0000010000D431"
@@ -116,7 +116,8 @@ def test_bodies_of_any_allowed_size(body: bytes) -> None:
         ({"properties": {"UNIQ_KEY": "x"}}, "reserved"),
         ({"properties": {"__LS_SEQ": "x"}}, "reserved"),
         ({"properties": {"a": ""}}, "empty"),
-        ({"properties": {"a": "x" * (32767 - STAMP_BYTES - 1)}}, "at most"),
+        ({"properties": {"a": "x" * (SENT_PROPERTIES_BYTES_MAX - 1)}}, "have 30721 bytes: at most 30720; put large values into the body"),
+        ({"properties": {"a": "é" * (SENT_PROPERTIES_BYTES_MAX // 2 - 1), "b": "x"}}, "at most 30720"),
         ({"flag": 1 << 31}, "int32"),
         ({"flag": True}, "int32"),
         ({"flag": "1"}, "int32"),
@@ -153,13 +154,15 @@ def test_a_sharding_key_must_fit_a_property(key: str, match: str) -> None:
         encode_message(Message("t", b"x"), 0, UNIQUE, 0, key)
 
 
-def test_room_is_kept_for_the_stamp() -> None:
-    message = Message("t", b"x")
-    taken = len("__SHARDINGKEY\x01") + len(f"\x02UNIQ_KEY\x01{UNIQUE}")
-    longest = encode_message(message, 0, UNIQUE, 0, "s" * (32767 - STAMP_BYTES - taken))
-    assert len(RecordView(stamp(longest, FrameSequence("0" * 32, 0, 0, 0, 1, True, 0))).properties) == 32767
-    with pytest.raises(LocalProtocolError, match="at most"):
-        encode_message(message, 0, UNIQUE, 0, "s" * (32767 - STAMP_BYTES - taken + 1))
+def test_a_sharding_key_counts_with_the_properties_and_what_the_sdk_adds_does_not() -> None:
+    message = Message("t", b"x", properties={"a": "x" * 100})
+    room = SENT_PROPERTIES_BYTES_MAX - len("a\x01") - 100 - len("\x02__SHARDINGKEY\x01")
+    longest = encode_message(message, 0, UNIQUE, 0, "s" * room, {"DELAY": "18"})
+    assert sent_bytes(RecordView(longest).properties) == SENT_PROPERTIES_BYTES_MAX
+    stamped = stamp(longest, FrameSequence("0" * 32, 0, 0, 0, 1, True, 0))
+    assert sent_bytes(RecordView(stamped).properties) == SENT_PROPERTIES_BYTES_MAX
+    with pytest.raises(LocalProtocolError, match="sharding key have 30721 bytes: at most 30720"):
+        encode_message(message, 0, UNIQUE, 0, "s" * (room + 1))
 
 
 # -------------------------------------------------------------------------------------------------------------------- MessageExt

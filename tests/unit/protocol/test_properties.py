@@ -74,8 +74,6 @@ def test_reserved_names_are_refused_from_users(name: str) -> None:
         ({1: "a"}, "name is a int: expected str"),
         ({"a": "\ud800"}, "surrogate"),
         ({"\udfff": "a"}, "surrogate"),
-        ({"a": "x" * 32766}, "32768 bytes: at most 32767"),
-        ({"a": "é" * 16383}, "32768 bytes: at most 32767"),
     ],
 )
 def test_what_the_layout_cannot_hold_is_refused(properties: dict[str, str], match: str) -> None:

@@ -29,9 +29,18 @@ from lockstep.protocol.frame import BODY_BYTES_MAX
 from lockstep.protocol.headers.send import SendMessageHeader, SendRecordsHeader, SendRecordsReply, SendReply
 from lockstep.protocol.ids import offset_message_id
 from lockstep.protocol.names import check_topic, is_sendable_topic
-from lockstep.protocol.properties import DELAY, LS_SEQ, OWN_PREFIX, WAIT, encode_properties, split_properties
+from lockstep.protocol.properties import (
+    DELAY,
+    LS_SEQ,
+    OWN_PREFIX,
+    WAIT,
+    check_sent_bytes,
+    encode_properties,
+    sent_bytes,
+    split_properties,
+)
 from lockstep.protocol.queue import LayoutVersion, TopicLayout
-from lockstep.protocol.record import PROPERTIES_BYTES_MAX, RecordView, encode_record, host_address, pack_host, record_bounds
+from lockstep.protocol.record import RecordView, encode_record, host_address, pack_host, record_bounds
 from lockstep.protocol.sequence import CRC_AT, STAMP_HEAD, FrameSequence, frame_crc
 from lockstep.runtime.dispatch import BusyFor, Outcome, Pending, Request, Until, handles
 from lockstep.runtime.host import Host
@@ -162,6 +171,8 @@ class SendProcessor:
         level = delay_level(header.properties) if header.delay_ms is None else self._delays.level_of(header.delay_ms)
         if level > 0:
             self._check_room(header.topic, queue_id)
+            if len(record) > self._store.sent_record_bytes_max:
+                raise MessageIllegal(f"a record of {len(record)} bytes: at most {self._store.sent_record_bytes_max}, so that copies fit")
             appended = self._delays.append(replace(Letter.of(RecordView(record)), born_host=born_host(request.endpoint.peer)), level)
         else:
             appended = self._store_frame(request, header.topic, queue_id, record, 1)
@@ -213,8 +224,6 @@ def encode_message(header: SendMessageHeader, queue_id: int, body: Body) -> byte
     if len(body) > BODY_BYTES_MAX:
         raise MessageIllegal(f"the body has {len(body)} bytes: at most {BODY_BYTES_MAX} (4 MiB)")
     properties = header.properties.encode("utf-8", "surrogatepass")
-    if len(properties) > PROPERTIES_BYTES_MAX:
-        raise MessageIllegal(f"the properties have {len(properties)} bytes: at most {PROPERTIES_BYTES_MAX}")
     if WAIT in header.properties:
         pairs = split_properties(header.properties)
         pairs.pop(WAIT, None)
@@ -222,6 +231,7 @@ def encode_message(header: SendMessageHeader, queue_id: int, body: Body) -> byte
     if OWN_PREFIX in header.properties and any(name.startswith(OWN_PREFIX) for name in split_properties(header.properties)):
         raise MessageIllegal(f"property names beginning with {OWN_PREFIX} are lockstep's own: choose another name")
     try:
+        check_sent_bytes(sent_bytes(properties), "the properties")
         return encode_record(
             header.topic.encode(),
             queue_id,

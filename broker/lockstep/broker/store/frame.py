@@ -19,7 +19,7 @@ A frame is `count` records of one queue in RocketMQ's stored layout (v1, IPv4), 
     76   8     prepared offset            zero
     84   4+n   body                       1 byte to 4 MiB
          1+t   topic                      checked
-         2+p   properties                 UTF-8; names of the broker refused
+         2+p   properties                 UTF-8; names of the broker refused; room left for those of a copy
 """
 
 from struct import Struct
@@ -29,6 +29,8 @@ from lockstep.protocol.crc import crc32
 from lockstep.protocol.errors import MessageIllegal, RemoteProtocolError
 from lockstep.protocol.frame import BODY_BYTES_MAX
 from lockstep.protocol.names import SCHEDULE_TOPIC
+from lockstep.protocol.properties import SENT_PROPERTIES_BYTES_MAX, sent_bytes
+from lockstep.protocol.record import PROPERTIES_BYTES_MAX
 from lockstep.protocol.sequence import COUNT_AT, COUNT_DIGITS, SEQUENCE_DIGITS, STAMP_HEAD, find_sequence
 from lockstep.protocol.tags import tags_code
 
@@ -180,7 +182,11 @@ def _patch(
             raise MessageIllegal(_reason(frame, start, queue_offset - first, count, topic, queue_id, size_max))
         name, property_bytes = unpack_topic(frame, behind)
         behind += behind_topic
-        if name != topic_field or behind + property_bytes != stop or property_bytes > 32767:
+        if (
+            name != topic_field
+            or behind + property_bytes != stop
+            or (property_bytes > SENT_PROPERTIES_BYTES_MAX and _too_long(frame[behind:stop], trusted))
+        ):
             raise MessageIllegal(_reason(frame, start, queue_offset - first, count, topic, queue_id, size_max))
         text = frame[behind:stop]
         add(text)
@@ -245,6 +251,11 @@ def check_properties(properties: list[bytes], *, trusted: bool = False, sequence
     raise MessageIllegal(f"record 0: __LS_SEQ counts {sequence.count if sequence else 0} records, the frame has {len(properties)}")
 
 
+def _too_long(properties: bytes, trusted: bool) -> bool:
+    """A copy that the broker has made may fill the room that is kept for it."""
+    return len(properties) > PROPERTIES_BYTES_MAX or (not trusted and sent_bytes(properties) > SENT_PROPERTIES_BYTES_MAX)
+
+
 def _name(token: bytes) -> str:
     text = token[1:].decode()
     return text[:-1] if text.endswith("\x01") else text + "*"
@@ -283,6 +294,6 @@ def _reason(frame: bytes, start: int, number: int, count: int, topic: TopicField
     name, property_bytes = topic.struct.unpack_from(frame, behind)
     if name != topic.field:
         return f"{what}: topic is not {topic.field[1:].decode()}, which the request names"
-    if property_bytes > 32767:
-        return f"{what}: properties of {property_bytes} bytes, limit 32767"
+    if behind + topic.size + 2 + property_bytes == start + size:
+        return f"{what}: properties of {property_bytes} bytes, limit {SENT_PROPERTIES_BYTES_MAX} (put large values into the body)"
     return f"{what}: its fields make {behind + topic.size + 2 + property_bytes - start} bytes, its size says {size}"

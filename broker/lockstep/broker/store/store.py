@@ -31,6 +31,7 @@ from lockstep.broker.store.retention import Moved, Retention
 from lockstep.broker.store.snapshot import Snapshots, encode
 from lockstep.protocol.errors import MessageIllegal, ServiceNotAvailable, StateError
 from lockstep.protocol.names import STATE_TOPIC
+from lockstep.protocol.properties import COPY_BYTES_MAX
 from lockstep.protocol.record import HOSTS, PLACE, RECORD_BYTES_MIN, encode_record
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
@@ -50,6 +51,8 @@ class Store:
         self._directory = directory
         self._loop = asyncio.get_running_loop()
         self._log = CommitLog(host.files, directory.log, identity.segment_bytes, config.tail_bytes)
+        self.sent_record_bytes_max = min(config.record_bytes_max, self._log.frame_bytes_max - COPY_BYTES_MAX)
+        """The largest record that a sender may send: any copy of it fits a file of the log, too."""
         self._queues = QueueTable(directory.queue_files(identity, config.open_file_count_max), config.queue_tail_bytes)
         self._snapshots = Snapshots(host.files, directory)
         self._confirmations = Confirmations()
@@ -190,7 +193,7 @@ class Store:
             queue_offset=queue.next,
             position=position,
             stamp=STAMP.pack(born_host, store_ms, self.store_host),
-            size_max=self._config.record_bytes_max,
+            size_max=self._config.record_bytes_max if trusted else self.sent_record_bytes_max,
             trusted=trusted,
             sequenced=sequenced,
         )

@@ -8,6 +8,7 @@ import pytest
 
 from lockstep.broker.store import FlushMode, ReadStatus, Store, StoreDiskError
 from lockstep.protocol.errors import ConfigError, MessageIllegal, ServiceNotAvailable
+from lockstep.protocol.properties import COPY_BYTES_MAX
 from lockstep.protocol.record import RecordView
 from lockstep.testing.simulation.disk import Fault, SimFiles
 from support.store_kit import (
@@ -304,13 +305,26 @@ async def test_a_frame_never_spans_two_segments_and_the_rest_is_a_blank_record()
 @pytest.mark.parametrize(("spare", "segment_count"), [(8, 1), (7, 2)])
 async def test_eight_bytes_stay_free_behind_a_record(spare: int, segment_count: int) -> None:
     """RocketMQ: a record goes into the next file where fewer than 8 bytes would be left for the blank one."""
-    store = await open_store(SimFiles(), segment_bytes=4096)
+    store = await open_store(SimFiles(), segment_bytes=8192)
+    append(store, b"x" * 3000)
     append(store, b"first")
-    last = b"x" * (4096 - spare - len(record(b"first")) - len(record(b"")))
+    last = b"x" * (8192 - 3097 - spare - len(record(b"first")) - len(record(b"")))
     append(store, last)
     assert len(store._log.segments) == segment_count
     await confirmed(store)
-    assert await everything(store) == [b"first", last]
+    assert await everything(store) == [b"x" * 3000, b"first", last]
+    await store.close()
+
+
+async def test_a_senders_record_leaves_room_for_its_copies_and_the_brokers_own_may_fill_it() -> None:
+    store = await open_store(SimFiles(), segment_bytes=8192)
+    longest = store.sent_record_bytes_max - len(record(b""))
+    with pytest.raises(MessageIllegal, match=f"record 0: size {store.sent_record_bytes_max + 1}, expected"):
+        append(store, b"x" * (longest + 1))
+    append(store, b"x" * longest)
+    copy = record(b"x" * longest, topic="t" * 127, properties=b"a\x01" + b"p" * (COPY_BYTES_MAX - 123))
+    assert len(copy) == store.sent_record_bytes_max + COPY_BYTES_MAX
+    store.append_frame("t" * 127, 0, copy, 1, born_host=bytes(8), trusted=True)
     await store.close()
 
 

@@ -144,14 +144,14 @@ async def test_a_file_named_by_an_earlier_life_is_durable_after_the_next_sync() 
 
 async def test_a_stale_file_at_a_roll_is_made_zero_first() -> None:
     files = SimFiles()
-    store = await open_store(files, segment_bytes=4096)
-    append(store, b"x" * 3000)
-    files.open("/store/commitlog/00000000000000004096", create=True).pwritev([b"stale" * 100], 3_300)
-    append(store, b"y" * 3000)
+    store = await open_store(files, segment_bytes=8192)
+    append(store, b"x" * 5000)
+    files.open("/store/commitlog/00000000000000008192", create=True).pwritev([b"stale" * 100], 5_300)
+    append(store, b"y" * 5000)
     await confirmed(store)
-    cache = files.names["/store/commitlog/00000000000000004096"].cache
-    assert not any(cache[len(record(b"y" * 3000)) :])
-    assert len(cache) == 4096
+    cache = files.names["/store/commitlog/00000000000000008192"].cache
+    assert not any(cache[len(record(b"y" * 5000)) :])
+    assert len(cache) == 8192
     await store.close()
 
 

@@ -150,15 +150,15 @@ async def test_closing_syncs_what_was_written_while_another_sync_ran() -> None:
     files = SimFiles()
     host = host_of(files)
     assert isinstance(host.threads, LoopThreads)
-    store = await open_store(files, host=host, segment_bytes=4096)
+    store = await open_store(files, host=host, segment_bytes=8192)
     host.threads.held = asyncio.Event()
-    append(store, b"x" * 3000)
+    append(store, b"x" * 5000)
     store.dirty()
     await asyncio.sleep(0)
     waiting = asyncio.ensure_future(store.sync())
     for _ in range(3):
         await asyncio.sleep(0)
-    append(store, b"y" * 3000)
+    append(store, b"y" * 5000)
     closing = asyncio.ensure_future(store.close())
     for _ in range(3):
         await asyncio.sleep(0)
@@ -166,7 +166,7 @@ async def test_closing_syncs_what_was_written_while_another_sync_ran() -> None:
     await asyncio.gather(waiting, closing)
     files.crash(power=True, keep=lambda path, data: False)
     store = await open_store(files)
-    assert await everything(store) == [b"x" * 3000, b"y" * 3000]
+    assert await everything(store) == [b"x" * 5000, b"y" * 5000]
     await store.close()
 
 
