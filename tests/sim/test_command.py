@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import signal
 import sys
 from pathlib import Path
@@ -43,6 +44,29 @@ def test_many_universes_are_added_up_and_as_json(capsys: pytest.CaptureFixture[s
     assert (figures["seeds"], figures["worlds"], figures["violations"]) == (2, {"single": 2}, [])
     assert figures["simulated_s"] > 2 * 60
     assert "seeds        2 (single 2)" in capsys.readouterr().out
+
+
+def test_as_many_universes_as_begin_within_the_hours(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--hours", "0", "--first", "7", "--world", "single", "--workers", "1"]) == 0
+    assert "seeds        0" in capsys.readouterr().out
+    assert main(["--hours", "0.0001", "--first", "7", "--world", "single", "--workers", "1"]) == 0
+    assert re.search(r"seeds        [1-9]", capsys.readouterr().out)
+
+
+def test_rules_are_switched_off_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    aimed = "no_grace"
+    assert main(["--mutants", "every_start_has_the_same_term", aimed, "--workers", "1"]) == 0
+    told = capsys.readouterr().out
+    assert "broker 1: O1 at" in told
+    assert f"{aimed:44} aimed  tests/" in told
+    assert "\n1 of 1 noticed\n1 more have a test that aims at them" in told
+
+
+def test_a_rule_whose_absence_nobody_notices_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--mutants", "boot_id_is_ignored", "--seeds-max", "0", "--workers", "1"]) == 1
+    told = capsys.readouterr().out
+    assert "NOBODY" in told
+    assert "0 of 1 noticed" in told
 
 
 def test_what_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 """Each rule of ours, switched off, is noticed. The usual run tries a few; LOCKSTEP_TEST_SLOW=1 all of them."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +42,17 @@ def test_every_aimed_test_exists() -> None:
     for mutant in MUTANTS.values():
         path, _, test = mutant.aimed.partition("::")
         assert not path or f"def {test}(" in (ROOT / path).read_text(), mutant.aimed
+
+
+def test_the_page_names_every_rule_once() -> None:
+    page = (ROOT / "docs/simulation.md").read_text().partition("## Rules switched off")[2]
+    table, _, aimed = page.partition(" need luck in a universe")
+    rows = [(int(count), re.findall(r"`(\w+)`", names)) for count, names in re.findall(r"^\| \d+ \| (\d+): (.+) \|$", table, re.MULTILINE)]
+    assert [count for count, _ in rows] == [len(names) for _, names in rows]
+    assert sorted(name for _, names in rows for name in names) == sorted(name for name, one in MUTANTS.items() if not one.aimed)
+    assert sorted(re.findall(r"`(\w+)`", aimed)) == sorted(name for name, one in MUTANTS.items() if one.aimed)
+    assert f"Each of {len(MUTANTS)} rules" in page
+    assert f"the {len(MUTANTS)} rules" in (ROOT / "README.md").read_text()
 
 
 def test_a_rule_holds_again_afterwards() -> None:

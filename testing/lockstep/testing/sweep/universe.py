@@ -198,8 +198,8 @@ class Universe:
             self.wrong("a consumer lives", f"{self.loop.current}: {error!r}")
 
     def server_failed(self, error: BaseException) -> None:
-        """Whether it may, the checkers ask."""
-        if not self.over:
+        """Whether it may, the checkers ask. Not of what is dead and has not noticed yet: its disk takes nothing any more."""
+        if not self.over and self.loop.current.alive:
             self.history.append(ServerFailed(*self.place(), exit_code_of(error), repr(error)))
 
     def aimed_at_call(self, process: Process) -> float:

@@ -16,6 +16,7 @@ from lockstep.client.producer.sequencer import Sequencer
 from lockstep.client.producer.topic_sender import TopicSender
 from lockstep.nameserver.processor import RouteProcessor
 from lockstep.protocol.codes import ResponseCode
+from lockstep.protocol.errors import OutOfSequence
 from lockstep.protocol.layouts import LayoutTable
 from lockstep.testing.sweep.mutants.registry import Patches, mutant
 
@@ -52,6 +53,23 @@ def sequences_are_forgotten_at_a_start(patch: Patches) -> None:
 
     patch.set(BrokerState, "frame", lambda self, *_: None)
     patch.set(SequenceTable, "restore", lambda self, plain: None)
+
+
+@mutant("power", "blackout")
+def a_lost_suffix_is_not_begun_anew(patch: Patches) -> None:
+    """A frame whose predecessors the broker lost begins a new epoch."""
+    refused = QueueSender._refused
+
+    def again(self: QueueSender, frame: Any, error: Any, response: Any) -> None:
+        if not isinstance(error, OutOfSequence):
+            refused(self, frame, error, response)
+            return
+        frame.error = error
+        frame.refusals += 1
+        self._pause(frame, response)
+        self._retry(frame)
+
+    patch.set(QueueSender, "_refused", again)
 
 
 @mutant("send", "power")
