@@ -95,5 +95,5 @@ async def test_without_a_member_the_way_must_be_said(cluster: Cluster) -> None:
     await dead(cluster, 3)
     await cluster.stop("mailing")
     assert "say --to retry (concurrent) or --to topic" in await cluster.command("dlq", "replay", "mailing", code=1)
-    assert "expected retry or topic" in await cluster.command("dlq", "replay", "mailing", "--to", "moon", code=1)
+    assert "expected retry or topic" in await cluster.command("dlq", "replay", "mailing", "--to", "moon", code=2)
     assert (await dlq(cluster, "replay", "mailing", "--to", "retry"))["count"] == 3

@@ -37,7 +37,7 @@ async def test_two_subscriptions_in_one_group_are_refused_or_the_last_decides(cl
     assert made == {"group": "billing", "created": True, **settings, "brokers": ["broker-a"], "failed": {}}
     assert "is set up already" in await cluster.command("group", "create", "billing", code=1)
     assert "use `lockstep group create`" in await cluster.command("group", "update", "nobody", "--consume", code=1)
-    assert "nothing to change" in await cluster.command("group", "update", "billing", code=1)
+    assert "nothing to change" in await cluster.command("group", "update", "billing", code=2)
     await cluster.consumer("consumer-1", "--tags", "even")
     await cluster.until_held(1, "consumer-1")
     await cluster.consumer("consumer-2", "--tags", "odd")

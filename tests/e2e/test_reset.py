@@ -81,7 +81,6 @@ async def test_what_can_not_be_set_is_said_and_nothing_is_changed(cluster: Clust
     await cluster.consumer("consumer-1")
     await cluster.until_held(2, "consumer-1")
     words = {
-        ("billing", "--to", "yesterday"): "expected beginning, end, an offset",
         ("billing", "--to", "5"): "holds 0 to 0",
         ("billing", "--to", "end", "--queue", "broker-c:0"): "has no queue broker-c:0",
         ("nobody", "--to", "end"): "no broker knows group nobody",

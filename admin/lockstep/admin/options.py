@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lockstep.protocol.errors import LockstepError
+from lockstep.protocol.errors import ConfigError, LocalProtocolError, LockstepError
 
 DEFAULT_NAMESERVER = "127.0.0.1:9876"
 
@@ -30,7 +30,8 @@ class CommandFailed(LockstepError):
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    """Run a command to its end. Exit 1 with one line on stderr where it is refused or fails, 130 on Ctrl-C."""
+    """Run a command to its end. One line on stderr where it fails, and exit 2 for what can't be, whatever the state of the cluster (a
+    name, a time, an address), 1 for all else; 130 on Ctrl-C."""
     # The line on stderr says it all: what the SDK logs on the way would say it twice.
     logger = logging.getLogger("lockstep")
     logger.addHandler(logging.NullHandler())
@@ -45,7 +46,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
         raise typer.Exit(0) from None
     except (LockstepError, OSError) as error:
         complain(error)
-        raise typer.Exit(1) from None
+        raise typer.Exit(2 if isinstance(error, ConfigError | LocalProtocolError) else 1) from None
 
 
 def complain(error: BaseException | str) -> None:

@@ -58,9 +58,9 @@ def lockstep(cluster: FakeCluster, capsys: pytest.CaptureFixture[str], monkeypat
     return lambda *arguments: Run(capsys, *arguments)
 
 
-def assert_failed(run: Run, *words: str) -> None:
-    """Exit 1 and one clear line."""
-    assert run.code == 1
+def assert_failed(run: Run, *words: str, code: int = 1) -> None:
+    """One clear line, and exit 1; 2 for what can't be, whatever the state of the cluster."""
+    assert run.code == code
     assert run.err.startswith("lockstep: ")
     assert run.err.count("\n") == 1, run.err
     for word in words:
@@ -119,8 +119,23 @@ def test_bad_usage_is_exit_2(capsys: pytest.CaptureFixture[str], arguments: tupl
     assert Run(capsys, *arguments).code == 2
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("group", "reset-offset", "billing", "--to", "yesterday"), "--to 'yesterday': expected beginning, end"),
+        (("group", "reset-offset", "billing", "--to", "999999999999d"), "before 1970-01-01"),
+        (("group", "reset-offset", "billing", "--to", "end", "--queue", "0"), "--queue '0': expected BROKER:NUMBER"),
+        (("group", "update", "billing"), "nothing to change: say --subscription-policy or --consume"),
+        (("topic", "alter", "orders"), "say how many: --queues N"),
+        (("send", "orders", "body", "--property", "tenant"), "property 'tenant': expected NAME=VALUE"),
+    ],
+)
+def test_a_value_that_can_not_be_is_exit_2_with_one_line(lockstep: Any, arguments: tuple[str, ...], words: str) -> None:
+    assert_failed(lockstep(*arguments), words, code=2)
+
+
 def test_an_address_that_is_none_is_said_so(capsys: pytest.CaptureFixture[str]) -> None:
-    assert_failed(Run(capsys, "cluster", "--nameserver", "nowhere"), "nowhere", "HOST:PORT")
+    assert_failed(Run(capsys, "cluster", "--nameserver", "nowhere"), "nowhere", "HOST:PORT", code=2)
 
 
 def test_a_brokers_address_in_place_of_a_nameservers_is_said_so(cluster: FakeCluster, capsys: pytest.CaptureFixture[str]) -> None:
@@ -190,7 +205,7 @@ def test_topic_create_leaves_a_topic_that_is_there(lockstep: Any, cluster: FakeC
 
 
 def test_topic_create_refuses_a_name_that_is_none(lockstep: Any) -> None:
-    assert_failed(lockstep("topic", "create", "no good"), "no good")
+    assert_failed(lockstep("topic", "create", "no good"), "no good", code=2)
 
 
 def test_a_broker_that_refuses_a_change_is_not_said_to_be_silent(lockstep: Any, cluster: FakeCluster) -> None:
@@ -305,7 +320,7 @@ def test_a_message_that_is_nowhere_is_said_so(lockstep: Any) -> None:
 
 @pytest.mark.parametrize("message_id", ["7F0000011A2B18B4AAC20123456789AB", "nonsense", ""])
 def test_an_id_that_names_no_place_is_refused_readably(lockstep: Any, message_id: str) -> None:
-    assert_failed(lockstep("message", "show", message_id), "message id")
+    assert_failed(lockstep("message", "show", message_id), "message id", code=2)
 
 
 def test_tail_shows_what_is_stored_and_ends_after_count(lockstep: Any, cluster: FakeCluster) -> None:

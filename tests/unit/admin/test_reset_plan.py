@@ -32,19 +32,30 @@ NOW = 1_700_000_000_000
         ("2023-11-14T22:13:20", Target("time", NOW)),
         ("2023-11-14T23:13:20+01:00", Target("time", NOW)),
         ("2023-11-14T22:13:20.001Z", Target("time", NOW + 1)),
+        ("20231114", Target("offset", 20_231_114)),
+        ("1700000000s", Target("time", 0)),
+        ("1970-01-01", Target("time", 0)),
     ],
 )
 def test_a_place_is_said_in_one_of_five_ways(text: str, target: Target) -> None:
     assert parse_target(text, NOW) == target
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "-5", "5.5", "5w", "h", "2023-13-01"])
+@pytest.mark.parametrize("text", ["", "yesterday", "-5", "5.5", "5w", "h", "2023-13-01", "1" * 20, "9" * 4_301, "٣", "nan"])
 def test_any_other_way_is_refused_with_the_five(text: str) -> None:
     with pytest.raises(ConfigError, match="expected beginning, end, an offset"):
         parse_target(text, NOW)
 
 
-@pytest.mark.parametrize("text", ["broker-a", "broker-a:", ":1", "broker-a:-1", "broker-a:x"])
+@pytest.mark.parametrize("text", ["1700000001s", "999999999999d", "9" * 19 + "d", "1969-12-31T23:59:59Z", "0001-01-01T00:00:00+14:00"])
+def test_a_time_before_all_times_is_refused_with_the_limit_and_the_next_step(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"before 1970-01-01.*say --to beginning"):
+        parse_target(text, NOW)
+
+
+@pytest.mark.parametrize(
+    "text", ["broker-a", "broker-a:", ":1", "broker-a:-1", "broker-a:x", "broker-a:1234567890", "broker-a:" + "9" * 4_301]
+)
 def test_a_queue_is_a_broker_and_a_number(text: str) -> None:
     assert parse_queue("broker-a:3") == ("broker-a", 3)
     with pytest.raises(ConfigError, match="expected BROKER:NUMBER"):
@@ -76,7 +87,7 @@ def test_a_move_counts_the_messages_that_come_again_or_are_skipped(target: Targe
 
 @pytest.mark.parametrize("offset", [9, 101])
 def test_an_offset_that_the_queue_does_not_hold_is_refused(offset: int) -> None:
-    with pytest.raises(ConfigError, match="holds 10 to 100"):
+    with pytest.raises(StateError, match="holds 10 to 100"):
         plan(Target("offset", offset))
 
 

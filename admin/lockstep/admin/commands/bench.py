@@ -16,7 +16,7 @@ from lockstep.admin.render import print_json, print_table
 
 
 def bench_command(
-    count: Annotated[int, typer.Option("--count", "-c", min=100, help="Messages a phase.")] = 100_000,
+    count: Annotated[int, typer.Option("--count", "-c", min=100, max=100_000_000, help="Messages a phase.")] = 100_000,
     size: Annotated[int, typer.Option("--size", "-s", min=20, max=1 << 20, help="Bytes of a body.")] = 100,
     window: Annotated[int, typer.Option("--window", min=1, max=100_000, help="Awaited sends in flight.")] = 2_000,
     rate: Annotated[int, typer.Option("--rate", min=1, max=100_000, help="Messages a second for the end-to-end latency.")] = 1_000,

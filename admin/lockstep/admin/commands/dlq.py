@@ -15,7 +15,7 @@ from lockstep.admin.options import DEFAULT_NAMESERVER, CommandFailed, JsonOption
 from lockstep.admin.render import body_text, print_json, print_table, printable, stamp
 from lockstep.admin.replay import Outcome, Replay, words
 from lockstep.client.producer.producer import Producer
-from lockstep.protocol.errors import TopicNotExist
+from lockstep.protocol.errors import ConfigError, TopicNotExist
 from lockstep.protocol.names import DLQ_PREFIX, check_group, retry_topic
 from lockstep.runtime.host import Host
 
@@ -197,7 +197,7 @@ async def _replay(group: str, to: str | None, rate: int, everything: bool, dry_r
 async def _way(admin: AdminClient, group: str, to: str | None) -> str:
     """Where the group's members look: a concurrent group reads its retry topic, an ordered one does not."""
     if to not in (None, "retry", "topic"):
-        raise CommandFailed(f"--to {to}: expected retry or topic")
+        raise ConfigError(f"--to {to}: expected retry or topic")
     report, _ = await read_group(admin, group)
     ordered = None if report is None else report.ordered
     if to == "retry" and ordered:

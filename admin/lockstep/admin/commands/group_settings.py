@@ -10,6 +10,7 @@ from lockstep.admin.group_reading import read_group
 from lockstep.admin.options import DEFAULT_NAMESERVER, CommandFailed, JsonOption, NameserverOption, run
 from lockstep.admin.render import print_json
 from lockstep.protocol.bodies import GroupSettings, SubscriptionPolicy
+from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.names import check_group
 from lockstep.runtime.host import Host
 
@@ -58,7 +59,7 @@ async def _set(group: str, policy: SubscriptionPolicy | None, consume: bool | No
     if not new and report is None:
         raise CommandFailed(told.complaint() or f"no broker knows group {group}: use `lockstep group create`")
     if not new and policy is None and consume is None:
-        raise CommandFailed("nothing to change: say --subscription-policy or --consume")
+        raise ConfigError("nothing to change: say --subscription-policy or --consume")
     after = before or GroupSettings(group)
     after = replace(
         after,

@@ -68,13 +68,10 @@ def _track_json(track: Track) -> dict[str, Any]:
 
 
 def parse_id(message_id: str) -> tuple[str, int]:
-    """(store host, log offset); CommandFailed for an id that can't be an offset message id."""
-    try:
-        host, offset = parse_offset_message_id(message_id)
-    except LocalProtocolError as error:
-        raise CommandFailed(str(error)) from error
+    """(store host, log offset); LocalProtocolError for an id that can't be an offset message id."""
+    host, offset = parse_offset_message_id(message_id)
     if int(host.rpartition(":")[2]) > PORT_MAX or offset < 0:
-        raise CommandFailed(
+        raise LocalProtocolError(
             f"{message_id} is a producer's message id, and says nothing about where the message is: "
             "use the offset message id (`lockstep send` and `lockstep tail --json` print both)"
         )

@@ -1,5 +1,6 @@
 """lockstep send: one message."""
 
+import os
 import sys
 from typing import Annotated
 
@@ -11,6 +12,7 @@ from lockstep.admin.render import print_json
 from lockstep.client.producer.producer import Producer
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.message import Message
+from lockstep.protocol.properties import check_text
 from lockstep.runtime.host import Host
 
 PRODUCER_GROUP = "LOCKSTEP_CLI"
@@ -31,13 +33,15 @@ def send_command(
     as_json: JsonOption = False,
 ) -> None:
     """Send one message and print where it is stored."""
-    data = sys.stdin.buffer.read() if body == "-" else body.encode()
+    data = sys.stdin.buffer.read() if body == "-" else os.fsencode(body)
     run(_send(topic, data, key or [], tag, sharding_key, prop or [], nameserver, as_json))
 
 
 async def _send(
     topic: str, body: bytes, keys: list[str], tag: str | None, sharding_key: str | None, props: list[str], nameserver: str, as_json: bool
 ) -> None:
+    if sharding_key is not None:
+        check_text("--sharding-key", sharding_key)
     message = Message(topic, body, tags=tag, keys=keys, properties=dict(map(_property, props)))
     # A producer waits for a nameserver that is not there yet; who types wants to know at once.
     await AdminClient(Host.current(), nameserver).brokers()

@@ -1,0 +1,132 @@
+"""No value of any argument or option ends in a traceback: a command says in words what it can't take."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import product
+from pathlib import Path
+
+import pytest
+import typer
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
+
+from lockstep.admin import cli
+from lockstep.admin.app import app
+from lockstep.nameserver.app import Nameserver
+from lockstep.nameserver.config import NameserverConfig
+from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.headers.offsets import UpdateConsumerOffsetHeader
+from lockstep.protocol.headers.send import SendBackHeader
+from lockstep.runtime.host import Host
+from support.whole_broker import TOPIC, dialled, frame, running, settings, stored
+
+RUBBISH = (
+    "",
+    " ",
+    "-1",
+    "0.5",
+    "nan",
+    "-inf",
+    "1e400",
+    "99999999999999999999999",
+    "9" * 4_301,
+    "999999999999d",
+    "0001-01-01T00:00:00+14:00",
+    "9999-12-31T23:59:59-14:00",
+    "٣d",
+    "日本",
+    "\udcff",
+    "\x00\x1b[31m",
+    "a:" + "9" * 4_000,
+    "x" * 70_000,
+)
+ARGUMENTS = {
+    ("topic", "create"): ["orders"],
+    ("topic", "list"): [],
+    ("topic", "show"): ["orders"],
+    ("topic", "alter"): ["orders", "--read-queues", "2", "--write-queues", "2"],
+    ("topic", "delete"): ["nothing"],
+    ("group", "list"): [],
+    ("group", "show"): ["billing"],
+    ("group", "create"): ["billing"],
+    ("group", "update"): ["billing", "--consume"],
+    ("group", "reset-offset"): ["billing", "--to", "end", "--dry-run"],
+    ("dlq", "ls"): ["billing"],
+    ("dlq", "show"): ["billing", "7F00000100002A9F0000000000000000"],
+    ("dlq", "replay"): ["billing", "--to", "topic", "--dry-run"],
+    ("message", "show"): ["7F00000100002A9F0000000000000000"],
+    ("cluster",): [],
+    ("send",): ["orders", "body"],
+    ("tail",): ["nothing"],
+    ("bench",): ["--count", "100", "--nameserver", "127.0.0.1:1"],
+    ("doctor",): [],
+    ("up",): [],
+}
+"""What makes each do something and end."""
+SERVERS = {("broker",), ("nameserver",)}
+"""Their settings are checked by a model: tests/unit/runtime/test_config.py."""
+RUNS_ON = {("up", "--store"), ("bench", "--nameserver")}
+"""Would be taken, and start something."""
+
+
+def commands(below: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], TyperCommand]]:
+    if isinstance(below, TyperGroup):
+        for name, each in below.commands.items():
+            yield from commands(each, (*path, name))
+    else:
+        assert isinstance(below, TyperCommand)
+        yield path, below
+
+
+COMMANDS = {path: command for path, command in commands(typer.main.get_command(app)) if path not in SERVERS}
+
+
+async def serve(folder: Path, told: "Future[tuple[str, Callable[[], object]]]") -> None:
+    nameserver = Nameserver(NameserverConfig(listen=("127.0.0.1:0",)), Host.real())
+    await nameserver.start()
+    async with running(settings(folder, nameserver=nameserver.address)) as broker, dialled(broker) as client:
+        await client.create()
+        header, data, _ = frame(0, 1)
+        await client.done(RequestCode.SEND_RECORDS, header, data)
+        await client.done(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader("billing", TOPIC, 0, 0))
+        (record,) = await stored(client, TOPIC)
+        await client.done(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(record.physical_offset, "billing", -1))
+        enough = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        told.set_result((nameserver.address, lambda: loop.call_soon_threadsafe(enough.set)))
+        await enough.wait()
+    await nameserver.stop()
+
+
+@pytest.fixture(scope="module")
+def nameserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Of a whole cluster in a thread: commands own the main thread."""
+    told: Future[tuple[str, Callable[[], object]]] = Future()
+    with ThreadPoolExecutor(1) as threads:
+        serving = threads.submit(asyncio.run, serve(tmp_path_factory.mktemp("rubbish"), told))
+        address, stop = told.result(20)
+        yield address
+        stop()
+        serving.result(20)
+
+
+def test_every_command_is_looked_at() -> None:
+    assert COMMANDS.keys() == ARGUMENTS.keys()
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_no_value_of_any_parameter_ends_in_a_traceback(path: tuple[str, ...], nameserver: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCKSTEP_NAMESERVER", nameserver)
+    options = [each.opts[0] for each in COMMANDS[path].params if isinstance(each, TyperOption) and not each.is_flag]
+    places = [place for place, _ in enumerate(each for each in COMMANDS[path].params if isinstance(each, TyperArgument))]
+    for name, value in product([*options, *places], RUBBISH):
+        if (path[0], name) in RUNS_ON:
+            continue
+        arguments = list(ARGUMENTS[path])
+        if isinstance(name, int):
+            arguments[name] = value
+        else:
+            arguments.append(f"{name}={value}")
+        with pytest.raises(SystemExit) as ended:
+            cli.main([*path, *arguments])
+        assert ended.value.code in (0, 1, 2), (name, value[:40])
