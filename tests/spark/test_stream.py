@@ -1,6 +1,7 @@
 """Streams: from a topic, to a topic, and on again after a restart."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,31 @@ def test_latest_is_where_the_query_first_began_not_where_it_was_started_again(ta
     filled(table, 20, 37)
     run(table, tmp_path)
     assert landed(table, tmp_path) == list(range(20, 57))
+
+
+@pytest.mark.parametrize(("starting", "first"), [("earliest", 0), ("latest", 20)])
+def test_a_run_whose_first_batch_was_left_unfinished_is_followed_by_one_that_reads_everything(
+    table: Table, tmp_path: Path, starting: str, first: int
+) -> None:
+    filled(table, 0, 20)
+    run(table, tmp_path, startingOffsets=starting)
+    kill_in_batch_0(tmp_path)
+    filled(table, 20, 40)
+    run(table, tmp_path, startingOffsets=starting)
+    assert landed(table, tmp_path) == list(range(first, 60))
+    filled(table, 60, 5)
+    run(table, tmp_path, startingOffsets=starting)
+    assert landed(table, tmp_path) == list(range(first, 65))
+
+
+def kill_in_batch_0(folder: Path) -> None:
+    """As if the driver had died between the plan of batch 0 and its end: the plan is all that is left."""
+    plans = folder / "checkpoint" / "offsets"
+    assert (plans / "0").exists()
+    for later in [path for path in plans.iterdir() if path.name not in ("0", ".0.crc")]:
+        later.unlink()
+    shutil.rmtree(folder / "checkpoint" / "commits")
+    shutil.rmtree(folder / "rows", ignore_errors=True)
 
 
 def test_a_limit_gives_batches_of_just_that_size(table: Table, tmp_path: Path) -> None:

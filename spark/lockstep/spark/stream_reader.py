@@ -2,7 +2,8 @@
 
 Spark asks initialOffset, then latestOffset, then initialOffset again: the log of batch 0 holds only its end. So `latest` is pinned: the
 first latestOffset after an initialOffset answers the start unchanged, batch 0 is empty, and the start stands in the checkpoint. Without it
-what arrives between the two calls, or before a restart with batch 0 unfinished, would be lost.
+what arrives between the two calls, or before a restart with batch 0 unfinished, would be lost. After such a restart Spark asks for the
+partitions of batch 0 first: its end stands in the checkpoint, and the next latestOffset is answered as any other.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -96,6 +97,7 @@ class _State:
         self._clock = host.clock
         self._initial: Plain | None = None
         self._pinned = False
+        """The start stands in the checkpoint, or in the batch that is planned now."""
         self._target: dict[MessageQueue, int] | None = None
         """Of AvailableNow: nothing beyond it is read."""
         self._now: Subscribed | None = None
@@ -136,6 +138,7 @@ class _State:
         return to_plain({queue: high for queue, (_, high) in self._look().bounds.items()})
 
     def partitions(self, start: Plain, end: Plain) -> list[ReadPartition]:
+        self._pinned = True
         now = self._look()
         begin, stop = from_plain(start, now.layouts), from_plain(end, now.layouts)
         for queue in stop:
