@@ -262,13 +262,11 @@ class Kept:
 
     def ask(self, question: Callable[[Cluster], Coroutine[Any, Any, T]]) -> T:
         """Connects at the first one. Between two questions nothing runs; a connection that was lost meanwhile is made again."""
-        if self._loop is None:
-            self._loop = new_event_loop()
-        return self._loop.run_until_complete(self._run(question))
+        return self._own_loop().run_until_complete(self._run(question))
 
     def pause(self, ms: int) -> None:
-        """Let time pass, with the connections alive."""
-        self.ask(lambda _: asyncio.sleep(ms / 1_000))
+        """Let time pass, with the connections alive that there are. Asks nothing, so nothing can fail."""
+        self._own_loop().run_until_complete(asyncio.sleep(ms / 1_000))
 
     def close(self) -> None:
         if self._loop is not None:
@@ -276,6 +274,11 @@ class Kept:
                 self._loop.run_until_complete(self._instance.close())
             self._loop.close()
         self._loop = self._instance = None
+
+    def _own_loop(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            self._loop = new_event_loop()
+        return self._loop
 
     async def _run(self, question: Callable[[Cluster], Coroutine[Any, Any, T]]) -> T:
         if self._instance is None:

@@ -8,7 +8,9 @@ from lockstep.spark.job import say
 from lockstep.spark.load_rows import Manifest
 
 LOOK_MS = 250
+"""How soon the thread notices that it is to end."""
 TELL_MS = 1_000
+"""From one line to the next."""
 TIMEOUT_MS = 1_000
 
 
@@ -30,19 +32,23 @@ class Progress:
 
     def _watch(self) -> None:
         kept, clock = Kept(self._nameserver, TIMEOUT_MS), self._host.clock
-        told_ms, told = clock.monotonic_ms(), 0
+        told_ms = looked_ms = clock.monotonic_ms()
+        told = 0
         while not self._ended:
+            kept.pause(LOOK_MS)
+            now_ms = clock.monotonic_ms()
+            if now_ms - looked_ms < TELL_MS:
+                continue
+            looked_ms = now_ms
             try:
                 accepted = kept.ask(self._accepted)
             except LockstepError as error:
                 say(f"  no count: {error}")
-                accepted = told
-            now_ms = clock.monotonic_ms()
-            if now_ms - told_ms >= TELL_MS and accepted:
+                continue
+            if accepted:
                 rate = (accepted - told) * 1_000 / (now_ms - told_ms)
                 say(f"  {accepted:>12,} of {self._manifest.rows:,} accepted  {rate:>10,.0f}/s")
                 told_ms, told = now_ms, accepted
-            kept.pause(LOOK_MS)
         kept.close()
 
     async def _accepted(self, cluster: Cluster) -> int:
