@@ -7,9 +7,12 @@ from dataclasses import dataclass
 
 from lockstep.protocol.errors import ConfigError, TopicNotExist
 from lockstep.protocol.queue import MessageQueue, TopicLayout
+from lockstep.runtime.log import get_logger
 from lockstep.spark.cluster import Cluster
 from lockstep.spark.offsets import from_plain
 from lockstep.spark.options import EARLIEST, LATEST, SourceOptions
+
+log = get_logger("lockstep.spark")
 
 Bounds = Mapping[MessageQueue, tuple[int, int]]
 
@@ -60,16 +63,15 @@ def _assigned(assign: Mapping[str, tuple[int, ...]], layouts: Mapping[str, Topic
 
 
 async def starts(cluster: Cluster, options: SourceOptions, now: Subscribed, group: str, *, default: str) -> dict[MessageQueue, int]:
-    """The first offset of each queue. A time goes before startingOffsets, the time of a queue before that of all (as with Kafka's)."""
+    """The first offset of each queue. As with Kafka's: startingTimestamp goes before startingOffsetsByTimestamp, that before startingOffsets."""
     given = default if options.starting_offsets is None else options.starting_offsets
-    if options.starting_offsets_by_timestamp is not None:
-        by_time = from_plain(options.starting_offsets_by_timestamp, now.layouts)
-        _check_known(by_time, now, "startingOffsetsByTimestamp")
-        rest = {queue: low for queue, (low, _) in now.bounds.items() if queue not in by_time}
-        return rest | await _at_times(cluster, by_time, now, options.starting_offsets_by_timestamp_strategy)
     if options.starting_timestamp is not None:
         times = dict.fromkeys(now.bounds, options.starting_timestamp)
         return await _at_times(cluster, times, now, options.starting_offsets_by_timestamp_strategy)
+    if options.starting_offsets_by_timestamp is not None:
+        by_time = _known(from_plain(options.starting_offsets_by_timestamp, now.layouts), now, "startingOffsetsByTimestamp", options)
+        rest = {queue: low for queue, (low, _) in now.bounds.items() if queue not in by_time}
+        return rest | await _at_times(cluster, by_time, now, options.starting_offsets_by_timestamp_strategy)
     if given == "group":
         committed = await asyncio.gather(*(cluster.committed(group, queue) for queue in now.bounds))
         return {
@@ -80,8 +82,7 @@ async def starts(cluster: Cluster, options: SourceOptions, now: Subscribed, grou
         return {queue: high for queue, (_, high) in now.bounds.items()}
     if isinstance(given, str):
         return {queue: low for queue, (low, _) in now.bounds.items()}
-    named = from_plain(given, now.layouts)
-    _check_known(named, now, "startingOffsets")
+    named = _known(from_plain(given, now.layouts), now, "startingOffsets", options)
     return {queue: _special(named.get(queue, EARLIEST), low, high) for queue, (low, high) in now.bounds.items()}
 
 
@@ -91,8 +92,7 @@ async def ends(cluster: Cluster, options: SourceOptions, now: Subscribed) -> dic
         return await _at_times(cluster, dict.fromkeys(now.bounds, options.ending_timestamp), now, "latest")
     if isinstance(options.ending_offsets, str):
         return {queue: high for queue, (_, high) in now.bounds.items()}
-    named = from_plain(options.ending_offsets, now.layouts)
-    _check_known(named, now, "endingOffsets")
+    named = _known(from_plain(options.ending_offsets, now.layouts), now, "endingOffsets", options)
     if EARLIEST in named.values():
         raise ConfigError("endingOffsets has -2 (earliest): a read can't end there; -1 means latest")
     return {queue: _special(named.get(queue, LATEST), low, high) for queue, (low, high) in now.bounds.items()}
@@ -102,10 +102,16 @@ def _special(offset: int, low: int, high: int) -> int:
     return {EARLIEST: low, LATEST: high}.get(offset, offset)
 
 
-def _check_known(named: Mapping[MessageQueue, int], now: Subscribed, option: str) -> None:
+def _known(named: Mapping[MessageQueue, int], now: Subscribed, option: str, options: SourceOptions) -> Mapping[MessageQueue, int]:
+    """The queues that there are. Others are a mistake, or gone (a topic made anew with fewer): failOnDataLoss=false says that it is loss."""
     unknown = [str(queue) for queue in named if queue not in now.bounds]
-    if unknown:
-        raise ConfigError(f"{option} names {', '.join(unknown)}, which this read does not have: it reads {', '.join(map(str, now.bounds))}")
+    if not unknown:
+        return named
+    what = f"{option} names {', '.join(unknown)}, which this read does not have: it reads {', '.join(map(str, now.bounds))}"
+    if options.fail_on_data_loss:
+        raise ConfigError(what)
+    log.warning("data.lost", what=what)
+    return {queue: number for queue, number in named.items() if queue in now.bounds}
 
 
 async def _at_times(cluster: Cluster, times: Mapping[MessageQueue, int], now: Subscribed, strategy: str) -> dict[MessageQueue, int]:
