@@ -29,7 +29,7 @@ def test_rows_come_back_as_they_went_in(table: Table) -> None:
         ("k\u00e9", b"3", None, [("a", b"b"), ("c", b"d")]),
     ]
     schema = "key string, value binary, tags string, headers array<struct<key:string,value:binary>>"
-    table.write(table.spark.createDataFrame(rows, schema).repartition(5), includeHeaders="true")  # some partitions are empty
+    table.write(table.spark.createDataFrame(rows, schema).repartition(5))  # some partitions are empty
     found = table.read(columns="key,value,tags", includeHeaders="true").collect()
     back = {
         (row.key and bytes(row.key).decode(), bytes(row.value), row.tags, tuple((h.key, bytes(h.value)) for h in row.headers))

@@ -112,7 +112,6 @@ class SinkOptions:
 
     nameserver: tuple[str, ...] = ()
     topic: str | None = None
-    include_headers: bool = False
     frame_records: int = 1_000
     frame_bytes: int = 256 * 1024
     """A frame is cut where either is reached: what a broker parses of one connection in a loop turn."""
@@ -323,7 +322,6 @@ SOURCE: Table = {
 SINK: Table = {
     "nameserver": ("nameserver", _nameserver),
     "topic": ("topic", _topic),
-    "includeHeaders": ("include_headers", _flag),
     "frameRecords": ("frame_records", _whole(1, 10_000)),
     "frameBytes": ("frame_bytes", _whole(1, 8 << 20)),
     "maxRowsPerSecond": ("max_rows_per_second", _whole(1)),
@@ -372,6 +370,8 @@ def _hint(lower: str, table: Table) -> str:
         return ': a topic is no path, use option "topic" to write and "subscribe" to read'
     if lower == "kafka.bootstrap.servers":
         return ': use "nameserver"'
+    if table is SINK and lower == "includeheaders":
+        return ': it is for reads; a write sends the column "headers" where there is one'
     return _meant(lower.removeprefix("kafka.").removeprefix("lockstep."), list(table))
 
 
