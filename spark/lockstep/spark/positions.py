@@ -63,7 +63,7 @@ def _assigned(assign: Mapping[str, tuple[int, ...]], layouts: Mapping[str, Topic
 
 
 async def starts(cluster: Cluster, options: SourceOptions, now: Subscribed, group: str, *, default: str) -> dict[MessageQueue, int]:
-    """The first offset of each queue. As with Kafka's: startingTimestamp goes before startingOffsetsByTimestamp, that before startingOffsets."""
+    """The first offset of each queue. As with Kafka's: a time for all goes before times by queue, those before startingOffsets."""
     given = default if options.starting_offsets is None else options.starting_offsets
     if options.starting_timestamp is not None:
         times = dict.fromkeys(now.bounds, options.starting_timestamp)
@@ -103,7 +103,7 @@ def _special(offset: int, low: int, high: int) -> int:
 
 
 def _known(named: Mapping[MessageQueue, int], now: Subscribed, option: str, options: SourceOptions) -> Mapping[MessageQueue, int]:
-    """The queues that there are. Others are a mistake, or gone (a topic made anew with fewer): failOnDataLoss=false says that it is loss."""
+    """The queues that there are. Others are a mistake, or, as failOnDataLoss=false says, gone: a topic made anew has fewer."""
     unknown = [str(queue) for queue in named if queue not in now.bounds]
     if not unknown:
         return named
