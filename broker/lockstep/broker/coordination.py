@@ -252,6 +252,11 @@ class Coordination:
         """None: the group has no member here."""
         return self._membership.member_list(group)
 
+    def member_count(self, group: str) -> int:
+        """How many members the group has here."""
+        members = self._membership.member_list(group)
+        return 0 if members is None else len(members.members)
+
     def online(self, group: str) -> bool:
         """Whether the group has a member here (RocketMQ's condition for a pull that brings no subscription)."""
         return self._membership.member_list(group) is not None
@@ -370,8 +375,10 @@ class Coordination:
         return group_status(self._books, self._membership, self._classic, group, now_ms, address)
 
     def held_counts(self) -> dict[str, int]:
-        """Group → queues that somebody holds."""
-        return {group: held for group in self.groups() if (held := self._books.locks.held_count(group))}
+        """Group → queues that somebody holds: 0 too, for each group that is ordered or of which a lock is known."""
+        locks, contracts = self._books.locks, {group.name: group.contract for group in self._books.groups}
+        ordered = {name: None for name, contract in contracts.items() if contract is not None and contract.locks}
+        return {name: locks.held_count(name) for name in self.groups() if name in ordered or locks.of_group(name)}
 
     def granted_counts(self) -> dict[str, int]:
         """Group → grants since this start: a queue that moves is granted once more."""

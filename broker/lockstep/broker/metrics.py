@@ -55,8 +55,11 @@ class BrokerMetrics:
         )
         rows = [((topic,), size) for topic, (_, size) in stored.items()]
         figures.counter("rocketmq_throughput_in", "Bytes stored since the start.", ("topic",), rows)
-        rows = [((topic.removeprefix(DLQ_PREFIX),), count) for topic, (count, _) in stored.items() if topic.startswith(DLQ_PREFIX)]
+        # 0 too: what begins with 1 has not grown.
+        dead = dict.fromkeys(self._state.coordination.groups(), 0)
+        dead |= {topic.removeprefix(DLQ_PREFIX): count for topic, (count, _) in stored.items() if topic.startswith(DLQ_PREFIX)}
         text = "Messages given up since the group's first one: survives restarts."
+        rows = [((group,), count) for group, count in dead.items()]
         figures.counter("rocketmq_send_to_dlq_messages", text, ("consumer_group",), rows)
         names = ("topic", "consumer_group")
         given = self._pulls.given.items()
@@ -98,9 +101,11 @@ class BrokerMetrics:
     def _groups(self, figures: Figures) -> None:
         coordination = self._state.coordination
         names = coordination.groups()
-        members = {name: found for name in names if (found := coordination.member_list(name)) is not None}
-        rows = [((name,), len(found.members)) for name, found in members.items()]
-        figures.gauge("rocketmq_consumer_connections", "Members of the group.", ("consumer_group",), rows)
+        # 0 too: an alert on a series that is not there never fires.
+        rows = [((name,), coordination.member_count(name)) for name in names]
+        figures.gauge(
+            "rocketmq_consumer_connections", "Members of the group, 0 where it is known and none is there.", ("consumer_group",), rows
+        )
         figures.gauge("rocketmq_consumer_group_number", "Groups of which anything is known.", rows=[((), len(names))])
         held = [((group,), count) for group, count in coordination.held_counts().items()]
         figures.gauge("lockstep_queues_held", "Queues that a member holds the lock of.", ("consumer_group",), held)

@@ -11,12 +11,13 @@ from lockstep.nameserver.config import NameserverConfig
 from lockstep.protocol.bodies import LockItem, SyncBody, SyncItem
 from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.headers.clients import UnregisterClientHeader
 from lockstep.protocol.headers.offsets import UpdateConsumerOffsetHeader
 from lockstep.protocol.headers.send import SendBackHeader
 from lockstep.runtime.host import Host
 from support.http import fetch
 from support.until import until
-from support.whole_broker import TOPIC, bodies, dialled, frame, join, kill, reconcile, running, settings, stored
+from support.whole_broker import TOPIC, bodies, dialled, frame, heartbeat, join, kill, reconcile, running, settings, stored
 
 
 async def scrape(broker: Broker) -> dict[str, float]:
@@ -87,17 +88,49 @@ async def test_held_queues_and_each_of_their_moves_are_counted(tmp_path: Path) -
     held, grants = 'lockstep_queues_held{consumer_group="g"}', 'lockstep_queue_grants_total{consumer_group="g"}'
     async with running(settings(tmp_path, admin_listen="127.0.0.1:0")) as broker, dialled(broker) as client:
         await client.create()
-        assert held not in await scrape(broker)
+        assert held not in await scrape(broker), "nobody has heard of the group"
+        await heartbeat(client, "a@1#0", "0" * 32)
+        assert (await scrape(broker))[held] == 0, "it is ordered, and holds nothing yet"
         epoch = await join(client, "a@1#0", "0" * 32)
         found = await scrape(broker)
         assert (found[held], found[grants]) == (1, 1)
         release = SyncBody((SyncItem("g", TOPIC, 0, epoch, release=True),))
         await client.done(RequestCode.SYNC, body=encode_body(release))
         found = await scrape(broker)
-        assert (held in found, found[grants]) == (False, 1)
+        assert (found[held], found[grants]) == (0, 1)
         await reconcile(client, LockItem("g", TOPIC, 0))
         found = await scrape(broker)
         assert (found[held], found[grants]) == (1, 2)
+
+
+async def test_the_alerts_on_nobody_on_no_held_queue_and_on_the_first_dead_letter_can_fire(tmp_path: Path) -> None:
+    """A series that is 0 is there, as long as anything is known of the group: also after a restart."""
+    config = settings(tmp_path, admin_listen="127.0.0.1:0")
+    members, held = 'rocketmq_consumer_connections{consumer_group="g"}', 'lockstep_queues_held{consumer_group="g"}'
+    dead = 'rocketmq_send_to_dlq_messages_total{consumer_group="g"}'
+    async with running(config) as broker:
+        async with dialled(broker) as client:
+            await client.create()
+            epoch = await join(client, "a@1#0", "0" * 32)
+            found = await scrape(broker)
+            assert (found[members], found[held], found[dead]) == (1, 1, 0)
+            release = SyncBody((SyncItem("g", TOPIC, 0, epoch, release=True),))
+            await client.done(RequestCode.SYNC, body=encode_body(release))
+            await client.done(RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader("a@1#0", None, "g"))
+        found = await scrape(broker)
+        assert (found[members], found[held]) == (0, 0)
+    async with running(config) as broker:
+        found = await scrape(broker)
+        assert (found[members], found[held]) == (0, 0)
+
+
+async def test_of_a_group_that_locks_nothing_no_held_queues_are_told(tmp_path: Path) -> None:
+    async with running(settings(tmp_path, admin_listen="127.0.0.1:0")) as broker, dialled(broker) as client:
+        await client.create()
+        await client.done(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader("g", TOPIC, 0, 0))
+        found = await scrape(broker)
+        assert found['rocketmq_consumer_connections{consumer_group="g"}'] == 0
+        assert 'lockstep_queues_held{consumer_group="g"}' not in found
 
 
 async def ready(broker: Broker) -> tuple[int, list[str]]:
