@@ -47,6 +47,11 @@ def level_of(delay_ms: int, levels_ms: Sequence[int]) -> int:
     return levels_ms.index(delay_ms) + 1
 
 
+def failed_times(count: int) -> str:
+    """Why a message was dead-lettered whose retries are used up, in words."""
+    return "failed once" if count == 1 else f"failed {count} times"
+
+
 def check_level(level: int) -> None:
     """LocalProtocolError for what is no level of RocketMQ's table."""
     if type(level) is not int or not 1 <= level <= len(LEVELS_MS):

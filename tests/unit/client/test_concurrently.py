@@ -16,6 +16,7 @@ from lockstep.client import (
     ConsumeConcurrentlyStatus,
     ConsumeFromWhere,
     LocalProtocolError,
+    LockstepError,
     Message,
     MessageDeadLettered,
     MessageExt,
@@ -25,6 +26,7 @@ from lockstep.client import (
     SubscriptionConflict,
     TransportError,
 )
+from lockstep.protocol.errors import MessageIllegal, ServiceNotAvailable
 from lockstep.testing import TestCluster, simulate
 
 GROUP = "billing"
@@ -320,6 +322,40 @@ def test_a_send_back_that_fails_is_called_again_here_after_five_seconds() -> Non
             assert 5 <= w.seen[1][0] - w.seen[0][0] < 5.5
 
     simulate(main)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (TransportError("the broker restarts"), ["send_back.later"] * 3),
+        (ServiceNotAvailable("no disk"), ["send_back.later"] * 3),
+        (MessageIllegal("too long"), ["send_back.refused"] * 2),
+    ],
+)
+def test_why_a_message_could_not_be_sent_back_is_told_and_a_refusal_for_good_once_a_message(
+    error: LockstepError, told: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with world(queues=1, brokers=1) as w, w.consumer(lambda _: LATER, batch_count=2, concurrency=1) as consumer:
+            session = consumer._membership.workers[0].session  # type: ignore[union-attr]
+            original = session.link.call
+
+            async def call(code: int, *args: Any, **how: Any) -> Any:
+                if code == 36 and len(w.seen) <= 6:
+                    raise error
+                return await original(code, *args, **how)
+
+            session.link.call = call  # type: ignore[method-assign, assignment]
+            await w.producer.send_batch([Message("orders", body) for body in (b"x", b"y")])
+            await w.cluster.advance(seconds=17)
+            assert len(w.seen) == 8, "called, and again after 5, 10 and 15 s"
+            assert not next(iter(consumer._membership.workers)).holding.refused  # type: ignore[union-attr]
+
+    caplog.set_level("WARNING")
+    simulate(main)
+    found = [record.getMessage() for record in caplog.records if "send_back." in record.getMessage()]
+    assert all(str(error) in line for line in found)
+    assert [word for line in found for word in ("send_back.later", "send_back.refused") if word in line] == told
 
 
 @pytest.mark.parametrize("takes_s", [0.5, 1.5, 2.5])

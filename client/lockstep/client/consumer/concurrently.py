@@ -19,7 +19,7 @@ from lockstep.client.consumer.events import MessageDeadLettered
 from lockstep.client.consumer.listener import ConcurrentlyContext, ConsumeConcurrentlyStatus, read_concurrent_result
 from lockstep.client.consumer.ownership import State
 from lockstep.protocol.codes import RequestCode
-from lockstep.protocol.delays import FIRST_RETRY_LEVEL
+from lockstep.protocol.delays import FIRST_RETRY_LEVEL, failed_times
 from lockstep.protocol.errors import BrokerError, TransportError
 from lockstep.protocol.headers.send import SendBackHeader
 from lockstep.protocol.message import MessageExt
@@ -186,7 +186,10 @@ class Crew:
         self._finish(running, [message for message, ok in zip(failed, taken, strict=True) if ok])
         left = [message for message, ok in zip(failed, taken, strict=True) if not ok]
         if left and running.holding.alive and (running.ended or not running.expired):
-            log.warning("send_back.later", queue=str(running.worker.queue), count=len(left), again_ms=AGAIN_MS)
+            refused = running.holding.refused
+            if not all(message.queue_offset in refused for message in left):
+                why = running.holding.not_sent_back
+                log.warning("send_back.later", queue=str(running.worker.queue), count=len(left), again_ms=AGAIN_MS, error=why)
             asyncio.get_running_loop().call_later(AGAIN_MS / 1000, self._again, running, left)
         return not left
 
@@ -208,10 +211,12 @@ class Crew:
             await worker.session.link.call(RequestCode.CONSUMER_SEND_MSG_BACK, header, timeout_ms=SEND_BACK_TIMEOUT_MS)
         except (TransportError, BrokerError) as error:
             log.info("send_back.failed", queue=str(worker.queue), offset=message.queue_offset, error=str(error))
+            if worker.holding is not None:
+                _note(worker, worker.holding, message, error)
             return False
         if level < 0 or message.reconsume_times >= self._use.config.max_reconsume_times:
             attempts = message.reconsume_times + 1
-            why = "given up by its listener" if level < 0 else f"failed {attempts} times"
+            why = "given up by its listener" if level < 0 else failed_times(attempts)
             facts = {"queue": str(worker.queue), "offset": message.queue_offset, "attempts": attempts, "error": why}
             log.error("message.dead_lettered", group=worker.own.group, **facts)
             self._use.tell(MessageDeadLettered(worker.queue, message.queue_offset, attempts, why))
@@ -222,6 +227,8 @@ class Crew:
         worker, holding = running.worker, running.holding
         if not messages or not holding.alive:
             return
+        if holding.refused:
+            holding.refused.difference_update(message.queue_offset for message in messages)
         if holding.messages.finish(messages):
             worker.own.progressed(holding.epoch, holding.messages.commit_offset)
             worker.session.changed(worker.own)
@@ -258,6 +265,15 @@ class Crew:
         log.warning("call.expired", listener=self._use.listener_name, **facts, then="its messages are sent back")
         if not await self._send_all_back(running, running.batch, FIRST_RETRY_LEVEL):
             running.expired = False  # its own result counts, or the next sweep tries again; where it has ended, they are called again
+
+
+def _note(worker: "QueueWorker", holding: "Holding", message: MessageExt, error: Exception) -> None:
+    """Why it could not be sent back; a refusal that trying again does not mend is told by message, and once."""
+    holding.not_sent_back = str(error)
+    if isinstance(error, BrokerError) and not error.retriable and message.queue_offset not in holding.refused:
+        holding.refused.add(message.queue_offset)
+        facts = {"queue": str(worker.queue), "offset": message.queue_offset, "message_id": message.message_id}
+        log.warning("send_back.refused", **facts, error=str(error), then=f"it is called again here every {AGAIN_MS // 1000} s")
 
 
 def _is_gone(holding: "Holding") -> bool:

@@ -29,7 +29,6 @@ from lockstep.runtime.log import get_logger
 
 log = get_logger("client.consumer")
 
-"""Of what HEART_BEAT's answer may name."""
 ROUND_MS = 20_000
 """RocketMQ: RebalanceService's wait interval."""
 MISSING_TOPIC_MS = 1_000

@@ -103,6 +103,10 @@ class Holding:
     """Offset and kind of the failure whose traceback was logged last."""
     again: deque[list[MessageExt]] = field(default_factory=deque)
     """Taken messages that a concurrent listener gets once more from here."""
+    not_sent_back: str = ""
+    """Why a send back failed last."""
+    refused: set[int] = field(default_factory=set)
+    """Offsets of unfinished messages whose send back was refused for good, which is told once."""
     run_wake: asyncio.Event = field(default_factory=asyncio.Event)
     pull_wake: asyncio.Event = field(default_factory=asyncio.Event)
     pull_task: "asyncio.Task[None] | None" = None
