@@ -12,6 +12,7 @@ from lockstep.client import (
     ConsumeConcurrentlyStatus,
     ConsumeOrderlyStatus,
     ConsumerEvent,
+    LocalProtocolError,
     Message,
     MessageDeadLettered,
     MessageExt,
@@ -203,3 +204,14 @@ def test_a_dlq_needs_a_number_of_attempts() -> None:
         OrderedRetry(on_exhausted="dlq")
     with pytest.raises(ConfigError, match='expected "block" or "dlq"'):
         OrderedRetry(max_attempts=2, on_exhausted="park")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("listener", ["orderly", "concurrently"])
+def test_a_group_whose_name_leaves_no_room_for_its_topics_is_refused_where_it_gives_messages_up(listener: str) -> None:
+    async def listen(messages: Sequence[MessageExt], _: object) -> None: ...
+
+    longest = {"orderly": 122, "concurrently": 120}[listener]
+    getattr(PushConsumer("g" * longest, retry=RETRY), listener)(listen)
+    with pytest.raises(LocalProtocolError, match=f"at most {longest}"):
+        getattr(PushConsumer("g" * (longest + 1), retry=RETRY), listener)(listen)
+    PushConsumer("g" * 255).orderly(listen)  # waits for ever, gives nothing up

@@ -36,7 +36,7 @@ from lockstep.protocol.errors import (
     ConfigError,
     StateError,
 )
-from lockstep.protocol.names import retry_topic
+from lockstep.protocol.names import dlq_topic, retry_topic
 from lockstep.protocol.tags import TagFilter
 from lockstep.runtime.host import Host
 from lockstep.runtime.log import get_logger
@@ -76,8 +76,11 @@ class PushConsumer(Member):
     def orderly(self, listener: ListenerT) -> ListenerT:
         """Decorator: `async def` listeners are awaited on the loop, plain functions run in daemon threads.
 
-        ConfigError for what can't be called with (messages, context), and where `allocate` is one that only concurrent groups may have.
+        ConfigError for what can't be called with (messages, context), and where `allocate` is one that only concurrent groups may have;
+        LocalProtocolError where messages are to be dead-lettered and the group's name is too long for the topic `%DLQ%group`.
         """
+        if self.config.retry.on_exhausted == "dlq":
+            dlq_topic(self.group)
         if not self.config.broadcasting and not may_order(word := word_of(self.config.allocate)):
             raise ConfigError(
                 f'{self.group} can\'t be ordered: its members could differ about a queue by allocate "{word}"; use another one'
