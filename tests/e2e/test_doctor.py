@@ -169,6 +169,34 @@ async def test_brokers_that_disagree_about_a_group_are_named(cluster: Cluster) -
     (found,) = await doctor(cluster, healthy=False)
     assert (found["check"], found["where"]) == ("one contract", "billing")
     assert "broker-b and broker-a have different settings" in found["problem"]
+    command = found["step"].split("`")[1]
+    assert command == "lockstep group update billing --subscription-policy strict --no-consume"
+    await cluster.command(*command.split()[1:])
+    assert await doctor(cluster) == [], "the step works as it is typed"
+
+
+async def test_members_with_different_subscriptions_at_different_brokers_are_named_with_both(cluster: Cluster) -> None:
+    """Each reaches one broker only, so that no broker could refuse it; from here both are reached."""
+    listeners = ["--listen", "internal=127.0.0.1:0", "--listen", "east=127.0.0.1:0", "--listen", "west=127.0.0.1:0"]
+    process = await cluster.start("nameserver", ["-m", "lockstep.nameserver", *listeners], "nameserver.started")
+    told = (await process.event("nameserver.started"))["listeners"]
+    for name, away in (("broker-a", "west"), ("broker-b", "east")):
+        options = ["--name", name, "--store", str(cluster.folder / f"store-{name}"), *listeners, "--advertise", f"{away}=127.0.0.1:1"]
+        await cluster.start(name, ["-m", "lockstep.broker", "--nameserver", told["internal"], *QUICK, *options], "broker.started")
+    cluster.addresses["nameserver"] = told["internal"]
+    await cluster.command("topic", "create", "orders", "--queues", "1")
+    for name, side, tags in (("consumer-1", "east", "even"), ("consumer-2", "west", "odd")):
+        cluster.addresses["nameserver"] = told[side]
+        await cluster.consumer(name, "--tags", tags)
+        await cluster.until_held(1, name)
+    cluster.addresses["nameserver"] = told["internal"]
+    found = await doctor(cluster, healthy=False)
+    assert sorted((each["check"], each["problem"]) for each in found) == [
+        ("members complete", "is missing at broker-a"),
+        ("members complete", "is missing at broker-b"),
+        ("one contract", "broker-b and broker-a have different contracts: subscriptions"),
+    ]
+    assert "stop the members with the older settings" in found[-1]["step"]
 
 
 async def test_a_disk_that_is_nearly_full_is_named_while_sends_are_still_taken(cluster: Cluster, small_disk: Path) -> None:

@@ -43,4 +43,9 @@ async def test_two_subscriptions_in_one_group_are_refused_or_the_last_decides(cl
     await cluster.consumer("consumer-2", "--tags", "odd")
     shown = await cluster.command("group", "show", "billing")
     assert "subscription policy classic, may consume; subscriptions replaced: 1" in shown
-    assert {member["subscription"]["orders"] for member in (await cluster.group())["members"]} == {"odd"}
+    assert "who came last decides for all members: orders: odd." in shown
+    made = await cluster.group()
+    assert [member["subscription"] for member in made["members"]] == [{"orders": "even"}, {"orders": "odd"}]
+    assert made["subscription"] == {"orders": "odd"}
+    (told,) = cluster.heard("broker-a", "subscription.overruled")
+    assert (told["was"], told["now"]) == ("orders: even", "orders: odd")

@@ -127,4 +127,6 @@ def group(report: GroupReport) -> list[Finding]:
         Finding("one contract", report.group, conflict, "stop the members with the older settings, then start them with the new ones")
         for conflict in report.conflicts
     ]
+    step = f"`{report.update_command}` gives all of them the settings of the first that has some"
+    found += [Finding("one contract", report.group, unequal, step) for unequal in report.unequal_settings]
     return found or ([Finding("members complete", report.group)] if report.members else [])

@@ -1,9 +1,9 @@
 """One group as all its brokers see it. Pure: what each broker answered → queues, members, and what does not fit together."""
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from lockstep.protocol.bodies import ConsumerGroup, GroupSettings, GroupStatus, MemberStatus, QueueStatus
+from lockstep.protocol.bodies import ConsumerGroup, GroupSettings, GroupStatus, MemberStatus, QueueStatus, Subscription
 from lockstep.protocol.queue import MessageQueue
 
 
@@ -42,7 +42,7 @@ class MemberLine:
     heard_ago_ms: int
     topics: tuple[str, ...]
     subscription: Mapping[str, str]
-    """Topic → expression."""
+    """Topic → expression, as it says itself. Where the group's policy is classic, `GroupReport.subscription` holds for it all the same."""
     missing_at: tuple[str, ...]
     """Brokers that have queues of the group's topics and do not list this member: none of their queues go to it."""
 
@@ -57,7 +57,11 @@ class GroupReport:
     queues: tuple[QueueLine, ...]
     members: tuple[MemberLine, ...]
     conflicts: tuple[str, ...]
-    """Brokers whose contract or settings differ from the first one's, and in what."""
+    """Brokers whose contract differs from the first one's, and in what."""
+    unequal_settings: tuple[str, ...] = ()
+    """Brokers whose settings differ from the first one's."""
+    subscription: Mapping[str, str] = field(default_factory=dict)
+    """What holds for all members, topic → expression. Empty: no broker has a contract."""
     settings: GroupSettings | None = None
     """None: nobody has set any."""
     overruled_count: int = 0
@@ -67,6 +71,11 @@ class GroupReport:
     def lag(self) -> int | None:
         """Of the queues that are known; None: of a broadcasting group it is not."""
         return None if self.broadcasting else sum(queue.lag or 0 for queue in self.queues)
+
+    @property
+    def update_command(self) -> str:
+        """What to type so that every broker has `settings`."""
+        return update_command(self.settings or GroupSettings(self.group))
 
     @property
     def unreached(self) -> tuple[str, ...]:
@@ -101,10 +110,18 @@ def report(
         None if first is None else first.broadcasting,
         tuple(sorted(known + unknown, key=_place)),
         tuple(_member(listed[client_id], wanted, contracts) for client_id in sorted(listed)),
-        _conflicts(contracts) + _unequal_settings(statuses),
+        _conflicts(contracts),
+        _unequal_settings(statuses),
+        {} if first is None else _expressions(first.subscriptions),
         next((status.settings for status in statuses.values() if status.settings is not None), None),
         max((status.overruled_count for status in statuses.values()), default=0),
     )
+
+
+def update_command(settings: GroupSettings) -> str:
+    """What to type so that every broker has these settings."""
+    consume = "--consume" if settings.consume_enable else "--no-consume"
+    return f"lockstep group update {settings.group} --subscription-policy {settings.subscription_policy.value} {consume}"
 
 
 def topics_of(statuses: Iterable[GroupStatus]) -> tuple[str, ...]:
@@ -148,8 +165,11 @@ def _unknown(queue: MessageQueue) -> QueueLine:
 
 def _member(at: Mapping[str, MemberStatus], wanted: Iterable[str], contracts: Mapping[str, ConsumerGroup]) -> MemberLine:
     any_of_them = next(iter(at.values()))
-    contract = next((contracts[broker] for broker in at if broker in contracts), None)
-    subscription = {} if contract is None else {one.topic: one.expression for one in contract.subscriptions}
+    broker, there = next(((broker, member) for broker, member in at.items() if broker in contracts), next(iter(at.items())))
+    said = there.subscriptions
+    if said is None:
+        said = contracts[broker].subscriptions if broker in contracts else ()
+    subscription = _expressions(said)
     return MemberLine(
         any_of_them.client_id,
         any_of_them.session,
@@ -160,6 +180,10 @@ def _member(at: Mapping[str, MemberStatus], wanted: Iterable[str], contracts: Ma
         subscription,
         tuple(broker for broker in wanted if broker not in at),
     )
+
+
+def _expressions(subscriptions: Iterable[Subscription]) -> dict[str, str]:
+    return {one.topic: one.expression for one in subscriptions}
 
 
 def _conflicts(contracts: Mapping[str, ConsumerGroup]) -> tuple[str, ...]:
@@ -177,7 +201,7 @@ def _unequal_settings(statuses: Mapping[str, GroupStatus]) -> tuple[str, ...]:
     """A broker that came later was not there when the group was set up."""
     brokers = list(statuses)
     return tuple(
-        f"{broker} and {brokers[0]} have different settings: run `lockstep group update` again"
+        f"{broker} and {brokers[0]} have different settings"
         for broker in brokers[1:]
         if statuses[broker].settings != statuses[brokers[0]].settings
     )

@@ -24,6 +24,7 @@ from lockstep.broker.tables.lock_table import Key, LockTable
 from lockstep.broker.tables.progress_table import Progress, ProgressTable
 from lockstep.broker.tables.settings_table import SettingsTable
 from lockstep.protocol.bodies import (
+    ConsumerGroup,
     GroupSettings,
     GroupStatus,
     HeartbeatBody,
@@ -361,6 +362,11 @@ class Coordination:
         """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP. The answer waits until the log is confirmed."""
         check_group(settings.group)
         self._books.settings.set(settings)
+
+    def contract(self, group: str) -> ConsumerGroup | None:
+        """What the group's members have agreed on; of a group without native members None."""
+        known = self._books.groups.get(group)
+        return None if known is None else known.contract
 
     def overruled_count(self, group: str) -> int:
         """How often a member's subscriptions replaced those of others, since the start."""

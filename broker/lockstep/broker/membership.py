@@ -99,7 +99,7 @@ class Membership:
         elif group is None or group.contract is None:
             books.groups.agree(entry.group, offered)
         books.join(entry.group, session.client_id, session.id)
-        self._note_versions(entry)
+        self._note_said(entry, session.client_id)
         return None
 
     def _overrules(self, group: Group, here: ConsumerGroup, session: Session, entry: ConsumerGroup, offered: ConsumerGroup) -> bool:
@@ -116,9 +116,10 @@ class Membership:
             books.groups.agree(group.name, offered)
         return True
 
-    def _note_versions(self, entry: ConsumerGroup) -> None:
+    def _note_said(self, entry: ConsumerGroup, client_id: str) -> None:
         group = self._books.groups.get(entry.group)
         assert group is not None, "it was joined"
+        group.said[client_id] = contract_of(entry).subscriptions
         for each in entry.subscriptions:
             group.sub_versions[each.topic] = max(each.sub_version, group.sub_versions.get(each.topic, 0))
 
@@ -229,7 +230,7 @@ class Membership:
             books.join(entry.group, body.client_id, None)
             self._classic[entry.group, body.client_id] = ClassicSeen(connection, now_ms + books.config.classic_member_ms)
             books.classic_connections[body.client_id] = connection
-            self._note_versions(entry)
+            self._note_said(entry, body.client_id)
             group = books.groups.get(entry.group)
             assert group is not None, "it was joined"
             known = group.subscriptions

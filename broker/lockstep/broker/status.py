@@ -45,12 +45,14 @@ def _member(books: Books, membership: Membership, group: Group, client_id: str, 
     else:
         session = books.sessions.get(session_id)
         connection, heard_ms = (None, now_ms) if session is None else (session.connection, session.heard_ms)
+    said = group.said.get(client_id)
     return MemberStatus(
         client_id=client_id,
         session=None if session_id is None else session_id[:SESSION_DIGITS_SHOWN],
         address="" if connection is None else address(connection),
         connected=connection is not None,
         heard_ago_ms=max(0, now_ms - heard_ms),
+        subscriptions=None if group.contract is not None and group.contract.subscriptions == said else said,
     )
 
 

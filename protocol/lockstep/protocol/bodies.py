@@ -401,6 +401,9 @@ class MemberStatus:
     address: str
     connected: bool
     heard_ago_ms: int
+    subscriptions: tuple[Subscription, ...] | None = None
+    """Its own, where the contract has others (`subscription_policy` classic, classic clients). None: the contract's, as far as is known
+    since the broker's start."""
 
 
 class SubscriptionPolicy(Enum):

@@ -7,7 +7,7 @@ import pytest
 from lockstep.admin import diagnosis
 from lockstep.admin.diagnosis import CLOCK_MS_MAX, Finding
 from lockstep.admin.group_report import GroupReport, MemberLine
-from lockstep.protocol.bodies import BrokerAddress, BrokerStatus, NameserverStanding
+from lockstep.protocol.bodies import BrokerAddress, BrokerStatus, GroupSettings, NameserverStanding, SubscriptionPolicy
 
 NOW = 1_700_000_000_000
 A = BrokerAddress("broker-a", "DefaultCluster", "10.0.0.1:10911", True, 7)
@@ -26,6 +26,7 @@ STATUS = BrokerStatus(
     nameservers=(NameserverStanding("n1:9876", "accepted"),),
 )
 MEMBER = MemberLine("client-1", "89abcdef", "10.0.0.9:5555", True, 1, ("orders",), {"orders": "*"}, ())
+SETTINGS = GroupSettings("billing", SubscriptionPolicy.CLASSIC, consume_enable=False)
 
 
 def problems(findings: list[Finding]) -> list[tuple[str, str]]:
@@ -129,4 +130,9 @@ def test_a_member_is_listed_at_every_broker_of_its_topics_and_all_agree() -> Non
     assert problems(diagnosis.group(missing)) == [("members complete", "is missing at broker-b, broker-c")]
     split = replace(report, conflicts=("broker-b and broker-a have different contracts: ordered",))
     assert problems(diagnosis.group(split)) == [("one contract", "broker-b and broker-a have different contracts: ordered")]
+    assert "start them with the new ones" in diagnosis.group(split)[0].step
+    uneven = replace(report, unequal_settings=("broker-b and broker-a have different settings",), settings=SETTINGS)
+    assert problems(diagnosis.group(uneven)) == [("one contract", "broker-b and broker-a have different settings")]
+    command = "`lockstep group update billing --subscription-policy classic --no-consume`"
+    assert diagnosis.group(uneven)[0].step.startswith(f"{command} gives all of them the settings")
     assert diagnosis.group(replace(report, members=())) == [], "a group without a member has nothing to be incomplete"

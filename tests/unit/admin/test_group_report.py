@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.admin.group_report import report, topics_of
-from lockstep.protocol.bodies import ConsumerGroup, GroupStatus, ListVersion, MemberStatus, QueueStatus, Subscription
+from lockstep.protocol.bodies import ConsumerGroup, GroupSettings, GroupStatus, ListVersion, MemberStatus, QueueStatus, Subscription
 from lockstep.protocol.queue import MessageQueue
 
 CONTRACT = ConsumerGroup("g", (Subscription("orders", "a || b", sub_version=1), Subscription("bills")), ordered=True)
@@ -79,6 +79,32 @@ def test_brokers_with_different_contracts_are_named_with_the_fields() -> None:
     made = report("g", {"a": status(), "b": status(contract=other), "c": status(contract=newer), "d": status(contract=None)}, [])
     assert made.conflicts == ("b and a have different contracts: subscriptions, ordered",)
     assert made.ordered is True
+
+
+def test_a_member_subscribes_to_what_it_says_and_the_contract_holds_for_all() -> None:
+    other = replace(member("y"), subscriptions=(Subscription("orders", "c"),))
+    made = report("g", {"a": status(member("x"), other)}, at("a"))
+    assert [(line.client_id, line.subscription, line.topics) for line in made.members] == [
+        ("x", {"orders": "a || b", "bills": "*"}, ("bills", "orders")),
+        ("y", {"orders": "c"}, ("orders",)),
+    ]
+    assert made.subscription == {"orders": "a || b", "bills": "*"}
+
+
+def test_what_classic_members_subscribe_to_is_known_where_no_contract_is() -> None:
+    classic = replace(member("z", session=None), subscriptions=(Subscription("orders", "c"),))
+    made = report("g", {"a": status(classic, member("y"), contract=None)}, at("a"))
+    assert [line.subscription for line in made.members] == [{}, {"orders": "c"}]
+    assert made.subscription == {}
+
+
+def test_brokers_with_different_settings_are_named_with_the_command_that_makes_them_equal() -> None:
+    here = replace(status(), settings=GroupSettings("g", consume_enable=False))
+    made = report("g", {"a": status(), "b": here, "c": here}, [])
+    assert made.conflicts == ()
+    assert made.unequal_settings == ("b and a have different settings", "c and a have different settings")
+    assert made.update_command == "lockstep group update g --subscription-policy strict --no-consume"
+    assert report("g", {"b": here, "c": here}, []).unequal_settings == ()
 
 
 def test_a_group_without_members_has_progress_and_no_contract() -> None:

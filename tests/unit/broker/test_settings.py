@@ -112,6 +112,26 @@ def test_classically_the_last_to_come_decides_for_all_and_heartbeats_do_not_turn
     assert status.overruled_count == 2
 
 
+def test_classically_each_member_is_shown_with_what_it_says_itself() -> None:
+    """ordering.md 10: whoever reproduces the inconsistent subscription sees who wanted what, and what holds."""
+    bench = Bench()
+    bench.c.configure(CLASSIC)
+    a = joined(bench, "a", tagged("tagA"))
+    b = joined(bench, "b", tagged("tagB"))
+    assert said(bench) == {"a": "tagA", "b": None}, "None: what the group's contract says"
+    a.groups = (with_version(tagged("tagC || tagA"), 7),)
+    a.beat()
+    assert (subscribed(bench), said(bench)) == ("tagA || tagC", {"a": None, "b": "tagB"})
+    b.leave()
+    assert said(bench) == {"a": None}
+
+
+def said(bench: Bench) -> dict[str, str | None]:
+    status = bench.c.status(GROUP, bench.now_ms, str)
+    assert status is not None
+    return {each.client_id: each.subscriptions[0].expression if each.subscriptions else None for each in status.members}
+
+
 def with_version(group: ConsumerGroup, sub_version: int) -> ConsumerGroup:
     return replace(group, subscriptions=tuple(replace(each, sub_version=sub_version) for each in group.subscriptions))
 

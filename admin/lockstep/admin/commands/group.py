@@ -1,5 +1,6 @@
 """lockstep group list | show; what changes a group is in group_settings.py and reset.py."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated
 
@@ -12,6 +13,7 @@ from lockstep.admin.group_reading import read_group
 from lockstep.admin.group_report import GroupReport
 from lockstep.admin.options import DEFAULT_NAMESERVER, CommandFailed, JsonOption, NameserverOption, run
 from lockstep.admin.render import ago, print_json, print_table, printable
+from lockstep.protocol.bodies import SubscriptionPolicy
 from lockstep.runtime.host import Host
 
 app = typer.Typer(no_args_is_help=True, help="Consumer groups.")
@@ -104,6 +106,8 @@ def _print(made: GroupReport) -> None:
         _print_members(made)
     for conflict in made.conflicts:
         print(conflict)
+    for unequal in made.unequal_settings:
+        print(f"{unequal}: `{made.update_command}` makes them equal")
 
 
 def _print_members(made: GroupReport) -> None:
@@ -116,12 +120,19 @@ def _print_members(made: GroupReport) -> None:
                 line.address,
                 line.connected,
                 ago(line.heard_ago_ms),
-                ", ".join(f"{topic}: {expression}" for topic, expression in line.subscription.items()),
+                _expressions(line.subscription),
                 ", ".join(line.missing_at) or None,
             )
             for line in made.members
         ],
     )
+    classic = made.settings is not None and made.settings.subscription_policy is SubscriptionPolicy.CLASSIC
+    if classic and any(line.subscription != made.subscription for line in made.members):
+        print(f"who came last decides for all members: {_expressions(made.subscription)}. What they subscribe to beside it, they lose")
+
+
+def _expressions(subscription: Mapping[str, str]) -> str:
+    return ", ".join(f"{topic}: {expression}" for topic, expression in subscription.items())
 
 
 def _raise_incomplete(complaint: str | None) -> None:

@@ -7,6 +7,7 @@ import typer
 
 from lockstep.admin.client import AdminClient, by_name, gather
 from lockstep.admin.group_reading import read_group
+from lockstep.admin.group_report import update_command as command_of
 from lockstep.admin.options import DEFAULT_NAMESERVER, CommandFailed, JsonOption, NameserverOption, run
 from lockstep.admin.render import print_json
 from lockstep.protocol.bodies import GroupSettings, SubscriptionPolicy
@@ -79,8 +80,7 @@ async def _set(group: str, policy: SubscriptionPolicy | None, consume: bool | No
     if failed:
         raise CommandFailed(
             f"the change is not everywhere: {'; '.join(f'broker {name}: {why}' for name, why in failed.items())}. "
-            f"When it is back: `lockstep group update {group} --subscription-policy {after.subscription_policy.value} "
-            f"{'--consume' if after.consume_enable else '--no-consume'}`"
+            f"When it is back: `{command_of(after)}`"
         )
 
 

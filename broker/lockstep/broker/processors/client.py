@@ -1,7 +1,7 @@
 """HEART_BEAT, UNREGISTER_CLIENT, member lists, group status. RocketMQ: ClientManageProcessor, ConsumerManageProcessor."""
 
 from lockstep.broker.coordination import Coordination
-from lockstep.protocol.bodies import GroupStatusReply, HeartbeatBody
+from lockstep.protocol.bodies import ConsumerGroup, GroupStatusReply, HeartbeatBody
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import SubscriptionGroupNotExist, SystemError_
 from lockstep.protocol.headers.clients import GroupHeader, GroupStatusHeader, UnregisterClientHeader
@@ -31,11 +31,15 @@ class ClientProcessor:
             self._peers[endpoint.id] = endpoint.peer
             endpoint.on_close.append(self._forget)
         body: HeartbeatBody = request.body
-        before = [self._coordination.overruled_count(entry.group) for entry in body.consumers]
+        before = [self._in_force(entry.group) for entry in body.consumers]
         reply = self._coordination.heartbeat(endpoint.id, body, self._clock.boot_ms())
-        for entry, count in zip(body.consumers, before, strict=True):
-            if self._coordination.overruled_count(entry.group) > count:
-                log.warning("subscription.overruled", group=entry.group, client=body.client_id, effect="it holds for all members now")
+        for entry, (count, was) in zip(body.consumers, before, strict=True):
+            now_count, now = self._in_force(entry.group)
+            if now_count > count:
+                facts = {"was": expressions(was), "now": expressions(now)}
+                log.warning(
+                    "subscription.overruled", group=entry.group, client=body.client_id, **facts, effect="it holds for all members now"
+                )
         return HELD if reply is None else request.reply(body=reply)
 
     @handles(RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader)
@@ -67,5 +71,14 @@ class ClientProcessor:
             raise SubscriptionGroupNotExist(f"nothing is known of group {header.consumer_group} at {self._coordination.config.broker_name}")
         return request.reply(body=GroupStatusReply(names, status))
 
+    def _in_force(self, group: str) -> tuple[int, ConsumerGroup | None]:
+        """How often its subscriptions were replaced, and what holds."""
+        return self._coordination.overruled_count(group), self._coordination.contract(group)
+
     def _forget(self, endpoint: Endpoint, _reason: str) -> None:
         self._peers.pop(endpoint.id, None)
+
+
+def expressions(contract: ConsumerGroup | None) -> str:
+    """What it subscribes to in one line; topics in their order."""
+    return ", ".join(f"{each.topic}: {each.expression}" for each in contract.subscriptions) if contract else "nothing"

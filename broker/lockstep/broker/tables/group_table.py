@@ -29,6 +29,8 @@ class Group:
     version: int = 0
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     """What classic members subscribe to, as RocketMQ keeps it: by topic, last newer version wins. Not durable."""
+    said: dict[str, tuple[Subscription, ...]] = field(default_factory=dict)
+    """Client id → what it last said it subscribes to, also where something else holds for all members. For people; not durable."""
     sub_versions: dict[str, int] = field(default_factory=dict)
     """The highest version that any member has named, by topic: a pull with a higher one came before its heartbeat. Not durable."""
 
@@ -136,6 +138,7 @@ class GroupTable:
 
     def _remove(self, group: Group, client_id: str) -> None:
         session = group.members.pop(client_id, None)
+        group.said.pop(client_id, None)
         group.counted()
         if session is not None:
             places = self._of_session[session]
