@@ -152,6 +152,12 @@ class FakeCluster:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=20)
 
+    def hold(self, layout: TopicLayout) -> None:
+        """Every broker has this topic, and the nameserver knows it."""
+        for broker in self.brokers.values():
+            broker.layouts.adopt(layout)
+            self.run(broker.register())
+
     async def start(self) -> None:
         await self._served.start()
         self.nameserver = self._served.address

@@ -232,6 +232,35 @@ def test_a_topic_of_the_brokers_own_is_neither_altered_nor_deleted(lockstep: Any
     assert "create" not in run.err
 
 
+@pytest.mark.parametrize(
+    ("topic", "words"),
+    [
+        ("%RETRY%billing", "holds what group billing has failed and is to be given again"),
+        ("%DLQ%billing", "holds what group billing has given up"),
+    ],
+)
+def test_what_a_group_alone_has_is_deleted_by_force_only(lockstep: Any, cluster: FakeCluster, topic: str, words: str) -> None:
+    cluster.hold(TopicLayout(topic, LayoutVersion(1, 7), (LayoutEntry("broker-a", 1, 1, 1),)))
+    assert topic in lockstep("topic", "list").out
+    assert_failed(lockstep("topic", "delete", topic), "nothing was changed", words, "--force")
+    assert cluster.brokers["broker-a"].created == []
+    assert lockstep("topic", "delete", topic, "--force").out.startswith(f"topic {topic} is deleted")
+    assert_failed(lockstep("topic", "delete", topic), "no topic")
+
+
+def test_dead_letters_that_are_not_shown_are_counted(lockstep: Any, cluster: FakeCluster) -> None:
+    topic = "%DLQ%billing"
+    cluster.hold(TopicLayout(topic, LayoutVersion(1, 7), tuple(LayoutEntry(name, 1, 1, 1) for name in cluster.brokers)))
+    for broker, count in zip(cluster.brokers.values(), (5, 2), strict=True):
+        broker.offsets[topic] = [OffsetRange(0, 0, count)]
+        broker.queues[topic, 0] = [stored(Message(topic, b"b%d" % n), 0, n, n * 200) for n in range(count)]
+    cut = lockstep("dlq", "ls", "billing", "--limit", "3")
+    assert cut.out.splitlines()[-1] == "the newest 5 of 7, at most 3 of each broker: --limit N shows more"
+    shown = lockstep("dlq", "ls", "billing", "--limit", "3", "--json").json
+    assert (shown["stored"], [letter["body"] for letter in shown["dead_letters"]]) == (7, ["b2", "b3", "b4", "b0", "b1"])
+    assert "newest" not in lockstep("dlq", "ls", "billing", "--limit", "5").out
+
+
 def test_group_list_says_where_each_is_known(lockstep: Any) -> None:
     assert lockstep("group", "list", "--json").json == {"groups": [{"group": "billing", "brokers": ["broker-a", "broker-b"]}], "failed": {}}
     assert "billing" in lockstep("group", "list").out

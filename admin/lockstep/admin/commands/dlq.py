@@ -99,10 +99,10 @@ async def _ls(group: str, limit: int, nameserver: str, as_json: bool) -> None:
     answers = await _found(admin, group)
     read = await gather({broker: _newest(admin, group, found, limit) for broker, found in answers.given.items()})
     newest, failed = list(chain.from_iterable(read.given.values())), {**answers.failed, **read.failed}
+    stored = sum(morgue.held.max_offset - morgue.held.min_offset for found in answers.given.values() for morgue in found)
     if as_json:
-        print_json(
-            {"group": group, "dead_letters": [{**_json(letter), "replayed": replayed} for letter, replayed in newest], "failed": failed}
-        )
+        shown = [{**_json(letter), "replayed": replayed} for letter, replayed in newest]
+        print_json({"group": group, "stored": stored, "dead_letters": shown, "failed": failed})
     else:
         rows = [
             (
@@ -117,6 +117,8 @@ async def _ls(group: str, limit: int, nameserver: str, as_json: bool) -> None:
             for letter, replayed in newest
         ]
         print_table(["id", "given up at", "topic", ">attempts", "replayed", "reason", "body"], rows, empty="no dead letters")
+        if stored > len(newest):
+            print(f"the newest {len(newest)} of {stored}, at most {limit} of each broker: --limit N shows more")
     _raise_incomplete(failed)
 
 

@@ -39,7 +39,7 @@ def create_command(
 
 @app.command("list")
 def list_command(nameserver: NameserverOption = DEFAULT_NAMESERVER, as_json: JsonOption = False) -> None:
-    """Every topic but the system's own."""
+    """Every topic but the brokers' own; those of groups too: %RETRY%GROUP (what it is given again), %DLQ%GROUP (what it has given up)."""
     run(_list(nameserver, as_json))
 
 

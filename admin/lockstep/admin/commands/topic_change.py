@@ -13,7 +13,7 @@ from lockstep.admin.layout_change import altered, counts, deleted
 from lockstep.admin.options import DEFAULT_NAMESERVER, CommandFailed, JsonOption, NameserverOption, complain, run
 from lockstep.admin.render import print_json
 from lockstep.protocol.errors import BrokerError, LockstepError, TopicNotExist
-from lockstep.protocol.names import check_topic, is_system_topic
+from lockstep.protocol.names import DLQ_PREFIX, RETRY_PREFIX, check_topic, is_system_topic
 from lockstep.protocol.queue import TopicLayout
 from lockstep.runtime.host import Host
 
@@ -38,11 +38,12 @@ def alter_command(
 
 def delete_command(
     topic: Annotated[str, typer.Argument(help="The topic's name.")],
+    force: Annotated[bool, typer.Option("--force", help="Also what a group is to be given again, or has given up.")] = False,
     nameserver: NameserverOption = DEFAULT_NAMESERVER,
     as_json: JsonOption = False,
 ) -> None:
     """Delete a topic, its messages and every group's progress in it. Producers are told, consumers drop its queues."""
-    run(_delete(topic, nameserver, as_json))
+    run(_delete(topic, force, nameserver, as_json))
 
 
 async def _alter(
@@ -112,16 +113,26 @@ async def _refuse_while_behind(admin: AdminClient, before: TopicLayout, after: T
         )
 
 
-async def _delete(topic: str, nameserver: str, as_json: bool) -> None:
+async def _delete(topic: str, force: bool, nameserver: str, as_json: bool) -> None:
     _check(topic)
     admin = AdminClient(Host.current(), nameserver)
     before = (await admin.route(topic)).layout
+    if not force:
+        _refuse_of_a_group(topic)
     gone = deleted(before, _writer(admin))
     await put_everywhere(admin, gone)
     if as_json:
         print_json({"topic": topic, "deleted": True, "version": gone.version.counter})
     else:
         print(f"topic {topic} is deleted: its {len(before.read_queues)} queues, their messages, and the progress of every group in them")
+
+
+def _refuse_of_a_group(topic: str) -> None:
+    """What lies in a group's own topics nobody else has."""
+    for prefix, what in ((RETRY_PREFIX, "has failed and is to be given again"), (DLQ_PREFIX, "has given up")):
+        if topic.startswith(prefix):
+            group = topic.removeprefix(prefix)
+            raise CommandFailed(f"nothing was changed: topic {topic} holds what group {group} {what}, which would be lost. Or say --force")
 
 
 def _check(topic: str) -> None:
