@@ -123,6 +123,27 @@ async def test_delayed_messages_over_three_restarts_none_lost_none_early(cluster
     await cluster.stop("worker")
 
 
+async def test_messages_wait_as_long_as_they_were_told_whatever_table_a_restart_brings(cluster: Cluster) -> None:
+    """First a shorter table, which has none of their times, then one of other times for the same levels."""
+    await cluster.servers(*DELAYS, queues=2, brokers=("broker-a",))
+    lines = await consumer(cluster, "worker")
+    due_ms: dict[str, int] = {}
+    async with Producer("test", nameserver=cluster.nameservers) as producer:
+        for start, waits_ms in enumerate(((1_000, 3_000, 8_000), (2_000,), (500, 500, 500))):
+            if start:
+                await cluster.kill("broker-a")
+                table = " ".join(f"{wait_ms}ms" for wait_ms in waits_ms)
+                await cluster.broker("broker-a", *QUICK, "--message-delay-level", table, listen=cluster.addresses["broker-a"])
+            for number in range(30):
+                body, level = f"m{start}-{number}", number % len(waits_ms)
+                due_ms[body] = time.time_ns() // 1_000_000 + waits_ms[level]
+                await producer.send(Message("orders", body.encode()), delay_level=level + 1)
+    await cluster.until("all have arrived", lambda: set(lines.done()) == set(due_ms))
+    early = [body for body, _, _, at_ms in lines.all() if at_ms < due_ms[body]]
+    assert early == []
+    await cluster.stop("worker")
+
+
 async def test_a_delay_that_is_no_level_of_the_brokers_table_is_refused_with_its_list(cluster: Cluster) -> None:
     """RocketMQ's table has 5 s and 2 h; this broker's has not, and nothing may come early."""
     await cluster.servers(*DELAYS, queues=1, brokers=("broker-a",))

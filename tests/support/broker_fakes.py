@@ -150,6 +150,9 @@ class FakeStore:
     def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         return 0, len(self.queues.get((topic, queue_id), []))
 
+    def queue_ids(self, topic: str) -> list[int]:
+        return [queue_id for name, queue_id in self.queues if name == topic]
+
     def end_offset(self, topic: str, queue_id: int) -> int:
         return self.bounds(topic, queue_id)[1]
 

@@ -125,5 +125,4 @@ class BrokerConfig(Settings):
             log_bytes_max=None if self.log_mib_max is None else self.log_mib_max * MIB,
             disk_reserve_bytes=None if self.disk_reserve_mib is None else self.disk_reserve_mib * MIB,
             cut_corrupt=self.cut_corrupt,
-            delays_ms=self.delay_levels_ms(),
         )

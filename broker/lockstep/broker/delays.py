@@ -1,10 +1,11 @@
-"""Delayed messages: they wait in a queue for each level until their time has come. RocketMQ: ScheduleMessageService.
+"""Delayed messages: they wait in a queue for each delay until their time has come. RocketMQ: ScheduleMessageService.
 
-A level's messages have one delay and stand in the order in which they were stored, so that only the first one is looked at: nothing is kept
-in memory for the others, and nobody is woken while nothing is due. A message is due at its store time + its level's delay, by the wall
-clock; never earlier.
+A queue's messages have one delay and stand in the order in which they were stored, so that only the first one is looked at: nothing is kept
+in memory for the others, and nobody is woken while nothing is due. A message is due at its store time + its queue's delay, by the wall
+clock; never earlier. Levels are the sender's words, and a start may bring another table of them: which queue has which delay never changes
+(protocol/delays.py), so what waits is due when it was, and queues of delays that the table has no more are emptied like the others.
 
-    append ─▶ SCHEDULE_TOPIC_XXXX, queue level − 1 ─▶ due ─▶ its own topic, with the level's progress, in one write
+    append ─▶ SCHEDULE_TOPIC_XXXX, queue of the level's delay ─▶ due ─▶ its own topic, with the queue's progress, in one write
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from lockstep.broker.letter import Letter
 from lockstep.broker.store import Appended, ReadResult, ReadStatus, Store
 from lockstep.broker.tables.delay_table import DelayTable
 from lockstep.broker.tables.topic_table import TopicTable
-from lockstep.protocol.delays import level_of
+from lockstep.protocol.delays import delay_of, level_of, queue_of
 from lockstep.protocol.errors import BrokerError, LocalProtocolError, MessageIllegal, RemoteProtocolError
 from lockstep.protocol.names import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from lockstep.protocol.properties import HOME_LAYOUT
@@ -27,10 +28,10 @@ log = get_logger("broker")
 LOOK_MS = 1_000
 """While messages wait the wall clock is looked at this often: it may be set."""
 AGAIN_MS = 1_000
-"""A level that the store refused is tried again after this."""
+"""A queue that the store refused is tried again after this."""
 TURN_COUNT = 100
 TURN_BYTES = 256 << 10
-"""Delivered of one level in one loop turn."""
+"""Delivered of one queue in one loop turn."""
 
 
 class GroupTopics:
@@ -74,7 +75,7 @@ class GroupTopics:
 
 
 class Delays:
-    """`run` delivers what is due until it is cancelled; `arrived` is told of each level's new messages."""
+    """`run` delivers what is due until it is cancelled; `arrived` is told of each queue's new messages. The store has recovered by then."""
 
     def __init__(self, host: Host, store: Store, table: DelayTable, homes: GroupTopics, levels_ms: Sequence[int]) -> None:
         self._clock = host.clock
@@ -82,8 +83,8 @@ class Delays:
         self._table = table
         self._homes = homes
         self._levels_ms = levels_ms
-        self._due_ms: dict[int, int] = dict.fromkeys(range(1, len(levels_ms) + 1), 0)
-        """Level → wall time at which its first message is due; a level that is empty is left out."""
+        self._due_ms = dict.fromkeys(store.queue_ids(SCHEDULE_TOPIC), 0)
+        """Queue id → wall time at which its first message is due; a queue that is empty is left out."""
         self._wake = asyncio.Event()
 
     def level_of(self, delay_ms: int) -> int:
@@ -92,25 +93,26 @@ class Delays:
 
     def append(self, letter: Letter, level: int) -> Appended:
         """Stores a message that waits; a level above the last one counts as the last (RocketMQ)."""
-        waiting = letter.waiting(min(level, len(self._levels_ms)), self._homes.counter(letter.home))
-        return store_letter(self._store, waiting)
+        level = min(level, len(self._levels_ms))
+        queue_id = queue_of(self._levels_ms[level - 1])
+        return store_letter(self._store, letter.waiting(level, queue_id, self._homes.counter(letter.home)))
 
     def arrived(self, queue_id: int) -> None:
-        """Messages of level `queue_id` + 1 may be read from now on."""
-        if 0 <= queue_id < len(self._levels_ms) and queue_id + 1 not in self._due_ms:
-            self._due_ms[queue_id + 1] = 0
+        """Messages of this queue may be read from now on."""
+        if queue_id not in self._due_ms:
+            self._due_ms[queue_id] = 0
             self._wake.set()
 
     async def run(self) -> None:
         while True:
             self._wake.clear()
             now_ms = self._clock.wall_ms()
-            for level in [level for level, due_ms in self._due_ms.items() if due_ms <= now_ms]:
-                await self._deliver(level)
+            for queue_id in [queue_id for queue_id, due_ms in self._due_ms.items() if due_ms <= now_ms]:
+                await self._deliver(queue_id)
             await self._rest()
 
     async def _rest(self) -> None:
-        """Until the first message is due, or one arrives at an empty level."""
+        """Until the first message is due, or one arrives at an empty queue."""
         due_ms = min(self._due_ms.values(), default=None)
         if due_ms is None:
             await self._wake.wait()
@@ -125,31 +127,33 @@ class Delays:
         except TimeoutError:
             pass
 
-    async def _deliver(self, level: int) -> None:
-        """One turn's share of a level: what is due of it goes on."""
-        offset = self._table.next(level)
-        result = await read_some(self._store, SCHEDULE_TOPIC, level - 1, offset, TURN_COUNT, TURN_BYTES)
+    async def _deliver(self, queue_id: int) -> None:
+        """One turn's share of a queue: what is due of it goes on."""
+        offset, delay_ms = self._table.next(queue_id + 1), delay_of(queue_id)
+        result = await read_some(self._store, SCHEDULE_TOPIC, queue_id, offset, TURN_COUNT, TURN_BYTES)
         if result.status is ReadStatus.OFFSET_TOO_SMALL:
-            log.error("delay.gap", level=level, first=offset, end=result.min_offset, why="retention removed messages that still waited")
-            self._table.delivered(level, result.min_offset)
+            log.error(
+                "delay.gap", delay_ms=delay_ms, first=offset, end=result.min_offset, why="retention removed messages that still waited"
+            )
+            self._table.delivered(queue_id + 1, result.min_offset)
             return
         if result.status is not ReadStatus.FOUND:
-            if self._store.bounds(SCHEDULE_TOPIC, level - 1)[1] <= offset:  # else one has arrived while the disk was read
-                self._due_ms.pop(level, None)
+            if self._store.bounds(SCHEDULE_TOPIC, queue_id)[1] <= offset:  # else one has arrived while the disk was read
+                self._due_ms.pop(queue_id, None)
             return
         data = b"".join(result.parts)
         done = 0
         for begin, _ in split_records(data):
             record = RecordView(data, begin)
-            self._due_ms[level] = due_ms = record.store_ms + self._levels_ms[level - 1]
+            self._due_ms[queue_id] = due_ms = record.store_ms + delay_ms
             if due_ms > self._clock.wall_ms():
                 break
             if not self._pass_on(record):
-                self._due_ms[level] = self._clock.wall_ms() + AGAIN_MS
+                self._due_ms[queue_id] = self._clock.wall_ms() + AGAIN_MS
                 break
             done += 1
         if done:
-            self._table.delivered(level, offset + done)
+            self._table.delivered(queue_id + 1, offset + done)
 
     def _pass_on(self, record: RecordView) -> bool:
         """False: not now. What can't be delivered ever is told and left behind."""

@@ -71,11 +71,11 @@ class Letter:
         """The topic to which it belongs: of a copy the one in which it lay at first."""
         return self.properties.get(RETRY_TOPIC) or self.properties.get(REAL_TOPIC) or self.topic
 
-    def waiting(self, level: int, home_counter: int) -> "Letter":
-        """As it waits in the queue of a delay level."""
+    def waiting(self, level: int, queue_id: int, home_counter: int) -> "Letter":
+        """As it waits in a queue of delays."""
         place = {REAL_TOPIC: self.topic, REAL_QID: str(self.queue_id), HOME_LAYOUT: str(home_counter)}
         properties = {**self.properties, DELAY: str(level), **place}
-        return replace(self, topic=SCHEDULE_TOPIC, queue_id=level - 1, properties=properties)
+        return replace(self, topic=SCHEDULE_TOPIC, queue_id=queue_id, properties=properties)
 
     def delivered(self) -> "Letter":
         """As it goes on when its time has come. RemoteProtocolError where it does not say where to."""

@@ -12,6 +12,10 @@ FIRST_RETRY_LEVEL = 3
 RETRIES_MAX = 16
 """Retries of a concurrent group's message before it is dead-lettered. RocketMQ: maxReconsumeTimes."""
 
+OTHER_QUEUES_AT = 1_000
+"""Queues of delays that RocketMQ's table has not: this + the delay in ms."""
+DELAY_MS_MAX = (1 << 31) - 1 - OTHER_QUEUES_AT
+
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _UNITS_DOWN = [("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)]
 _TIME = re.compile(r"(\d{1,9})(ms|s|m|h|d)")
@@ -24,13 +28,33 @@ def parse_levels(text: str) -> tuple[int, ...]:
         match = _TIME.fullmatch(word)
         if match is None or not int(match[1]):
             raise LocalProtocolError(f"delay level {word!r}: expected a number above 0 with ms, s, m, h or d, such as 30s")
-        found.append(int(match[1]) * _UNITS_MS[match[2]])
+        delay_ms = int(match[1]) * _UNITS_MS[match[2]]
+        if delay_ms > DELAY_MS_MAX:
+            raise LocalProtocolError(
+                f"delay level {word!r}: at most {DELAY_MS_MAX // _UNITS_MS['d']}d; retention would remove it long before"
+            )
+        found.append(delay_ms)
     if not found:
         raise LocalProtocolError(f"no delay levels: expected times such as {DELAY_LEVELS}")
     return tuple(found)
 
 
 LEVELS_MS = parse_levels(DELAY_LEVELS)
+
+
+def queue_of(delay_ms: int) -> int:
+    """The queue in which messages with this delay wait, whatever the level of a broker's table: a queue has one delay for ever.
+
+    A delay of RocketMQ's table has the queue that RocketMQ gives it, level − 1.
+    """
+    return LEVELS_MS.index(delay_ms) if delay_ms in LEVELS_MS else OTHER_QUEUES_AT + delay_ms
+
+
+def delay_of(queue_id: int) -> int:
+    """How long messages in this queue wait, ms; of a queue that nobody here fills, RocketMQ's longest."""
+    if queue_id > OTHER_QUEUES_AT:
+        return queue_id - OTHER_QUEUES_AT
+    return LEVELS_MS[min(queue_id, len(LEVELS_MS) - 1)]
 
 
 def format_ms(delay_ms: int) -> str:

@@ -14,7 +14,8 @@ from lockstep.broker.journal import Journal, decode_changes
 from lockstep.broker.letter import Letter, failed_copy
 from lockstep.broker.tables.delay_table import DelayTable
 from lockstep.broker.tables.topic_table import TopicTable
-from lockstep.protocol.errors import ServiceNotAvailable
+from lockstep.protocol.delays import DELAY_MS_MAX, LEVELS_MS, delay_of, parse_levels, queue_of
+from lockstep.protocol.errors import LocalProtocolError, ServiceNotAvailable
 from lockstep.protocol.layouts import LayoutTable
 from lockstep.protocol.names import SCHEDULE_TOPIC
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
@@ -24,6 +25,7 @@ from support.broker_fakes import FakeHost, FakeStore
 from support.store_kit import ASYNC, SimFiles, confirmed, host_of, open_store
 
 LEVELS = (100, 1_000, 60_000)
+FIRST = queue_of(LEVELS[0])
 
 
 class Clocked(FakeStore):
@@ -52,19 +54,21 @@ class Desk:
         self.topics.create(TopicLayout("orders", LayoutVersion(1, 7), (LayoutEntry("broker-a", 4, 4, 1),)))
         self.delays = self.service()
 
-    def service(self) -> Delays:
+    def service(self, levels_ms: tuple[int, ...] = LEVELS) -> Delays:
+        """As a start makes it, with that start's table."""
+        self.levels_ms = levels_ms
         host = cast(Host, self.host)
-        return Delays(host, cast(Any, self.store), self.table, GroupTopics(host, self.topics, cast(Any, self.store)), LEVELS)
+        return Delays(host, cast(Any, self.store), self.table, GroupTopics(host, self.topics, cast(Any, self.store)), levels_ms)
 
     def put(self, body: bytes, level: int, topic: str = "orders", queue_id: int = 2) -> None:
         record = encode_record(topic.encode(), queue_id, body, b"TAGS\x01paid", born_ms=1)
         self.delays.append(Letter.of(RecordView(record)), level)
-        self.delays.arrived(min(level, len(LEVELS)) - 1)
+        self.delays.arrived(queue_of(self.levels_ms[min(level, len(self.levels_ms)) - 1]))
 
     async def look(self) -> None:
         """What the running service does when it looks."""
-        for level in [level for level, due_ms in self.delays._due_ms.items() if due_ms <= self.host.clock.now_ms]:
-            await self.delays._deliver(level)
+        for queue_id in [queue_id for queue_id, due_ms in self.delays._due_ms.items() if due_ms <= self.host.clock.now_ms]:
+            await self.delays._deliver(queue_id)
 
     async def pass_ms(self, ms: int) -> None:
         self.host.clock.now_ms += ms
@@ -114,7 +118,7 @@ async def test_progress_is_written_with_what_it_is_about_and_a_restart_goes_on_b
     table = DelayTable(Journal())
     for change in decode_changes(body):
         table.apply(change)
-    assert table.next(1) == 3
+    assert table.next(FIRST + 1) == 3
     desk.table = DelayTable(Journal())
     desk.table.restore(table.snapshot())
     desk.delays = desk.service()
@@ -134,7 +138,7 @@ async def test_a_topic_made_anew_gets_nothing_that_waited_for_the_one_before(cop
     if copy:
         record = RecordView(encode_record(b"orders", 2, b"old", b"", born_ms=1))
         desk.delays.append(failed_copy(record, "%RETRY%g", 0), 1)
-        desk.delays.arrived(0)
+        desk.delays.arrived(FIRST)
     else:
         desk.put(b"old", 1)
     desk.topics.create(layout(2))
@@ -159,7 +163,7 @@ async def test_a_full_disk_stops_a_level_until_there_is_room_and_keeps_its_order
     desk.put(b"1", 1)
     desk.store.refuse = ServiceNotAvailable("full")
     await desk.pass_ms(100)
-    assert desk.table.next(1) == 0
+    assert desk.table.next(FIRST + 1) == 0
     desk.store.refuse = None
     await desk.pass_ms(AGAIN_MS - 1)
     assert desk.arrived() == []
@@ -194,7 +198,7 @@ async def test_one_that_arrives_while_the_disk_is_read_is_not_forgotten() -> Non
 
     async def read_cold(*place: Any, **page: Any) -> Any:
         found = await original(*place, **page)
-        if not desk.store.queues[SCHEDULE_TOPIC, 0][1:]:
+        if not desk.store.queues[SCHEDULE_TOPIC, FIRST][1:]:
             desk.put(b"1", 1)
         return found
 
@@ -225,21 +229,67 @@ def test_whatever_comes_when_each_arrives_once_at_the_first_look_at_or_after_its
     asyncio.run(main())
 
 
+TABLES = st.lists(st.sampled_from([1, 100, 1_000, 5_000, 60_000]), min_size=1, max_size=4, unique=True).map(tuple)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(TABLES, st.lists(st.tuples(st.integers(1, 5), st.integers(0, 2_000)), max_size=6)), min_size=1, max_size=5))
+def test_whatever_table_each_start_brings_all_arrive_at_the_first_look_at_or_after_the_time_they_were_given(
+    starts: list[tuple[tuple[int, ...], list[tuple[int, int]]]],
+) -> None:
+    """Not earlier by a shorter time, not later behind those of a longer one, and not never: a start may bring a shorter table."""
+
+    async def main() -> None:
+        desk = Desk()
+        due: dict[bytes, int] = {}
+        for levels_ms, coming in starts:
+            desk.delays = desk.service(levels_ms)
+            for level, wait_ms in coming:
+                body, delay_ms = b"%d" % len(due), levels_ms[min(level, len(levels_ms)) - 1]
+                desk.put(body, level)
+                due[body] = desk.host.clock.now_ms + delay_ms
+                await desk.pass_ms(wait_ms)
+                await desk.look()
+                assert set(desk.arrived()) == {body for body, at in due.items() if at <= desk.host.clock.now_ms}
+        await desk.pass_ms(60_000)
+        await desk.look()
+        assert sorted(desk.arrived()) == sorted(due)
+
+    asyncio.run(main())
+
+
+@given(st.integers(1, DELAY_MS_MAX))
+def test_a_delay_has_one_queue_for_ever_and_those_of_rocketmqs_table_have_its_own(delay_ms: int) -> None:
+    assert delay_of(queue_of(delay_ms)) == delay_ms
+    assert 0 <= queue_of(delay_ms) < 1 << 31
+    assert [queue_of(ms) for ms in LEVELS_MS] == list(range(18))
+
+
+def test_a_queue_that_only_another_table_fills_waits_as_long_as_any() -> None:
+    assert [delay_of(queue_id) for queue_id in (17, 18, 1_000)] == [7_200_000] * 3
+
+
+def test_a_delay_without_a_queue_is_no_level() -> None:
+    assert parse_levels("24d") == (24 * 86_400_000,)
+    with pytest.raises(LocalProtocolError, match="delay level '25d': at most 24d"):
+        parse_levels("1s 25d")
+
+
 async def test_the_entries_hold_when_each_is_due_also_after_they_were_built_again() -> None:
     """RocketMQ reads the delivery time there: one of 0 would be due at once."""
     files = SimFiles()
-    store = await open_store(files, host=host_of(files), flush=ASYNC, delays_ms=LEVELS)
-    record = encode_record(SCHEDULE_TOPIC.encode(), 1, b"x", b"TAGS\x01paid", born_ms=1)
-    stored_ms = store.append_frame(SCHEDULE_TOPIC, 1, record, 1, born_host=bytes(8), trusted=True).store_timestamp
+    store = await open_store(files, host=host_of(files), flush=ASYNC)
+    record = encode_record(SCHEDULE_TOPIC.encode(), FIRST, b"x", b"TAGS\x01paid", born_ms=1)
+    stored_ms = store.append_frame(SCHEDULE_TOPIC, FIRST, record, 1, born_host=bytes(8), trusted=True).store_timestamp
     await confirmed(store)
 
     def entry(of: Any) -> Any:
-        return of._queues.get((SCHEDULE_TOPIC, 1)).memory_entry(0)
+        return of._queues.get((SCHEDULE_TOPIC, FIRST)).memory_entry(0)
 
     first = entry(store)
-    assert first[2] == stored_ms + LEVELS[1]
+    assert first[2] == stored_ms + LEVELS[0]
     await store.close(clean=False)
-    again = await open_store(files, host=host_of(files), flush=ASYNC, delays_ms=LEVELS)
+    again = await open_store(files, host=host_of(files), flush=ASYNC)
     assert entry(again) == first
     await again.close()
 

@@ -35,7 +35,7 @@ def stored(topic: str = "orders", *, times: int = 0, **properties: str) -> Recor
 
 def test_a_delayed_message_arrives_as_it_was_sent() -> None:
     letter = Letter.of(stored(TAGS="paid", KEYS="a b"))
-    waiting = letter.waiting(5, 3)
+    waiting = letter.waiting(5, 4, 3)
     assert (waiting.topic, waiting.queue_id) == ("SCHEDULE_TOPIC_XXXX", 4)
     assert (waiting.properties["DELAY"], waiting.properties[HOME_LAYOUT], waiting.home) == ("5", "3", "orders")
     read = Letter.of(RecordView(waiting.frame()))
@@ -56,7 +56,7 @@ def test_a_failed_copy_counts_and_names_where_it_came_from_the_first_time() -> N
     assert (first.topic, first.reconsume_times, first.properties["RETRY_TOPIC"]) == ("%RETRY%g", 1, "orders")
     assert (first.properties[ORIGIN_QUEUE], first.home) == ("3", "orders")
     origin = first.properties["ORIGIN_MESSAGE_ID"]
-    again = failed_copy(RecordView(first.waiting(3, 1).delivered().frame()), "%DLQ%g", 0, "gave\x01up\n" + "x" * 999)
+    again = failed_copy(RecordView(first.waiting(3, 2, 1).delivered().frame()), "%DLQ%g", 0, "gave\x01up\n" + "x" * 999)
     assert (again.reconsume_times, again.properties["RETRY_TOPIC"], again.properties["ORIGIN_MESSAGE_ID"]) == (2, "orders", origin)
     assert (again.properties[ORIGIN_QUEUE], again.home) == ("3", "orders")
     assert again.properties[REASON].startswith("gave up x")
@@ -72,7 +72,7 @@ BROKER = BrokerAddress("broker-a", "c", "127.0.0.1:1", True, 1)
 
 def waited(letter: Letter) -> Letter:
     """After its delay."""
-    return Letter.of(RecordView(letter.waiting(18, COUNTER).frame())).delivered()
+    return Letter.of(RecordView(letter.waiting(18, 17, COUNTER).frame())).delivered()
 
 
 def replayed(record: bytes) -> Letter:

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from enum import Enum
 
-from lockstep.protocol.delays import LEVELS_MS
 from lockstep.protocol.errors import ConfigError
 
 KIB = 1024
@@ -64,8 +63,6 @@ class StoreConfig:
     """Free space below which sends are refused; None is min(256 MiB, 5 % of the file system)."""
     cut_corrupt: bool = False
     """Corruption below the synced length cuts the log there instead of stopping the start. Acknowledged messages are lost."""
-    delays_ms: tuple[int, ...] = LEVELS_MS
-    """What the delay levels wait, level 1 first: the entries of their queues hold when each message is due (RocketMQ)."""
     verify_reads: bool = True
     """Check magic, place and body CRC of what is read back from files before it is served."""
     store_host: bytes = bytes(8)

@@ -50,18 +50,17 @@ class LogState:
     """Log offset of the newest record; −1 while there is none."""
 
 
-def entry_of(record: StoredRecord, delays_ms: tuple[int, ...]) -> bytes:
+def entry_of(record: StoredRecord) -> bytes:
     """The record's consume-queue entry."""
-    due_ms = due_of(record.topic, record.queue_id, record.store_ms, delays_ms)
+    due_ms = due_of(record.topic, record.queue_id, record.store_ms)
     return ENTRY.pack(record.position, record.size, record.tag if due_ms is None else due_ms)
 
 
 class _ReplaySink:
     """Hands good records on: entries to their queues, state and frames to the replay."""
 
-    def __init__(self, queues: QueueTable, replay: Replay, state: LogState, dense: bool, delays_ms: tuple[int, ...]) -> None:
+    def __init__(self, queues: QueueTable, replay: Replay, state: LogState, dense: bool) -> None:
         self._queues = queues
-        self._delays_ms = delays_ms
         self._replay = replay
         self._state = state
         self._dense = dense
@@ -89,7 +88,7 @@ class _ReplaySink:
         if queue is None:
             queue = self._queues.obtain(record.topic, record.queue_id)
             queue.restore(record.queue_offset, record.queue_offset)
-        queue.add(entry_of(record, self._delays_ms), 1)
+        queue.add(entry_of(record), 1)
         self._queues.added(queue, 1)
         self._queues.flush_full(queue)
         self._queues.flush_some()
@@ -101,15 +100,8 @@ class _ReplaySink:
 class _RebuildSink:
     """Fills consume queues whose files are missing, from the log's start up to the snapshot. Nothing else is touched."""
 
-    def __init__(
-        self,
-        queues: QueueTable,
-        missing: dict[tuple[str, int], int],
-        minimum: dict[tuple[str, int], int],
-        delays_ms: tuple[int, ...],
-    ) -> None:
+    def __init__(self, queues: QueueTable, missing: dict[tuple[str, int], int], minimum: dict[tuple[str, int], int]) -> None:
         self._queues = queues
-        self._delays_ms = delays_ms
         self._missing = missing
         """Queue → next offset by the snapshot."""
         self._minimum = minimum
@@ -131,7 +123,7 @@ class _RebuildSink:
         queue = self._queues.obtain(*key)
         if queue.next != record.queue_offset:
             queue.restore(record.queue_offset, record.queue_offset)
-        queue.add(entry_of(record, self._delays_ms), 1)
+        queue.add(entry_of(record), 1)
         self._queues.added(queue, 1)
         self._queues.flush_full(queue)
         self._queues.flush_some()
@@ -197,9 +189,7 @@ class Recoverer:
         await self._restore_queues(snapshot)
         if snapshot is not None:
             replay.snapshot(snapshot.plain)
-        scan = LogScan(
-            log, start, _ReplaySink(self._queues, replay, self.state, snapshot is not None or log.start == 0, self._config.delays_ms)
-        )
+        scan = LogScan(log, start, _ReplaySink(self._queues, replay, self.state, snapshot is not None or log.start == 0))
         await scan.run(self._reading.at)
         self.state.store_ms = max(self.state.store_ms, scan.store_ms)
         if scan.last_record >= 0:
@@ -290,7 +280,7 @@ class Recoverer:
             queue = self._queues.obtain(*key)
             self._queues.files.cut(queue, 0)
             queue.restore(queue.min, queue.min)
-        sink: ScanSink = _RebuildSink(self._queues, missing, minimum, self._config.delays_ms)
+        sink: ScanSink = _RebuildSink(self._queues, missing, minimum)
         scan = LogScan(self._log, self._log.start, sink, limit)
         await scan.run(self._reading.at)
         if scan.reason and not self._config.cut_corrupt:

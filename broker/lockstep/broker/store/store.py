@@ -199,7 +199,7 @@ class Store:
         )
         if not known:
             self._queues.adopt(queue)
-        if (due_ms := due_of(topic, queue_id, store_ms, self._config.delays_ms)) is not None:
+        if (due_ms := due_of(topic, queue_id, store_ms)) is not None:
             POSITION.pack_into(entries, len(entries) - 8, due_ms)
         queue_offset = queue.next
         queue.add(entries, count)
@@ -212,6 +212,10 @@ class Store:
         if not self._turn_is_open:
             self.dirty()
         return Appended(queue_offset, position, store_ms)
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """The queues of a topic that have, or had, messages."""
+        return [queue.queue_id for queue in self._queues.of_topic(topic)]
 
     @property
     def state_bytes_max(self) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from lockstep.broker.journal import Change, Journal
 
 KIND = "delay.delivered"
-"""The journal's word for a change of this table: (KIND, level, next offset)."""
+"""The journal's word for a change of this table: (KIND, level, next offset). Here a level is its queue's id + 1, as in RocketMQ's table."""
 
 
 class DelayTable:
