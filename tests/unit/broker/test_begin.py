@@ -1,5 +1,7 @@
 """QUERY with a start policy, pulls and commits by generation, DEAD_LETTER's checks: a concurrent group at the broker."""
 
+from dataclasses import replace
+
 import pytest
 
 from lockstep.broker.effects import PushQueueFree
@@ -7,7 +9,8 @@ from lockstep.protocol.allocate import BY_HAND
 from lockstep.protocol.bodies import ConsumerGroup, LockAnswer, MessageModel, QueueOffset, ResetBody, StartPoint, SyncItem, Verdict
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.headers.offsets import QueryConsumerOffsetHeader
-from support.coordination_kit import GROUP, TOPIC, Bench, Client, ordered
+from lockstep.protocol.names import retry_topic
+from support.coordination_kit import GROUP, TOPIC, Bench, Client, layout, ordered
 
 
 def concurrent(group: str = GROUP) -> ConsumerGroup:
@@ -51,6 +54,23 @@ def test_the_first_query_resolves_the_start_policy_for_all_queues_at_once() -> N
     assert granted(a, 0, StartPoint.LAST_OFFSET).offset == 90
     bench.ends.queues[TOPIC, 1] = (10, 120)
     assert granted(a, 1, StartPoint.FIRST_OFFSET).offset == 90, "what came since is not skipped"
+
+
+@pytest.mark.parametrize("where", StartPoint)
+def test_the_groups_own_retries_begin_at_their_first_message_whatever_its_start_policy(where: StartPoint) -> None:
+    """It has had them once already, and nobody else will."""
+    own, others = retry_topic(GROUP), retry_topic("shipping")
+    bench = Bench(layout(own, 1), layout(others, 1))
+    bench.ends.queues[own, 0] = bench.ends.queues[others, 0] = (10, 90)
+    a = Client(bench, "a", ordered(topics=(own, others), ordered=False))
+    a.connect()
+    header = QueryConsumerOffsetHeader(GROUP, own, 0, where, 1_000)
+    answer = bench.c.begin(a.connection, header, bench.now_ms, {(GROUP, own, 0): 50})
+    assert answer is not None
+    assert (answer.verdict, answer.offset) == (Verdict.OK, 10)
+    other = bench.c.begin(a.connection, replace(header, topic=others), bench.now_ms, {(GROUP, others, 0): 50})
+    assert other is not None
+    assert other.offset == {StartPoint.FIRST_OFFSET: 10, StartPoint.LAST_OFFSET: 90, StartPoint.TIMESTAMP: 50}[where]
 
 
 def test_two_members_get_a_queue_only_where_the_list_says_so() -> None:
