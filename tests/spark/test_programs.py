@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -20,9 +21,30 @@ spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "fals
 print("rows:", spark.read.format("lockstep").options(nameserver="{nameserver}", subscribe="{topic}").load().count())
 """
 
+TOLD = """
+from lockstep.spark.job import session
+spark = session("told", None, {"spark.driver.host": "127.0.0.1", "spark.sql.shuffle.partitions": "4"})
+print("told:", *(spark.conf.get(f"spark.{name}") for name in ("log.level", "driver.host", "sql.shuffle.partitions", "ui.enabled")))
+"""
+KILLED = """
+import os, signal, sys
+from lockstep.spark.job import run, session
 
-def submit(script: str, *options: str) -> "subprocess.CompletedProcess[str]":
-    command = [str(Path(sys.executable).with_name("spark-submit")), str(SCRIPTS / script), *options]
+def job():
+    spark = session("killed", "local[1]", {})
+    os.kill(int(spark._jvm.java.lang.ProcessHandle.current().pid()), signal.SIGKILL)
+    try:
+        return spark.range(5).count()
+    finally:
+        spark.stop()
+
+sys.exit(run(job))
+"""
+
+
+def submit(script: "str | Path", *options: str, conf: Sequence[str] = ()) -> "subprocess.CompletedProcess[str]":
+    told = [word for one in conf for word in ("--conf", one)]
+    command = [str(Path(sys.executable).with_name("spark-submit")), *told, str(SCRIPTS / script), *options]
     environment = clean_environment(PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")
     return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
 
@@ -41,6 +63,22 @@ def test_without_a_nameserver_spark_submit_says_so_in_one_line(tmp_path: Path) -
     failed = submit("load_generator.py", "--nameserver", "127.0.0.1:1", "--out", str(tmp_path))
     assert failed.returncode == 3
     assert [line for line in failed.stdout.splitlines() if "no nameserver can be reached" in line and line.startswith("failed: ")]
+
+
+def test_what_spark_submit_is_told_goes_before_what_a_job_would_set(tmp_path: Path) -> None:
+    (tmp_path / "told.py").write_text(TOLD)
+    conf = ["spark.log.level=WARN", "spark.driver.host=localhost", "spark.sql.shuffle.partitions=7"]
+    for given, found in ((conf, "WARN localhost 7 false"), ([], "ERROR 127.0.0.1 4 false")):
+        done = submit(tmp_path / "told.py", conf=given)
+        assert f"told: {found}\n" in done.stdout, done.stdout + done.stderr[-2_000:]
+
+
+def test_a_jvm_that_is_killed_is_told_in_one_line() -> None:
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    done = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, text=True, timeout=300, env=environment, check=False)
+    assert done.returncode == 3
+    assert [line for line in done.stderr.splitlines() if line.startswith("failed: Spark's JVM ended, or answers no more")]
+    assert "Traceback" not in done.stderr
 
 
 def test_spark_finds_the_source_by_itself(table: Table) -> None:

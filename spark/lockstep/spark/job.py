@@ -1,6 +1,7 @@
 """What the two jobs have in common: a session, Java, errors in one line."""
 
 import argparse
+import logging
 import os
 import re
 import subprocess
@@ -8,6 +9,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import NoReturn
 
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -54,8 +57,9 @@ def session(name: str, master: str | None, conf: Mapping[str, str]) -> SparkSess
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName(name)
+    told = submitted()
     for key, value in {"spark.ui.enabled": "false", "spark.log.level": "ERROR", **conf}.items():
-        if f"--conf {key}=" not in os.environ.get("PYSPARK_SUBMIT_ARGS", ""):
+        if key not in told and f"--conf {key}=" not in os.environ.get("PYSPARK_SUBMIT_ARGS", ""):
             builder = builder.config(key, value)
     if master is not None:
         builder = builder.master(master)
@@ -64,13 +68,25 @@ def session(name: str, master: str | None, conf: Mapping[str, str]) -> SparkSess
     return spark
 
 
+def submitted() -> dict[str, str]:
+    """What spark-submit was told by --conf or its defaults file: properties of the JVM that started this process. None where it did not."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return {}
+    # A SparkConf that is made before the JVM is known is empty.
+    SparkContext._ensure_initialized()
+    return dict(SparkConf().getAll())
+
+
 def run(job: Callable[[], int]) -> int:
     """The job's exit code; what it could not do in one line."""
+    logging.getLogger().addFilter(_not_py4js)
     try:
         check_java()
         return job()
     except LockstepError as error:
         say(f"failed: {error}")
+    except (Py4JError, ConnectionError) as error:
+        say(f"failed: {of_jvm(error)}")
     except OSError as error:  # a folder that can't be written to
         say(f"failed: {error}")
     except PySparkException as error:
@@ -81,9 +97,32 @@ def run(job: Callable[[], int]) -> int:
     return EXIT_FAILED
 
 
+def _not_py4js(record: logging.LogRecord) -> bool:
+    """A lost JVM is told in one line; py4j logs a traceback for each question that it does not answer."""
+    return f"{os.sep}py4j{os.sep}" not in record.pathname
+
+
+def of_jvm(error: Exception) -> str:
+    """What went wrong in Spark's JVM, and what to do."""
+    if isinstance(error, Py4JJavaError):
+        try:
+            text = str(error)  # asks the JVM
+        except (Py4JError, OSError):
+            text = ""
+        found = _OURS.findall(text) or _JAVAS.findall(text)
+        if found:
+            return f"{found[-1]}. That is Spark's own: its disk (spark.local.dir, --out) or its memory may be full; then begin again"
+    return (
+        f"Spark's JVM ended, or answers no more ({type(error).__name__}): the lines above may say why; where it had too little memory "
+        "give it more by `spark-submit --driver-memory 4g`; then begin again"
+    )
+
+
 _OURS = re.compile(r"^lockstep\.[\w.]+: (.*)$", re.MULTILINE)
 _PYTHONS = re.compile(r"^(\w+Error: .*)$", re.MULTILINE)
 """The last line of a traceback of a worker: the first 600 characters are of its other end."""
+_JAVAS = re.compile(r"^(?:: |Caused by: )(.*)$", re.MULTILINE)
+"""An exception of Java and its causes, the last of them the first cause."""
 
 
 def in_one_line(error: PySparkException) -> str:
