@@ -1,22 +1,25 @@
 """The load generator and the verifying pipeline: a run that is whole is called clean, and each fault is counted exactly."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from lockstep.spark import load_job, verify_job
-from lockstep.spark.job import in_one_line
+from lockstep.spark.job import in_one_line, run
 from lockstep.spark.load_rows import Manifest, key_of, numbered, sent_columns, to_send
-from lockstep.spark.verifying import Findings, Judgement, by_key, expectation, judge, of_run
+from lockstep.spark.verifying import Findings, Judgement, by_key, expectation, gaps, judge, of_run
 from support.spark_table import SparkCluster, Table
 
-CLEAN = {"lost": 0, "repeated": 0, "unexpected": 0, "outOfOrder": 0, "misplaced": 0, "corrupt": 0, "foreign": 0}
+CLEAN = {"repeatedElsewhere": 0, "lost": 0, "repeated": 0, "unexpected": 0, "outOfOrder": 0, "misplaced": 0, "corrupt": 0, "foreign": 0}
 
 
 def load(table: Table, folder: Path, *more: str) -> int:
@@ -66,7 +69,7 @@ def test_a_load_is_verified_clean_and_again_adds_nothing(
     assert verify(table, tmp_path) == 0
     found = verdict(tmp_path)
     assert {name: found[name] for name in CLEAN} == CLEAN
-    assert (found["clean"], found["found"]) == (True, 3_000)
+    assert (found["clean"], found["found"], found["missingOffsets"]) == (True, 3_000, 0)
     assert (found["latencyMs"]["dueToStored"] is not None) == ("--rate" in more)
     assert "<svg" in (tmp_path / "report.html").read_text()
 
@@ -194,6 +197,12 @@ def test_repeats_are_counted_and_are_not_out_of_order(landed: tuple[Any, Manifes
     again = lambda rows: rows.where(is_(3, 4, 5) | is_(8, 20)).withColumn("offset", F.col("offset") + 100_000)  # noqa: E731
     findings = judged(landed, lambda rows: rows.unionByName(again(rows)).unionByName(again(rows).where(is_(8, 20))))
     assert counts(findings) == {"repeated": 4}
+    moved = lambda rows: again(rows).where(is_(3, 4)).withColumn("queue", (F.col("queue") + 1) % 4)  # noqa: E731
+    assert counts(judged(landed, lambda rows: rows.unionByName(again(rows)).unionByName(moved(rows)))) == {
+        "repeated": 4,
+        "repeatedElsewhere": 1,
+        "misplaced": 1,
+    }
     assert [one["kind"] for one in findings.violations] == ["repeated"] * 3
 
 
@@ -234,6 +243,71 @@ def test_rows_of_others_are_counted_apart_and_rows_that_nobody_sent_are_told(lan
     assert counts(judged(landed, lambda rows: rows.unionByName(beyond(rows)))) == {"unexpected": 1}
 
 
+def test_offsets_that_nothing_was_read_of_are_told_as_gaps(landed: tuple[Any, Manifest]) -> None:
+    rows, manifest = landed
+    spark = rows.sparkSession
+    assert gaps(spark, rows, manifest) == []
+    holes = (F.col("queue") == 1) & F.col("offset").isin(0, 5, 6, 9)
+    behind_the_start = replace(manifest, start_offsets={manifest.topic: {manifest.queues[2]: 3}})
+    assert gaps(spark, rows.where(~holes), manifest) == [(1, 0, 0), (1, 5, 6), (1, 9, 9)]
+    assert gaps(spark, rows.where("queue != 2 or offset >= 3"), behind_the_start) == []
+    findings = judged(landed, lambda rows: rows.where(~holes))
+    findings.add(gaps(spark, rows.where(~holes), manifest), manifest)
+    assert counts(findings) == {"lost": 4}
+    assert findings.counts["missingOffsets"] == 4
+    assert [(one["queue"], one["offset"], one["what"]) for one in findings.violations if one["kind"] == "gap"] == [
+        (1, first, f"queue broker-a:1 has nothing at offsets {first} to {last}") for first, last in ((0, 0), (5, 6), (9, 9))
+    ]
+
+
+def row_bytes(spark: Any, manifest: Manifest, row: int) -> bytes:
+    """What the run sends as that row."""
+    rows = numbered(spark, manifest, 1).where(F.col("id") == row).withColumn("partition", F.lit(0))
+    (found,) = to_send(rows, manifest).select("value").collect()
+    return bytes(found.value)
+
+
+def test_faults_that_stand_in_the_topic_end_the_program_with_their_exit_codes(table: Table, tmp_path: Path) -> None:
+    """102 rows of 10 keys are expected, and row 100 (key 0) comes with a flipped bit, row 101 (key 1) never; then a row twice."""
+    assert load(table, tmp_path, "--rows", "100", "--keys", "10", "--size", "60") == 0
+    path = tmp_path / "manifest.json"
+    manifest = Manifest.parse(json.loads(path.read_text()))
+    spark = table.spark
+    table.cluster.send(table.topic, [row_bytes(spark, manifest, 7)], key="k000007")
+    assert verify(table, tmp_path) == 2, "a repeat"
+    assert (verdict(tmp_path)["repeated"], verdict(tmp_path)["clean"]) == (1, False)
+    assert verify(table, tmp_path, "--landed", "--nameserver", "127.0.0.1:1", "--allow-duplicates", "1") == 0, "reads nothing"
+    longer = replace(manifest, rows=102)
+    path.write_text(json.dumps(longer.plain()))
+    flipped = bytearray(row_bytes(spark, longer, 100))
+    flipped[40] ^= 1
+    table.cluster.send(table.topic, [bytes(flipped)], key="k000000")
+    assert verify(table, tmp_path, "--allow-duplicates", "1") == 1
+    found = verdict(tmp_path)
+    assert {name: found[name] for name in CLEAN} == {**CLEAN, "lost": 1, "repeated": 1, "corrupt": 1}
+    violations = {row.kind: row for row in spark.read.parquet(str(tmp_path / "violations")).collect()}
+    ends = {queue.queue_id: end for queue, end in table.cluster.ends(table.topic).items()}
+    assert violations["lost"].what == "key 1 seq 10"
+    assert violations["repeated"].what.startswith("key 7 seq 0, first in queue ")
+    assert violations["corrupt"].offset == ends[violations["corrupt"].queue] - 1
+    short = spark.read.parquet(str(tmp_path / "per_key")).where("lost > 0 or repeated > 0").orderBy("key_number").collect()
+    assert [(row.key_number, row.expected, row.lost, row.repeated) for row in short] == [(1, 11, 1, 0), (7, 10, 0, 1)]
+    assert sum(row.rows for row in spark.read.parquet(str(tmp_path / "per_second")).collect()) == 101, "sound rows"
+
+
+def test_what_is_gone_from_the_topic_is_counted_as_lost(table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The topic ends before the run's first offset, and has fewer queues: it was made anew."""
+    before = numbered(table.spark, Manifest("0" * 16, table.topic, ("a:0",), {}, 400, 40, 0.0, 1, (60, 60), 0, "key", (), 0, 1, "none"), 1)
+    table.write(before.select(F.lit("x").alias("value"), (F.col("id") % 4).cast("int").alias("partition")))
+    assert load(table, tmp_path, "--rows", "100", "--keys", "10") == 0
+    command = [sys.executable, "-m", "lockstep.admin.cli", "topic", "delete", table.topic]
+    subprocess.run([*command, "--nameserver", table.cluster.nameserver], check=True, capture_output=True)
+    table.cluster.create(table.topic, 3)
+    assert verify(table, tmp_path) == 1, capsys.readouterr().err
+    found = verdict(tmp_path)
+    assert {name: found[name] for name in CLEAN} == {**CLEAN, "lost": 100}
+
+
 def test_faults_together_are_counted_each_for_itself(landed: tuple[Any, Manifest]) -> None:
     def faulty(rows: Any) -> Any:
         again = rows.where(is_(9, 1, 2, 3, 4, 5)).withColumn("offset", F.col("offset") + 100_000)
@@ -246,6 +320,32 @@ def test_the_manifest_is_what_is_expected_not_what_is_there(landed: tuple[Any, M
     rows, manifest = landed
     findings = judged((rows, replace(manifest, rows=2_100)), lambda rows: rows)
     assert counts(findings) == {"lost": 100}
+
+
+def failing(error: Exception) -> Callable[[], int]:
+    def job() -> int:
+        raise error
+
+    return job
+
+
+def test_what_the_jvm_raised_is_told_in_one_line_and_is_no_verdict(spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(Py4JJavaError) as failed:
+        spark._jvm.java.io.File("/no-such-folder/file").createNewFile()
+    assert run(failing(failed.value)) == 3
+    said = capsys.readouterr().err
+    assert said.startswith("failed: java.io.IOException: No such file or directory. That is Spark's own")
+    assert "then begin again" in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("error", [Py4JNetworkError("Answer from Java side is empty"), ConnectionRefusedError(111, "Connection refused")])
+def test_a_jvm_that_is_gone_is_told_in_one_line_and_is_no_verdict(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(failing(error)) == 3
+    said = capsys.readouterr().err
+    assert said.startswith("failed: Spark's JVM ended, or answers no more")
+    assert "--driver-memory 4g" in said
+    assert said.count("\n") == 1
 
 
 def test_what_a_worker_raised_is_told_by_its_last_line() -> None:

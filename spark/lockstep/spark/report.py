@@ -36,6 +36,7 @@ COUNTS = (
     ("unexpected", "that nobody sent"),
     ("corrupt", "corrupt"),
     ("foreign", "of other runs (not judged)"),
+    ("missingOffsets", "offsets since the run began that were not there to be read"),
 )
 
 
@@ -67,7 +68,7 @@ def page(verdict: dict[str, Any], findings: "Findings") -> str:
             "</table>",
             latency_table(verdict["latencyMs"]),
             f'<div class="charts">{"".join(charts)}</div>',
-            violations_table(findings.violations),
+            violations_table(findings.violations, [name for name, _ in findings.queues]),
             "</body></html>\n",
         )
     )
@@ -88,10 +89,18 @@ def latency_table(latency: dict[str, dict[str, float] | None]) -> str:
     return f"<p></p><table><tr><th></th>{head}</tr>{body}</table>"
 
 
-def violations_table(violations: Sequence[dict[str, Any]]) -> str:
+def violations_table(violations: Sequence[dict[str, Any]], queues: Sequence[str]) -> str:
+    """The first of them, with where each stands; what is lost stands nowhere."""
     if not violations:
         return ""
-    rows = "".join(f"<tr><td>{escape(one['kind'])}</td><td>{escape(one['what'])}</td></tr>" for one in violations[:ROWS_MAX])
+
+    def place(one: dict[str, Any]) -> str:
+        number, offset = one["queue"], one["offset"]
+        name = "" if number is None else queues[number] if number < len(queues) else str(number)
+        return f"<td>{escape(name)}</td><td class=n>{'' if offset is None else f'{offset:,}'}</td>"
+
+    cells = (f"<td>{escape(one['kind'])}</td>{place(one)}<td>{escape(one['what'])}</td>" for one in violations[:ROWS_MAX])
+    rows = "<tr><th></th><th>queue</th><th class=n>offset</th><th></th></tr>" + "".join(f"<tr>{cell}</tr>" for cell in cells)
     more = f"<p>and {len(violations) - ROWS_MAX} more in violations/</p>" if len(violations) > ROWS_MAX else ""
     return f"<h2>What is wrong</h2><table>{rows}</table>{more}"
 

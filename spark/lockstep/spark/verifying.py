@@ -4,7 +4,7 @@ Of each (key, seq) the first one in its queue counts; the others are repeats. A 
 counted as lost besides, and one that says what nobody sent is corrupt and nothing else: what it was is lost.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,9 @@ from pyspark.sql import functions as F
 
 from lockstep.spark.load_rows import Manifest, key_of
 
+LANDED = """run_id string, key_number bigint, seq bigint, born_us bigint, crc_holds boolean, key string, queue int, offset bigint,
+bytes int, stored_us bigint, read_us bigint"""
+"""Of a landed row: a landing without any has no file that would say it."""
 LISTED_MAX = 50
 """Violations of a kind that are listed."""
 QUANTILES = (0.5, 0.9, 0.99, 0.999)
@@ -41,6 +44,19 @@ class Judgement:
     counts: dict[str, int]
     violations: list[dict[str, Any]]
 
+    def add(self, gaps: Sequence[tuple[int, int, int]], manifest: Manifest) -> None:
+        """Offsets that were not there explain loss; without any they were of others."""
+        self.counts["missingOffsets"] = sum(last - first + 1 for _, first, last in gaps)
+        if self.counts["lost"]:
+            self.violations.extend(
+                violation("gap", f"queue {manifest.queues[queue]} has nothing at offsets {first} to {last}", queue, first)
+                for queue, first, last in gaps[:LISTED_MAX]
+            )
+
+
+def violation(kind: str, what: str, queue: int | None = None, offset: int | None = None) -> dict[str, Any]:
+    return {"kind": kind, "what": what, "queue": queue, "offset": offset}
+
 
 def judge(ours: DataFrame, foreign: int, per_key: DataFrame, manifest: Manifest) -> Judgement:
     """`ours`: the run's rows as landed; `per_key`: of `by_key`."""
@@ -55,6 +71,7 @@ def judge(ours: DataFrame, foreign: int, per_key: DataFrame, manifest: Manifest)
         "corrupt": ours.where(~F.col("crc_holds")).count(),
         "foreign": foreign,
     }
+    counts["repeatedElsewhere"] = in_other_queues(ours, per_key) if counts["repeated"] else 0
     return Judgement(counts, listed(ours, per_key, disordered, misplaced, counts))
 
 
@@ -71,6 +88,7 @@ def find(spark: SparkSession, landing: DataFrame, manifest: Manifest, folder: Pa
     sound = ours.where("crc_holds")
     per_key = by_key(ours, expectation(spark, manifest)).persist()
     judgement = judge(ours, foreign, per_key, manifest)
+    judgement.add(gaps(spark, landing, manifest), manifest)
     per_key.write.mode("overwrite").parquet(str(folder / "per_key"))
     schema = "kind string, what string, queue int, offset bigint"
     rows = [tuple(one.values()) for one in judgement.violations]
@@ -121,6 +139,31 @@ def by_key(ours: DataFrame, expected: DataFrame) -> DataFrame:
     )
 
 
+def in_other_queues(ours: DataFrame, per_key: DataFrame) -> int:
+    """How many of the repeats stand in a further queue: a frame that is sent again goes to the same one."""
+    known = ours.join(per_key.select("key_number", "expected"), "key_number").where(F.col("seq").between(0, F.col("expected") - 1))
+    further = known.groupBy("key_number", "seq").agg((F.countDistinct("queue") - 1).alias("further"))
+    total = further.agg(F.sum("further")).first()
+    return int(total[0] or 0) if total is not None else 0
+
+
+def gaps(spark: SparkSession, landing: DataFrame, manifest: Manifest) -> list[tuple[int, int, int]]:
+    """(queue, first, last): offsets since the run began that nothing was read of, though something behind them was."""
+    begun = manifest.start_offsets.get(manifest.topic, {})
+    starts = spark.createDataFrame(
+        [(number, begun.get(name, 0) - 1) for number, name in enumerate(manifest.queues)], "queue int, before bigint"
+    )
+    since = landing.join(F.broadcast(starts), "queue").where("offset > before").select("queue", "offset", "before")
+    ends = since.groupBy("queue", "before").agg(F.count("*").alias("found"), F.max("offset").alias("last"))
+    short = [row.queue for row in ends.where("found < last - before").collect()]
+    if not short:
+        return []
+    edges = since.select("queue", "offset").unionByName(starts.select("queue", F.col("before").alias("offset")))
+    following = F.lead("offset").over(Window.partitionBy("queue").orderBy("offset"))
+    found = edges.where(F.col("queue").isin(short)).withColumn("next", following).where("next > offset + 1")
+    return [(row.queue, row.offset + 1, row.next - 1) for row in found.orderBy("queue", "offset").collect()]
+
+
 def out_of_order(sound: DataFrame, manifest: Manifest) -> DataFrame:
     """First occurrences that stand behind a higher seq of their key in the same queue."""
     firsts = sound.groupBy("key_number", "queue", "seq").agg(F.min("offset").alias("offset"))
@@ -145,7 +188,7 @@ def listed(
     found: list[dict[str, Any]] = []
 
     def add(kind: str, what: str, queue: int | None = None, offset: int | None = None) -> None:
-        found.append({"kind": kind, "what": what, "queue": queue, "offset": offset})
+        found.append(violation(kind, what, queue, offset))
 
     def first(rows: DataFrame, *order: str) -> list[Any]:
         return list(rows.orderBy(*order).limit(LISTED_MAX).collect())

@@ -18,6 +18,7 @@ CLEAN = {
     "unexpected": 0,
     "corrupt": 0,
     "foreign": 0,
+    "missingOffsets": 0,
 }
 LATE = {"p50": 1.0, "p90": 2.0, "p99": 3.0, "p99.9": 4.0, "max": 5.0}
 
@@ -62,12 +63,23 @@ def test_nothing_one_second_and_many_are_drawn(given: dict[str, Any]) -> None:
 
 
 def test_what_is_wrong_is_told_first_and_escaped() -> None:
-    violations = [{"kind": "lost", "what": f"key <{number}>"} for number in range(60)]
+    violations = [{"kind": "lost", "what": f"key <{number}>", "queue": None, "offset": None} for number in range(60)]
     text = page(verdict(clean=False, lost=60), findings(violations=violations))
     assert '<div class="verdict broken">60 lost</div>' in text
     assert "key &lt;49&gt;" in text
     assert "key &lt;50&gt;" not in text
     assert "and 10 more in violations/" in text
+
+
+def test_each_violation_is_told_with_its_queue_and_offset() -> None:
+    places = [(1, 7_000), (None, None), (5, 3)]
+    violations = [{"kind": "corrupt", "what": "x", "queue": queue, "offset": offset} for queue, offset in places]
+    text = page(verdict(clean=False, corrupt=3), findings(violations=violations))
+    rows = text.partition("<h2>What is wrong</h2>")[2].partition("</table>")[0].split("<tr>")[2:]
+    assert rows == [
+        f"<td>corrupt</td><td>{queue}</td><td class=n>{offset}</td><td>x</td></tr>"
+        for queue, offset in (("b:0", "7,000"), ("", ""), ("5", "3"))
+    ]
 
 
 def test_without_a_rate_there_is_no_latency_to_show() -> None:
