@@ -1,6 +1,7 @@
 """A topic is deleted and altered while it is used."""
 
 import json
+import re
 import signal
 
 import pytest
@@ -10,6 +11,35 @@ from support.cluster import Cluster, now_us
 pytestmark = pytest.mark.e2e
 
 CONSUMERS = ("consumer-1", "consumer-2")
+READERS = {
+    "mailing": ["-m", "support.worker_concurrent"],
+    "prices": ["-m", "support.worker_member", "loop"],
+    "watchers": ["-m", "support.worker_member", "broadcast", "--group", "watchers"],
+}
+"""One member each of a concurrent, a pulling and a broadcasting group, which are named so."""
+
+
+async def readers(cluster: Cluster) -> None:
+    for name, command in READERS.items():
+        options = ["--nameserver", cluster.nameservers, "--file", str(cluster.folder / f"{name}.read")]
+        options += ["--offset-dir", str(cluster.folder / "offsets")] if name == "watchers" else []
+        await cluster.start(name, [*command, *options], "worker.ready")
+
+
+def read(cluster: Cluster, name: str) -> list[tuple[int, int]]:
+    """(key, step) in the order in which a reader has handled them."""
+    text = (cluster.folder / f"{name}.read").read_text()
+    return [(int(key), int(step)) for key, step in re.findall(r'"order": (\d+), "step": (\d+)}', text)]
+
+
+async def layout(cluster: Cluster) -> int:
+    return int(json.loads(await cluster.command("topic", "show", "orders", "--json"))["version"]["counter"])
+
+
+async def generations(cluster: Cluster, group: str) -> dict[str, int]:
+    """Of the topic's queues, as the brokers say."""
+    lines = [line for line in (await cluster.group(group))["queues"] if line["topic"] == "orders"]
+    return {f"{line['broker']}:{line['queue_id']}": int(line["generation"]) for line in lines}
 
 
 async def busy(cluster: Cluster) -> None:
@@ -24,7 +54,11 @@ async def busy(cluster: Cluster) -> None:
 async def test_a_topic_deleted_under_load_is_gone_for_everybody_and_comes_back_empty(cluster: Cluster) -> None:
     """Producers get TOPIC_NOT_EXIST, consumers drop its queues and live on; made anew, it begins behind what it had, under new epochs."""
     await busy(cluster)
-    before = await cluster.epochs()
+    await readers(cluster)
+    await cluster.until("every reader is at work", lambda: all(len(read(cluster, name)) >= 100 for name in READERS))
+    before, version = await cluster.epochs(), await layout(cluster)
+    generated = {name: await generations(cluster, name) for name in ("mailing", "prices")}
+    assert all(len(each) == 4 and min(each.values()) > 0 for each in generated.values()), generated
     ends = {queue: max(offset for _, _, at, offset in cluster.acks() if at == queue) + 1 for queue in cluster.told_queues()}
     assert "is deleted: its 4 queues" in await cluster.command("topic", "delete", "orders")
     failures = await cluster.until_heard("producer", "send.failed")
@@ -34,19 +68,33 @@ async def test_a_topic_deleted_under_load_is_gone_for_everybody_and_comes_back_e
     await cluster.until("no consumer holds a queue", lambda: not any(cluster.held(name) for name in CONSUMERS))
     assert "orders" not in await cluster.command("topic", "list")
     assert "no topic 'orders'" in await cluster.command("topic", "delete", "orders", code=1)
+    for name in generated:
+        assert await generations(cluster, name) == {}, "no progress is left in it"
     cluster.processes["producer"].signal(signal.SIGTERM)
     await cluster.processes["producer"].wait()
 
     again_us = now_us()
     await cluster.command("topic", "create", "orders", "--queues", "2")
+    assert await layout(cluster) >= version + 2, "the deletion is a layout of its own"
     await cluster.until_held(4, *CONSUMERS)
     await cluster.producer("producer-2", "--first", "1000", "--keys", "20", "--steps", "5")
     await cluster.until("the new events", lambda: len({(d.order, d.step) for d in cluster.deeds() if d.order >= 1000}) == 100)
+    events = {(key, step) for key in range(1000, 1020) for step in range(5)}
+    await cluster.until("every reader has the new events", lambda: all(events <= set(read(cluster, name)) for name in READERS))
+    for name in READERS:
+        handled = read(cluster, name)
+        first = next(place for place, (key, _) in enumerate(handled) if key >= 1000)
+        assert not [event for event in handled[first:] if event not in events], "what was deleted stays away from them too"
+        assert cluster.processes[name].exit_code is None, "it has lived on"
+    for name, was in generated.items():
+        now = await generations(cluster, name)
+        assert now.keys() == was.keys()
+        assert all(now[queue] > was[queue] for queue in was), (was, now)
     assert all(offset >= ends.get(queue, 0) for _, _, queue, offset in cluster.acks("producer-2")), "no offset names two messages"
     assert not [deed for deed in cluster.deeds() if deed.order < 1000 and deed.begun_us > again_us], "what was deleted stays away"
     epochs = await cluster.epochs()
     assert all(int(epochs[queue]) > int(before[queue]) for queue in epochs)
-    await cluster.stop(*CONSUMERS)
+    await cluster.stop(*CONSUMERS, *READERS)
 
 
 async def test_queues_added_under_load_are_filled_and_read_and_nothing_is_lost(cluster: Cluster) -> None:
