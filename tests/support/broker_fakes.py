@@ -101,6 +101,7 @@ class FakeStore:
         self.waiting_written: list[Callable[[], None]] = []
         self.waiting_synced: list[Callable[[], None]] = []
         self.cold = False
+        self.unreadable: dict[tuple[str, int], Exception] = {}
         self.hidden: dict[tuple[str, int], int] = {}
         self.sent_record_bytes_max = 5 << 20
 
@@ -169,6 +170,8 @@ class FakeStore:
     def read_now(
         self, topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int, tag_hashes: frozenset[int] | None
     ) -> ReadResult:
+        if (error := self.unreadable.get((topic, queue_id))) is not None:
+            raise error
         queue = self.queues.get((topic, queue_id))
         if queue is None:
             return ReadResult(ReadStatus.NO_QUEUE, 0, 0, 0)

@@ -29,9 +29,11 @@ def compose_tool() -> list[str] | None:
 class Compose:
     """One project of docker-compose.yml. `output` has what every command said."""
 
-    def __init__(self, tool: list[str], project: str, log: Path) -> None:
+    def __init__(self, tool: list[str], project: str, log: Path, **variables: str) -> None:
+        """`variables`: those of the file that are set."""
         self._command = [*tool, "-p", project]
         self._log = log
+        self._environment = {**os.environ, **variables}
 
     async def run(self, *arguments: str, code: int | None = 0) -> str:
         """Standard output of one command; `code` None: whatever it ends with."""
@@ -39,7 +41,7 @@ class Compose:
 
     async def _ended(self, arguments: tuple[str, ...], code: int | None) -> tuple[int | None, str]:
         child = await asyncio.create_subprocess_exec(
-            *self._command, *arguments, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+            *self._command, *arguments, cwd=ROOT, env=self._environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
         )
         out, error = await asyncio.wait_for(child.communicate(), COMMAND_S)
         with self._log.open("ab") as file:

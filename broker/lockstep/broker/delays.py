@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Sequence
 
 from lockstep.broker.letter import Letter
-from lockstep.broker.store import Appended, ReadResult, ReadStatus, Store
+from lockstep.broker.store import Appended, ReadResult, ReadStatus, Store, StoreCorrupt
 from lockstep.broker.tables.delay_table import DelayTable
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.delays import delay_of, level_of, queue_of
@@ -130,7 +130,13 @@ class Delays:
     async def _deliver(self, queue_id: int) -> None:
         """One turn's share of a queue: what is due of it goes on."""
         offset, delay_ms = self._table.next(queue_id + 1), delay_of(queue_id)
-        result = await read_some(self._store, SCHEDULE_TOPIC, queue_id, offset, TURN_COUNT, TURN_BYTES)
+        try:
+            result = await read_some(self._store, SCHEDULE_TOPIC, queue_id, offset, TURN_COUNT, TURN_BYTES)
+        except (OSError, StoreCorrupt) as error:
+            # As a pull of it would be refused: what is stored elsewhere is served all the same.
+            log.error("delay.unreadable", delay_ms=delay_ms, offset=offset, error=str(error), then=f"read again every {AGAIN_MS} ms")
+            self._due_ms[queue_id] = self._clock.wall_ms() + AGAIN_MS
+            return
         if result.status is ReadStatus.OFFSET_TOO_SMALL:
             log.error(
                 "delay.gap", delay_ms=delay_ms, first=offset, end=result.min_offset, why="retention removed messages that still waited"

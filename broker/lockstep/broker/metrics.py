@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Iterable
 
 from lockstep.broker.config import BrokerConfig
+from lockstep.broker.delays import read_some
 from lockstep.broker.processors.pull import PullProcessor
 from lockstep.broker.registrar import Standing
 from lockstep.broker.state import BrokerState
-from lockstep.broker.store import Store
+from lockstep.broker.store import Store, StoreCorrupt
 from lockstep.broker.tables.lock_table import Key
 from lockstep.broker.tables.progress_table import Progress
 from lockstep.protocol.names import DLQ_PREFIX, is_system_topic
@@ -88,9 +89,10 @@ class BrokerMetrics:
         worst: dict[tuple[str, str], int] = {}
         for (group, topic, queue_id), progress in list(behind)[:LATENCY_QUEUES_MAX]:
             offset = max(progress.offset, self._store.bounds(topic, queue_id)[0])
-            read = self._store.read(topic, queue_id, offset, max_count=1, max_bytes=READ_BYTES)
-            if read is None:
-                read = await self._store.read_cold(topic, queue_id, offset, max_count=1, max_bytes=READ_BYTES)
+            try:
+                read = await read_some(self._store, topic, queue_id, offset, 1, READ_BYTES)
+            except (OSError, StoreCorrupt):
+                continue  # a pull of it is refused and says why; the other figures are told
             if read.parts:
                 age_ms = now_ms - RecordView(b"".join(read.parts)).store_ms
                 worst[topic, group] = max(worst.get((topic, group), 0), age_ms)

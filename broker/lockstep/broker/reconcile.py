@@ -327,8 +327,9 @@ def start_policy(header: QueryConsumerOffsetHeader) -> StartPolicy:
 
 
 def _policy(contract: ConsumerGroup, topic: str, start: StartPolicy | None) -> StartPolicy:
-    """The LOCK's own start policy, else the contract's. A time that nobody named is the beginning; so is the start of the group's own retries,
-    which it has seen once already."""
+    """The LOCK's own start policy, else the contract's. A time that nobody named is the beginning, and the group's own retries begin there
+    always: it has seen them once already.
+    """
     policy = start or StartPolicy(contract.group, topic, contract.consume_from_where, contract.consume_timestamp_ms)
     if (policy.where is StartPoint.TIMESTAMP and policy.timestamp_ms is None) or topic == RETRY_PREFIX + contract.group:
         return StartPolicy(policy.group, topic, StartPoint.FIRST_OFFSET, None, policy.since)

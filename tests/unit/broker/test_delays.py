@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from lockstep.broker.delays import AGAIN_MS, Delays, GroupTopics
 from lockstep.broker.journal import Journal, decode_changes
 from lockstep.broker.letter import Letter, failed_copy
+from lockstep.broker.store import StoreCorrupt
 from lockstep.broker.tables.delay_table import DelayTable
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.delays import DELAY_MS_MAX, LEVELS_MS, delay_of, parse_levels, queue_of
@@ -88,6 +89,23 @@ async def test_a_message_is_due_at_its_store_time_plus_its_level_and_not_a_milli
     assert desk.arrived() == [b"x"]
     await desk.pass_ms(10_000)
     assert desk.arrived() == [b"x"], "once"
+
+
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), StoreCorrupt("log position 0")])
+@pytest.mark.parametrize("cold", [False, True])
+async def test_what_the_disk_does_not_read_is_read_again_and_the_other_delays_go_on(error: Exception, cold: bool) -> None:
+    """swarm 963053: the broker ended, with exit code 1."""
+    desk = Desk()
+    desk.put(b"x", 2)
+    desk.put(b"y", 1)
+    desk.store.cold, desk.store.unreadable = cold, {(SCHEDULE_TOPIC, queue_of(LEVELS[1])): error}
+    await desk.pass_ms(1_000)
+    assert desk.arrived() == [b"y"]
+    await desk.pass_ms(AGAIN_MS)
+    assert desk.arrived() == [b"y"]
+    desk.store.unreadable = {}
+    await desk.pass_ms(AGAIN_MS)
+    assert desk.arrived() == [b"y", b"x"]
 
 
 async def test_a_level_above_the_last_one_counts_as_the_last() -> None:

@@ -5,7 +5,10 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from lockstep.broker.app import Broker
+from lockstep.broker.store import Store
 from lockstep.nameserver.app import Nameserver
 from lockstep.nameserver.config import NameserverConfig
 from lockstep.protocol.bodies import LockItem, SyncBody, SyncItem
@@ -67,6 +70,21 @@ async def test_a_group_that_is_done_has_a_lag_of_zero(tmp_path: Path) -> None:
         await client.done(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader("g", TOPIC, 0, 2))
         found = await scrape(broker)
         assert found['rocketmq_consumer_lag_messages{consumer_group="g",topic="orders"}'] == 0
+        assert not [name for name in found if name.startswith("rocketmq_consumer_lag_latency")]
+
+
+async def test_what_the_disk_does_not_read_leaves_the_other_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable(*_: object, **__: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    async with running(settings(tmp_path, admin_listen="127.0.0.1:0")) as broker, dialled(broker) as client:
+        await client.create()
+        header, data, _ = frame(0, 2)
+        await client.done(RequestCode.SEND_RECORDS, header, data)
+        await client.done(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader("g", TOPIC, 0, 1))
+        monkeypatch.setattr(Store, "read", unreadable)
+        found = await scrape(broker)
+        assert found['rocketmq_consumer_lag_messages{consumer_group="g",topic="orders"}'] == 1
         assert not [name for name in found if name.startswith("rocketmq_consumer_lag_latency")]
 
 
