@@ -126,6 +126,8 @@ class TaskSender:
         self._handed = 0
         self._begun: set[str] = set()
         """Topics of which a frame was sent: before that, frames could overtake one another."""
+        self._passed: dict[MessageQueue, bool] = {}
+        """Of each queue, whether the broker had its last frame until now and others behind it: of its very last one it knows the place."""
         self.sent = Sent()
 
     async def send_all(self, batches: Iterable[Any], frames: Frames) -> Sent:
@@ -141,6 +143,7 @@ class TaskSender:
                     await self._hand(frame, group)
         except BaseExceptionGroup as errors:
             raise _first(errors) from None
+        self._check_ends()
         return self.sent
 
     async def _hand(self, frame: Frame, group: asyncio.TaskGroup) -> None:
@@ -164,6 +167,16 @@ class TaskSender:
         finally:
             self._window.release()
         self.sent.note(frame, result, self._clock.monotonic_us() - begun_us)
+        self._passed[frame.queue] = result.queue_offset < 0
+
+    def _check_ends(self) -> None:
+        """Repeats of the same rows end where the rows before them ended. A queue that gets no row this time is not noticed."""
+        short = [str(queue) for queue, passed in sorted(self._passed.items()) if passed]
+        if short:
+            raise StateError(
+                f"a repeated task ended before what an earlier attempt had sent to {', '.join(short)}: it had fewer rows, or frameRecords "
+                f"or frameBytes have changed; {ADVICE}"
+            )
 
     async def _wait(self, frame: Frame) -> None:
         wait_ms = self._pace.wait_ms(frame.due_ms, self._handed, self._clock.wall_ms(), self._clock.monotonic_us())
@@ -182,8 +195,8 @@ def _first(errors: BaseException) -> BaseException:
     return errors
 
 
-async def send_task(task: Task, batches: Iterable[Any], host: Host) -> Sent:
-    """One attempt of one task. LockstepError says what to do where the task's rows are to blame."""
+def task_frames(task: Task) -> Frames:
+    """What the task's rows are put into; open where the job has one topic."""
     options = task.options
     make = partial(
         TopicFrames,
@@ -196,6 +209,12 @@ async def send_task(task: Task, batches: Iterable[Any], host: Host) -> Sent:
     frames = Frames(options.topic, make)
     if task.layout is not None:
         frames.open(task.layout)
+    return frames
+
+
+async def send_task(task: Task, batches: Iterable[Any], host: Host) -> Sent:
+    """One attempt of one task. LockstepError says what to do where the task's rows are to blame."""
+    options, frames = task.options, task_frames(task)
     async with connected(options.nameserver, options.request_timeout_ms) as cluster, _producer(task) as producer:
         try:
             return await TaskSender(task, producer, cluster, host).send_all(batches, frames)
@@ -214,14 +233,18 @@ def _producer(task: Task) -> AbstractAsyncContextManager[Producer]:
     )
 
 
+ADVICE = (
+    "sort within partitions before the write (lockstep.spark.keyed does), or set idempotence=none for at-least-once; another job needs "
+    "another producerId (run id)."
+)
+
+
 def explained(error: LockstepError) -> LockstepError:
     """With what to do about it."""
     cause = error.__cause__ if isinstance(error.__cause__, LockstepError) else error
     if isinstance(cause, NonDeterministicRetry):
         return StateError(
-            "a repeated task sent other rows, or the same in another order, than the attempt before it: sort within partitions before the "
-            "write (lockstep.spark.keyed does), or set idempotence=none for at-least-once; another job needs another producerId (run id). "
-            f"The broker says: {cause}"
+            f"a repeated task sent other rows, or the same in another order, than the attempt before it: {ADVICE} The broker says: {cause}"
         )
     if isinstance(cause, StaleEpoch):
         return StateError(f"a later micro-batch of this query has begun: this attempt is left over from an earlier one. {cause}")

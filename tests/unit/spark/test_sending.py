@@ -1,17 +1,27 @@
 """A task of a write against a broker on loopback: what is sent again is stored once, and what fails says why."""
 
+import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 pa = pytest.importorskip("pyarrow", reason="needs the extra [spark]")
 
+from lockstep.broker.tables.sequence_table import TAKE, Place, Scope, SequenceTable  # noqa: E402
 from lockstep.client import GivenId  # noqa: E402
 from lockstep.protocol.errors import NonDeterministicRetry, OutOfSequence, StaleEpoch, StateError  # noqa: E402
+from lockstep.protocol.fields import to_plain  # noqa: E402
+from lockstep.protocol.headers.send import SendRecordsReply  # noqa: E402
+from lockstep.protocol.queue import MessageQueue  # noqa: E402
+from lockstep.protocol.sequence import FrameSequence  # noqa: E402
 from lockstep.runtime.host import Host  # noqa: E402
 from lockstep.spark.options import SinkOptions  # noqa: E402
-from lockstep.spark.sending import FailedOnPurpose, Pace, Sent, Task, send_task, total  # noqa: E402
-from support.fake_broker import FakeCluster, fake_cluster, refuse  # noqa: E402
+from lockstep.spark.sending import FailedOnPurpose, Pace, Sent, Task, TaskSender, send_task, task_frames, total  # noqa: E402
+from support.fake_broker import FakeBroker, FakeCluster, Seen, fake_cluster, make_layout, refuse  # noqa: E402
+from support.loops import FrozenLoop  # noqa: E402
+from support.scripted_broker import LoopClock  # noqa: E402
 
 JOB = GivenId("0123456789abcdef" * 2)
 
@@ -50,18 +60,58 @@ async def test_rows_are_stored_in_their_order_on_their_queues(attempt: int) -> N
         assert sum(sent.next_offsets.values()) == 30
 
 
+class Remembered:
+    """In place of a broker's script: every frame is judged by the table that brokers keep of what producers have sent."""
+
+    def __init__(self, broker: FakeBroker) -> None:
+        self._table = SequenceTable()
+        broker.script = self  # type: ignore[assignment]
+
+    def popleft(self) -> "Remembered":
+        return self
+
+    def __call__(self, broker: FakeBroker, seen: Seen) -> None:
+        header = seen.header
+        assert header.producer_id is not None
+        scope = Scope(header.producer_id, header.partition, header.topic, header.queue_id)
+        place = header.partition, header.producer_epoch, header.first_sequence, header.count
+        frame = FrameSequence(header.producer_id, *place, header.first, header.crc, bool(header.given))
+        verdict = self._table.check(scope, frame, now_ms=0)
+        stored = verdict.place or Place(-1, -1, 0)
+        if verdict is TAKE:
+            bodies = broker.queues.setdefault((header.topic, header.queue_id), [])
+            stored = Place(len(bodies), len(bodies), 1)
+            self._table.record(scope, frame, stored)
+            bodies += seen.bodies
+        reply = SendRecordsReply(*stored, "127.0.0.1:10911", next_sequence=verdict.next)
+        seen.endpoint.send(seen.command.reply(verdict.code, verdict.remark, to_plain(reply)))
+
+
 async def test_a_task_that_failed_midway_and_is_tried_again_stores_every_row_once() -> None:
     async with fake_cluster("a", topics={"t": 2}) as cluster:
+        Remembered(cluster.brokers["a"])
         one = task(cluster, failTask="0:9")
         with pytest.raises(FailedOnPurpose):
             await send(one, rows(30))
-        stored = len(cluster.brokers["a"].stored)
-        assert 0 < stored < 30
-        # The fake broker remembers one frame of a scope: what it would refuse, the real one answers as a duplicate (tests/spark).
-        cluster.brokers["a"].scopes.clear()
-        cluster.brokers["a"].queues.clear()
-        await send(replace(one, attempt=1), rows(30))
-        assert len({frame.body for frame in cluster.brokers["a"].seen}) == 16, "both attempts sent the same frames, byte for byte"
+        assert 0 < len(cluster.brokers["a"].stored) < 30
+        for _ in range(2):
+            sent = await send(replace(one, attempt=1), rows(30))
+            assert queue(cluster, 0) == [b"%d" % number for number in range(0, 30, 2)]
+            assert queue(cluster, 1) == [b"%d" % number for number in range(1, 30, 2)]
+            assert (sent.rows, sent.frames) == (30, 16)
+        assert sent.repeated_frames == 14, "of each queue's last frame the broker still knows the place"
+
+
+@pytest.mark.parametrize("again", [20, 27, 28])
+async def test_a_repeated_task_with_fewer_rows_fails_and_says_what_to_do(again: int) -> None:
+    """Frames of two rows: 30 end with 28 and 29 by themselves. 27 leaves a shorter frame in queue 0 and one fewer in queue 1."""
+    async with fake_cluster("a", topics={"t": 2}) as cluster:
+        Remembered(cluster.brokers["a"])
+        await send(task(cluster), rows(30))
+        with pytest.raises(
+            StateError, match=r"ended before what an earlier attempt had sent to t@a:0.*had fewer rows.*sort within partitions"
+        ):
+            await send(replace(task(cluster), attempt=1), rows(again))
 
 
 @pytest.mark.parametrize(
@@ -97,6 +147,54 @@ def test_a_scheduled_row_leaves_when_it_is_due_and_at_once_where_that_is_over() 
     assert scheduled.wait_ms(5_000, 30, wall_ms=5_000, now_us=0) == 0
     assert scheduled.wait_ms(5_000, 30, wall_ms=6_000, now_us=0) == 0
     assert pace().wait_ms(5_000, 30, wall_ms=0, now_us=0) == 0
+
+
+class Stopwatch:
+    """A producer that notes when each frame is handed to it."""
+
+    def __init__(self, loop: FrozenLoop) -> None:
+        self._loop = loop
+        self._begun = loop.time()
+        self.sent: list[tuple[float, int]] = []
+        """(seconds since the first one could, rows)."""
+
+    async def send_records(self, queue: MessageQueue, records: bytes, sizes: list[int]) -> SimpleNamespace:
+        self.sent.append((round(self._loop.time() - self._begun, 3), len(sizes)))
+        return SimpleNamespace(queue_offset=0)
+
+
+async def timed(frozen: FrozenLoop, due_ms: Sequence[int], **options: str) -> list[tuple[float, int]]:
+    """When the frames of rows that are due then leave; all of them on one queue."""
+    given = SinkOptions.parse({"nameserver": "h:1", "topic": "t", "frameRecords": "2", **options})
+    clock = LoopClock(frozen)
+    begun_ms = clock.wall_ms()
+    task = Task(given, make_layout("t", "a", queues=1), 5, number=0, attempt=0, given_id=JOB, scheduled=True)
+    born = pa.array([(begun_ms + ms) * 1_000 for ms in due_ms], pa.timestamp("us", tz="UTC"))
+    batch = pa.RecordBatch.from_arrays([pa.array([b"x"] * len(due_ms)), born], names=["value", "bornTimestamp"])
+    producer = Stopwatch(frozen)
+    sender = TaskSender(task, producer, None, SimpleNamespace(clock=clock))  # type: ignore[arg-type]
+    frames = task_frames(task)
+    begun = frozen.time()
+    sending = asyncio.create_task(sender.send_all([batch], frames))
+    while not sending.done():
+        await frozen.advance(0.005)
+    await sending
+    assert frozen.time() - begun < 60
+    return producer.sent
+
+
+@pytest.mark.frozen_clock
+async def test_frames_leave_at_the_rate_of_the_job(frozen: FrozenLoop) -> None:
+    """100 a second for 2 tasks at a time: 50 for this one, a frame of 2 rows each 40 ms."""
+    assert await timed(frozen, [0] * 6, maxRowsPerSecond="100", parallelism="2") == [(0.0, 2), (0.04, 2), (0.08, 2)]
+    assert [at for at, _ in await timed(frozen, [0] * 6)] == [0.0] * 3, "without a rate at once"
+
+
+@pytest.mark.frozen_clock
+async def test_frames_leave_when_their_last_row_is_due(frozen: FrozenLoop) -> None:
+    due = [0, 10, 500, 501, 20_000]
+    assert await timed(frozen, due, notBefore="true") == [(0.01, 2), (0.501, 2), (20.0, 1)]
+    assert [at for at, _ in await timed(frozen, due)] == [0.0] * 3, "the times of the rows are no schedule by themselves"
 
 
 def test_a_report_adds_the_tasks_up() -> None:
