@@ -370,8 +370,10 @@ def _hint(lower: str, table: Table) -> str:
         return ': a topic is no path, use option "topic" to write and "subscribe" to read'
     if lower == "kafka.bootstrap.servers":
         return ': use "nameserver"'
-    if table is SINK and lower == "includeheaders":
-        return ': it is for reads; a write sends the column "headers" where there is one'
+    other, way = (SOURCE, "reads") if table is SINK else (SINK, "writes")
+    if lower in {name.lower() for name in other}:
+        more = '; a write sends the column "headers" where there is one' if lower == "includeheaders" else ""
+        return f": it is for {way}{more}"
     return _meant(lower.removeprefix("kafka.").removeprefix("lockstep."), list(table))
 
 

@@ -31,6 +31,7 @@ def test_a_group_has_three_names(alias: str) -> None:
         ("kafka.bootstrap.servers", 'use "nameserver"'),
         ("path", 'use option "topic" to write and "subscribe" to read'),
         ("zzzzzz", "known are nameserver, subscribe,"),
+        ("frameRecords", "it is for writes"),
     ],
 )
 def test_an_unknown_option_is_refused_with_what_may_have_been_meant(name: str, said: str) -> None:
