@@ -11,7 +11,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from lockstep.client.producer.selector import queue_of_key
-from lockstep.spark import keyed
+from lockstep.protocol.errors import TopicNotExist
+from lockstep.spark import keyed, queue_count
 from lockstep.spark.job import in_one_line
 from support.spark_table import Table
 
@@ -69,6 +70,16 @@ def test_a_task_that_fails_after_many_frames_is_tried_again_and_nothing_stands_t
 def test_a_job_that_begins_again_under_its_id_stores_nothing_twice(table: Table) -> None:
     for _ in range(2):
         table.write(numbered(table.spark, 300).drop("id"), producerId="ab" * 16, frameRecords="20")
+    assert sorted(map(int, table.values())) == list(range(300))
+
+
+def test_a_job_that_begins_again_with_fewer_rows_fails_and_says_what_to_do(table: Table) -> None:
+    table.write(numbered(table.spark, 300).drop("id"), producerId="ab" * 16, frameRecords="20")
+    with pytest.raises(PySparkException) as failed:
+        table.write(numbered(table.spark, 300).where("id % 150 < 100").drop("id"), producerId="ab" * 16, frameRecords="20")
+    said = in_one_line(failed.value)
+    assert "it had fewer rows" in said
+    assert "sort within partitions before the write" in said
     assert sorted(map(int, table.values())) == list(range(300))
 
 
@@ -169,11 +180,28 @@ def test_pushed_filters_read_less_and_say_the_same(table: Table) -> None:
     assert table.read(pushdown="true").where("partition = 2").rdd.getNumPartitions() == 1
 
 
-def test_sql_reads_and_writes(table: Table) -> None:
+def test_the_queues_of_a_topic_are_counted(table: Table) -> None:
+    assert queue_count(table.cluster.nameserver, table.topic) == 4
+    with pytest.raises(TopicNotExist, match="lockstep topic create no-such-topic"):
+        queue_count(table.cluster.nameserver, "no-such-topic")
+
+
+def test_the_schema_of_a_read_is_not_the_users(table: Table) -> None:
+    read = table.spark.read.format("lockstep").options(nameserver=table.cluster.nameserver, subscribe=table.topic)
+    with pytest.raises(PySparkException) as failed:
+        read.schema("value string").load().count()
+    assert "leave schema() out, choose by option columns" in in_one_line(failed.value)
+
+
+def test_sql_reads_and_does_not_insert(table: Table) -> None:
     options = f"nameserver '{table.cluster.nameserver}'"
     table.spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW sent USING lockstep OPTIONS ({options}, subscribe '{table.topic}')")
     table.cluster.send(table.topic, [b"1", b"2"], key="k")
     assert table.spark.sql("SELECT count(*), min(cast(value AS string)) FROM sent WHERE key = 'k'").collect()[0][:2] == (2, "1")
+    with pytest.raises(PySparkException) as failed:
+        table.spark.sql("INSERT INTO sent SELECT * FROM sent")
+    assert 'no option "subscribe": it is for reads' in in_one_line(failed.value)
+    assert len(table.values()) == 2
 
 
 @pytest.mark.parametrize(

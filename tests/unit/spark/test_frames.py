@@ -1,6 +1,5 @@
 """Rows become frames: each at the queue of its key, cut alike every time, and read back as they went in."""
 
-import zlib
 from collections.abc import Iterator
 from functools import partial
 from itertools import groupby
@@ -185,8 +184,3 @@ def test_columns_are_checked_before_anything_is_sent() -> None:
         with pytest.raises(LocalProtocolError) as refused:
             check_columns(types, topic_given=topic_given)
         assert said in str(refused.value)
-
-
-def test_the_hash_is_sparks_crc32() -> None:
-    """`keyed` uses Spark's crc32, the sink zlib's: the standard's check value."""
-    assert zlib.crc32(b"123456789") == 0xCBF43926

@@ -8,11 +8,12 @@ import pytest
 pytest.importorskip("pyarrow", reason="needs the extra [spark]")
 pytest.importorskip("numpy", reason="needs the extra [spark]")
 
+from lockstep.protocol.errors import TransportError
 from lockstep.protocol.message import Message, encode_message
 from lockstep.protocol.queue import MessageQueue
 from lockstep.protocol.record import INT64, QUEUE_OFFSET_AT
 from lockstep.spark import reading
-from lockstep.spark.cluster import Pulled
+from lockstep.spark.cluster import Pull, Pulled
 from lockstep.spark.offsets import Range
 from lockstep.spark.options import SourceOptions
 from lockstep.spark.reading import DataLost, Reading, read
@@ -32,6 +33,7 @@ class FakeQueue:
     def __init__(self, low: int, high: int, *, page: int = 3, hidden: range = range(0)) -> None:
         self.low, self.high, self.page, self.hidden = low, high, page, hidden
         self.asked: list[int] = []
+        self.paused_ms = 0
         self.closed = False
 
     def ask(self, question: Callable[[Any], Any]) -> Any:
@@ -55,6 +57,9 @@ class FakeQueue:
             return Pulled(b"", max(self.low, min(at, self.high)), self.low, self.high, True)
         offsets = [offset for offset in range(at, min(at + self.page, self.high)) if offset not in self.hidden]
         return Pulled(b"".join(map(record, offsets)), min(at + self.page, self.high), self.low, self.high, False)
+
+    def pause(self, ms: int) -> None:
+        self.paused_ms += ms
 
     def close(self) -> None:
         self.closed = True
@@ -94,6 +99,20 @@ def test_a_queue_that_ends_before_the_planned_end_is_loss(monkeypatch: pytest.Mo
     with pytest.raises(DataLost, match="the queue ends at 10, before the planned 15"):
         offsets(FakeQueue(0, 10), monkeypatch, 5, 15)
     assert offsets(FakeQueue(0, 10), monkeypatch, 5, 15, failOnDataLoss="false") == list(range(5, 10))
+
+
+def test_a_queue_that_brings_nothing_is_waited_for_as_long_as_the_option_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = FakeQueue(0, 20, page=0)
+    with pytest.raises(TransportError, match="no message at offset 5 within 400 ms although the queue reaches 20"):
+        offsets(queue, monkeypatch, 5, 15, fetchTimeoutMs="400")
+    assert queue.paused_ms == 400
+    assert queue.closed
+
+
+def test_a_pull_asks_for_as_much_as_the_options_say() -> None:
+    given = SourceOptions.parse({"nameserver": "h:1", "subscribe": "t", "fetchMaxMessages": "7", "fetchMaxBytes": "600"})
+    header = Pull("g", QUEUE, 5, given).header()
+    assert (header.max_msg_nums, header.max_msg_bytes, header.queue_offset) == (7, 600, 5)
 
 
 def test_a_reader_that_has_enough_closes_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
