@@ -31,12 +31,12 @@ def bench(*options: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_by_itself_it_starts_a_cluster_and_prints_every_phase() -> None:
-    done = bench("--json")
+    done = bench("--json", "--delayed", "200")
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)
-    assert [figure["phase"] for figure in figures] == PHASES
-    assert all((figure["rate"] or figure["p50_us"]) > 0 for figure in figures)
-    assert [figure["messages"] for figure in figures] == [300, 300, 300, 903, 903, 903, 903, 300]
+    assert [figure["phase"] for figure in figures] == [*PHASES, "late after 1 s of delay, 200 waiting"]
+    assert all((figure["rate"] or figure["p50_us"]) > 0 for figure in figures), "nor does a delayed message come early"
+    assert [figure["messages"] for figure in figures] == [300, 300, 300, 903, 903, 903, 903, 300, 300]
 
 
 async def test_it_measures_the_cluster_that_it_is_told(tmp_path: Path) -> None:

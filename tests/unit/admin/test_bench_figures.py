@@ -3,7 +3,9 @@
 import pytest
 
 from lockstep.admin.bench.figures import latency_figure, percentile, rate_figure
+from lockstep.admin.bench.producer import CLOCK, Phases, parser
 from lockstep.admin.bench.run import Plan
+from lockstep.client import Producer
 from lockstep.protocol.errors import LocalProtocolError
 
 
@@ -38,3 +40,13 @@ def test_rates_are_per_second_and_latencies_counted() -> None:
 def test_a_body_too_small_for_its_time_is_refused() -> None:
     with pytest.raises(LocalProtocolError, match="at least 20 bytes"):
         Plan(count=100, body_bytes=19, window=1, rate=1, queues=1, ordered=True)
+
+
+@pytest.mark.parametrize("delay_s", [0, 7_200])
+def test_a_stamped_body_says_from_when_on_it_may_be_had(delay_s: int) -> None:
+    options = parser().parse_args(f"paced --nameserver n:1 --topic t --count 1 --bytes 100 --delay-s {delay_s}".split())
+    phases = Phases(Producer("bench", nameserver="127.0.0.1:1"), options)
+    before_us = CLOCK.monotonic_us()
+    body = phases.stamped()
+    assert before_us <= int(body[:20]) - delay_s * 1_000_000 <= CLOCK.monotonic_us()
+    assert len(body) == 100

@@ -7,6 +7,7 @@ import argparse
 import asyncio
 import json
 from dataclasses import asdict
+from datetime import timedelta
 
 from lockstep.admin.bench.figures import Figure, latency_figure, rate_figure
 from lockstep.client import Message, Producer
@@ -28,10 +29,16 @@ class Phases:
         self.window: int = options.window
         self.keyed: bool = options.keyed
         self.rate: int = options.rate
+        self.delay: timedelta | None = timedelta(seconds=options.delay_s) if options.delay_s else None
         self.body = b"x" * self.bytes
 
     def key(self, index: int) -> str | None:
         return str(index % KEYS) if self.keyed else None
+
+    def stamped(self) -> bytes:
+        """A body that begins with the time at which the message may be had."""
+        due_us = CLOCK.monotonic_us() + (self.delay or timedelta()) // timedelta(microseconds=1)
+        return b"%020d%b" % (due_us, self.body[20:])
 
     async def one(self) -> Figure:
         """Sends one at a time: the time of each."""
@@ -49,7 +56,7 @@ class Phases:
 
         async def worker() -> None:
             for index in indices:
-                await self.producer.send(Message(self.topic, self.body), sharding_key=self.key(index))
+                await self.producer.send(Message(self.topic, self.body), sharding_key=self.key(index), delay=self.delay)
                 progress(index + 1, self.count)
 
         begun = CLOCK.monotonic_us()
@@ -77,7 +84,7 @@ class Phases:
         return rate_figure(f"send_batch of {size:,}", self.bytes, self.count, CLOCK.monotonic_us() - begun)
 
     async def paced(self) -> Figure:
-        """`rate` sends a second, each with the time of its sending in the body: the consumer measures."""
+        """`rate` sends a second, each with its time in the body: the consumer measures."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
         async with asyncio.TaskGroup() as group:
@@ -85,8 +92,8 @@ class Phases:
                 delay = begun + index / self.rate - loop.time()
                 if delay > 0:
                     await asyncio.sleep(delay)
-                body = b"%020d" % CLOCK.monotonic_us() + self.body[20:]
-                group.create_task(self.producer.send(Message(self.topic, body), sharding_key=self.key(index)))
+                message = Message(self.topic, self.stamped())
+                group.create_task(self.producer.send(message, sharding_key=self.key(index), delay=self.delay))
                 progress(index + 1, self.count)
         return rate_figure(f"send, {self.rate:,}/s", self.bytes, self.count, (loop.time() - begun) * 1_000_000)
 
@@ -123,6 +130,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--window", type=int, default=2_000)
     options.add_argument("--rate", type=int, default=1_000)
     options.add_argument("--keyed", action="store_true")
+    options.add_argument("--delay-s", type=int, default=0, help="every message waits so long at the broker")
     return options
 
 

@@ -3,7 +3,7 @@
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,9 @@ PHASE_S = 300.0
 """A phase that takes longer than this has failed."""
 LATENCY_COUNT_MAX = 5_000
 """Sends one at a time, and paced ones: more would only take longer."""
+DELAYED_COUNT_MAX = 1_000
+NEAR_S, FAR_S = 1, 7_200
+"""RocketMQ's first and last delay levels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,8 @@ class Plan:
     """Messages have sharding keys; else queues are taken in turn."""
     batches: tuple[int, ...] = (64, 1)
     """Messages a listener call at most, two consumption phases for each: in order and concurrently."""
+    delayed: int = 0
+    """Messages that wait for a later time while it is measured how late others come; 0: not measured."""
 
     def __post_init__(self) -> None:
         if self.body_bytes < 20:
@@ -59,22 +64,26 @@ class Bench:
         await create_and_wait(self.nameserver, self.topic, plan.queues)
         few = min(plan.count, LATENCY_COUNT_MAX)
         for phase, count in (("one", few), ("window", plan.count), ("batch", plan.count)):
-            yield await self._produce(phase, count)
+            yield await self._produce(phase, phase, count)
             self._sent += count + 1
         for how in ((), ("--concurrently",)):
             for batch in plan.batches:
                 group = "-".join([self.topic, "by", str(batch), *(option.strip("-") for option in how)])
                 yield await self._consume(group, self._sent, "--batch", str(batch), *how)
-        yield await self._end_to_end(min(plan.count, LATENCY_COUNT_MAX))
+        yield await self._end_to_end("end to end", min(plan.count, LATENCY_COUNT_MAX))
+        if plan.delayed:
+            await self._produce("waiting", "window", plan.delayed, "--delay-s", str(FAR_S))
+            late = f"late after {NEAR_S} s of delay, {plan.delayed:,} waiting"
+            yield await self._end_to_end(late, min(plan.count, DELAYED_COUNT_MAX), "--delay-s", str(NEAR_S))
 
-    async def _produce(self, phase: str, count: int) -> Figure:
-        return await self._figure(phase, await self._producer(phase, count, self.topic))
+    async def _produce(self, name: str, phase: str, count: int, *more: str) -> Figure:
+        return await self._figure(name, await self._producer(phase, count, self.topic, *more))
 
-    async def _producer(self, phase: str, count: int, topic: str) -> Process:
+    async def _producer(self, phase: str, count: int, topic: str, *more: str) -> Process:
         plan = self.plan
         options = ["--count", str(count), "--bytes", str(plan.body_bytes), "--window", str(plan.window), "--rate", str(plan.rate)]
         options += ["--keyed"] if plan.ordered else []
-        return await self._start("producer", [phase, "--topic", topic, *options])
+        return await self._start("producer", [phase, "--topic", topic, *options, *more])
 
     async def _consume(self, group: str, count: int, *options: str) -> Figure:
         return await self._figure("consume", await self._consumer(group, count, self.topic, *options))
@@ -83,16 +92,16 @@ class Bench:
         shared = ["--count", str(count), "--bytes", str(self.plan.body_bytes), "--topic", topic, "--group", group]
         return await self._start("consumer", [*shared, *options])
 
-    async def _end_to_end(self, count: int) -> Figure:
-        """A topic of its own, so that the consumer meets no backlog."""
-        topic = f"{self.topic}-paced"
+    async def _end_to_end(self, name: str, count: int, *more: str) -> Figure:
+        """A topic of its own, so that the consumer meets no backlog; `more` are the producer's options."""
+        topic = f"{self.topic}-{'delayed' if more else 'paced'}"
         await create_and_wait(self.nameserver, topic, self.plan.queues)
         consumer = await self._consumer(topic, count, topic, "--stamped")
         await consumer.event("bench.begun")
-        producer = await self._producer("paced", count, topic)
-        figure = await self._figure("end to end", consumer)
+        producer = await self._producer("paced", count, topic, *more)
+        figure = await self._figure(name, consumer)
         await producer.wait()
-        return figure
+        return replace(figure, phase=name)
 
     async def _start(self, role: str, options: list[str]) -> Process:
         command = ["-m", f"lockstep.admin.bench.{role}", "--nameserver", self.nameserver, *options]

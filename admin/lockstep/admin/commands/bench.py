@@ -22,6 +22,15 @@ def bench_command(
     rate: Annotated[int, typer.Option("--rate", min=1, max=100_000, help="Messages a second for the end-to-end latency.")] = 1_000,
     queues: Annotated[int, typer.Option("--queues", min=1, max=1_024, help="Queues of the topic on each broker.")] = 8,
     ordered: Annotated[bool, typer.Option("--ordered/--unordered", help="Send by sharding key, or to the queues in turn.")] = True,
+    delayed: Annotated[
+        int,
+        typer.Option(
+            "--delayed",
+            max=10_000_000,
+            min=0,
+            help="Measure too how late messages come that wait for 1 s, while so many others wait for 2 h (at the cluster too: they stay).",
+        ),
+    ] = 0,
     flush: Annotated[str, typer.Option("--flush", help="Of the broker that it starts: async or sync.")] = "async",
     nameserver: Annotated[
         str | None,
@@ -38,7 +47,7 @@ def bench_command(
     if flush not in ("async", "sync"):
         complain(f"--flush {flush}: expected async or sync")
         raise typer.Exit(2)
-    run(_bench(lambda: Plan(count, size, window, rate, queues, ordered), nameserver, flush, as_json))
+    run(_bench(lambda: Plan(count, size, window, rate, queues, ordered, delayed=delayed), nameserver, flush, as_json))
 
 
 async def _bench(plan: Callable[[], Plan], nameserver: str | None, flush: str, as_json: bool) -> None:
