@@ -65,7 +65,8 @@ class Message(_Draft):
     """A message to send. Checked when it is made: LocalProtocolError names what is wrong.
 
     `body` 1 byte … 4 MiB. `tags` is one tag. `keys` are for finding the message later: a str (split at blanks) or several str without
-    blanks. `properties` are the user's own: reserved names are refused. `flag` is an int32 that the broker only stores.
+    blanks. `properties` are the user's own: reserved names are refused. All of these and the sharding key have at most 30,720 bytes
+    together, as stored. `flag` is an int32 that the broker only stores.
     """
 
     __slots__ = ()
