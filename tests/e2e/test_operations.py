@@ -85,6 +85,6 @@ def test_the_settings_that_the_page_names_have_the_defaults_that_it_says() -> No
     for option, default in re.findall(r"`--([a-z-]+)` \((\d+)\)", PAGE):
         assert fields[option.replace("-", "_")].default == int(default), option
     servers = {"config", "show-config", "queues", "write-queues", "read-queues", "force", "dry-run", "topic", "to", "queue"}
-    servers |= {"rate", "all", "no-consume", "consume", "subscription-policy", "track"}
+    servers |= {"rate", "all", "limit", "no-consume", "consume", "subscription-policy", "track"}
     for option in set(re.findall(r"`--([a-z-]+)", PAGE)) - servers:
         assert option.replace("-", "_") in fields, f"no broker has --{option}"
