@@ -73,10 +73,12 @@ async def perform(folder: Path, console: Console, options: argparse.Namespace) -
         load = ["--topic", TOPIC, "--rows", str(options.rows), "--keys", str(KEYS), "--rate", str(options.rate), "--out", str(run)]
         faults = ["--master", "local[2,4]", "--fail-task", f"1:{options.rows // 4}"]
         loader = await stage.spark_submit("load", scripts / "load_generator.py", *where, *load, *faults, "--json", "--progress")
-        await play(stage, console, loader, options.rows)
+        killed = await play(stage, console, loader, options.rows)
+        if not killed:
+            console.print("[bold yellow]no broker was killed:[/] the load was over before 40 % of it were handled; give more --rows")
         await stage.stop_consumers()
         summary = json.loads((run / "summary.json").read_text())
-        again = f"{summary['repeatedFrames']:,} frames of the failed task were sent again and stored once"
+        again = sent_again(summary["repeatedFrames"])
         waited = f"the longest wait for an acknowledgement: {summary['ackMs']['max'] / 1000:.1f} s"
         console.print(f"loaded: {summary['rows']:,} rows in {summary['sendingSeconds']} s; {waited}; {again}. spark-submit verify_load.py")
         judge = ["--manifest", str(run / "manifest.json"), "--json"]
@@ -88,8 +90,15 @@ async def perform(folder: Path, console: Console, options: argparse.Namespace) -
         return list(stage.files), verdict
 
 
-async def play(stage: Stage, console: Console, loader: Process, total: int) -> None:
-    """Watches the rows being handled; at 40 % a broker is killed, while the others are being sent."""
+def sent_again(frames: int) -> str:
+    """Of the task that was made to fail."""
+    if not frames:
+        return "no frame was sent again: no task failed that had stored one"
+    return f"{frames:,} frames of the failed task were sent again and stored once"
+
+
+async def play(stage: Stage, console: Console, loader: Process, total: int) -> bool:
+    """Watches the rows being handled; at 40 % a broker is killed, while the others are being sent. False: there was no time for that."""
     done: set[tuple[int, int]] = set()
     killed = False
     still_s = 0.0
@@ -112,6 +121,7 @@ async def play(stage: Stage, console: Console, loader: Process, total: int) -> N
                 await stage.start_broker("broker-b")
                 bar.console.print("  40 %  kill -9 broker-b, started again on its store")
             await asyncio.sleep(LOOK_S)
+    return killed
 
 
 def parser() -> argparse.ArgumentParser:
