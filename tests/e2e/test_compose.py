@@ -4,7 +4,9 @@ import asyncio
 import json
 import os
 import re
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -47,13 +49,13 @@ for event in done:
 """
 
 
-@pytest.fixture
-async def compose(tmp_path: Path) -> AsyncIterator[Compose]:
+@asynccontextmanager
+async def composed(folder: Path, **variables: str) -> AsyncIterator[Compose]:
     """The cluster of the file, up; gone afterwards, volumes and all."""
     tool = compose_tool()
     if tool is None:
         pytest.skip("no compose tool here: install Docker, or name one with LOCKSTEP_TEST_COMPOSE")
-    made = Compose(tool, f"lockstep-test-{os.getpid()}", tmp_path / "compose.log")
+    made = Compose(tool, f"lockstep-test-{os.getpid()}", folder / "compose.log", **variables)
     try:
         await made.run("build")
         await host_ports_free()
@@ -61,6 +63,22 @@ async def compose(tmp_path: Path) -> AsyncIterator[Compose]:
         yield made
     finally:
         await made.run("down", "-v", code=None)
+
+
+@pytest.fixture
+async def compose(tmp_path: Path) -> AsyncIterator[Compose]:
+    async with composed(tmp_path) as made:
+        yield made
+
+
+def own_address() -> str:
+    """At which other machines see this one; asking for the way to a test network (RFC 5737) sends nothing."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("198.51.100.1", 9))
+        except OSError:
+            pytest.skip("this machine has no address but 127.0.0.1")
+        return str(probe.getsockname()[0])
 
 
 async def host_ports_free() -> None:
@@ -161,6 +179,20 @@ async def test_the_compose_file_serves_host_and_containers_and_survives_restarts
         stops = [line for line in (await compose.run("logs", broker)).splitlines() if '"broker.stopped"' in line]
         assert stops, f"{broker} did not end in order"
         assert '"clean": true' in stops[-1]
+
+
+async def test_other_machines_reach_it_where_the_files_header_says_so_and_its_admin_ports_stay_here(
+    tmp_path: Path, cluster: Cluster
+) -> None:
+    address = own_address()
+    async with composed(tmp_path, LOCKSTEP_HOST=address, LOCKSTEP_BIND="0.0.0.0"):
+        await until_ready()
+        cluster.addresses["nameserver"] = NAMESERVERS.replace("127.0.0.1", address)
+        told = json.loads(await cluster.command("cluster", "--json"))["brokers"]
+        assert [(broker["address"], broker["reached"]) for broker in told] == [(f"{address}:10911", True), (f"{address}:10921", True)]
+        for port in ADMIN_PORTS.values():
+            with pytest.raises(OSError, match=f"{port}"):
+                await fetch(f"{address}:{port}", "/readyz")
 
 
 async def test_containers_are_healthy_while_clients_can_use_them_and_start_again_when_their_process_ends(compose: Compose) -> None:
