@@ -13,10 +13,10 @@ from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
-from lockstep.spark import load_job, verify_job
+from lockstep.spark import load_job, queue_count, verify_job
 from lockstep.spark.job import in_one_line, run
 from lockstep.spark.load_rows import Manifest, key_of, numbered, sent_columns, to_send
-from lockstep.spark.verifying import Findings, Judgement, by_key, expectation, gaps, judge, of_run
+from lockstep.spark.verifying import Findings, Judgement, by_key, expectation, gaps, histogram, judge, of_run, per_second, quantiles
 from support.spark_table import SparkCluster, Table
 
 CLEAN = {"repeatedElsewhere": 0, "lost": 0, "repeated": 0, "unexpected": 0, "outOfOrder": 0, "misplaced": 0, "corrupt": 0, "foreign": 0}
@@ -64,6 +64,12 @@ def test_a_load_is_verified_clean_and_again_adds_nothing(
     summary = json.loads(capsys.readouterr().out)
     assert summary["rows"] == 3_000
     assert (summary["repeatedFrames"] > 0) == ("--fail-task" in more)
+    rows = table.read(columns="value,tags").collect()
+    sizes, tags = {len(row.value) for row in rows}, {row.tags for row in rows}
+    if "--tags" in more:
+        assert (min(sizes), max(sizes), tags) == (60, 120, {"a", "b"})
+    else:
+        assert (sizes, tags) == ({100}, {None})
     assert load(table, tmp_path, *run) == 0, "the same run again"
     assert sum(table.cluster.ends(table.topic).values()) == 3_000
     assert verify(table, tmp_path) == 0
@@ -72,6 +78,19 @@ def test_a_load_is_verified_clean_and_again_adds_nothing(
     assert (found["clean"], found["found"], found["missingOffsets"]) == (True, 3_000, 0)
     assert (found["latencyMs"]["dueToStored"] is not None) == ("--rate" in more)
     assert "<svg" in (tmp_path / "report.html").read_text()
+
+
+def test_a_run_of_some_seconds_without_idempotence_repeats_what_a_task_sent_before_it_failed(table: Table, tmp_path: Path) -> None:
+    table.topic += "-made"
+    what = ["--queues", "2", "--duration", "0.5", "--rate", "2000", "--keys", "20", "--idempotence", "none", "--fail-task", "0:100"]
+    assert load(table, tmp_path, *what) == 0
+    assert queue_count(table.cluster.nameserver, table.topic) == 2, "it made the topic"
+    repeated = sum(table.cluster.ends(table.topic).values()) - 1_000
+    assert repeated >= 100
+    assert verify(table, tmp_path) == 2
+    found = verdict(tmp_path)
+    assert {name: found[name] for name in CLEAN} == {**CLEAN, "repeated": repeated}
+    assert verify(table, tmp_path, "--allow-duplicates", str(repeated)) == 0
 
 
 def test_a_run_of_other_settings_does_not_go_on_in_the_same_folder(
@@ -121,6 +140,25 @@ def test_flags_that_can_not_be_read_are_no_verdict(main: Callable[[list[str]], i
     with pytest.raises(SystemExit) as ended:
         main(more)
     assert ended.value.code == 3, "2 would say that rows are repeated"
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [(None, "and there is none: install a JDK"), ('openjdk version "11.0.2"', "is version 11: install a JDK"), ("?", "none")],
+)
+def test_without_a_java_that_spark_runs_on_nothing_begins(
+    told: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if told is not None:
+        java = tmp_path / "bin" / "java"
+        java.parent.mkdir()
+        java.write_text(f"#!/bin/sh\necho '{told}' >&2\n")
+        java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert run(failing(AssertionError("the job began"))) == 3
+    found = capsys.readouterr().err
+    assert found.startswith("failed: Spark needs Java 17 or newer, and ")
+    assert said in found
 
 
 def test_a_manifest_that_was_cut_is_told(spark_cluster: SparkCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -241,6 +279,18 @@ def test_rows_of_others_are_counted_apart_and_rows_that_nobody_sent_are_told(lan
     assert counts(judged(landed, lambda rows: rows.unionByName(foreign(rows)))) == {"foreign": 1}
     beyond = lambda rows: rows.where(is_(3, 49)).withColumns({"seq": F.lit(50).cast("bigint"), "offset": F.col("offset") + 100_000})  # noqa: E731
     assert counts(judged(landed, lambda rows: rows.unionByName(beyond(rows)))) == {"unexpected": 1}
+
+
+def test_latencies_are_counted_where_they_are(spark: Any) -> None:
+    """100 rows, 1 to 100 ms late; the last one is stored two seconds after the others."""
+    stored = (5_000_000 + F.when(F.col("id") == 100, 2_000_000).otherwise(0)).alias("stored_us")
+    rows = spark.range(1, 101, 1, 1).select(stored, (F.col("id") * 1.0).alias("late"))
+    assert quantiles(rows, F.col("late")) == {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p99.9": 100.0, "max": 100.0}
+    assert quantiles(rows.where("late > 100"), F.col("late")) is None
+    seconds = [tuple(row) for row in per_second(rows, F.col("late")).orderBy("second").collect()]
+    assert seconds == [(0, 99, 50.0, 99.0, 99.0), (2, 1, 100.0, 100.0, 100.0)]
+    bins = [(round(ms, 1), count) for ms, count in histogram(rows, F.col("late"))]
+    assert bins == [(1.0, 1), (3.2, 2), (5.6, 2), (10.0, 5), (17.8, 7), (31.6, 14), (56.2, 25), (100.0, 44)]
 
 
 def test_offsets_that_nothing_was_read_of_are_told_as_gaps(landed: tuple[Any, Manifest]) -> None:

@@ -1,17 +1,21 @@
 """Streams: from a topic, to a topic, and on again after a restart."""
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 from lockstep.protocol.errors import ConfigError
+from lockstep.spark import keyed
 from lockstep.spark.offsets import to_plain
 from lockstep.spark.options import SourceOptions
+from lockstep.spark.reader import group_of
 from lockstep.spark.reading import DataLost
 from lockstep.spark.stream_reader import LockstepStreamReader
 from support.spark_table import Table
@@ -151,6 +155,34 @@ def test_a_batch_that_is_run_again_is_stored_once(table: Table, tmp_path: Path) 
     assert sorted(map(int, target.values())) == list(range(100))
 
 
+def test_a_stream_gets_its_order_where_each_batch_is_a_dataframe(table: Table, tmp_path: Path) -> None:
+    """Spark sorts no stream, so `keyed` is for foreachBatch; an id for each batch lets one that is run again add nothing."""
+    target = Table(table.spark, table.cluster, f"{table.topic[:100]}-out", 2)
+    filled(table, 0, 90)
+    stream = table.stream(startingOffsets="earliest", maxOffsetsPerTrigger="30", columns="value").withColumn(
+        "key", F.concat(F.lit("k"), F.col("value").cast("string").cast("int") % 7)
+    )
+    with pytest.raises(PySparkException, match=r"(?i)sort"):
+        keyed(stream, 2, "key", "value").writeStream.format("noop").option("checkpointLocation", str(tmp_path / "refused")).start()
+    ids = []
+
+    def write(batch: Any, number: int) -> None:
+        ids.append(hashlib.md5(f"copy {number}".encode()).hexdigest())
+        ordered = keyed(batch.withColumn("number", F.col("value").cast("string").cast("int")), 2, "key", "number").drop("number")
+        target.write(ordered, producerId=ids[-1])
+        target.write(ordered, producerId=ids[-1])
+
+    query = stream.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+    query.start().awaitTermination()
+    assert len(set(ids)) >= 3
+    rows = target.read(columns="key,value,partition,offset").orderBy("partition", "offset").collect()
+    assert sorted(int(row.value) for row in rows) == list(range(90))
+    for number in range(7):
+        values = [int(row.value) for row in rows if bytes(row.key) == b"k%d" % number]
+        assert len(values) > 10
+        assert values == sorted(values)
+
+
 def test_two_queries_read_side_by_side(table: Table, tmp_path: Path) -> None:
     filled(table, 0, 50)
     started = [
@@ -188,6 +220,16 @@ def test_the_start_is_pinned_by_an_empty_batch_and_asked_for_twice(table: Table,
     filled(table, 4, 8)
     assert reader.latestOffset(start, ReadAllAvailable()) == start == at(table, 1, 1, 1, 1) == reader.initialOffset()
     assert reader.latestOffset(start, ReadAllAvailable()) == at(table, 3, 3, 3, 3)
+
+
+def test_a_query_without_a_group_has_one_of_what_it_reads() -> None:
+    def group(**options: str) -> str:
+        return group_of(SourceOptions.parse({"nameserver": "h:1", **options}))
+
+    assert group(subscribe="a") == group(subscribe="a", maxOffsetsPerTrigger="5"), "two queries of one topic share it"
+    assert len({group(**{way: what}) for way, what in (("subscribe", "a"), ("subscribe", "a,b"), ("subscribePattern", "a"))}) == 3
+    assert group(subscribe="a") != group(subscribe="a", subExpression="paid")
+    assert group(subscribe="a", group="own") == "own"
 
 
 @pytest.mark.parametrize("end", [{"endingOffsets": '{"t":{"a:0":5}}'}, {"endingTimestamp": "5"}])
@@ -242,6 +284,31 @@ def test_a_limit_in_bytes_is_about_as_many_messages(table: Table, reader: Any) -
     filled(table, 0, 400)
     end = reader.latestOffset(at(table, 0, 0, 0, 0), ReadMaxBytes(10_000))
     assert 40 <= sum(end[table.topic].values()) <= 100, "records of some 100 to 250 bytes"
+
+
+@pytest.mark.parametrize("reader", [{"maxBytesPerTrigger": "10000"}, {"maxOffsetsPerTrigger": "5"}, {}], indirect=True)
+def test_the_options_say_what_a_batch_is_limited_by(reader: Any, request: pytest.FixtureRequest) -> None:
+    given = request.node.callspec.params["reader"]
+    limits = {"maxBytesPerTrigger": ReadMaxBytes(10_000), "maxOffsetsPerTrigger": ReadMaxRows(5)}
+    assert reader.getDefaultReadLimit() == next((limits[name] for name in given), ReadAllAvailable())
+
+
+@pytest.mark.parametrize("reader", [{"group": "kept", "commitOffsets": "false"}, {"group": "kept"}], indirect=True)
+def test_offsets_are_published_unless_the_option_says_no(table: Table, reader: Any, request: pytest.FixtureRequest) -> None:
+    filled(table, 0, 8)
+    reader.commit(at(table, 1, 1, 1, 1))
+    published = set(table.cluster.committed("kept", table.topic).values())
+    if "commitOffsets" in request.node.callspec.params["reader"]:
+        assert 1 not in published, "a group that is nowhere is told as at the first message"
+    else:
+        assert published == {1}
+
+
+@pytest.mark.parametrize("reader", [{"offsetPollMs": "1000000"}], indirect=True)
+def test_within_the_poll_time_an_idle_query_asks_the_brokers_nothing(table: Table, reader: Any) -> None:
+    before = reader.reportLatestOffset()
+    filled(table, 0, 8)
+    assert reader.reportLatestOffset() == before == at(table, 0, 0, 0, 0)
 
 
 def test_a_start_above_its_end_is_an_empty_range(table: Table, reader: Any) -> None:
