@@ -36,7 +36,7 @@ def nameserver_addresses(nameserver: str | list[str] | tuple[str, ...]) -> tuple
         raise ConfigError('no nameserver address: give nameserver="HOST:PORT" (several are separated by ";")')
     for address in addresses:
         host, colon, port = address.rpartition(":")
-        if not (colon and host and port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
+        if not (colon and host and port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65_536):
             raise ConfigError(f'nameserver address "{address}": expected HOST:PORT with a port of 1 to 65535')
     return addresses
 

@@ -24,6 +24,12 @@ def test_a_key_is_hashed_as_utf8() -> None:
     assert number_of_key("ключ", 97) == zlib.crc32("ключ".encode()) % 97
 
 
+@pytest.mark.parametrize(("key", "why"), [("\udc80", "half a surrogate pair"), (1001, "is a int: expected str")])
+def test_what_is_no_key_is_refused(key: object, why: str) -> None:
+    with pytest.raises(LocalProtocolError, match=why):
+        number_of_key(key, 4)  # type: ignore[arg-type]
+
+
 @given(st.text(min_size=1, max_size=8), st.integers(1, 500))
 def test_every_key_has_exactly_one_queue(key: str, count: int) -> None:
     assert 0 <= number_of_key(key, count) < count

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from lockstep.protocol.crc import crc32
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.message import Message
+from lockstep.protocol.properties import check_text
 from lockstep.protocol.queue import MessageQueue, TopicLayout
 
 Selector = Callable[..., MessageQueue]
@@ -17,8 +18,12 @@ Selector = Callable[..., MessageQueue]
 
 
 def number_of_key(sharding_key: str, queue_count: int) -> int:
-    """The position in the layout's writable queues to which a key belongs."""
-    return crc32(sharding_key.encode()) % queue_count
+    """The position in the layout's writable queues to which a key belongs; LocalProtocolError for what is no key."""
+    try:
+        return crc32(sharding_key.encode()) % queue_count
+    except (AttributeError, UnicodeEncodeError):
+        check_text("sharding_key", sharding_key)
+        raise
 
 
 def queue_of_key(layout: TopicLayout, sharding_key: str) -> MessageQueue:
