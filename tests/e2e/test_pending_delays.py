@@ -31,7 +31,7 @@ def core_s(process: Process) -> float:
 
 
 async def fill(cluster: Cluster) -> None:
-    async with Producer("filler", nameserver=cluster.nameservers) as producer:
+    async with Producer("filler", nameserver=cluster.nameservers, send_timeout_ms=60_000) as producer:
         numbers = iter(range(PENDING))
 
         async def lane() -> None:
@@ -56,7 +56,7 @@ class Watch:
 
 async def idle_share(cluster: Cluster, lines: Lines, number: int) -> float:
     """Of a core, while one message waits for its NEAR_S beside the others."""
-    async with Producer("near", nameserver=cluster.nameservers) as producer:
+    async with Producer("near", nameserver=cluster.nameservers, send_timeout_ms=60_000) as producer:
         watch = Watch(cluster.processes["broker-a"])
         await producer.send(Message("orders", b"near-%d" % number), delay_level=NEAR_LEVEL)
     await cluster.until("it has come", lambda: lines.done()[f"near-{number}"])
