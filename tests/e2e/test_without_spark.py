@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 WITHOUT = "import sys; sys.modules['pyspark'] = None; sys.argv = sys.argv[1:]; "
 TESTS = WITHOUT + "import pytest; sys.exit(pytest.main(sys.argv))"
 SCRIPT = WITHOUT + "import runpy; runpy.run_path(sys.argv[0], run_name='__main__')"
