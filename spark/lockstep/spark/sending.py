@@ -174,8 +174,8 @@ class TaskSender:
         short = [str(queue) for queue, passed in sorted(self._passed.items()) if passed]
         if short:
             raise StateError(
-                f"a repeated task ended before what an earlier attempt had sent to {', '.join(short)}: it had fewer rows, or frameRecords "
-                f"or frameBytes have changed; {ADVICE}"
+                f"a repeated task ended before what an earlier attempt had sent to {', '.join(short)}: it had fewer rows, or the topic's "
+                f"queues have changed; {ADVICE}"
             )
 
     async def _wait(self, frame: Frame) -> None:
@@ -244,13 +244,15 @@ def explained(error: LockstepError) -> LockstepError:
     cause = error.__cause__ if isinstance(error.__cause__, LockstepError) else error
     if isinstance(cause, NonDeterministicRetry):
         return StateError(
-            f"a repeated task sent other rows, or the same in another order, than the attempt before it: {ADVICE} The broker says: {cause}"
+            "a repeated task sent other rows, or the same in another order, than the attempt before it, or frameRecords, frameBytes, "
+            f"notBefore or the topic's queues have changed: {ADVICE} The broker says: {cause}"
         )
     if isinstance(cause, StaleEpoch):
         return StateError(f"a later micro-batch of this query has begun: this attempt is left over from an earlier one. {cause}")
     if isinstance(cause, OutOfSequence):
         return StateError(
             "the broker has other frames of this task than were sent before: it lost the end of its log (a power cut), or frameRecords, "
-            f"frameBytes or the rows under this producerId have changed. The task begins again from its first row. {cause}"
+            "frameBytes, notBefore, the topic's queues or the rows under this producerId have changed. The task begins again from its "
+            f"first row. {cause}"
         )
     return error

@@ -1,6 +1,7 @@
 """A task of a write against a broker on loopback: what is sent again is stored once, and what fails says why."""
 
 import asyncio
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -108,10 +109,32 @@ async def test_a_repeated_task_with_fewer_rows_fails_and_says_what_to_do(again: 
     async with fake_cluster("a", topics={"t": 2}) as cluster:
         Remembered(cluster.brokers["a"])
         await send(task(cluster), rows(30))
-        with pytest.raises(
-            StateError, match=r"ended before what an earlier attempt had sent to t@a:0.*had fewer rows.*sort within partitions"
-        ):
+        with pytest.raises(StateError) as failed:
             await send(replace(task(cluster), attempt=1), rows(again))
+        said = r"ended before what an earlier attempt had sent to t@a:0.*had fewer rows, or the topic's queues have changed.*sort within"
+        assert re.search(said, str(failed.value))
+        assert "frameRecords" not in str(failed.value), "frames that are cut elsewhere are told by the broker"
+
+
+@pytest.mark.parametrize("stored", [30, 20])
+@pytest.mark.parametrize("frame_records", ["1", "3", "1000"])
+async def test_a_repeated_task_whose_frames_are_cut_elsewhere_fails_and_names_the_options(stored: int, frame_records: str) -> None:
+    """The same rows: the whole of them and a part had been stored before."""
+    async with fake_cluster("a", topics={"t": 2}) as cluster:
+        Remembered(cluster.brokers["a"])
+        await send(task(cluster), rows(stored))
+        with pytest.raises(StateError, match=r"frameRecords[\s,]"):
+            await send(replace(task(cluster, frameRecords=frame_records), attempt=1), rows(30))
+
+
+async def test_a_repeat_over_queues_that_were_added_fails_and_says_so() -> None:
+    keys, values = pa.array([f"k{number}" for number in range(40)]), pa.array([b"%d" % number for number in range(40)])
+    keyed: list[object] = [pa.RecordBatch.from_arrays([values, keys], ["value", "key"])]
+    async with fake_cluster("a", topics={"t": 3}) as cluster:
+        Remembered(cluster.brokers["a"])
+        await send(replace(task(cluster), layout=make_layout("t", "a", queues=2)), keyed)
+        with pytest.raises(StateError, match="or the topic's queues have changed"):
+            await send(replace(task(cluster), attempt=1), keyed)
 
 
 @pytest.mark.parametrize(
