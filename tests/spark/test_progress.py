@@ -8,7 +8,7 @@ import pytest
 
 from lockstep.protocol.errors import TransportError
 from lockstep.spark import load_progress
-from lockstep.spark.load_progress import LOOK_MS, Progress
+from lockstep.spark.load_progress import Progress
 
 NOBODY = "127.0.0.1:1"
 
@@ -51,13 +51,10 @@ def test_an_outage_at_the_first_look_makes_a_line_late_and_nothing_else(monkeypa
     assert "no nameserver can be reached" in said[0]
 
 
-def test_a_line_a_second_tells_what_is_accepted_and_how_fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    host = InThisThread()
-    answers: list[Any] = [0, 200, TransportError("restarting"), 800]
+def scripted(monkeypatch: pytest.MonkeyPatch, host: InThisThread, answers: list[Any]) -> None:
+    """A connection that gives these answers, one for each look; it pauses by the host's clock."""
 
     class Scripted:
-        """Pauses by the host's clock."""
-
         def __init__(self, *_: object) -> None: ...
 
         def pause(self, ms: int) -> None:
@@ -65,6 +62,8 @@ def test_a_line_a_second_tells_what_is_accepted_and_how_fast(monkeypatch: pytest
 
         def ask(self, _: object) -> int:
             answer = answers.pop(0)
+            if callable(answer):
+                answer = answer()
             if isinstance(answer, TransportError):
                 raise answer
             return int(answer)
@@ -73,11 +72,42 @@ def test_a_line_a_second_tells_what_is_accepted_and_how_fast(monkeypatch: pytest
             host.now_ms = -1
 
     monkeypatch.setattr(load_progress, "Kept", Scripted)
-    said = watched(monkeypatch, host, 3)
-    assert [" ".join(line.split()) for line in said] == [
+
+
+def words(lines: list[str]) -> list[str]:
+    return [" ".join(line.split()) for line in lines]
+
+
+def test_a_line_a_second_tells_what_is_accepted_and_how_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = InThisThread()
+    scripted(monkeypatch, host, [0, 0, 200, TransportError("restarting"), 800])
+    assert words(watched(monkeypatch, host, 3)) == [
         "200 of 1,000 accepted 100/s",
         "no count: restarting",
         "800 of 1,000 accepted 300/s",
     ]
-    assert LOOK_MS < 1_000
     assert host.now_ms == -1, "the connection is closed"
+
+
+def test_what_stood_there_when_a_run_is_resumed_is_no_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = InThisThread()
+    scripted(monkeypatch, host, [500, 700])
+    assert words(watched(monkeypatch, host, 1)) == ["700 of 1,000 accepted 200/s"]
+
+
+@pytest.mark.parametrize("answer", [900, TransportError("gone")])
+def test_nothing_is_told_once_the_load_has_ended(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
+    """A line behind the result would be the last one on spark-submit's stdout."""
+    host = InThisThread()
+    manifest = SimpleNamespace(start_offsets={}, rows=1_000, topic="t")
+    progress = Progress(NOBODY, manifest, host)  # type: ignore[arg-type]
+
+    def ends_meanwhile() -> Any:
+        progress.stop()
+        return answer
+
+    scripted(monkeypatch, host, [0, ends_meanwhile])
+    said: list[str] = []
+    monkeypatch.setattr(load_progress, "say", said.append)
+    progress.start()
+    assert said == []

@@ -32,23 +32,27 @@ class Progress:
 
     def _watch(self) -> None:
         kept, clock = Kept(self._nameserver, TIMEOUT_MS), self._host.clock
-        told_ms = looked_ms = clock.monotonic_ms()
-        told = 0
+        counted: tuple[int, int] | None = None
+        """When and what, the last time that it was told. The first count is what stood there: of an earlier start of the run too."""
         while not self._ended:
-            kept.pause(LOOK_MS)
-            now_ms = clock.monotonic_ms()
-            if now_ms - looked_ms < TELL_MS:
-                continue
-            looked_ms = now_ms
+            now_ms, line = clock.monotonic_ms(), None
             try:
                 accepted = kept.ask(self._accepted)
             except LockstepError as error:
-                say(f"  no count: {error}")
-                continue
-            if accepted:
-                rate = (accepted - told) * 1_000 / (now_ms - told_ms)
-                say(f"  {accepted:>12,} of {self._manifest.rows:,} accepted  {rate:>10,.0f}/s")
-                told_ms, told = now_ms, accepted
+                line = f"  no count: {error}"
+            else:
+                if counted is None:
+                    counted = now_ms, accepted
+                elif accepted:
+                    rate = (accepted - counted[1]) * 1_000 / max(1, now_ms - counted[0])
+                    line = f"  {accepted:>12,} of {self._manifest.rows:,} accepted  {rate:>10,.0f}/s"
+                    counted = now_ms, accepted
+            if line is not None and not self._ended:
+                say(line)
+            while not self._ended:
+                kept.pause(LOOK_MS)
+                if clock.monotonic_ms() - now_ms >= TELL_MS:
+                    break
         kept.close()
 
     async def _accepted(self, cluster: Cluster) -> int:
