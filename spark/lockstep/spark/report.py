@@ -35,6 +35,7 @@ COUNTS = (
     ("misplaced", "in another queue than their key's"),
     ("unexpected", "that nobody sent"),
     ("corrupt", "corrupt"),
+    ("repeatedElsewhere", "of the repeats in another queue than the first"),
     ("foreign", "of other runs (not judged)"),
     ("missingOffsets", "offsets since the run began that were not there to be read"),
 )

@@ -17,6 +17,7 @@ CLEAN = {
     "misplaced": 0,
     "unexpected": 0,
     "corrupt": 0,
+    "repeatedElsewhere": 0,
     "foreign": 0,
     "missingOffsets": 0,
 }
@@ -69,6 +70,12 @@ def test_what_is_wrong_is_told_first_and_escaped() -> None:
     assert "key &lt;49&gt;" in text
     assert "key &lt;50&gt;" not in text
     assert "and 10 more in violations/" in text
+
+
+def test_repeats_in_another_queue_have_a_row_and_are_no_fault_besides() -> None:
+    text = page(verdict(clean=False, repeated=5, repeatedElsewhere=2), findings())
+    assert '<div class="verdict broken">5 repeated</div>' in text
+    assert '<tr><td class="n">2</td><td>of the repeats in another queue than the first</td></tr>' in text
 
 
 def test_each_violation_is_told_with_its_queue_and_offset() -> None:
