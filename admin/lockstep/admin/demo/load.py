@@ -91,9 +91,9 @@ async def perform(folder: Path, console: Console, options: argparse.Namespace) -
 
 
 def sent_again(frames: int) -> str:
-    """Of the task that was made to fail."""
+    """Of the task that was made to fail. The count has none of the last frames of queues: of those a broker knows the place again."""
     if not frames:
-        return "no frame was sent again: no task failed that had stored one"
+        return "no frame is known to have been sent again (a queue's last one can't be told)"
     return f"{frames:,} frames of the failed task were sent again and stored once"
 
 
