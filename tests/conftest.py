@@ -11,10 +11,15 @@ import os
 from collections.abc import AsyncIterator, Iterator, Mapping
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from lockstep.testing.simulation import SimLoop
 from support.cluster import MEASURED
 from support.loops import LOOPS, Factory, FrozenLoop, LoopWatch
+
+# A slow machine is no defect of a law.
+settings.register_profile("lockstep", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("lockstep")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from lockstep.broker.store import Appended, ReadResult, ReadStatus
+from lockstep.broker.store import Appended, ReadResult, ReadStatus, StoreCorrupt
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import TransportError
@@ -101,6 +101,8 @@ class FakeStore:
         self.waiting_written: list[Callable[[], None]] = []
         self.waiting_synced: list[Callable[[], None]] = []
         self.cold = False
+        self.rotten: dict[tuple[str, int], int] = {}
+        """Queue → offset of a message that can't be read."""
         self.unreadable: dict[tuple[str, int], Exception] = {}
         self.hidden: dict[tuple[str, int], int] = {}
         self.sent_record_bytes_max = 5 << 20
@@ -167,6 +169,12 @@ class FakeStore:
     ) -> ReadResult:
         return self.read_now(topic, queue_id, offset, max_count, max_bytes, tag_hashes)
 
+    async def read_some(self, topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int) -> ReadResult:
+        result = self.read(topic, queue_id, offset, max_count=max_count, max_bytes=max_bytes)
+        if result is None:
+            result = await self.read_cold(topic, queue_id, offset, max_count=max_count, max_bytes=max_bytes)
+        return result
+
     def read_now(
         self, topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int, tag_hashes: frozenset[int] | None
     ) -> ReadResult:
@@ -184,6 +192,8 @@ class FakeStore:
         size = 0
         following = offset
         for record, tag in queue[offset:]:
+            if following == self.rotten.get((topic, queue_id)) and len(parts) < max_count:
+                raise StoreCorrupt(f"offset {following} of {topic}")
             if len(parts) == max_count or (parts and size + len(record) > max_bytes):
                 break
             following += 1

@@ -1,4 +1,4 @@
-"""The command `lockstep`. Exit 0 done, 1 refused or failed, 2 bad usage (one line on stderr); daemons have codes of their own."""
+"""The command `lockstep`. Exit 0 done, 1 refused or failed, 2 bad usage; daemons have codes of their own."""
 
 import sys
 from collections.abc import Sequence

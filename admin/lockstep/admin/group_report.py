@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from shlex import quote
 
 from lockstep.protocol.bodies import ConsumerGroup, GroupSettings, GroupStatus, MemberStatus, QueueStatus, Subscription
 from lockstep.protocol.queue import MessageQueue
@@ -121,7 +122,7 @@ def report(
 def update_command(settings: GroupSettings) -> str:
     """What to type so that every broker has these settings."""
     consume = "--consume" if settings.consume_enable else "--no-consume"
-    return f"lockstep group update {settings.group} --subscription-policy {settings.subscription_policy.value} {consume}"
+    return f"lockstep group update {quote(settings.group)} --subscription-policy {settings.subscription_policy.value} {consume}"
 
 
 def topics_of(statuses: Iterable[GroupStatus]) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Recovery, Store
 from lockstep.protocol.bodies import BrokerStatus
 from lockstep.protocol.command import Command
+from lockstep.protocol.delays import format_ms
 from lockstep.protocol.errors import LocalProtocolError, StateError
 from lockstep.protocol.names import SCHEDULE_TOPIC
 from lockstep.protocol.record import pack_host
@@ -103,6 +104,9 @@ class Broker:
         """Returns when the ports are open. StoreError (exit 3, 5, 6), IdentityError and RegistrationRefused (exit 4), ConfigError."""
         config, host = self.config, self._host
         began_ms = host.clock.monotonic_ms()
+        if too_long := [format_ms(delay_ms) for delay_ms in config.delay_levels_ms() if delay_ms >= config.retention_hours * 3_600_000]:
+            why = "retention may remove what waits so long before it is due"
+            log.warning("delay.outlives_retention", delays=too_long, retention_hours=config.retention_hours, why=why)
         if self.admin_port is not None:
             await self.admin_port.start()
         self._store = store = await Store.open(config.store_config(), host, config.identity())

@@ -85,6 +85,8 @@ class Delays:
         self._levels_ms = levels_ms
         self._due_ms = dict.fromkeys(store.queue_ids(SCHEDULE_TOPIC), 0)
         """Queue id → wall time at which its first message is due; a queue that is empty is left out."""
+        self._unreadable: dict[int, int] = {}
+        """Queue id → offset that the disk did not read."""
         self._wake = asyncio.Event()
 
     def level_of(self, delay_ms: int) -> int:
@@ -129,19 +131,16 @@ class Delays:
 
     async def _deliver(self, queue_id: int) -> None:
         """One turn's share of a queue: what is due of it goes on."""
-        offset, delay_ms = self._table.next(queue_id + 1), delay_of(queue_id)
-        try:
-            result = await read_some(self._store, SCHEDULE_TOPIC, queue_id, offset, TURN_COUNT, TURN_BYTES)
-        except (OSError, StoreCorrupt) as error:
-            # As a pull of it would be refused: what is stored elsewhere is served all the same.
-            log.error("delay.unreadable", delay_ms=delay_ms, offset=offset, error=str(error), then=f"read again every {AGAIN_MS} ms")
+        offset, delay_ms = self._table.next(queue_id), delay_of(queue_id)
+        result = await self._read(queue_id, offset)
+        if result is None:
             self._due_ms[queue_id] = self._clock.wall_ms() + AGAIN_MS
             return
         if result.status is ReadStatus.OFFSET_TOO_SMALL:
             log.error(
                 "delay.gap", delay_ms=delay_ms, first=offset, end=result.min_offset, why="retention removed messages that still waited"
             )
-            self._table.delivered(queue_id + 1, result.min_offset)
+            self._table.delivered(queue_id, result.min_offset)
             return
         if result.status is not ReadStatus.FOUND:
             if self._store.bounds(SCHEDULE_TOPIC, queue_id)[1] <= offset:  # else one has arrived while the disk was read
@@ -159,7 +158,24 @@ class Delays:
                 break
             done += 1
         if done:
-            self._table.delivered(queue_id + 1, offset + done)
+            self._table.delivered(queue_id, offset + done)
+
+    async def _read(self, queue_id: int, offset: int) -> ReadResult | None:
+        """What comes next, alone where what comes behind it can't be read. None: not that either, which is told once.
+
+        As where it is pulled: who wants it is refused, the other queues are served.
+        """
+        why = ""
+        for count in (TURN_COUNT, 1):
+            try:
+                return await self._store.read_some(SCHEDULE_TOPIC, queue_id, offset, count, TURN_BYTES)
+            except (OSError, StoreCorrupt) as error:
+                why = str(error)
+        if self._unreadable.get(queue_id) != offset:
+            self._unreadable[queue_id] = offset
+            facts = {"delay_ms": delay_of(queue_id), "offset": offset, "error": why}
+            log.error("delay.unreadable", **facts, then=f"it is read again every {AGAIN_MS} ms; what has this delay waits behind it")
+        return None
 
     def _pass_on(self, record: RecordView) -> bool:
         """False: not now. What can't be delivered ever is told and left behind."""
@@ -181,14 +197,6 @@ class Delays:
                 return False
             log.error("delay.undeliverable", **facts, error=str(error))
         return True
-
-
-async def read_some(store: Store, topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int) -> ReadResult:
-    """At once where it can be, else when the disk has answered."""
-    result = store.read(topic, queue_id, offset, max_count=max_count, max_bytes=max_bytes)
-    if result is None:
-        result = await store.read_cold(topic, queue_id, offset, max_count=max_count, max_bytes=max_bytes)
-    return result
 
 
 def store_letter(store: Store, letter: Letter) -> Appended:

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from lockstep.protocol.errors import RemoteProtocolError
-from lockstep.protocol.headers.send import REASON_LENGTH_MAX
 from lockstep.protocol.ids import message_id_of
 from lockstep.protocol.names import SCHEDULE_TOPIC
 from lockstep.protocol.properties import (
@@ -16,6 +15,7 @@ from lockstep.protocol.properties import (
     REAL_QID,
     REAL_TOPIC,
     REASON,
+    REASON_LENGTH_MAX,
     RETRY_TOPIC,
     decode_properties,
     encode_properties,

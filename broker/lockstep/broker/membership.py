@@ -10,7 +10,7 @@ from lockstep.broker.books import Books
 from lockstep.broker.contract import check_contract, contract_of, differences
 from lockstep.broker.tables.group_table import Group
 from lockstep.broker.tables.session_table import Refusal, Session
-from lockstep.protocol.bodies import ConsumerGroup, GroupView, HeartbeatBody, HeartbeatReply, MemberList
+from lockstep.protocol.bodies import ConsumerGroup, GroupView, HeartbeatBody, HeartbeatReply, MemberList, Subscription
 from lockstep.protocol.errors import DuplicateClientId, LocalProtocolError, SubscriptionConflict
 from lockstep.protocol.names import check_client_id
 
@@ -99,7 +99,7 @@ class Membership:
         elif group is None or group.contract is None:
             books.groups.agree(entry.group, offered)
         books.join(entry.group, session.client_id, session.id)
-        self._note_said(entry, session.client_id)
+        self._note_said(entry, session.client_id, offered.subscriptions)
         return None
 
     def _overrules(self, group: Group, here: ConsumerGroup, session: Session, entry: ConsumerGroup, offered: ConsumerGroup) -> bool:
@@ -116,10 +116,11 @@ class Membership:
             books.groups.agree(group.name, offered)
         return True
 
-    def _note_said(self, entry: ConsumerGroup, client_id: str) -> None:
+    def _note_said(self, entry: ConsumerGroup, client_id: str, said: tuple[Subscription, ...]) -> None:
         group = self._books.groups.get(entry.group)
         assert group is not None, "it was joined"
-        group.said[client_id] = contract_of(entry).subscriptions
+        shared = None if group.contract is None else group.contract.subscriptions
+        group.said[client_id] = shared if shared == said else said
         for each in entry.subscriptions:
             group.sub_versions[each.topic] = max(each.sub_version, group.sub_versions.get(each.topic, 0))
 
@@ -230,7 +231,7 @@ class Membership:
             books.join(entry.group, body.client_id, None)
             self._classic[entry.group, body.client_id] = ClassicSeen(connection, now_ms + books.config.classic_member_ms)
             books.classic_connections[body.client_id] = connection
-            self._note_said(entry, body.client_id)
+            self._note_said(entry, body.client_id, contract_of(entry).subscriptions)
             group = books.groups.get(entry.group)
             assert group is not None, "it was joined"
             known = group.subscriptions

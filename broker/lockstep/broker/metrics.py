@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable
 
 from lockstep.broker.config import BrokerConfig
-from lockstep.broker.delays import read_some
 from lockstep.broker.processors.pull import PullProcessor
 from lockstep.broker.registrar import Standing
 from lockstep.broker.state import BrokerState
@@ -90,7 +89,7 @@ class BrokerMetrics:
         for (group, topic, queue_id), progress in list(behind)[:LATENCY_QUEUES_MAX]:
             offset = max(progress.offset, self._store.bounds(topic, queue_id)[0])
             try:
-                read = await read_some(self._store, topic, queue_id, offset, 1, READ_BYTES)
+                read = await self._store.read_some(topic, queue_id, offset, 1, READ_BYTES)
             except (OSError, StoreCorrupt):
                 continue  # a pull of it is refused and says why; the other figures are told
             if read.parts:

@@ -56,6 +56,7 @@ class BrokerState:
         layout = self.layouts.get(topic)
         if layout is not None and layout.deleted:
             self._store.drop_topic(topic)
+            self.sequences.drop_topic(topic)
 
     def plain(self) -> dict[str, Any]:
         """All tables as of now; everything in it is in the log."""

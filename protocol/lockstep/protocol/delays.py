@@ -15,6 +15,7 @@ RETRIES_MAX = 16
 OTHER_QUEUES_AT = 1_000
 """Queues of delays that RocketMQ's table has not: this + the delay in ms."""
 DELAY_MS_MAX = (1 << 31) - 1 - OTHER_QUEUES_AT
+"""A queue id is an int32."""
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _UNITS_DOWN = [("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)]
@@ -31,7 +32,7 @@ def parse_levels(text: str) -> tuple[int, ...]:
         delay_ms = int(match[1]) * _UNITS_MS[match[2]]
         if delay_ms > DELAY_MS_MAX:
             raise LocalProtocolError(
-                f"delay level {word!r}: at most {DELAY_MS_MAX // _UNITS_MS['d']}d; retention would remove it long before"
+                f"delay level {word!r}: at most {DELAY_MS_MAX // _UNITS_MS['d']}d: a delay is kept as the number of its queue"
             )
         found.append(delay_ms)
     if not found:

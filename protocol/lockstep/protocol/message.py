@@ -65,8 +65,8 @@ class Message(_Draft):
     """A message to send. Checked when it is made: LocalProtocolError names what is wrong.
 
     `body` 1 byte … 4 MiB. `tags` is one tag. `keys` are for finding the message later: a str (split at blanks) or several str without
-    blanks. `properties` are the user's own: reserved names are refused. All of these and the sharding key have at most 30,720 bytes
-    together, as stored. `flag` is an int32 that the broker only stores.
+    blanks. `properties` are the user's own: reserved names are refused. Tags, keys, properties and the sharding key have
+    at most 30,720 bytes together, as stored. `flag` is an int32 that the broker only stores.
     """
 
     __slots__ = ()
@@ -185,7 +185,7 @@ def encode_message(
     properties = _UNIQ_KEY_HEAD + unique_key.encode()
     if sharding_key is not None:
         stored_key = _stored_sharding_key(sharding_key)
-        check_sent_bytes(len(message.stored_properties) + len(stored_key))
+        check_sent_bytes(len(message.stored_properties) + len(stored_key) - (not message.stored_properties))
         properties = stored_key + properties
     if message.stored_properties:
         properties = message.stored_properties + b"\x02" + properties

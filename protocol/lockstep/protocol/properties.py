@@ -7,7 +7,6 @@ both are read; we write none, as 4.9.8.
 from collections.abc import Mapping
 
 from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
-from lockstep.protocol.headers.send import REASON_LENGTH_MAX
 from lockstep.protocol.record import PROPERTIES_BYTES_MAX, TOPIC_BYTES_MAX
 
 TAGS = "TAGS"
@@ -33,6 +32,8 @@ LS_SEQ = "__LS_SEQ"
 """The frame's place in an idempotent producer's stream (sequence.py)."""
 REASON = f"{OWN_PREFIX}REASON"
 """Why a message was dead-lettered, in words."""
+REASON_LENGTH_MAX = 200
+"""Characters of it."""
 ORIGIN_QUEUE = f"{OWN_PREFIX}QUEUE"
 """Of a copy: the queue in which the message lay at first."""
 HOME_LAYOUT = f"{OWN_PREFIX}LAYOUT"
@@ -113,7 +114,7 @@ def split_properties(text: str) -> dict[str, str]:
 def sent_bytes(properties: bytes) -> int:
     """How much of stored properties counts for SENT_PROPERTIES_BYTES_MAX: all but what has room kept for it.
 
-    A message and every copy of it, of a copy too, have the same: what fits once always fits.
+    A copy of a message, and a copy of that, never has more: what fits once always fits.
     """
     count = 0
     for pair in properties.split(b"\x02"):

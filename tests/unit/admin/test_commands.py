@@ -235,8 +235,8 @@ def test_a_topic_of_the_brokers_own_is_neither_altered_nor_deleted(lockstep: Any
 @pytest.mark.parametrize(
     ("topic", "words"),
     [
-        ("%RETRY%billing", "holds what group billing has failed and is to be given again"),
-        ("%DLQ%billing", "holds what group billing has given up"),
+        ("%RETRY%billing", "is where what group billing has failed and waits to be given again lies"),
+        ("%DLQ%billing", "is where what group billing has given up lies"),
     ],
 )
 def test_what_a_group_alone_has_is_deleted_by_force_only(lockstep: Any, cluster: FakeCluster, topic: str, words: str) -> None:

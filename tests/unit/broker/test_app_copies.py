@@ -57,7 +57,7 @@ async def test_a_negative_level_is_a_dead_letter_and_an_offset_without_a_message
         await client.done(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(offset, "g", -1))
         assert [record.body for record in await stored(client, "%DLQ%g")] == [b"m0"]
         refused = await client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(offset + 1, "g"))
-        assert refused.code == ResponseCode.SYSTEM_ERROR
+        assert refused.code == ResponseCode.QUERY_NOT_FOUND
         assert "no message begins at log offset" in (refused.remark or "")
         refused = await client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(offset, "g" * 200, -1))
         assert "at most" in (refused.remark or "")
@@ -85,7 +85,7 @@ async def test_a_send_back_that_names_another_message_than_stands_there_is_refus
         await client.create()
         offset = await sent_message(client)
         refused = await client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(offset, "g", -1, "another"))
-        assert refused.code == ResponseCode.SYSTEM_ERROR
+        assert refused.code == ResponseCode.QUERY_NOT_FOUND
         assert "holds message k, not another" in (refused.remark or "")
         await client.done(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(offset, "g", -1, "k"))
         assert [record.body for record in await stored(client, "%DLQ%g")] == [b"m0"]

@@ -279,3 +279,13 @@ async def test_a_contract_that_no_log_file_could_take_is_refused_and_the_broker_
         assert refused.code == ResponseCode.SYSTEM_ERROR
         assert refused.remark == "the subscription has 2097152 characters: at most 8192"
         await heartbeat(client, "a@1#0", "0" * 32)
+
+
+@pytest.mark.parametrize(("hours", "told"), [(3, 0), (2, 1)])
+async def test_a_delay_that_retention_does_not_wait_for_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, hours: float, told: int
+) -> None:
+    async with running(settings(tmp_path, retention_hours=hours)):
+        lines = [record.getMessage() for record in caplog.records if "delay.outlives_retention" in record.getMessage()]
+    assert len(lines) == told
+    assert all("2h" in line for line in lines)

@@ -290,7 +290,7 @@ KINDS = [kind for kind in range(19) for _ in range(1 + 2 * (kind in (0, 4, 7, 12
 OPS = st.tuples(st.sampled_from(KINDS), st.integers(0, 3), st.integers(0, 7), st.integers(0, 1_200))
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.data_too_large])
 @given(st.lists(OPS, min_size=5, max_size=80))
 def test_no_interleaving_breaks_a_law_and_the_log_gives_the_state_back(ops: list[Op]) -> None:
     world = World()

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from lockstep.admin.dead_letters import DeadLetter
 from lockstep.broker.letter import Letter, failed_copy
 from lockstep.protocol.bodies import BrokerAddress
-from lockstep.protocol.headers.send import REASON_LENGTH_MAX
 from lockstep.protocol.message import decode_messages, encode_message
 from lockstep.protocol.properties import (
     COPY_BYTES_MAX,
     HOME_LAYOUT,
     ORIGIN_QUEUE,
     REASON,
+    REASON_LENGTH_MAX,
     SENT_PROPERTIES_BYTES_MAX,
     encode_properties,
     sent_bytes,
@@ -91,7 +91,7 @@ STEPS: dict[str, Callable[[bytes], Letter]] = {
 }
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     given=st.dictionaries(st.sampled_from(GIVEN), st.sampled_from(["1", "t" * 127, "t" * 200])),
     key=st.booleans(),

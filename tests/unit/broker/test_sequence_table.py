@@ -100,6 +100,14 @@ def test_each_part_of_the_scope_counts(other: Scope) -> None:
     assert table.check(other, frame(15, 1), now_ms=NOW_MS).code == ResponseCode.OUT_OF_SEQUENCE
 
 
+def test_a_topic_that_is_dropped_takes_what_was_sent_to_it_along() -> None:
+    table = known()
+    table.record(SCOPE._replace(topic="other"), frame(0, 1), PLACE)
+    table.drop_topic(SCOPE.topic)
+    assert table.check(SCOPE, frame(0, 5), now_ms=NOW_MS) is TAKE
+    assert table.check(SCOPE._replace(topic="other"), frame(0, 1), now_ms=NOW_MS) == Verdict(ResponseCode.SUCCESS, PLACE)
+
+
 def test_a_new_epoch_forgets_the_old_one() -> None:
     table = known()
     table.record(SCOPE, frame(0, 2, epoch=6, crc=0x11), Place(45, 9_500, NOW_MS))

@@ -106,6 +106,24 @@ def tables(life: Life) -> dict[str, Any]:
     return {**life.state.plain(), "bounds": [life.store.bounds(TOPIC, queue_id) for queue_id in range(3)]}
 
 
+async def test_what_is_sent_again_to_a_topic_made_anew_is_no_repeat() -> None:
+    """By who was given its producer id, which stays the same: it was answered with a place that nobody can read."""
+    files = SimFiles()
+    life = await started(files)
+    life.begin()
+    life.send(PRODUCERS[0], 0, 2)
+    life.lay_out(0)
+    life.lay_out(2)
+    assert len(life.state.sequences) == 0
+    life.scopes.clear()
+    life.send(PRODUCERS[0], 0, 2)
+    seen = await killed(life, files)
+    again = await started(files)
+    assert len(again.state.sequences) == 1
+    assert tables(again) == seen
+    await again.store.close()
+
+
 @pytest.mark.parametrize("seed", range(30))
 async def test_the_whole_log_and_a_snapshot_with_its_tail_give_the_same_state_as_life_had(seed: int) -> None:
     random, files = Random(seed), SimFiles(seed)

@@ -26,7 +26,7 @@ from lockstep.client import (
     SubscriptionConflict,
     TransportError,
 )
-from lockstep.protocol.errors import MessageIllegal, ServiceNotAvailable
+from lockstep.protocol.errors import MessageIllegal, QueryNotFound, ServiceNotAvailable
 from lockstep.testing import TestCluster, simulate
 
 GROUP = "billing"
@@ -330,6 +330,7 @@ def test_a_send_back_that_fails_is_called_again_here_after_five_seconds() -> Non
         (TransportError("the broker restarts"), ["send_back.later"] * 3),
         (ServiceNotAvailable("no disk"), ["send_back.later"] * 3),
         (MessageIllegal("too long"), ["send_back.refused"] * 2),
+        (QueryNotFound("retention has removed it"), ["send_back.refused"] * 2),
     ],
 )
 def test_why_a_message_could_not_be_sent_back_is_told_and_a_refusal_for_good_once_a_message(

@@ -295,7 +295,7 @@ commands = st.sampled_from(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.lists(commands, max_size=80))
 def test_against_a_broker_that_answers_anything_in_any_order(steps: list[str]) -> None:
     """A call needs a held epoch; a lock is asked for only while nothing runs and nothing is unanswered."""

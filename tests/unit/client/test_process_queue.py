@@ -202,7 +202,7 @@ step = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(step, max_size=60))
 def test_nothing_is_lost_order_is_kept_and_the_commit_offset_is_right(steps: list[tuple[str, object]]) -> None:
     held, model = queue(), Model()

@@ -94,7 +94,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(STEPS)
 def test_messages_leave_in_order_and_once_and_only_settling_says_that_they_are_done(steps: list[tuple[str, Any, Any]]) -> None:
     async def main() -> None:

@@ -148,7 +148,7 @@ def test_two_defaults_of_one_field_are_equal() -> None:
 
 
 @pytest.mark.parametrize("kind", BODIES, ids=lambda kind: kind.__name__)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_every_body_comes_back_as_it_went(kind: type, data: st.DataObject) -> None:
     value = data.draw(values_of(kind))
@@ -158,7 +158,7 @@ def test_every_body_comes_back_as_it_went(kind: type, data: st.DataObject) -> No
 
 
 @pytest.mark.parametrize("kind", HEADERS, ids=lambda kind: kind.__name__)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_every_header_comes_back_as_it_went(kind: type, data: st.DataObject) -> None:
     value = data.draw(values_of(kind))
@@ -182,7 +182,7 @@ JUNK = st.recursive(
 
 
 @pytest.mark.parametrize("kind", [*BODIES, *HEADERS], ids=lambda kind: kind.__name__)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_whatever_a_peer_sends_is_a_value_or_a_refusal(kind: type, data: st.DataObject) -> None:
     """Any field of a right value replaced by junk: decoded to something that encodes again, or RemoteProtocolError. Nothing else."""

@@ -37,7 +37,7 @@ def drain(buffer: FrameBuffer) -> list[Command]:
 
 
 @given(st.lists(COMMANDS, max_size=4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_commands_come_back_as_they_went(commands: list[Command]) -> None:
     buffer = FrameBuffer()
     buffer.feed(b"".join(map(encode_frame, commands)))
@@ -46,7 +46,7 @@ def test_commands_come_back_as_they_went(commands: list[Command]) -> None:
 
 
 @given(st.lists(COMMANDS, min_size=1, max_size=4), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_split_of_the_bytes_gives_the_same_commands(commands: list[Command], data: st.DataObject) -> None:
     stream = b"".join(map(encode_frame, commands))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
@@ -224,7 +224,7 @@ def test_a_flipped_bit_gives_a_command_a_refusal_or_a_wait_and_no_other_error(nu
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_random_headers_are_commands_or_refusals(header: bytes) -> None:
     buffer = FrameBuffer()
     buffer.feed(pack(">iI", 4 + len(header), 0x4D << 24 | len(header)) + header)

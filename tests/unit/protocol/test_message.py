@@ -233,7 +233,7 @@ MESSAGES = st.builds(
 
 
 @given(st.lists(st.tuples(MESSAGES, st.integers(0, 1 << 20), st.none() | TEXT), max_size=5))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_what_was_sent_is_what_is_read(sent: list[tuple[Message, int, str | None]]) -> None:
     data = b"".join(encode_message(message, queue_id, UNIQUE, 5, key) for message, queue_id, key in sent)
     read = decode_messages(data, "b")

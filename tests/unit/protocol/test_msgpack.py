@@ -227,7 +227,7 @@ def test_a_flipped_bit_or_a_cut_gives_a_body_or_a_refusal() -> None:
 
 
 @given(st.binary(max_size=300))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_random_bytes_are_plain_values_or_a_refusal(raw: bytes) -> None:
     try:
         value = unpack_plain(raw)

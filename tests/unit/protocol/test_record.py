@@ -76,7 +76,7 @@ def test_the_byte_map_and_the_structs_agree() -> None:
     st.integers(-(1 << 63), (1 << 63) - 1),
     st.integers(0, (1 << 31) - 1),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_record_comes_back_as_it_went(
     topic: bytes, queue_id: int, body: bytes, properties: bytes, flag: int, sys_flag: int, born_ms: int, reconsume_times: int
 ) -> None:
@@ -186,7 +186,7 @@ def test_a_flipped_bit_is_refused_or_seen_or_stands_in_a_plain_field() -> None:
 
 
 @given(st.binary(min_size=0, max_size=400))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_random_bytes_are_refused(data: bytes) -> None:
     for raw in (data, APACHE[:8] + data):
         try:

@@ -185,7 +185,7 @@ def test_a_flipped_bit_anywhere_in_a_frame_is_seen() -> None:
 
 
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=6), SEQUENCES, st.integers(0, (1 << 32) - 1))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_sealed_frame_checks_out(bodies: list[bytes], sequence: FrameSequence, previous: int) -> None:
     frame, sealed = seal([encode_record(b"t", 0, body, b"", born_ms=0) for body in bodies], sequence, previous)
     assert find_sequence(RecordView(frame).properties) == sealed

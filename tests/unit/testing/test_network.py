@@ -115,7 +115,7 @@ def dial(sim: SimLoop, address: str = SERVER, port: int = PORT, machine: str = C
 # ------------------------------------------------------------------------------------------------------------------ streams
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 1000), writes=st.lists(st.binary(min_size=1, max_size=300), max_size=20), late=st.floats(0, 1))
 def test_a_stream_arrives_whole_and_in_order_however_it_is_cut(seed: int, writes: list[bytes], late: float) -> None:
     sim = SimLoop(seed)

@@ -99,7 +99,7 @@ async def _ls(group: str, limit: int, nameserver: str, as_json: bool) -> None:
     answers = await _found(admin, group)
     read = await gather({broker: _newest(admin, group, found, limit) for broker, found in answers.given.items()})
     newest, failed = list(chain.from_iterable(read.given.values())), {**answers.failed, **read.failed}
-    stored = sum(morgue.held.max_offset - morgue.held.min_offset for found in answers.given.values() for morgue in found)
+    stored = sum(morgue.held.max_offset - morgue.held.min_offset for broker in read.given for morgue in answers.given[broker])
     if as_json:
         shown = [{**_json(letter), "replayed": replayed} for letter, replayed in newest]
         print_json({"group": group, "stored": stored, "dead_letters": shown, "failed": failed})

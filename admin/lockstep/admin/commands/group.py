@@ -127,7 +127,7 @@ def _print_members(made: GroupReport) -> None:
         ],
     )
     classic = made.settings is not None and made.settings.subscription_policy is SubscriptionPolicy.CLASSIC
-    if classic and any(line.subscription != made.subscription for line in made.members):
+    if classic and made.subscription and any(line.subscription != made.subscription for line in made.members):
         print(f"who came last decides for all members: {_expressions(made.subscription)}. What they subscribe to beside it, they lose")
 
 

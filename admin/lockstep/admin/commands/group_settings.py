@@ -52,6 +52,8 @@ def update_command(
 
 async def _set(group: str, policy: SubscriptionPolicy | None, consume: bool | None, nameserver: str, as_json: bool, *, new: bool) -> None:
     check_group(group)
+    if not new and policy is None and consume is None:
+        raise ConfigError("nothing to change: say --subscription-policy or --consume")
     admin = AdminClient(Host.current(), nameserver)
     report, told = await read_group(admin, group)
     before = None if report is None else report.settings
@@ -59,8 +61,6 @@ async def _set(group: str, policy: SubscriptionPolicy | None, consume: bool | No
         raise CommandFailed(f"group {group} is set up already ({words(before)}): use `lockstep group update`")
     if not new and report is None:
         raise CommandFailed(told.complaint() or f"no broker knows group {group}: use `lockstep group create`")
-    if not new and policy is None and consume is None:
-        raise ConfigError("nothing to change: say --subscription-policy or --consume")
     after = before or GroupSettings(group)
     after = replace(
         after,

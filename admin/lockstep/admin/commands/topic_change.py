@@ -129,10 +129,11 @@ async def _delete(topic: str, force: bool, nameserver: str, as_json: bool) -> No
 
 def _refuse_of_a_group(topic: str) -> None:
     """What lies in a group's own topics nobody else has."""
-    for prefix, what in ((RETRY_PREFIX, "has failed and is to be given again"), (DLQ_PREFIX, "has given up")):
+    for prefix, what in ((RETRY_PREFIX, "has failed and waits to be given again"), (DLQ_PREFIX, "has given up")):
         if topic.startswith(prefix):
             group = topic.removeprefix(prefix)
-            raise CommandFailed(f"nothing was changed: topic {topic} holds what group {group} {what}, which would be lost. Or say --force")
+            where = f"topic {topic} is where what group {group} {what} lies"
+            raise CommandFailed(f"nothing was changed: {where}, and that would be lost. Say --force to delete it all the same")
 
 
 def _check(topic: str) -> None:

@@ -33,6 +33,7 @@ from lockstep.protocol.properties import (
     DELAY,
     LS_SEQ,
     OWN_PREFIX,
+    SENT_PROPERTIES_BYTES_MAX,
     WAIT,
     check_sent_bytes,
     encode_properties,
@@ -231,7 +232,8 @@ def encode_message(header: SendMessageHeader, queue_id: int, body: Body) -> byte
     if OWN_PREFIX in header.properties and any(name.startswith(OWN_PREFIX) for name in split_properties(header.properties)):
         raise MessageIllegal(f"property names beginning with {OWN_PREFIX} are lockstep's own: choose another name")
     try:
-        check_sent_bytes(sent_bytes(properties), "the properties")
+        if len(properties) > SENT_PROPERTIES_BYTES_MAX:
+            check_sent_bytes(sent_bytes(properties), "the properties")
         return encode_record(
             header.topic.encode(),
             queue_id,

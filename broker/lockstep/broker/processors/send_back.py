@@ -12,13 +12,13 @@ before the group's progress leaves the original behind.
 """
 
 from lockstep.broker.coordination import Coordination
-from lockstep.broker.delays import Delays, GroupTopics, read_some, store_letter
+from lockstep.broker.delays import Delays, GroupTopics, store_letter
 from lockstep.broker.letter import Letter, failed_copy
 from lockstep.broker.processors.send import SendGate
 from lockstep.broker.store import ReadStatus, Store
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.delays import FIRST_RETRY_LEVEL, RETRIES_MAX, failed_times
-from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError, SystemError_
+from lockstep.protocol.errors import LocalProtocolError, QueryNotFound, RemoteProtocolError, SystemError_
 from lockstep.protocol.headers.send import DeadLetterHeader, SendBackHeader
 from lockstep.protocol.names import check_group, dlq_topic, is_sendable_topic, retry_topic
 from lockstep.protocol.properties import UNIQ_KEY, decode_properties
@@ -45,7 +45,7 @@ class SendBackProcessor:
         check_group(header.group)
         data = await self._store.record_at(header.offset)
         if data is None:
-            raise SystemError_(
+            raise QueryNotFound(
                 f"no message begins at log offset {header.offset}: retention has removed it, or the offset is another broker's"
             )
         self._gate.check()
@@ -64,7 +64,7 @@ class SendBackProcessor:
     async def dead_letter(self, request: Request) -> Outcome:
         header: DeadLetterHeader = request.header
         check_group(header.consumer_group)
-        result = await read_some(self._store, header.topic, header.queue_id, header.offset, 1, 1)
+        result = await self._store.read_some(header.topic, header.queue_id, header.offset, 1, 1)
         if request.endpoint.closed:
             return HELD
         key = (header.consumer_group, header.topic, header.queue_id)
@@ -93,7 +93,7 @@ def _check_same(record: RecordView, header: SendBackHeader) -> None:
     """After a power cut that took a suffix of the log another message may stand where the client's stood. RocketMQ does not look."""
     found = decode_properties(record.properties).get(UNIQ_KEY)
     if header.origin_msg_id and found and found != header.origin_msg_id:
-        raise SystemError_(
+        raise QueryNotFound(
             f"log offset {header.offset} holds message {found}, not {header.origin_msg_id}: what stood there was lost, drop the queue"
         )
 

@@ -296,5 +296,7 @@ def _reason(frame: bytes, start: int, number: int, count: int, topic: TopicField
     if name != topic.field:
         return f"{what}: topic is not {topic.field[1:].decode()}, which the request names"
     if behind + topic.size + 2 + property_bytes == start + size:
-        return f"{what}: properties of {property_bytes} bytes, limit {SENT_PROPERTIES_BYTES_MAX} (put large values into the body)"
+        counted = sent_bytes(frame[start + size - property_bytes : start + size])
+        limit = f"limit {SENT_PROPERTIES_BYTES_MAX} without what is added on the way"
+        return f"{what}: properties of {counted} bytes, {limit} (put large values into the body)"
     return f"{what}: its fields make {behind + topic.size + 2 + property_bytes - start} bytes, its size says {size}"

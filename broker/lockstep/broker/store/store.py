@@ -421,6 +421,13 @@ class Store:
         """As `read`, waiting for the disk in a worker thread."""
         return await self._reader.read_waiting(self._queues.get((topic, queue_id)), offset, max_count, max_bytes, tag_hashes)
 
+    async def read_some(self, topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int) -> ReadResult:
+        """At once where it can be, else when the disk has answered. Raises OSError and StoreCorrupt."""
+        result = self.read(topic, queue_id, offset, max_count=max_count, max_bytes=max_bytes)
+        if result is None:
+            result = await self.read_cold(topic, queue_id, offset, max_count=max_count, max_bytes=max_bytes)
+        return result
+
     def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         """(first offset, one behind the last) of what readers may see; (0, 0) for an unknown queue."""
         queue = self._queues.get((topic, queue_id))

@@ -121,6 +121,11 @@ class SequenceTable:
         last = self.last(scope, now_ms=now_ms)
         return last.crc if last is not None and last.epoch == frame.epoch and last.next == frame.first else None
 
+    def drop_topic(self, topic: str) -> None:
+        """Its messages are gone: who sends them again, under an id that was given, means to have them stored."""
+        for scope in [scope for scope in self._last if scope.topic == topic]:
+            del self._last[scope]
+
     def forget(self, *, now_ms: int) -> int:
         """Frees what has been idle for too long; returns how many scopes that were. Answers do not depend on when it is called."""
         gone = []

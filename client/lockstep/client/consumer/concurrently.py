@@ -182,14 +182,14 @@ class Crew:
         if type(level) is not int:
             log.warning("result.bad_delay_level", listener=self._use.listener_name, level=repr(level)[:40], taken_as=0)
             level = 0
-        taken = await asyncio.gather(*(self._send_back(running.worker, message, level) for message in failed))
+        taken = await asyncio.gather(*(self._send_back(running, message, level) for message in failed))
         self._finish(running, [message for message, ok in zip(failed, taken, strict=True) if ok])
         left = [message for message, ok in zip(failed, taken, strict=True) if not ok]
         if left and running.holding.alive and (running.ended or not running.expired):
-            refused = running.holding.refused
-            if not all(message.queue_offset in refused for message in left):
+            later = sum(message.queue_offset not in running.holding.refused for message in left)
+            if later:
                 why = running.holding.not_sent_back
-                log.warning("send_back.later", queue=str(running.worker.queue), count=len(left), again_ms=AGAIN_MS, error=why)
+                log.warning("send_back.later", queue=str(running.worker.queue), count=later, again_ms=AGAIN_MS, error=why)
             asyncio.get_running_loop().call_later(AGAIN_MS / 1000, self._again, running, left)
         return not left
 
@@ -197,8 +197,9 @@ class Crew:
         running.holding.again.append(left)
         self.look(running.worker, running.holding)
 
-    async def _send_back(self, worker: "QueueWorker", message: MessageExt, level: int) -> bool:
+    async def _send_back(self, running: Running, message: MessageExt, level: int) -> bool:
         """False: the broker does not have it, as far as is known."""
+        worker = running.worker
         header = SendBackHeader(
             message.physical_offset,
             worker.own.group,
@@ -211,8 +212,7 @@ class Crew:
             await worker.session.link.call(RequestCode.CONSUMER_SEND_MSG_BACK, header, timeout_ms=SEND_BACK_TIMEOUT_MS)
         except (TransportError, BrokerError) as error:
             log.info("send_back.failed", queue=str(worker.queue), offset=message.queue_offset, error=str(error))
-            if worker.holding is not None:
-                _note(worker, worker.holding, message, error)
+            _note(running, message, error)
             return False
         if level < 0 or message.reconsume_times >= self._use.config.max_reconsume_times:
             attempts = message.reconsume_times + 1
@@ -267,13 +267,16 @@ class Crew:
             running.expired = False  # its own result counts, or the next sweep tries again; where it has ended, they are called again
 
 
-def _note(worker: "QueueWorker", holding: "Holding", message: MessageExt, error: Exception) -> None:
+def _note(running: Running, message: MessageExt, error: Exception) -> None:
     """Why it could not be sent back; a refusal that trying again does not mend is told by message, and once."""
-    holding.not_sent_back = str(error)
-    if isinstance(error, BrokerError) and not error.retriable and message.queue_offset not in holding.refused:
+    holding = running.holding
+    if not isinstance(error, BrokerError) or error.retriable:
+        holding.not_sent_back = str(error)
+    elif message.queue_offset not in holding.refused:
         holding.refused.add(message.queue_offset)
-        facts = {"queue": str(worker.queue), "offset": message.queue_offset, "message_id": message.message_id}
-        log.warning("send_back.refused", **facts, error=str(error), then=f"it is called again here every {AGAIN_MS // 1000} s")
+        facts = {"queue": str(running.worker.queue), "offset": message.queue_offset, "message_id": message.message_id}
+        then = f"it is called here until it succeeds, {AGAIN_MS // 1000} s after each call"
+        log.warning("send_back.refused", **facts, error=str(error), then=then)
 
 
 def _is_gone(holding: "Holding") -> bool:

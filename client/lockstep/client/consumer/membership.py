@@ -207,7 +207,7 @@ class Membership:
         if self._leaving and self._use.group in reply.groups:
             self._leave_again(link)
         self.view(link, reply)
-        if by_one_list(self._use.config.allocate, self._lists):
+        if by_one_list(self._use.config.allocate, self._lists) and not self._sharing_later:
             self.rebalance()  # that list is another broker's now, maybe, though none has changed
 
     def link_down(self, link: BrokerLink) -> None:

@@ -17,8 +17,9 @@ from lockstep.client.consumer.loop_watch import BLOCKED_MS
 from lockstep.client.consumer.ownership import State
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import BrokerError, TransportError
-from lockstep.protocol.headers.send import REASON_LENGTH_MAX, DeadLetterHeader
+from lockstep.protocol.headers.send import DeadLetterHeader
 from lockstep.protocol.message import MessageExt
+from lockstep.protocol.properties import REASON_LENGTH_MAX
 from lockstep.runtime.log import get_logger
 
 if TYPE_CHECKING:

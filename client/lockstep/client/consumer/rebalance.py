@@ -108,7 +108,7 @@ def plan(
 
     `reachable`: the broker is connected now; only RocketMQ's strategies look at it, to choose the one list for everything.
     """
-    if by_one_list(strategy, lists) and strategy == BY_BROKER:
+    if strategy == BY_BROKER and lists.any_classic:
         strategy = AVERAGE
     wanted: dict[MessageQueue, None] = {}
     for topic, layout in layouts.items():

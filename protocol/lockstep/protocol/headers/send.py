@@ -2,9 +2,6 @@
 
 from dataclasses import dataclass
 
-REASON_LENGTH_MAX = 200
-"""Characters of why a listener failed, in words for people."""
-
 
 @dataclass(frozen=True, slots=True)
 class SendMessageHeader:

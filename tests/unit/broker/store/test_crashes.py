@@ -24,7 +24,7 @@ def shapes(random: Random) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 1 << 40), flush=st.sampled_from(FlushMode))
 def test_what_was_confirmed_survives_and_nothing_is_invented(seed: int, flush: FlushMode) -> None:
     """A prefix of the log survives, with every confirmed record that had to; offsets are dense; opening again changes nothing."""

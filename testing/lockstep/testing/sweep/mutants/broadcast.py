@@ -160,7 +160,7 @@ def what_a_member_fails_is_sent_back(patch: Patches) -> None:
 
     async def back(self: Crew, running: Running, failed: Sequence[MessageExt], level: int) -> bool:
         for message in failed:
-            await self._send_back(running.worker, message, level)
+            await self._send_back(running, message, level)
         self._finish(running, failed)
         return True
 

@@ -43,8 +43,8 @@ def a_send_back_that_failed_counts(patch: Patches) -> None:
     """What could not be sent back waits here and is called again."""
     back = Crew._send_back
 
-    async def taken(self: Crew, worker: Any, message: MessageExt, level: int) -> bool:
-        await back(self, worker, message, level)
+    async def taken(self: Crew, running: Running, message: MessageExt, level: int) -> bool:
+        await back(self, running, message, level)
         return True
 
     patch.set(Crew, "_send_back", taken)
@@ -119,13 +119,13 @@ def nothing_waits(patch: Patches) -> None:
 
 @mutant(WORLD)
 def delivered_without_a_record(patch: Patches) -> None:
-    """How far a delay level was delivered is recorded with the messages."""
-    patch.set(DelayTable, "delivered", lambda self, level, next_offset: self.apply(("delay.delivered", level, next_offset)))
+    """How far a queue of delays was delivered is recorded with the messages."""
+    patch.set(DelayTable, "delivered", lambda self, queue_id, next_offset: self.apply(("delay.delivered", queue_id + 1, next_offset)))
 
 
 @mutant(WORLD)
 def what_is_refused_is_left_behind(patch: Patches) -> None:
-    """A level that can't deliver its first message now waits with it."""
+    """A queue of delays that can't deliver its first message now waits with it."""
     deliver = vars(Delays)["_pass_on"]
 
     def some(self: Delays, record: Any) -> bool:
