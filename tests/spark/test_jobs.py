@@ -1,6 +1,7 @@
 """The load generator and the verifying pipeline: a run that is whole is called clean, and each fault is counted exactly."""
 
 import json
+import logging
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,13 +11,27 @@ from typing import Any
 
 import pytest
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
+from lockstep.spark import job as jobs
 from lockstep.spark import load_job, queue_count, verify_job
 from lockstep.spark.job import in_one_line, run
 from lockstep.spark.load_rows import Manifest, key_of, numbered, sent_columns, to_send
-from lockstep.spark.verifying import Findings, Judgement, by_key, expectation, gaps, histogram, judge, of_run, per_second, quantiles
+from lockstep.spark.verifying import (
+    Findings,
+    Judgement,
+    by_key,
+    expectation,
+    gaps,
+    histogram,
+    judge,
+    of_run,
+    per_second,
+    quantiles,
+    violation,
+)
 from support.spark_table import SparkCluster, Table
 
 CLEAN = {"repeatedElsewhere": 0, "lost": 0, "repeated": 0, "unexpected": 0, "outOfOrder": 0, "misplaced": 0, "corrupt": 0, "foreign": 0}
@@ -102,6 +117,18 @@ def test_a_run_of_other_settings_does_not_go_on_in_the_same_folder(
     assert "with other settings: give another --out" in capsys.readouterr().err
 
 
+def test_a_paced_run_that_goes_on_where_there_are_fewer_cores_sends_nothing_twice(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Frames are told apart by their task, too: the run keeps the number that it began with."""
+    run = ["--run-id", "0123456789abcdef", "--rows", "2000", "--rate", "20000"]
+    for cores, asked in ((4, ()), (2, ()), (2, ("--partitions", "4"))):
+        monkeypatch.setattr(SparkContext, "defaultParallelism", cores)
+        assert load(table, tmp_path, *run, *asked) == 0
+        assert json.loads((tmp_path / "manifest.json").read_text())["tasks"] == 4
+        assert sum(table.cluster.ends(table.topic).values()) == 2_000, f"{cores} cores"
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
@@ -136,28 +163,41 @@ def test_what_can_not_be_loaded_is_told_before_spark_starts(
         (verify_job.main, ["--manifest", "m", "--allow-duplicates", "-1"]),
     ],
 )
-def test_flags_that_can_not_be_read_are_no_verdict(main: Callable[[list[str]], int], more: list[str]) -> None:
+def test_flags_that_can_not_be_read_are_told_in_one_line_and_are_no_verdict(
+    main: Callable[[list[str]], int], more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         main(more)
     assert ended.value.code == 3, "2 would say that rows are repeated"
+    said = capsys.readouterr().err
+    assert said.startswith("failed: ")
+    assert said.count("\n") == 1
 
 
 @pytest.mark.parametrize(
     ("told", "said"),
-    [(None, "and there is none: install a JDK"), ('openjdk version "11.0.2"', "is version 11: install a JDK"), ("?", "none")],
+    [
+        (None, "and there is none: install a JDK"),
+        ("echo 'openjdk version \"11.0.2\"' >&2", "is version 11: install a JDK"),
+        ("echo '?' >&2", "none"),
+        ("exec sleep 600", "does not answer"),
+    ],
 )
 def test_without_a_java_that_spark_runs_on_nothing_begins(
     told: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    if told == "exec sleep 600":
+        monkeypatch.setattr(jobs, "JAVA_S", 0.2)
     if told is not None:
         java = tmp_path / "bin" / "java"
         java.parent.mkdir()
-        java.write_text(f"#!/bin/sh\necho '{told}' >&2\n")
+        java.write_text(f"#!/bin/sh\n{told}\n")
         java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert run(failing(AssertionError("the job began"))) == 3
     found = capsys.readouterr().err
     assert found.startswith("failed: Spark needs Java 17 or newer, and ")
+    assert found.count("\n") == 1
     assert said in found
 
 
@@ -186,12 +226,25 @@ def test_of_any_bytes_it_is_told_what_they_say(spark: Any, length: int) -> None:
 
 
 def test_a_manifest_that_is_none_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for text, said in ((None, "the load generator writes"), ("{", "is no JSON"), ("{}", "no manifest"), ('{"version": 9}', "version 9")):
+    manifest = Manifest("0" * 16, "t", ("a:0",), {}, 10, 1, 0.0, 1, (100, 100), 0, "key", (), 0, 1, "sequence")
+    text = json.dumps(manifest.plain())
+    for given, said in (
+        (None, "the load generator writes"),
+        (b"{", "is no JSON"),
+        (b"\xff\xfe{", "is no JSON"),
+        (b"{}", "no manifest"),
+        (b'{"version": 9}', "version 9"),
+        (text.replace('"rows": 10', '"rows": "10"').encode(), "Manifest.rows: expected int, got str '10'"),
+        (text.replace('"a:0"', "0").encode(), "Manifest.queues"),
+    ):
         path = tmp_path / "manifest.json"
-        if text is not None:
-            path.write_text(text)
+        if given is not None:
+            path.write_bytes(given)
         assert verify_job.main(["--manifest", str(path)]) == 3
-        assert said in capsys.readouterr().err
+        found = capsys.readouterr().err
+        assert found.startswith("failed: ")
+        assert said in found
+        assert found.count("\n") == 1
 
 
 @pytest.fixture(scope="module")
@@ -296,18 +349,41 @@ def test_latencies_are_counted_where_they_are(spark: Any) -> None:
 def test_offsets_that_nothing_was_read_of_are_told_as_gaps(landed: tuple[Any, Manifest]) -> None:
     rows, manifest = landed
     spark = rows.sparkSession
-    assert gaps(spark, rows, manifest) == []
+    ends = {row.queue: row.end for row in rows.groupBy("queue").agg((F.max("offset") + 1).alias("end")).collect()}
+    read = {manifest.topic: {name: ends[number] for number, name in enumerate(manifest.queues)}}
+    assert gaps(spark, rows, manifest, read) == []
     holes = (F.col("queue") == 1) & F.col("offset").isin(0, 5, 6, 9)
-    behind_the_start = replace(manifest, start_offsets={manifest.topic: {manifest.queues[2]: 3}})
-    assert gaps(spark, rows.where(~holes), manifest) == [(1, 0, 0), (1, 5, 6), (1, 9, 9)]
-    assert gaps(spark, rows.where("queue != 2 or offset >= 3"), behind_the_start) == []
+    behind_the_start = replace(manifest, start_offsets={manifest.topic: {**manifest.start_offsets[manifest.topic], manifest.queues[2]: 3}})
+    assert gaps(spark, rows.where(~holes), manifest, read) == [(1, 0, 0), (1, 5, 6), (1, 9, 9)]
+    assert gaps(spark, rows.where("queue != 2 or offset >= 3"), behind_the_start, read) == []
     findings = judged(landed, lambda rows: rows.where(~holes))
-    findings.add(gaps(spark, rows.where(~holes), manifest), manifest)
+    findings.add(gaps(spark, rows.where(~holes), manifest, read), manifest)
     assert counts(findings) == {"lost": 4}
     assert findings.counts["missingOffsets"] == 4
     assert [(one["queue"], one["offset"], one["what"]) for one in findings.violations if one["kind"] == "gap"] == [
         (1, first, f"queue broker-a:1 has nothing at offsets {first} to {last}") for first, last in ((0, 0), (5, 6), (9, 9))
     ]
+    assert [one["kind"] for one in findings.violations[:4]] == ["gap", "gap", "gap", "lost"], "why rows are lost comes first"
+
+
+def test_a_queue_of_which_nothing_was_read_is_a_gap(landed: tuple[Any, Manifest]) -> None:
+    """But not one that ends where the run began, nor one that begins anew below that."""
+    rows, manifest = landed
+    manifest = replace(manifest, start_offsets={manifest.topic: dict.fromkeys(manifest.queues, 100)})
+    ends = {manifest.topic: dict(zip(manifest.queues, (150, 100, 7, 103), strict=True))}
+    behind = rows.where("queue = 3").limit(3).withColumn("offset", F.col("offset") * 0 + 100).distinct()
+    found = gaps(rows.sparkSession, behind.where("offset >= 100"), manifest, ends)
+    assert found == [(0, 100, 149)]
+
+
+def test_of_each_kind_some_are_told() -> None:
+    kinds = ["gap"] * 9 + ["lost"] * 9 + ["corrupt"]
+    listed = [violation(kind, str(number)) for number, kind in enumerate(kinds)]
+    found = Findings({"found": 10, "missingOffsets": 9, **CLEAN, "lost": 9, "corrupt": 1}, {"dueToStored": None}, listed)
+    manifest = Manifest("0" * 16, "t", ("a:0",), {}, 10, 1, 0.0, 1, (100, 100), 0, "key", (), 0, 1, "sequence")
+    verdict = verify_job.judged(found, manifest, verify_job.parser().parse_args(["--manifest", "m"]), 1.0)
+    told = verify_job.as_text(verdict, found, Path()).splitlines()
+    assert [line for line in told if line.startswith("  ")] == [f"  {kinds[n]}: {n}" for n in (*range(5), *range(9, 14), 18)]
 
 
 def row_bytes(spark: Any, manifest: Manifest, row: int) -> bytes:
@@ -346,7 +422,7 @@ def test_faults_that_stand_in_the_topic_end_the_program_with_their_exit_codes(ta
 
 
 def test_what_is_gone_from_the_topic_is_counted_as_lost(table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The topic ends before the run's first offset, and has fewer queues: it was made anew."""
+    """The topic was made anew: it goes on with higher offsets, and has fewer queues."""
     before = numbered(table.spark, Manifest("0" * 16, table.topic, ("a:0",), {}, 400, 40, 0.0, 1, (60, 60), 0, "key", (), 0, 1, "none"), 1)
     table.write(before.select(F.lit("x").alias("value"), (F.col("id") % 4).cast("int").alias("partition")))
     assert load(table, tmp_path, "--rows", "100", "--keys", "10") == 0
@@ -356,6 +432,37 @@ def test_what_is_gone_from_the_topic_is_counted_as_lost(table: Table, tmp_path: 
     assert verify(table, tmp_path) == 1, capsys.readouterr().err
     found = verdict(tmp_path)
     assert {name: found[name] for name in CLEAN} == {**CLEAN, "lost": 100}
+
+
+def test_a_run_that_was_sent_again_behind_a_lost_store_is_found_from_the_first_offset_on(table: Table, tmp_path: Path) -> None:
+    """The manifest is that of the first start, and the queues end below it now."""
+    assert load(table, tmp_path, "--rows", "100", "--keys", "10") == 0
+    path = tmp_path / "manifest.json"
+    manifest = Manifest.parse(json.loads(path.read_text()))
+    above = {table.topic: {name: offset + 1_000 for name, offset in manifest.start_offsets[table.topic].items()}}
+    path.write_text(json.dumps(replace(manifest, start_offsets=above).plain()))
+    assert verify(table, tmp_path) == 0
+    found = verdict(tmp_path)
+    assert {name: found[name] for name in CLEAN} == CLEAN
+    assert found["missingOffsets"] == 0
+
+
+def test_a_queue_whose_messages_are_all_gone_is_told_with_its_offsets(table: Table, tmp_path: Path) -> None:
+    """As retention leaves it: there are offsets, and nothing behind them."""
+    assert load(table, tmp_path, "--rows", "100", "--keys", "10") == 0
+    assert verify(table, tmp_path) == 0
+    landing = tmp_path / "landing"
+    kept = table.spark.read.parquet(str(landing)).where("queue != 2").persist()
+    gone = 100 - kept.count()
+    assert gone > 0
+    other = tmp_path / "kept"
+    kept.write.parquet(str(other / "landing"))
+    (other / "landing-ends.json").write_text((tmp_path / "landing-ends.json").read_text())
+    assert verify(table, tmp_path, "--landed", "--out", str(other)) == 1
+    found = verdict(other)
+    assert (found["lost"], found["missingOffsets"]) == (gone, gone)
+    (gap,) = table.spark.read.parquet(str(other / "violations")).where("kind = 'gap'").collect()
+    assert gap.what == f"queue broker-a:2 has nothing at offsets 0 to {gone - 1}"
 
 
 def test_faults_together_are_counted_each_for_itself(landed: tuple[Any, Manifest]) -> None:
@@ -396,6 +503,56 @@ def test_a_jvm_that_is_gone_is_told_in_one_line_and_is_no_verdict(error: Excepti
     assert said.startswith("failed: Spark's JVM ended, or answers no more")
     assert "--driver-memory 4g" in said
     assert said.count("\n") == 1
+
+
+def test_what_nobody_has_foreseen_is_no_verdict_and_is_told_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(failing(ZeroDivisionError("division by zero"))) == 3, "1 would say that rows are lost"
+    said = capsys.readouterr().err
+    assert said.startswith("Traceback")
+    assert said.endswith("\nfailed: ZeroDivisionError: division by zero\n")
+
+
+UNREAD = """
+import sys
+from lockstep.spark.job import run, say
+def job():
+    sys.stdin.read()  # until nobody reads
+    if "{to}" == "stdout":
+        print("result", flush=True)
+    else:
+        say("progress")
+    return 0
+sys.exit(run(job))
+"""
+
+
+@pytest.mark.parametrize(("to", "code"), [("stdout", 3), ("stderr", 0)])
+def test_a_pipe_that_nobody_reads_is_no_lost_jvm_and_no_verdict(to: str, code: int) -> None:
+    """Of results it fails the job; of what is said beside them nobody need read anything."""
+    program = [sys.executable, "-c", UNREAD.format(to=to)]
+    job = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert job.stdin is not None
+    unread, read = (job.stdout, job.stderr) if to == "stdout" else (job.stderr, job.stdout)
+    assert unread is not None
+    assert read is not None
+    with read:
+        unread.close()
+        job.stdin.close()
+        said = read.read()
+        assert job.wait(60) == code
+    if to == "stdout":
+        assert said.startswith("failed: nobody reads")
+        assert said.count("\n") == 1
+
+
+def test_what_py4j_logs_of_a_lost_jvm_is_not_told_besides(caplog: pytest.LogCaptureFixture) -> None:
+    def job() -> int:
+        logging.getLogger("py4j.clientserver").error("of its own logger")
+        logging.getLogger("lockstep.spark").error("ours")
+        return 0
+
+    assert run(job) == 0
+    assert [record.getMessage() for record in caplog.records] == ["ours"]
 
 
 def test_what_a_worker_raised_is_told_by_its_last_line() -> None:

@@ -6,7 +6,9 @@ import os
 import re
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import NoReturn
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -22,19 +24,21 @@ NAMESERVER = os.environ.get("LOCKSTEP_NAMESERVER", "127.0.0.1:9876")
 """Where a job looks when it is not told."""
 EXIT_FAILED = 3
 """Could not run."""
+JAVA_S = 60.0
+"""Until `java -version` has answered."""
 
 
 class Parser(argparse.ArgumentParser):
     """Flags that can't be read are one more reason why a job could not run: argparse's own exit code 2 is verify_load's for repeats."""
 
     def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        self.exit(EXIT_FAILED, f"{self.prog}: error: {message}\n")
+        self.exit(EXIT_FAILED, f"failed: {message}: {self.prog} --help lists the flags\n")
 
 
 def say(line: str) -> None:
-    """To the terminal, beside the results on stdout. spark-submit puts both on stdout: results come last."""
-    print(line, file=sys.stderr, flush=True)
+    """To the terminal, beside the results on stdout. spark-submit puts both on stdout: results come last. Nobody need read it."""
+    with suppress(BrokenPipeError):
+        print(line, file=sys.stderr, flush=True)
 
 
 def check_java() -> None:
@@ -42,9 +46,13 @@ def check_java() -> None:
     home = os.environ.get("JAVA_HOME")
     command = os.path.join(home, "bin", "java") if home else "java"
     try:
-        told = subprocess.run([command, "-version"], capture_output=True, text=True, check=False, timeout=60).stderr
+        told = subprocess.run([command, "-version"], capture_output=True, text=True, check=False, timeout=JAVA_S).stderr
     except OSError:
         told = ""
+    except subprocess.TimeoutExpired:
+        raise ConfigError(
+            f"Spark needs Java {JAVA_MIN} or newer, and {command} -version does not answer within {JAVA_S:g} s: set JAVA_HOME"
+        ) from None
     found = re.search(r'version "(\d+)', told)
     if found is None or int(found[1]) < JAVA_MIN:
         what = "there is none" if found is None else f"{command} is version {found[1]}"
@@ -59,7 +67,7 @@ def session(name: str, master: str | None, conf: Mapping[str, str]) -> SparkSess
     builder = SparkSession.builder.appName(name)
     told = submitted()
     for key, value in {"spark.ui.enabled": "false", "spark.log.level": "ERROR", **conf}.items():
-        if key not in told and f"--conf {key}=" not in os.environ.get("PYSPARK_SUBMIT_ARGS", ""):
+        if key not in told:
             builder = builder.config(key, value)
     if master is not None:
         builder = builder.master(master)
@@ -78,14 +86,18 @@ def submitted() -> dict[str, str]:
 
 
 def run(job: Callable[[], int]) -> int:
-    """The job's exit code; what it could not do in one line."""
-    logging.getLogger().addFilter(_not_py4js)
+    """The job's exit code; what it could not do in one line, behind a traceback where nobody has foreseen it."""
+    _silence_py4j()
     try:
         check_java()
         return job()
     except LockstepError as error:
         say(f"failed: {error}")
-    except (Py4JError, ConnectionError) as error:
+    except BrokenPipeError:
+        # Python's end would try again to write what it holds, and exit with 120.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # world: this process's own output
+        say("failed: nobody reads what is printed (a closed pipe); what the job has written into its files is there")
+    except (Py4JError, ConnectionRefusedError, ConnectionResetError) as error:
         say(f"failed: {of_jvm(error)}")
     except OSError as error:  # a folder that can't be written to
         say(f"failed: {error}")
@@ -94,11 +106,18 @@ def run(job: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         say("interrupted")
         return 130
+    except Exception as error:  # listener: Python's own exit code, 1, would say that rows are lost
+        say(f"{traceback.format_exc()}failed: {type(error).__name__}: {error}")
     return EXIT_FAILED
 
 
+def _silence_py4j() -> None:
+    """A lost JVM is told in one line; py4j logs a traceback for each question that it does not answer, some of them at the root."""
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_not_py4js)
+
+
 def _not_py4js(record: logging.LogRecord) -> bool:
-    """A lost JVM is told in one line; py4j logs a traceback for each question that it does not answer."""
     return f"{os.sep}py4j{os.sep}" not in record.pathname
 
 
@@ -109,7 +128,7 @@ def of_jvm(error: Exception) -> str:
             text = str(error)  # asks the JVM
         except (Py4JError, OSError):
             text = ""
-        found = _OURS.findall(text) or _JAVAS.findall(text)
+        found = _JAVAS.findall(text)
         if found:
             return f"{found[-1]}. That is Spark's own: its disk (spark.local.dir, --out) or its memory may be full; then begin again"
     return (

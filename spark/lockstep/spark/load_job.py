@@ -125,19 +125,17 @@ def resumed(folder: Path, manifest: Manifest) -> Manifest | None:
     if not path.exists():
         return None
     earlier = read_manifest(path)
-    if replace(manifest, started_us=earlier.started_us, start_offsets=earlier.start_offsets) != earlier:
+    if replace(manifest, started_us=earlier.started_us, start_offsets=earlier.start_offsets, tasks=earlier.tasks) != earlier:
         raise ConfigError(f"{path} belongs to run {earlier.run_id} with other settings: give another --out, or the same settings again")
     return earlier
 
 
 def read_manifest(path: Path) -> Manifest:
     try:
-        text = path.read_text()  # world: the driver's disk
+        return Manifest.parse(json.loads(path.read_text()))  # world: the driver's disk
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}; the load generator writes runs/RUN_ID/manifest.json") from None
-    try:
-        return Manifest.parse(json.loads(text))
-    except ValueError as error:
+    except ValueError as error:  # of UTF-8 too
         raise ConfigError(f"{path} is no JSON: {error}") from None
 
 
@@ -149,6 +147,8 @@ def send(
         # The first Python task of a session takes seconds, most of them for what it imports.
         slots = spark.sparkContext.defaultParallelism
         spark.sparkContext.range(slots, numSlices=slots).foreach(warm_up)
+    if not again:
+        manifest = replace(manifest, tasks=task_count(spark, manifest))
     placed = place(spark, manifest)
     if not again:
         manifest = replace(manifest, started_us=clock.wall_ms() * 1_000 + (LEAD_US if manifest.rate else 0))
@@ -180,14 +180,17 @@ def warm_up(_: int) -> None:
     import lockstep.spark.writer  # noqa: F401
 
 
+def task_count(spark: SparkSession, manifest: Manifest) -> int:
+    """Of a run that begins: those of a paced one have to run all at once."""
+    return min(manifest.partitions, spark.sparkContext.defaultParallelism) if manifest.rate else manifest.partitions
+
+
 def place(spark: SparkSession, manifest: Manifest) -> DataFrame:
-    """The rows where they are sent from. A paced run shuffles first and then begins its schedule, all of its tasks at once."""
-    slots = spark.sparkContext.defaultParallelism
-    tasks = min(manifest.partitions, slots) if manifest.rate else manifest.partitions
-    rows = numbered(spark, manifest, tasks)
+    """The rows where they are sent from. A paced run shuffles first and then begins its schedule."""
+    rows = numbered(spark, manifest, manifest.tasks)
     if manifest.order == "none":
         return rows
-    placed = keyed(rows, len(manifest.queues), key_of(F.col("key_number")), "id", tasks=tasks)
+    placed = keyed(rows, len(manifest.queues), key_of(F.col("key_number")), "id", tasks=manifest.tasks)
     if manifest.rate:
         placed = placed.persist()
         placed.count()

@@ -19,7 +19,8 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lockstep.protocol.errors import ConfigError
+from lockstep.protocol.errors import ConfigError, RemoteProtocolError
+from lockstep.protocol.fields import camel, from_plain
 from lockstep.spark.deal import Deal
 from lockstep.spark.offsets import Plain
 
@@ -55,6 +56,8 @@ class Manifest:
     """Row 0 was due then, row i i/rate seconds later."""
     partitions: int
     idempotence: str
+    tasks: int = 0
+    """That send it, from its first start on: frames are told apart by their task. 0: it has not started."""
     version: int = VERSION
 
     @property
@@ -70,11 +73,11 @@ class Manifest:
         try:
             if plain["version"] != VERSION:
                 raise ConfigError(f"the manifest has version {plain['version']}, this is for version {VERSION}")
-            known = {name: plain[name] for name in cls.__dataclass_fields__}
-            known |= {name: tuple(known[name]) for name in ("queues", "size", "tags")}
-            return cls(**known)
+            return from_plain(cls, {camel(name): plain[name] for name in cls.__dataclass_fields__})
         except (KeyError, TypeError) as error:
             raise ConfigError(f"no manifest of the load generator: {error!r}") from None
+        except RemoteProtocolError as error:
+            raise ConfigError(f"no manifest of the load generator: {error}") from None
 
 
 def numbered(spark: SparkSession, manifest: Manifest, slices: int) -> DataFrame:

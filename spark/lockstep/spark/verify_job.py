@@ -12,16 +12,21 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from lockstep.client.config import nameserver_addresses
+from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.host import Host
+from lockstep.spark.cluster import Cluster, ask
 from lockstep.spark.job import NAMESERVER, Parser, run, say, session
-from lockstep.spark.load_job import CONF, read_manifest, whole
+from lockstep.spark.load_job import CONF, TIMEOUT_MS, read_manifest, whole
 from lockstep.spark.load_rows import Manifest, sent_columns
+from lockstep.spark.offsets import Plain, from_plain, to_plain
 from lockstep.spark.report import page
 from lockstep.spark.verifying import LANDED, Findings, find
 
 COLUMNS = "key,value,partition,offset,timestamp"
 EXIT_BROKEN, EXIT_REPEATED = 1, 2
 VIOLATIONS_TOLD = 5
+"""Of each kind."""
 
 
 def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -> int:
@@ -40,9 +45,11 @@ def verify(options: argparse.Namespace, given: SparkSession | None) -> int:
     say(f"run {manifest.run_id}: {what}. Starting Spark, about 10 s")
     spark = given or session("lockstep verify", options.master, {**CONF, "spark.sql.shuffle.partitions": "4"})
     try:
+        ends = folder / "landing-ends.json"
         if not options.landed:
-            land(spark, manifest, options.nameserver, folder / "landing")
-        findings = find(spark, spark.read.schema(LANDED).parquet(str(folder / "landing")), manifest, folder)
+            ends.write_text(json.dumps(land(spark, manifest, options.nameserver, folder / "landing")))  # world: the driver's disk
+        landing = spark.read.schema(LANDED).parquet(str(folder / "landing"))
+        findings = find(spark, landing, manifest, json.loads(ends.read_text()), folder)  # world: the driver's disk
     finally:
         if given is None:
             spark.stop()
@@ -53,16 +60,21 @@ def verify(options: argparse.Namespace, given: SparkSession | None) -> int:
     return int(verdict["exitCode"])
 
 
-def land(spark: SparkSession, manifest: Manifest, nameserver: str, folder: Path) -> None:
-    """The topic since the run began → parquet, without the filler. Again: what has come since. Spark's file sink writes each row once.
+def land(spark: SparkSession, manifest: Manifest, nameserver: str, folder: Path) -> Plain:
+    """The topic since the run began → parquet, without the filler; where each queue ends. Again: what has come since. Spark's file sink
+    writes each row once.
 
-    What is gone (retention, a topic made anew, a store that was lost) is left out: the manifest says what is lost by it.
+    What is gone (retention, a topic made anew, a store that was lost) is left out: the manifest says what is lost by it. A queue that ends
+    below where the run began is read from its first offset on: its store was lost, and the run may have been sent again.
     """
+    bounds = bounds_of(nameserver, manifest.topic)
+    starts = from_plain(manifest.start_offsets, {})
+    starts |= {queue: low for queue, (low, high) in bounds.items() if high < starts.get(queue, 0)}
     source = (
         spark.readStream.format("lockstep")
         .option("nameserver", nameserver)
         .option("subscribe", manifest.topic)
-        .option("startingOffsets", json.dumps(manifest.start_offsets))
+        .option("startingOffsets", json.dumps(to_plain(starts)))
         .option("columns", COLUMNS)
         .option("maxPartitions", str(spark.sparkContext.defaultParallelism))
         .option("commitOffsets", "false")
@@ -86,6 +98,14 @@ def land(spark: SparkSession, manifest: Manifest, nameserver: str, folder: Path)
         .start()
     )
     query.awaitTermination()
+    return to_plain({queue: high for queue, (_, high) in bounds.items()})
+
+
+def bounds_of(nameserver: str, topic: str) -> dict[MessageQueue, tuple[int, int]]:
+    async def look(cluster: Cluster) -> dict[MessageQueue, tuple[int, int]]:
+        return await cluster.bounds([await cluster.layout(topic)])
+
+    return ask(nameserver_addresses(nameserver), TIMEOUT_MS, look)
 
 
 def judged(findings: Findings, manifest: Manifest, options: argparse.Namespace, seconds: float) -> dict[str, Any]:
@@ -125,7 +145,9 @@ def as_text(verdict: dict[str, Any], findings: Findings, folder: Path) -> str:
         lines.append(f"{verdict['repeatedElsewhere']:,} of the repeats stand in another queue than the first: no repeated frame does that")
     if verdict["missingOffsets"]:
         lines.append(f"{verdict['missingOffsets']:,} offsets since the run began were not there to be read: retention, or a lost store")
-    lines += [f"  {violation['kind']}: {violation['what']}" for violation in findings.violations[:VIOLATIONS_TOLD]]
+    for kind in dict.fromkeys(violation["kind"] for violation in findings.violations):
+        told = [violation["what"] for violation in findings.violations if violation["kind"] == kind]
+        lines += [f"  {kind}: {what}" for what in told[:VIOLATIONS_TOLD]]
     lines.append(f"{folder / 'verdict.json'}, {folder / 'report.html'}")
     return "\n".join(lines)
 

@@ -14,12 +14,15 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from lockstep.spark.load_rows import Manifest, key_of
+from lockstep.spark.offsets import Plain
 
 LANDED = """run_id string, key_number bigint, seq bigint, born_us bigint, crc_holds boolean, key string, queue int, offset bigint,
 bytes int, stored_us bigint, read_us bigint"""
 """Of a landed row: a landing without any has no file that would say it."""
 LISTED_MAX = 50
 """Violations of a kind that are listed."""
+GAPS_LISTED_MAX = 10
+"""They stand before the others."""
 QUANTILES = (0.5, 0.9, 0.99, 0.999)
 
 
@@ -48,10 +51,10 @@ class Judgement:
         """Offsets that were not there explain loss; without any they were of others."""
         self.counts["missingOffsets"] = sum(last - first + 1 for _, first, last in gaps)
         if self.counts["lost"]:
-            self.violations.extend(
+            self.violations[:0] = [
                 violation("gap", f"queue {manifest.queues[queue]} has nothing at offsets {first} to {last}", queue, first)
-                for queue, first, last in gaps[:LISTED_MAX]
-            )
+                for queue, first, last in gaps[:GAPS_LISTED_MAX]
+            ]
 
 
 def violation(kind: str, what: str, queue: int | None = None, offset: int | None = None) -> dict[str, Any]:
@@ -81,14 +84,14 @@ def of_run(landing: DataFrame, manifest: Manifest) -> tuple[DataFrame, int]:
     return landing.where(F.col("run_id") == manifest.run_id), foreign
 
 
-def find(spark: SparkSession, landing: DataFrame, manifest: Manifest, folder: Path) -> Findings:
-    """Judges, measures, and writes per_key, per_second and violations beside the landing."""
+def find(spark: SparkSession, landing: DataFrame, manifest: Manifest, ends: Plain, folder: Path) -> Findings:
+    """Judges, measures, and writes per_key, per_second and violations beside the landing. `ends`: of each queue when it was landed."""
     own, foreign = of_run(landing, manifest)
     ours = own.persist()
     sound = ours.where("crc_holds")
     per_key = by_key(ours, expectation(spark, manifest)).persist()
     judgement = judge(ours, foreign, per_key, manifest)
-    judgement.add(gaps(spark, landing, manifest), manifest)
+    judgement.add(gaps(spark, landing, manifest, ends), manifest)
     per_key.write.mode("overwrite").parquet(str(folder / "per_key"))
     schema = "kind string, what string, queue int, offset bigint"
     rows = [tuple(one.values()) for one in judgement.violations]
@@ -147,21 +150,26 @@ def in_other_queues(ours: DataFrame, per_key: DataFrame) -> int:
     return int(total[0] or 0) if total is not None else 0
 
 
-def gaps(spark: SparkSession, landing: DataFrame, manifest: Manifest) -> list[tuple[int, int, int]]:
-    """(queue, first, last): offsets since the run began that nothing was read of, though something behind them was."""
-    begun = manifest.start_offsets.get(manifest.topic, {})
+def gaps(spark: SparkSession, landing: DataFrame, manifest: Manifest, ends: Plain) -> list[tuple[int, int, int]]:
+    """(queue, first, last): offsets since the run began that nothing was read of, though something behind them was, or the queue ends
+    behind them and nothing of it was read at all.
+    """
+    begun, ended = manifest.start_offsets.get(manifest.topic, {}), ends.get(manifest.topic, {})
     starts = spark.createDataFrame(
         [(number, begun.get(name, 0) - 1) for number, name in enumerate(manifest.queues)], "queue int, before bigint"
     )
     since = landing.join(F.broadcast(starts), "queue").where("offset > before").select("queue", "offset", "before")
-    ends = since.groupBy("queue", "before").agg(F.count("*").alias("found"), F.max("offset").alias("last"))
-    short = [row.queue for row in ends.where("found < last - before").collect()]
+    read = since.groupBy("queue", "before").agg(F.count("*").alias("found"), F.max("offset").alias("last")).collect()
+    silent = set(range(len(manifest.queues))) - {row.queue for row in read}
+    whole = [(queue, begun.get(name, 0), ended.get(name, 0) - 1) for queue, name in enumerate(manifest.queues) if queue in silent]
+    gone = [gap for gap in whole if gap[1] <= gap[2]]
+    short = [row.queue for row in read if row.found < row.last - row.before]
     if not short:
-        return []
+        return gone
     edges = since.select("queue", "offset").unionByName(starts.select("queue", F.col("before").alias("offset")))
     following = F.lead("offset").over(Window.partitionBy("queue").orderBy("offset"))
     found = edges.where(F.col("queue").isin(short)).withColumn("next", following).where("next > offset + 1")
-    return [(row.queue, row.offset + 1, row.next - 1) for row in found.orderBy("queue", "offset").collect()]
+    return sorted([*gone, *((row.queue, row.offset + 1, row.next - 1) for row in found.collect())])
 
 
 def out_of_order(sound: DataFrame, manifest: Manifest) -> DataFrame:
