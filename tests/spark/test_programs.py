@@ -44,8 +44,7 @@ sys.exit(run(job))
 
 
 def submit(script: "str | Path", *options: str, conf: Sequence[str] = ()) -> "subprocess.CompletedProcess[str]":
-    told = [word for one in conf for word in ("--conf", one)]
-    command = [str(Path(sys.executable).with_name("spark-submit")), *told, str(SCRIPTS / script), *options]
+    command = [str(Path(sys.executable).with_name("spark-submit")), *conf, str(SCRIPTS / script), *options]
     environment = clean_environment(PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")
     return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
 
@@ -68,7 +67,7 @@ def test_without_a_nameserver_spark_submit_says_so_in_one_line(tmp_path: Path) -
 
 def test_what_spark_submit_is_told_goes_before_what_a_job_would_set(tmp_path: Path) -> None:
     (tmp_path / "told.py").write_text(TOLD)
-    conf = ["spark.log.level=WARN", "spark.driver.host=localhost", "spark.sql.shuffle.partitions=7"]
+    conf = ["--conf", "spark.log.level=WARN", "-c", "spark.driver.host=localhost", "--conf=spark.sql.shuffle.partitions=7"]
     for given, found in ((conf, "WARN localhost 7 false"), ([], "ERROR 127.0.0.1 4 false")):
         done = submit(tmp_path / "told.py", conf=given)
         assert f"told: {found}\n" in done.stdout, done.stdout + done.stderr[-2_000:]

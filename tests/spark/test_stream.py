@@ -13,6 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 
 from lockstep.protocol.errors import ConfigError
 from lockstep.spark import keyed
+from lockstep.spark.job import in_one_line
 from lockstep.spark.offsets import to_plain
 from lockstep.spark.options import SourceOptions
 from lockstep.spark.reader import group_of
@@ -130,29 +131,55 @@ def test_the_offsets_of_a_group_are_published_and_can_be_begun_from(table: Table
     assert json.loads(query.lastProgress.json)["sources"][0]["latestOffset"], "lag can be told from the progress"
 
 
+def copy(table: Table, target: Table, checkpoint: Path, **options: str) -> None:
+    """What is new, in batches of 30 rows."""
+    stream = table.stream(startingOffsets="earliest", maxOffsetsPerTrigger="30", columns="value").withColumn("key", F.col("value"))
+    query = (
+        stream.writeStream.format("lockstep")
+        .options(nameserver=table.cluster.nameserver, topic=target.topic, **options)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
+def kill_before_the_last_commit(checkpoint: Path) -> None:
+    """As if the driver had died between the sink's commit and its own."""
+    last = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    last.unlink()
+    (checkpoint / "commits" / f".{last.name}.crc").unlink(missing_ok=True)
+
+
 def test_a_batch_that_is_run_again_is_stored_once(table: Table, tmp_path: Path) -> None:
     target = Table(table.spark, table.cluster, f"{table.topic[:100]}-out", 2)
     filled(table, 0, 90)
-
-    def copy() -> None:
-        query = (
-            table.stream(startingOffsets="earliest", maxOffsetsPerTrigger="30", columns="value")
-            .writeStream.format("lockstep")
-            .options(nameserver=table.cluster.nameserver, topic=target.topic)
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
-
-    copy()
-    commits = sorted((tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
-    commits[-1].unlink()  # as if the driver had died between the sink's commit and its own
-    (tmp_path / "checkpoint" / "commits" / f".{commits[-1].name}.crc").unlink(missing_ok=True)
-    copy()
+    copy(table, target, tmp_path)
+    kill_before_the_last_commit(tmp_path)
+    copy(table, target, tmp_path)
     filled(table, 90, 10)
-    copy()
+    copy(table, target, tmp_path)
     assert sorted(map(int, target.values())) == list(range(100))
+
+
+def test_a_batch_that_is_run_again_over_more_queues_fails_until_it_is_stored_at_least_once(table: Table, tmp_path: Path) -> None:
+    target = Table(table.spark, table.cluster, f"{table.topic[:100]}-out", 2)
+    filled(table, 0, 20)
+    copy(table, target, tmp_path)
+    kill_before_the_last_commit(tmp_path)
+    table.cluster.alter(target.topic, 5)
+    for _ in range(2):
+        with pytest.raises(PySparkException) as failed:
+            copy(table, target, tmp_path)
+        said = in_one_line(failed.value)
+        assert "or the topic's queues have changed" in said
+        assert "idempotence=none" in said
+    copy(table, target, tmp_path, idempotence="none")
+    filled(table, 20, 10)
+    copy(table, target, tmp_path)
+    values = list(map(int, target.values()))
+    assert set(values) == set(range(30))
+    assert all(values.count(number) == 1 for number in range(20, 30)), "stored once from then on"
 
 
 def test_a_stream_gets_its_order_where_each_batch_is_a_dataframe(table: Table, tmp_path: Path) -> None:
