@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from lockstep.broker.app import Broker
+from lockstep.protocol.delays import delay_of, format_ms
 from lockstep.protocol.names import SCHEDULE_TOPIC, retry_topic
 from lockstep.testing.sweep.copy_events import DelayedAcked, WallJumped
 from lockstep.testing.sweep.events import SendAcked, SendBegan, SendFailed
@@ -91,8 +92,8 @@ def _not_delivered(broker: Broker) -> list[str]:
     if store is None:
         return []
     found = []
-    for level in range(1, len(broker.config.delay_levels_ms()) + 1):
-        end = store.bounds(SCHEDULE_TOPIC, level - 1)[1]
-        if delays.next(level) < end:
-            found.append(f"{name}: delay level {level} is at {delays.next(level)} of {end}")
+    for queue_id in store.queue_ids(SCHEDULE_TOPIC):
+        end, at = store.bounds(SCHEDULE_TOPIC, queue_id)[1], delays.next(queue_id)
+        if at < end:
+            found.append(f"{name}: what waits {format_ms(delay_of(queue_id))} is at {at} of {end}")
     return found
