@@ -55,10 +55,10 @@ class Cluster:
         assert text.count("\n") == 1, text
         return json.loads(text)
 
-    def failed(self, *arguments: str, **more: Any) -> str:
+    def misused(self, *arguments: str, **more: Any) -> str:
         """The one line on stderr."""
         ended = self.run(*arguments, **more)
-        assert ended.returncode == 1, ended
+        assert ended.returncode == 2, ended
         assert ended.stderr.startswith("lockstep: "), ended
         assert ended.stderr.count("\n") == 1, ended.stderr
         return ended.stderr
@@ -178,25 +178,29 @@ def test_bench_prints_its_figures(lockstep: Cluster) -> None:
 
 
 FAILURES: list[tuple[Sequence[str], Sequence[str]]] = [
-    (("topic", "create", "a b"), ("topic 'a b'", "allowing only")),
-    (("topic", "create", "LOCKSTEP_SYS_STATE"), ("LOCKSTEP_SYS_STATE",)),
     (("topic", "create", "good", "--queues", "9"), ("topic good exists with 4 queues on broker-a",)),
     (("topic", "show", "nowhere"), ("nowhere", "lockstep topic create nowhere")),
     (("group", "show", "nobody"), ("nobody", "lockstep group list")),
+    (("tail", "nowhere"), ("nowhere", "lockstep topic create nowhere")),
+    (("message", "show", "7F00000100002A9F0000000000FFFFFF"), ("was not found", "broker-a", "broker-b")),
+    (("message", "show", "7F00000100002A9F0000000000FFFFFF", "--broker", "nobody"), ("no broker 'nobody'", "broker-a, broker-b")),
+]
+MISUSES: list[tuple[Sequence[str], Sequence[str]]] = [
+    (("topic", "create", "a b"), ("topic 'a b'", "allowing only")),
+    (("topic", "create", "LOCKSTEP_SYS_STATE"), ("LOCKSTEP_SYS_STATE",)),
     (("send", "orders", ""), ("body", "1 byte")),
     (("send", "orders", "x", "--property", "tenant"), ("'tenant'", "NAME=VALUE")),
     (("send", "orders", "x", "--tag", "a || b"), ("tag",)),
-    (("tail", "nowhere"), ("nowhere", "lockstep topic create nowhere")),
     (("message", "show", "F" * 32), ("F" * 32,)),
-    (("message", "show", "7F00000100002A9F0000000000FFFFFF"), ("was not found", "broker-a", "broker-b")),
-    (("message", "show", "7F00000100002A9F0000000000FFFFFF", "--broker", "nobody"), ("no broker 'nobody'", "broker-a, broker-b")),
     (("cluster", "--nameserver", "nowhere"), ("nowhere", "HOST:PORT")),
 ]
+"""What can't be, whatever the state of the cluster."""
 
 
 def test_a_command_that_is_refused_says_why_in_one_line(lockstep: Cluster) -> None:
-    for (arguments, words), ended in zip(FAILURES, side_by_side(lockstep.run, [arguments for arguments, _ in FAILURES]), strict=True):
-        assert (ended.returncode, ended.stdout) == (1, ""), (arguments, ended)
+    rows = [(1, *row) for row in FAILURES] + [(2, *row) for row in MISUSES]
+    for (code, arguments, words), ended in zip(rows, side_by_side(lockstep.run, [arguments for _, arguments, _ in rows]), strict=True):
+        assert (ended.returncode, ended.stdout) == (code, ""), (arguments, ended)
         assert ended.stderr.startswith("lockstep: "), (arguments, ended)
         assert ended.stderr.count("\n") == 1, (arguments, ended.stderr)
         for word in words:
@@ -204,7 +208,7 @@ def test_a_command_that_is_refused_says_why_in_one_line(lockstep: Cluster) -> No
 
 
 def test_a_body_that_is_too_large_is_refused_with_both_sizes(lockstep: Cluster) -> None:
-    said = lockstep.failed("send", "orders", "-", stdin=bytes(5 * MIB))
+    said = lockstep.misused("send", "orders", "-", stdin=bytes(5 * MIB))
     assert str(5 * MIB) in said
     assert str(4 * MIB) in said
 
