@@ -55,7 +55,10 @@ def sequences_are_forgotten_at_a_start(patch: Patches) -> None:
     patch.set(SequenceTable, "restore", lambda self, plain: None)
 
 
-@mutant("power", "blackout")
+@mutant(
+    "power",
+    aimed="tests/unit/client/test_producer_retries.py::test_a_suffix_that_the_broker_lost_is_met_with_a_new_epoch_and_the_same_records",
+)
 def a_lost_suffix_is_not_begun_anew(patch: Patches) -> None:
     """A frame whose predecessors the broker lost begins a new epoch."""
     refused = QueueSender._refused
