@@ -65,7 +65,8 @@ def test_an_executor_that_is_killed_loses_and_repeats_no_row_and_keeps_the_order
         return list(table.cluster.ends(table.topic).values())
 
     try:
-        wait_until(job, tmp_path, "rows of every task", lambda: min(stored()) > 0)
+        # Several frames: a queue's last one, sent again, is answered with its place, and not counted as a repeat.
+        wait_until(job, tmp_path, "frames of every task", lambda: min(stored()) > ROWS // 40)
         before = executors(job.pid)
         assert len(before) == 3
         os.kill(before[0], signal.SIGKILL)
