@@ -30,6 +30,8 @@ OWN_PREFIX = "__LS_"
 """lockstep's own: refused from users, hidden in MessageExt.properties."""
 LS_SEQ = "__LS_SEQ"
 """The frame's place in an idempotent producer's stream (sequence.py)."""
+SEQUENCE_DIGITS = 87
+"""Of its value, always."""
 REASON = f"{OWN_PREFIX}REASON"
 """Why a message was dead-lettered, in words."""
 REASON_LENGTH_MAX = 200
@@ -53,7 +55,7 @@ _ROOM = {
         REAL_QID: _NUMBER,
         RECONSUME_TIME: _NUMBER,
         MAX_RECONSUME_TIMES: _NUMBER,
-        LS_SEQ: 87,
+        LS_SEQ: SEQUENCE_DIGITS,
         ORIGIN_QUEUE: _NUMBER,
         HOME_LAYOUT: _LONG,
         REASON: 4 * REASON_LENGTH_MAX,

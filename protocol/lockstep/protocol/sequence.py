@@ -17,10 +17,9 @@ from dataclasses import dataclass
 
 from lockstep.protocol.crc import crc32
 from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
-from lockstep.protocol.properties import LS_SEQ
+from lockstep.protocol.properties import LS_SEQ, SEQUENCE_DIGITS
 from lockstep.protocol.record import PROPERTIES_BYTES_MAX, UINT16, UINT32, record_bounds
 
-SEQUENCE_DIGITS = 87
 COUNT_AT = 72
 COUNT_DIGITS = 6
 CRC_AT = 79
@@ -29,8 +28,6 @@ COUNT_MAX = 0xFFFFFF
 NUMBER_MAX = (1 << 63) - 1
 """Of an epoch, and of the sequence behind a frame: tables, snapshots and other languages hold them as signed 64 bits."""
 STAMP_HEAD = f"{LS_SEQ}\x01".encode()
-STAMP_BYTES = len(STAMP_HEAD) + SEQUENCE_DIGITS + 1
-"""What `stamp` adds to a record that has other properties (its 0x02 included)."""
 
 _ZERO_DIGITS = b"00000000"
 _PATTERN = re.compile(rb"([0-9a-f]{32})([0-9a-f]{8})([0-9a-f]{16})([0-9a-f]{16})([0-9a-f]{6})([0-3])([0-9a-f]{8})")

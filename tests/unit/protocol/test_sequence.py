@@ -6,12 +6,11 @@ from hypothesis import strategies as st
 
 from lockstep.protocol import record
 from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
-from lockstep.protocol.properties import decode_properties
+from lockstep.protocol.properties import SEQUENCE_DIGITS, decode_properties
 from lockstep.protocol.record import HOSTS, PLACE, RecordView, encode_record, split_records, zero_broker_fields
 from lockstep.protocol.sequence import (
     NUMBER_MAX,
-    SEQUENCE_DIGITS,
-    STAMP_BYTES,
+    STAMP_HEAD,
     FrameSequence,
     crc_digits_at,
     find_sequence,
@@ -20,6 +19,8 @@ from lockstep.protocol.sequence import (
     stamp,
 )
 
+STAMP_BYTES = len(STAMP_HEAD) + SEQUENCE_DIGITS + 1
+"""What `stamp` adds to a record that has other properties (its 0x02 included)."""
 PRODUCER = "00112233445566778899aabbccddeeff"
 ONE = FrameSequence(PRODUCER, 7, 2, 100, 3, True, 0xDEADBEEF)
 DIGITS = PRODUCER + "00000007" + "0000000000000002" + "0000000000000064" + "000003" + "1" + "deadbeef"

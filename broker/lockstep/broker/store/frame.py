@@ -30,9 +30,9 @@ from lockstep.protocol.delays import delay_of
 from lockstep.protocol.errors import MessageIllegal, RemoteProtocolError
 from lockstep.protocol.frame import BODY_BYTES_MAX
 from lockstep.protocol.names import SCHEDULE_TOPIC
-from lockstep.protocol.properties import SENT_PROPERTIES_BYTES_MAX, sent_bytes
+from lockstep.protocol.properties import SENT_PROPERTIES_BYTES_MAX, SEQUENCE_DIGITS, sent_bytes
 from lockstep.protocol.record import PROPERTIES_BYTES_MAX
-from lockstep.protocol.sequence import COUNT_AT, COUNT_DIGITS, SEQUENCE_DIGITS, STAMP_HEAD, find_sequence
+from lockstep.protocol.sequence import COUNT_AT, COUNT_DIGITS, STAMP_HEAD, find_sequence
 from lockstep.protocol.tags import tags_code
 
 MAGIC = 0xDAA320A7

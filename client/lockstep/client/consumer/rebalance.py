@@ -108,14 +108,15 @@ def plan(
 
     `reachable`: the broker is connected now; only RocketMQ's strategies look at it, to choose the one list for everything.
     """
-    if strategy == BY_BROKER and lists.any_classic:
+    one_list = by_one_list(strategy, lists)
+    if one_list and strategy == BY_BROKER:
         strategy = AVERAGE
     wanted: dict[MessageQueue, None] = {}
     for topic, layout in layouts.items():
         before = [queue for queue in previous if queue.topic == topic]
         if layout is None:
             wanted.update(dict.fromkeys(before))
-        elif strategy == BY_BROKER:
+        elif not one_list:
             wanted.update(dict.fromkeys(_by_broker(me, layout, lists, before)))
         else:
             wanted.update(dict.fromkeys(_by_one_list(me, strategy, layout, lists, before, reachable)))
