@@ -35,6 +35,7 @@ class TagFilter:
     all: bool
     tags: frozenset[str]
     hashes: frozenset[int]
+    """The broker's side: a message passes whose tag only shares the hash."""
 
     @classmethod
     def parse(cls, expression: str | None) -> "TagFilter":
@@ -52,10 +53,6 @@ class TagFilter:
     def looks_mistyped(self) -> tuple[str, ...]:
         """Tags with a blank or a sign that people write between tags ("a, b"). They are legal, RocketMQ sends them, and hardly meant."""
         return tuple(sorted(filter(_LIST_SIGNS.search, self.tags)))
-
-    def matches_hash(self, code: int) -> bool:
-        """The broker's side: may pass a message whose tag only shares the hash."""
-        return self.all or code in self.hashes
 
     def matches_tag(self, tag: str | None) -> bool:
         """The client's side: exact. A message without a tag is dropped where tags are asked for."""

@@ -1,0 +1,151 @@
+"""How Spark's programs end where something goes wrong that is no verdict."""
+
+import logging
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JJavaError, Py4JNetworkError
+from pyspark.errors import PySparkException
+
+from lockstep.spark import job as jobs
+from lockstep.spark import load_job, verify_job
+from lockstep.spark.job import in_one_line, run
+
+
+def failing(error: Exception) -> Callable[[], int]:
+    def job() -> int:
+        raise error
+
+    return job
+
+
+@pytest.mark.parametrize(
+    ("main", "more"),
+    [
+        (load_job.main, ["--rows", "0"]),
+        (load_job.main, ["--duration", "nan", "--rate", "5"]),
+        (load_job.main, ["--skew", "inf"]),
+        (verify_job.main, []),
+        (verify_job.main, ["--manifest", "m", "--allow-duplicates", "-1"]),
+    ],
+)
+def test_flags_that_can_not_be_read_are_told_in_one_line_and_are_no_verdict(
+    main: Callable[[list[str]], int], more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(more)
+    assert ended.value.code == 3, "2 would say that rows are repeated"
+    said = capsys.readouterr().err
+    assert said.startswith("failed: ")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        (None, "and there is none: install a JDK"),
+        ("echo 'openjdk version \"11.0.2\"' >&2", "is version 11: install a JDK"),
+        ("echo '?' >&2", "none"),
+        ("exec sleep 600", "does not answer"),
+    ],
+)
+def test_without_a_java_that_spark_runs_on_nothing_begins(
+    told: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if told == "exec sleep 600":
+        monkeypatch.setattr(jobs, "JAVA_S", 0.2)
+    if told is not None:
+        java = tmp_path / "bin" / "java"
+        java.parent.mkdir()
+        java.write_text(f"#!/bin/sh\n{told}\n")
+        java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert run(failing(AssertionError("the job began"))) == 3
+    found = capsys.readouterr().err
+    assert found.startswith("failed: Spark needs Java 17 or newer, and ")
+    assert found.count("\n") == 1
+    assert said in found
+
+
+def test_what_the_jvm_raised_is_told_in_one_line_and_is_no_verdict(spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(Py4JJavaError) as failed:
+        spark._jvm.java.io.File("/no-such-folder/file").createNewFile()
+    assert run(failing(failed.value)) == 3
+    said = capsys.readouterr().err
+    assert said.startswith("failed: java.io.IOException: No such file or directory. That is Spark's own")
+    assert "then begin again" in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("error", [Py4JNetworkError("Answer from Java side is empty"), ConnectionRefusedError(111, "Connection refused")])
+def test_a_jvm_that_is_gone_is_told_in_one_line_and_is_no_verdict(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(failing(error)) == 3
+    said = capsys.readouterr().err
+    assert said.startswith("failed: Spark's JVM ended, or answers no more")
+    assert "--driver-memory 4g" in said
+    assert said.count("\n") == 1
+
+
+def test_what_nobody_has_foreseen_is_no_verdict_and_is_told_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(failing(ZeroDivisionError("division by zero"))) == 3, "1 would say that rows are lost"
+    said = capsys.readouterr().err
+    assert said.startswith("Traceback")
+    assert said.endswith("\nfailed: ZeroDivisionError: division by zero\n")
+
+
+UNREAD = """
+import sys
+from lockstep.spark.job import run, say
+def job():
+    sys.stdin.read()  # until nobody reads
+    if "{to}" == "stdout":
+        print("result", flush=True)
+    else:
+        say("progress")
+    return 0
+sys.exit(run(job))
+"""
+
+
+@pytest.mark.parametrize(("to", "code"), [("stdout", 3), ("stderr", 0)])
+def test_a_pipe_that_nobody_reads_is_no_lost_jvm_and_no_verdict(to: str, code: int) -> None:
+    """Of results it fails the job; of what is said beside them nobody need read anything."""
+    program = [sys.executable, "-c", UNREAD.format(to=to)]
+    job = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert job.stdin is not None
+    unread, read = (job.stdout, job.stderr) if to == "stdout" else (job.stderr, job.stdout)
+    assert unread is not None
+    assert read is not None
+    with read:
+        unread.close()
+        job.stdin.close()
+        said = read.read()
+        assert job.wait(60) == code
+    if to == "stdout":
+        assert said.startswith("failed: nobody reads")
+        assert said.count("\n") == 1
+
+
+def test_what_py4j_logs_of_a_lost_jvm_is_not_told_besides(caplog: pytest.LogCaptureFixture) -> None:
+    def job() -> int:
+        logging.getLogger("py4j.clientserver").error("of its own logger")
+        logging.getLogger("lockstep.spark").error("ours")
+        return 0
+
+    assert run(job) == 0
+    assert [record.getMessage() for record in caplog.records] == ["ours"]
+
+
+def test_what_a_worker_raised_is_told_by_its_last_line() -> None:
+    trace = (
+        "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
+        + 900 * "."
+        + "\nIndexError: 7\n\n\tat org.x"
+    )
+    assert in_one_line(PySparkException(trace)) == "IndexError: 7"
+    ours = trace.replace("IndexError", "lockstep.protocol.errors.ConfigError")
+    assert in_one_line(PySparkException(ours)) == "7"
