@@ -63,13 +63,10 @@ async def hire(name: str, file: str) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(sys.executable, __file__, name, file)
 
 
-async def main() -> None:
-    file = str(Path(tempfile.mkdtemp(prefix="ledger-")) / "ledger.db")
-    with closing(connect(file)) as db:
-        db.executescript(SCHEMA)
-    workers = [await hire("worker-1", file), await hire("worker-2", file)]
+async def pay_and_kill(workers: Sequence[asyncio.subprocess.Process], file: str) -> int:
+    """How many payments were sent; all are booked."""
+    sent = 0
     async with Producer("shop", nameserver=NAMESERVER) as producer:
-        sent = 0
 
         async def pay() -> None:
             nonlocal sent
@@ -84,8 +81,21 @@ async def main() -> None:
             await pay()
     while len(booked(file)) < sent:  # noqa: ASYNC110  another process books
         await asyncio.sleep(0.1)
-    workers[1].terminate()  # an ordered end: what is under way is finished and committed
-    await asyncio.gather(*(each.wait() for each in workers))
+    return sent
+
+
+async def main() -> None:
+    file = str(Path(tempfile.mkdtemp(prefix="ledger-")) / "ledger.db")
+    with closing(connect(file)) as db:
+        db.executescript(SCHEMA)
+    workers = [await hire("worker-1", file), await hire("worker-2", file)]
+    try:
+        sent = await pay_and_kill(workers, file)
+    finally:
+        for each in workers:
+            if each.returncode is None:
+                each.terminate()  # an ordered end: what is under way is finished and committed
+        await asyncio.gather(*(each.wait() for each in workers))
 
     rows = booked(file)
     numbers = [number for _, number, _ in rows]

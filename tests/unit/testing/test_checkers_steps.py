@@ -3,10 +3,11 @@
 import pytest
 
 from lockstep.testing.sweep.checkers.steps import check
-from lockstep.testing.sweep.events import ConsumerStarted, QueueGapSeen
-from lockstep.testing.sweep.history import CallResult
+from lockstep.testing.sweep.copy_events import Given, SharedCallBegan
+from lockstep.testing.sweep.events import ConsumerStarted, QueueGapSeen, SendBegan
+from lockstep.testing.sweep.history import CallResult, QueueKey
 from lockstep.testing.sweep.wire_events import CommitSent, PullReceived
-from support.stories import C1, C2, Story, epoch
+from support.stories import C1, C2, P, Story, epoch
 
 
 def test_a_new_epoch_begins_at_its_grants_offset_and_goes_on_in_steps_of_one() -> None:
@@ -82,6 +83,20 @@ def test_what_was_left_out_may_be_lost_by_a_power_cut_and_its_offset_given_to_an
 
     assert story("B").broken(check) == []
     assert story("A").broken(check) == ["O5", "R4a"]
+
+
+def test_what_was_left_out_and_is_lost_may_be_known_by_the_calls_of_others_alone() -> None:
+    """A delayed message: its sender is not told where it comes to stand."""
+
+    def story(lost: str, *, sent_t: float = 0.6) -> Story:
+        story = Story().add(ConsumerStarted, 0.5, C1, expressions=(("orders", "A"),)).granted(1, 1)
+        story.add(SendBegan, sent_t, P, body=b"lost", tags=lost).sent(0.7, b"m1", 1, tags="A")
+        story.add(SharedCallBegan, 2.2, C2, queue=QueueKey("mailing", "broker-a", "orders", 0), given=(Given(0, b"lost", 0, 0),), call=9)
+        return story.call(2, 2.1, 1, 1).committed(2.4, 1, 2).sent(3, b"m0", 0, tags="A").read(9, b"m0", b"m1")
+
+    assert story("B").broken(check) == []
+    assert story("A").broken(check) == ["O5", "R4a"]
+    assert story("B", sent_t=2.5).broken(check) == ["O5", "R4a"], "it was not there yet"
 
 
 @pytest.mark.parametrize("code", [0, 19, 20, 21])

@@ -1,15 +1,25 @@
 """What several checkers want to know of messages: where each was stored, who may pass over it, what was acknowledged."""
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from math import inf
 
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.names import DLQ_PREFIX
-from lockstep.testing.sweep.copy_events import CopyStored, DeadLetterAnswered, DeadLetterSent, DelayedAcked
-from lockstep.testing.sweep.events import ConsumerStarted, ProgressReset, QueueGapSeen, ReadingEnded, SendAcked, SendBegan, Stored
+from lockstep.testing.sweep.copy_events import CopyStored, DeadLetterAnswered, DeadLetterSent, DelayedAcked, SharedCallBegan
+from lockstep.testing.sweep.events import (
+    CallBegan,
+    ConsumerStarted,
+    ProgressReset,
+    QueueGapSeen,
+    ReadingEnded,
+    SendAcked,
+    SendBegan,
+    Stored,
+)
 from lockstep.testing.sweep.hand_events import ClassicLocked, ResetSent
 from lockstep.testing.sweep.history import History, QueueKey
-from lockstep.testing.sweep.reader_events import ReaderStarted
+from lockstep.testing.sweep.reader_events import Polled, ReaderStarted
 from lockstep.testing.sweep.wire_events import FrameAnswered, FrameWritten, GrantAnswered, PullReceived
 
 _TOLD = (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
@@ -40,15 +50,31 @@ class Messages:
         for answer in history.of(FrameAnswered):
             for number, body in enumerate(written.get(answer.request, ()) if answer.offset >= 0 else ()):
                 self._answered.setdefault((answer.queue, answer.offset + number), []).append((answer.t, body))
+        self._met: dict[Place, set[tuple[float, bytes]]] = {}
+        """What somebody was given from there although no answer named the place, and when its send began."""
+        for place, body in _given(history):
+            if body in self.began and all(body != known for _, known in self._answered.get(place, ())):
+                self._met.setdefault(place, set()).add((self.began[body].t, body))
 
     def tags_at(self, place: Place, t: float) -> set[str]:
         """The tags of what stood there at `t`, as far as one can know: what was last answered by then (a power cut takes it away, and
-        another message gets its offset), and what the final reading found. Empty: nothing is known of it.
+        another message gets its offset), what may have come unanswered (a delayed message, say: when it comes nobody is told), and what
+        the final reading found. Empty: nothing is known of it.
         """
         stored = self.stored.get(place)
         bodies = [] if stored is None else [stored.body]
         bodies += [body for answered, body in self._answered.get(place, ()) if answered <= t < inf][-1:]
+        bodies += [body for began, body in self._met.get(place, ()) if began <= t < inf]
         return {self.began[body].tags for body in bodies if body in self.began}
+
+
+def _given(history: History) -> Iterator[tuple[Place, bytes]]:
+    """What listeners and polls gave."""
+    calls: list[CallBegan | Polled] = [*history.of(CallBegan), *history.of(Polled)]
+    for call in calls:
+        yield from (((call.queue.stored, offset), body) for offset, body in call.messages)
+    for shared in history.of(SharedCallBegan):
+        yield from (((shared.queue.stored, given.offset), given.body) for given in shared.given)
 
 
 class Passes:
