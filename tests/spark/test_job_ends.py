@@ -1,6 +1,7 @@
 """How Spark's programs end where something goes wrong that is no verdict."""
 
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -115,7 +116,8 @@ sys.exit(run(job))
 def test_a_pipe_that_nobody_reads_is_no_lost_jvm_and_no_verdict(to: str, code: int) -> None:
     """Of results it fails the job; of what is said beside them nobody need read anything."""
     program = [sys.executable, "-c", UNREAD.format(to=to)]
-    job = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    buffered = {**os.environ, "PYTHONUNBUFFERED": ""}  # as it is for most
+    job = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=buffered)
     assert job.stdin is not None
     unread, read = (job.stdout, job.stderr) if to == "stdout" else (job.stderr, job.stdout)
     assert unread is not None

@@ -8,8 +8,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkConf, SparkContext
@@ -37,8 +36,15 @@ class Parser(argparse.ArgumentParser):
 
 def say(line: str) -> None:
     """To the terminal, beside the results on stdout. spark-submit puts both on stdout: results come last. Nobody need read it."""
-    with suppress(BrokenPipeError):
+    try:
         print(line, file=sys.stderr, flush=True)
+    except BrokenPipeError:
+        _forget(sys.stderr)
+
+
+def _forget(stream: TextIO) -> None:
+    """Nobody reads it: Python's end would try again to write what it holds, and exit with 120."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # world: this process's own output
 
 
 def check_java() -> None:
@@ -94,8 +100,7 @@ def run(job: Callable[[], int]) -> int:
     except LockstepError as error:
         say(f"failed: {error}")
     except BrokenPipeError:
-        # Python's end would try again to write what it holds, and exit with 120.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # world: this process's own output
+        _forget(sys.stdout)
         say("failed: nobody reads what is printed (a closed pipe); what the job has written into its files is there")
     except (Py4JError, ConnectionRefusedError, ConnectionResetError) as error:
         say(f"failed: {of_jvm(error)}")
