@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -56,8 +55,9 @@ async def composed(folder: Path, **variables: str) -> AsyncIterator[Compose]:
     tool = compose_tool()
     if tool is None:
         pytest.skip("no compose tool here: install Docker, or name one with LOCKSTEP_TEST_COMPOSE")
-    made = Compose(tool, f"lockstep-test-{os.getpid()}", folder / "compose.log", **variables)
+    made = Compose(tool, "lockstep-test", folder / "compose.log", **variables)
     try:
+        await made.run("down", "-v", code=None)  # a run that was cut leaves its own, on the same ports
         await made.run("build")
         await host_ports_free()
         await made.run("up", "-d")
@@ -91,7 +91,10 @@ async def host_ports_free() -> None:
                     return
                 await asyncio.sleep(LOOK_S)
     except TimeoutError:
-        pytest.fail(f"docker-compose.yml publishes {HOST_PORTS}, of which another program has {[p for p in HOST_PORTS if not is_free(p)]}")
+        taken = [port for port in HOST_PORTS if not is_free(port)]
+        pytest.fail(
+            f"docker-compose.yml publishes {HOST_PORTS}, of which {taken} are another program's, or forwarded to containers that are gone"
+        )
 
 
 async def until_ready(*services: str) -> None:

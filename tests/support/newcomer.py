@@ -17,6 +17,7 @@ from support.processes import clean_environment
 PORT = 9876
 BROKER_PORT_AFTER = 1_035
 LIMIT_S = 60
+REACHED_S = 1
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,14 @@ def blocks(page: str) -> list[Block]:
 
 
 def is_free(port: int) -> bool:
-    with socket.socket() as probe:
+    """Nobody has it, and who listens there is reached: what containers published may outlive them as a rule of the firewall's."""
+    with socket.socket() as probe, socket.socket() as caller:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        caller.settimeout(REACHED_S)
         try:
             probe.bind(("127.0.0.1", port))
+            probe.listen()
+            caller.connect(("127.0.0.1", port))
         except OSError:
             return False
     return True
