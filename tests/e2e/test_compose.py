@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from support.cluster import LOOK_S, WAIT_S, Cluster, Report, now_us
-from support.compose import ADMIN_PORTS, HOST_PORTS, NAMESERVERS, ROOT, Compose, compose_tool
+from support.compose import ADMIN_PORTS, HOST_PORTS, NAMESERVERS, ROOT, Compose, alone, compose_tool
 from support.http import fetch
 from support.newcomer import is_free
 
@@ -56,14 +56,15 @@ async def composed(folder: Path, **variables: str) -> AsyncIterator[Compose]:
     if tool is None:
         pytest.skip("no compose tool here: install Docker, or name one with LOCKSTEP_TEST_COMPOSE")
     made = Compose(tool, "lockstep-test", folder / "compose.log", **variables)
-    try:
-        await made.run("down", "-v", code=None)  # a run that was cut leaves its own, on the same ports
-        await made.run("build")
-        await host_ports_free()
-        await made.run("up", "-d")
-        yield made
-    finally:
-        await made.run("down", "-v", code=None)
+    async with alone():
+        try:
+            await made.run("down", "-v", code=None)  # a run that was cut left its own, on the same ports
+            await made.run("build")
+            await host_ports_free()
+            await made.run("up", "-d")
+            yield made
+        finally:
+            await made.run("down", "-v", code=None)
 
 
 @pytest.fixture
@@ -84,14 +85,15 @@ def own_address() -> str:
 
 async def host_ports_free() -> None:
     """Another test may be using 9876; a compose tool whose ports are taken may wait for ever."""
+    taken: list[int] = []
+
+    async def free() -> bool:
+        taken[:] = [port for port in HOST_PORTS if not is_free(port)]
+        return not taken
+
     try:
-        async with asyncio.timeout(WAIT_S):
-            while True:
-                if all(map(is_free, HOST_PORTS)):
-                    return
-                await asyncio.sleep(LOOK_S)
+        await until(free)
     except TimeoutError:
-        taken = [port for port in HOST_PORTS if not is_free(port)]
         pytest.fail(
             f"docker-compose.yml publishes {HOST_PORTS}, of which {taken} are another program's, or forwarded to containers that are gone"
         )

@@ -5,7 +5,13 @@ import os
 import shlex
 import shutil
 import subprocess
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+
+from lockstep.runtime.files import RealFiles
+from support.cluster import LOOK_S
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND_S = 600
@@ -24,6 +30,22 @@ def compose_tool() -> list[str] | None:
         return ["docker", "compose"]
     beside = sorted(path for path in ROOT.parent.glob("*/tools/compose-*") if os.access(path, os.X_OK))
     return [str(beside[0])] if beside else None
+
+
+@asynccontextmanager
+async def alone() -> AsyncIterator[None]:
+    """One composed cluster at a time on this machine, whatever checkout or worker runs it; the lock ends with its process."""
+    path = str(Path(tempfile.gettempdir()) / "lockstep-test-compose.lock")
+    while True:
+        try:
+            release = RealFiles().lock(path)
+            break
+        except BlockingIOError:
+            await asyncio.sleep(LOOK_S)
+    try:
+        yield
+    finally:
+        release()
 
 
 class Compose:
