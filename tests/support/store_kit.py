@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from lockstep.broker.store import FlushMode, Identity, Store, StoreConfig
+from lockstep.broker.store import FlushMode, Identity, Recovery, Store, StoreConfig
 from lockstep.protocol.record import encode_record
 from lockstep.protocol.sequence import FrameSequence, seal
 from lockstep.runtime.host import Host
@@ -15,6 +15,9 @@ from lockstep.testing.simulation.disk import SimFiles
 BORN_HOST = bytes([127, 0, 0, 1, 0, 0, 0x1F, 0x90])
 IDENTITY = Identity("test", "broker-a")
 PATH = "/store"
+LOG = "/store/commitlog/00000000000000000000"
+NEVER = {"flush_interval_ms": 1_000_000}
+"""Nothing is synced behind the test's back."""
 
 
 class StillClock:
@@ -122,12 +125,18 @@ def host_of(files: SimFiles) -> Host:
     return Host(clock, SeededRandom(7), files, LoopThreads(), lambda: "boot-1")
 
 
-async def open_store(files: SimFiles, *, host: Host | None = None, recorded: Recorded | None = None, **settings: Any) -> Store:
-    """Opened, recovered and synced."""
+async def recovered(
+    files: SimFiles, recorded: Recorded | None = None, *, host: Host | None = None, **settings: Any
+) -> tuple[Store, Recovery]:
+    """Opened, recovered and synced; what recovery found."""
     store = await Store.open(config(**settings), host or host_of(files), IDENTITY)
-    await store.recover(recorded or Recorded())
+    found = await store.recover(recorded or Recorded())
     await store.sync()
-    return store
+    return store, found
+
+
+async def open_store(files: SimFiles, *, host: Host | None = None, recorded: Recorded | None = None, **settings: Any) -> Store:
+    return (await recovered(files, recorded, host=host, **settings))[0]
 
 
 def record(body: bytes, *, topic: str = "orders", queue_id: int = 0, properties: bytes = b"", **fields: int) -> bytes:
@@ -158,6 +167,12 @@ def abandon(store: Store) -> None:
     store._flusher.abandon()
     for task in list(store._tasks._tasks):
         task.cancel()
+
+
+async def kill(store: Store, files: SimFiles, *, power: bool = False) -> None:
+    abandon(store)
+    await asyncio.sleep(0)
+    files.crash(power=power)
 
 
 def bodies_of(parts: list[bytes]) -> list[bytes]:

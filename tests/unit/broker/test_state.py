@@ -14,10 +14,9 @@ from lockstep.protocol.record import encode_record
 from lockstep.protocol.sequence import FrameSequence, seal
 from lockstep.testing.simulation.disk import SimFiles
 from support.coordination_kit import BROKER, CONFIG, GROUP, TOPIC, ordered
-from support.store_kit import BORN_HOST, IDENTITY, abandon, config, host_of
+from support.store_kit import BORN_HOST, IDENTITY, NEVER, abandon, config, host_of
 
 PRODUCERS = ("ab" * 16, "cd" * 16)
-NEVER = {"flush_interval_ms": 1_000_000}
 
 
 class Life:

@@ -15,6 +15,7 @@ from support.store_kit import (
     ASYNC,
     BORN_HOST,
     IDENTITY,
+    LOG,
     SYNC,
     LoopThreads,
     Recorded,
@@ -28,8 +29,6 @@ from support.store_kit import (
     record,
     sequenced,
 )
-
-LOG = "/store/commitlog/00000000000000000000"
 
 
 async def test_offsets_are_dense_per_queue_and_places_contiguous() -> None:

@@ -10,9 +10,8 @@ from lockstep.broker.store.reader import choose
 from lockstep.protocol.record import BODY_AT, INT64, MAGIC, SIZE_AND_MAGIC
 from lockstep.protocol.tags import tags_code
 from lockstep.testing.simulation.disk import SimFile, SimFiles
-from support.store_kit import append, bodies_of, confirmed, everything, host_of, open_store, record
+from support.store_kit import LOG, append, bodies_of, confirmed, everything, host_of, open_store, record
 
-LOG = "/store/commitlog/00000000000000000000"
 A, B = tags_code("A"), tags_code("B")
 
 

@@ -83,7 +83,7 @@ def snapshot_before_sync(patch: Patches) -> None:
     patch.set(Checkpointer, "write", early)
 
 
-@mutant("power", "disk", aimed="tests/unit/broker/store/test_recovery.py::test_a_snapshot_ahead_of_the_log_is_ignored_and_goes")
+@mutant("power", "disk", aimed="tests/unit/broker/store/test_snapshots.py::test_a_snapshot_ahead_of_the_log_is_ignored_and_goes")
 def a_snapshot_ahead_of_the_log_is_believed(patch: Patches) -> None:
     """A snapshot that the log does not bear out is removed."""
     patch.set(Recoverer, "_borne_out", lambda self, snapshot: True)
