@@ -20,6 +20,7 @@ FOUND = {
     "a commit() returned although what it offered was refused, while it waited for another queue to go back": ("swarm", 930122),
     "group reset-offset ended with a traceback where a broker had not heard of a queue yet": ("swarm", 500672),
     "a delayed message that the disk did not read ended its broker": ("swarm", 963053),
+    "a restart after a reset gave the queue to another while its holder could not know": ("reset_restart", 1),
     "who had dealt by another broker's list while its own was away kept to it when it was back": ("long", 960232),
     "the drain limit passed while a dead letter waited for its answer, and the queue was never locked again": ("swarm", 940494),
 }

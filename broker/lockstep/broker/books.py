@@ -91,8 +91,6 @@ class Books:
         """Client id of a classic member → its connection now."""
         self.closing: dict[int, None] = {}
         """Connections that are to be closed: what still arrives on them means nothing."""
-        self.unheard: dict[Key, None] = {}
-        """Held queues whose grant was ended by hand, and whose session was not answered STALE to a LOCK since."""
         self.wake: Callable[[], None] | None = None
         self._urgent: list[CloseConnection | StalePulls] = []
         self._relaid: dict[str, None] = {}
@@ -151,14 +149,12 @@ class Books:
         """Gives the queue, under a new epoch."""
         epoch = self.fence.draw()
         self.locks.grant(key, epoch, session, client_id)
-        self.unheard.pop(key, None)
         self._stale(key, epoch)
         return epoch
 
     def free(self, key: Key) -> None:
         """The queue may be granted to others; its epoch stays good until then."""
         if self.locks.holder(key) is not None:
-            self.unheard.pop(key, None)
             self.locks.free(key)
             self.tell_free(key)
             self.settle(key[0])
@@ -174,17 +170,17 @@ class Books:
         self.tell_free(key)
 
     def supersede(self, key: Key) -> None:
-        """Ends what the grant allows, and leaves the queue to the session that has it until that has heard of it: by then its LOCK does not
-        name the queue, it has released it, or it has ended. So nobody else works on the queue beside a listener that could not know.
+        """Ends what the grant allows and leaves the queue to the session that has it, until that session lets go of it: its LOCK does not
+        name the queue, it releases the queue, or it ends. So no other member works on the queue beside a listener that cannot know. This is
+        part of the lock and durable: neither a restart nor an answer that was lost on the way gives the queue to another member.
         """
         holder = self.locks.holder(key)
         if holder is None or holder.session is None or holder.client_id is None:
             self.end(key)
             return
         epoch = self.fence.draw()
-        self.locks.grant(key, epoch, holder.session, holder.client_id)
+        self.locks.supersede(key, epoch)
         self._stale(key, epoch)
-        self.unheard[key] = None
         self._nudge[key] = None
 
     def end_group(self, group: str) -> None:

@@ -7,7 +7,7 @@ LOCK is the reconciliation of everything the session holds at this broker. Each 
 | its current epoch    | held by this session                      | OK, renewed | yes, also when it only drains   |
 | its current epoch    | free, and still the session's by the list | OK, renewed | yes                             |
 | its current epoch    | free, the list gives it to another        | NOT_YOURS   | no; the offset is committed     |
-| another epoch        | held by this session, and it can't know   | STALE       | until its next LOCK             |
+| another epoch        | held by this session, superseded          | STALE       | until a LOCK does not name it   |
 | another epoch        | anything else                             | STALE       | no                              |
 | no epoch             | held by another                           | HELD, WAIT  | no                              |
 | no epoch             | the list gives it to another              | NOT_YOURS   | no                              |
@@ -77,11 +77,10 @@ class Reconciliation:
             if item.epoch is not None:
                 answers[key] = self._renew(session, key, item, item.epoch, now_ms)
         for key in books.locks.held_by(session.id):
-            stale = key in answers and answers[key].verdict is Verdict.STALE
-            if stale and key in books.unheard:
-                del books.unheard[key]
-                continue  # it hears with this answer that its grant was set by hand: its next LOCK frees the queue
-            if stale or key not in answers or answers[key].verdict is Verdict.NOT_YOURS:
+            lock, answer = books.locks.holder(key), answers.get(key)
+            if lock is not None and lock.superseded and answer is not None:
+                continue  # the session learns of the reset from this answer, if it arrives: a LOCK without this epoch frees the queue
+            if answer is None or answer.verdict in (Verdict.STALE, Verdict.NOT_YOURS):
                 books.free(key)
         starts = {(start.group, start.topic): start for start in body.starts}
         for key, item in zip(keys, body.items, strict=True):

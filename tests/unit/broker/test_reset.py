@@ -67,6 +67,52 @@ def test_nobody_else_gets_the_queue_before_its_holder_has_heard_of_the_reset() -
     assert b.verdicts(1) == {1: Verdict.OK}
 
 
+@pytest.mark.parametrize("restarts", ["before the LOCK", "behind the LOCK", "twice", "from a snapshot"])
+def test_a_restart_of_the_broker_gives_a_reset_queue_to_nobody_before_its_holder_has_heard(restarts: str) -> None:
+    bench = Bench()
+    a = holder(bench, 0, 1)
+    b = Client(bench, "b")
+    b.connect()
+    old = dict(a.held)
+    reset(bench, {1: 0})
+
+    def restart() -> None:
+        if restarts == "from a snapshot":
+            kept = bench.c.snapshot()
+            bench.restart()
+            bench.c.restore(kept)
+        else:
+            bench.restart()
+        for client in (a, b):
+            client.connection = 0
+            client.connect()
+
+    if restarts != "behind the LOCK":
+        restart()
+    assert a.verdicts(held=old) == {0: Verdict.OK, 1: Verdict.STALE}
+    if restarts in ("behind the LOCK", "twice"):
+        restart()
+        assert a.verdicts(held=old) == {0: Verdict.OK, 1: Verdict.STALE}, "the first answer was lost"
+    assert b.verdicts(1) == {1: Verdict.HELD}, "the answer may still be on its way"
+    assert a.verdicts(held={0: old[0]}) == {0: Verdict.OK}
+    assert b.verdicts(1) == {1: Verdict.OK}
+
+
+def test_a_stale_that_was_lost_with_its_connection_gives_a_reset_queue_to_nobody() -> None:
+    bench = Bench()
+    a = holder(bench, 0, 1)
+    b = Client(bench, "b")
+    b.connect()
+    old = dict(a.held)
+    reset(bench, {1: 0})
+    for _ in range(3):
+        assert a.verdicts(held=old) == {0: Verdict.OK, 1: Verdict.STALE}
+        a.close()
+        a.connect()
+        assert b.verdicts(1) == {1: Verdict.HELD}
+    assert a.commit(0, 5) is Verdict.OK
+
+
 @pytest.mark.parametrize("how", ["release", "end", "omit"])
 def test_a_holder_that_lets_go_after_a_reset_frees_the_queue(how: str) -> None:
     bench = Bench()

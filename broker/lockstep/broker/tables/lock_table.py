@@ -6,6 +6,7 @@ A lock of (group, topic, queue) is the last epoch, to whom it was granted, and w
     granted            raised   session or client  yes
     freed              same     same               no     others may be granted; the epoch is good until a higher one exists
     held again         same     same               yes    a renewal of a freed epoch
+    superseded         raised   same session       yes    a reset: the session cannot know the epoch; it keeps the queue until it lets go
     ended              raised   nobody             no     no old epoch is good any more: reset, assumed loss, contract dropped or changed
 
 An epoch is good only for the session to which it was granted and only if it equals the recorded one. A classic client's lock has no
@@ -52,6 +53,8 @@ class Lock:
     """To whom the epoch was granted; None: a classic client, or the grant has ended."""
     client_id: str | None
     held: bool
+    superseded: bool = False
+    """The grant was ended by a reset that its session may not know of yet."""
 
     @property
     def classic(self) -> bool:
@@ -65,7 +68,18 @@ class Lock:
 class LockTable:
     """(group, topic, queue) → lock, durable. Every change goes through the journal."""
 
-    KINDS = frozenset({"lock.granted", "lock.freed", "lock.held", "lock.ended", "lock.group_ended", "lock.all_ended", "lock.topic_dropped"})
+    KINDS = frozenset(
+        {
+            "lock.granted",
+            "lock.freed",
+            "lock.held",
+            "lock.superseded",
+            "lock.ended",
+            "lock.group_ended",
+            "lock.all_ended",
+            "lock.topic_dropped",
+        }
+    )
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -123,6 +137,10 @@ class LockTable:
         """A renewal of an epoch that was freed and is still good."""
         self._do(("lock.held", *key))
 
+    def supersede(self, key: Key, epoch: int) -> None:
+        """Raises the epoch of a held queue and leaves the queue to its session until that lets go of it."""
+        self._do(("lock.superseded", *key, epoch))
+
     def end(self, key: Key, epoch: int) -> None:
         self._do(("lock.ended", *key, epoch))
 
@@ -145,6 +163,9 @@ class LockTable:
                 self._hold_or_free((group, topic, queue_id), held=False)
             case ("lock.held", group, topic, queue_id):
                 self._hold_or_free((group, topic, queue_id), held=True)
+            case ("lock.superseded", group, topic, queue_id, epoch):
+                if (lock := self.get((group, topic, queue_id))) is not None:
+                    self._put((group, topic, queue_id), replace(lock, epoch=epoch, superseded=True))
             case ("lock.ended", group, topic, queue_id, epoch):
                 self._put((group, topic, queue_id), Lock(epoch, None, None, False))
             case ("lock.group_ended", group, epoch):
@@ -160,11 +181,12 @@ class LockTable:
                 raise StoreError(f"state change {change[:1]} is unknown to the locks")
 
     def snapshot(self) -> list[list[Any]]:
-        return [[*key, lock.epoch, lock.session, lock.client_id, lock.held] for key, lock in sorted(self, key=lambda item: item[0])]
+        locks = sorted(self, key=lambda item: item[0])
+        return [[*key, lock.epoch, lock.session, lock.client_id, lock.held, lock.superseded] for key, lock in locks]
 
     def restore(self, plain: list[list[Any]]) -> None:
-        for group, topic, queue_id, epoch, session, client_id, held in plain:
-            self._put((group, topic, queue_id), Lock(epoch, session, client_id, held))
+        for group, topic, queue_id, epoch, session, client_id, held, *superseded in plain:
+            self._put((group, topic, queue_id), Lock(epoch, session, client_id, held, superseded == [True]))
 
     def _do(self, change: Change) -> None:
         self.apply(change)
@@ -192,7 +214,7 @@ class LockTable:
     def _hold_or_free(self, key: Key, *, held: bool) -> None:
         lock = self.get(key)
         if lock is not None:
-            self._put(key, replace(lock, held=held))
+            self._put(key, replace(lock, held=held, superseded=lock.superseded and held))
 
     def _drop_topic(self, topic: str) -> None:
         for key in self.of_topic(topic):

@@ -187,6 +187,22 @@ WORLDS: Mapping[str, World] = {
     "reset": World(
         {"reset_progress": 6, "kill_broker": 1, "power_broker": 1, "stop_consumer": 1, "kill_consumer": 1, "reset": 1, "pause_consumer": 1}
     ),
+    "reset_restart": World(
+        {"reset_at_a_restart": 4, "kill_broker": 1},
+        {
+            "groups": ((GROUP,),),
+            "consumers": (2, 3),
+            "queues": (2, 4),
+            "grace_ms": (3_000,),
+            "long_share": (0.1, 0.3),
+            "drain_ms": (8_000,),
+            "stop_ms": (2_000,),
+            "fault_every_s": (10.0,),
+            "storm_s": (90.0,),
+            "exile": (False,),
+            "threaded": (False,),
+        },
+    ),
     "retention": World(
         {"kill_broker": 2, "stop_consumer": 2, "pause_consumer": 2, "wall_jump": 1, "power_broker": 1, "slow_disk": 1, "snapshot_rot": 1},
         {
@@ -309,6 +325,7 @@ NOT_IN_A_SWARM = (
     "wipe",
     "begin_group",
     "delete_topic",
+    "reset_at_a_restart",
     "log_rot",
     "only_leave",
     "only_crash",

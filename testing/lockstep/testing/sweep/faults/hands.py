@@ -33,6 +33,34 @@ def _reset(storm: Storm, group: str, target: Target) -> None:
         storm.later(storm.random.uniform(0.01, 0.05), _cut_operator, storm)
 
 
+def reset_at_a_restart(storm: Storm) -> None:
+    """A member joins, so that the others drain queues for it; all progress is reset, and the brokers restart before the holders know.
+    The links to the holders are slow: a holder learns of the reset later than the broker could grant its queue to the newcomer.
+    """
+    universe, random = storm.universe, storm.random
+    address = storm.consumer()
+    others = [other for other in universe.consumers if other != address]
+    storm.note("reset at a restart", address)
+    universe.stop(address)
+    back_s = random.choice([3, 6])
+    storm.later(back_s, storm.start_when_ended, address)
+    reset_s = back_s + random.uniform(0.3, 2.5)
+    target = Target("offset", random.randrange(1_001))
+    for group in universe.setting.groups:
+        storm.later(reset_s, universe.launch, OPERATOR, "admin", reset_main(universe, group, TOPIC, target))
+    for broker in universe.brokers.values():
+        storm.later(reset_s, _slow, storm, others, broker, random.choice([0.1, 0.2]))
+        storm.later(reset_s + random.choice([0.03, 0.1]), _kill, storm, broker, 0.05)
+
+
+def _slow(storm: Storm, addresses: list[str], broker: str, more_s: float) -> None:
+    slow = storm.universe.loop.network.slow
+    pairs = [pair for address in addresses for pair in ((address, broker), (broker, address))]
+    for pair in pairs:
+        slow[pair] = more_s
+        storm.later(4, slow.pop, pair, None)
+
+
 def begin_group(storm: Storm) -> None:
     """A group that nobody knew begins, and often a broker dies while it does."""
     universe, random = storm.universe, storm.random
@@ -75,4 +103,4 @@ def _recreate(storm: Storm, queues: int) -> None:
     storm.universe.launch(OPERATOR, "admin", recreate_main(storm.universe, RETURNS, queues))
 
 
-KINDS = (reset_progress, begin_group, delete_topic)
+KINDS = (reset_progress, begin_group, delete_topic, reset_at_a_restart)

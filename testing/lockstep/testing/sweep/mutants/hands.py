@@ -8,9 +8,11 @@ from lockstep.broker.books import Books
 from lockstep.broker.classic import ClassicRules
 from lockstep.broker.reconcile import Reconciliation
 from lockstep.broker.store import Store
-from lockstep.broker.tables.lock_table import Key
+from lockstep.broker.tables.lock_table import Key, LockTable
 from lockstep.broker.tables.progress_table import Progress, ProgressTable
+from lockstep.broker.tables.session_table import Session
 from lockstep.broker.tables.topic_table import TopicTable
+from lockstep.protocol.bodies import Verdict
 from lockstep.testing.sweep.mutants.registry import Patches, mutant
 
 
@@ -46,6 +48,37 @@ def resets_in_memory(patch: Patches) -> None:
         self.apply(("progress.set", *key, progress.generation, progress.offset, progress.attempts, None, None))
 
     patch.set(ProgressTable, "set", unrecorded)
+
+
+@mutant("reset_restart")
+def superseded_locks_in_memory(patch: Patches) -> None:
+    """That a reset leaves a queue to its holder is recorded: after a restart of the broker no other member is granted it either."""
+    supersede = LockTable.supersede
+
+    def unrecorded(self: LockTable, key: Key, epoch: int) -> None:
+        lock = self.holder(key)
+        assert lock is not None
+        supersede(self, key, epoch)
+        self._journal.append(("lock.granted", *key, epoch, lock.session, lock.client_id))
+
+    snapshot = LockTable.snapshot
+    patch.set(LockTable, "supersede", unrecorded)
+    patch.set(LockTable, "snapshot", lambda self: [[*row[:-1], False] for row in snapshot(self)])
+
+
+@mutant("reset_restart")
+def a_lost_stale_frees_the_queue(patch: Patches) -> None:
+    """A holder has heard of a reset when its LOCK does not name the queue, not when the answer that says so was written."""
+    renew = Reconciliation._renew
+
+    def heard(self: Reconciliation, session: Session, key: Key, item: Any, epoch: int, now_ms: int) -> Any:
+        answer = renew(self, session, key, item, epoch, now_ms)
+        locks, lock = self._books.locks, self._books.locks.get(key)
+        if answer.verdict is Verdict.STALE and lock is not None and lock.superseded and lock.session == session.id:
+            locks._put(key, replace(lock, superseded=False))
+        return answer
+
+    patch.set(Reconciliation, "_renew", heard)
 
 
 @mutant("begin")
