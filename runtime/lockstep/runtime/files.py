@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 Buffer = bytes | bytearray | memoryview
+FileIdentity = tuple[int, int]
+"""(device, inode). No other file has it while a descriptor of the file is open."""
 
 READ_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 """preadv flag: answer from the page cache or not at all (Linux 4.14)."""
@@ -98,6 +100,10 @@ class Files(Protocol):
 
     def lock(self, path: str) -> Callable[[], None]:
         """Takes the lock on byte 0 of the file (Java's record lock), creating it; returns the release. BlockingIOError: another has it."""
+        ...
+
+    def identity(self, path: str) -> FileIdentity | None:
+        """What the path names now; None where it names nothing. An open file keeps its identity when its path is moved or removed."""
         ...
 
     def disk_space(self, path: str) -> DiskSpace: ...
@@ -265,6 +271,13 @@ class RealFiles:
                 os.close(held.pop())
 
         return release
+
+    def identity(self, path: str) -> FileIdentity | None:
+        try:
+            found = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return found.st_dev, found.st_ino
 
     def disk_space(self, path: str) -> DiskSpace:
         found = os.statvfs(path)

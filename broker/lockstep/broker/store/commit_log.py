@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from struct import Struct
 
 from lockstep.broker.store.errors import StoreCorrupt, StoreDiskError
+from lockstep.broker.store.presence import Presence
 from lockstep.protocol.record import BLANK_MAGIC
 from lockstep.runtime.files import Buffer, File, Files
 
@@ -70,8 +71,10 @@ class SyncPlan:
 class CommitLog:
     """Segments plus the bytes that are not in them yet. All positions are log offsets; start ≤ synced ≤ written ≤ end."""
 
-    def __init__(self, files: Files, directory: str, segment_bytes: int, tail_bytes: int) -> None:
+    def __init__(self, files: Files, directory: str, segment_bytes: int, tail_bytes: int, presence: Presence) -> None:
         self._files = files
+        self._presence = presence
+        """Watches the newest file."""
         self._directory = directory
         self._segment_bytes = segment_bytes
         self._tail_bytes = tail_bytes
@@ -160,6 +163,8 @@ class CommitLog:
         self.tail = bytearray()
         self.tail_start = self.written = end
         self._unsynced = list(self.segments)
+        if self.segments:
+            self._presence.watch(self.segments[-1].path)
 
     def rewrite(self, position: int, end: int) -> None:
         """Writes [position, end) back over itself.
@@ -194,6 +199,8 @@ class CommitLog:
             self._files.rename(path, segment.path)
             segment.file = copy
         self._files.sync_directory(self._directory)
+        if self.segments:
+            self._presence.watch(self.segments[-1].path)
 
     # -- appending -------------------------------------------------------------------------------
 
@@ -218,6 +225,9 @@ class CommitLog:
             file.truncate(0)
         file.truncate(self._segment_bytes)
         segment = Segment(path, start, self._segment_bytes, file)
+        self._presence.watch(path)
+        if self.segments:
+            self._presence.forget(self.segments[-1].path)
         self.segments.append(segment)
         self._unsynced.append(segment)
         self._names_changed = True

@@ -9,6 +9,8 @@ Entry i of the queue stands at byte 20·i of the files laid end to end. Files ar
 from the log and built again where they are missing, so nothing waits for them: recent entries stand in memory and are written in bulk.
 """
 
+from errno import ENOENT
+
 from lockstep.broker.store.commit_log import write_all
 from lockstep.broker.store.frame import ENTRY, ENTRY_BYTES, POSITION, TopicField
 from lockstep.runtime.files import File, Files
@@ -57,6 +59,8 @@ class QueueFiles:
                 raise
         directory, _, _ = path.rpartition("/")
         if not self._files.exists(directory):
+            if not self._files.exists(self.directory):
+                raise FileNotFoundError(ENOENT, "the directory of the consume queues is gone", self.directory)
             self._files.makedirs(directory)
         file = self._files.open(path, create=True)
         file.truncate(self.file_bytes)

@@ -23,6 +23,7 @@ from lockstep.broker.store.commit_log import write_all
 from lockstep.broker.store.config import Identity, StoreConfig
 from lockstep.broker.store.consume_queue import QueueFiles
 from lockstep.broker.store.errors import IdentityError, StoreCorrupt, StoreInUse
+from lockstep.broker.store.presence import Presence
 from lockstep.protocol.crc import crc32
 from lockstep.runtime.files import File, Files
 
@@ -59,6 +60,7 @@ class StoreDirectory:
         self._release: Callable[[], None] | None = None
         self._slots: File | None = None
         self._slot_number = 0
+        self.presence = Presence(files)
         self.slot_position = 0
         """The log offset that the newest slot names."""
 
@@ -72,6 +74,7 @@ class StoreDirectory:
             raise StoreInUse(
                 f"store {self.root} is open in another broker: stop that one, or give this one a directory of its own"
             ) from error
+        self.presence.watch(f"{self.root}/lock")
         for name in ("commitlog", "consumequeue", "index", "config", "lockstep"):
             files.makedirs(f"{self.root}/{name}")
         # The life before this one may have died between making a name and syncing it.
@@ -166,6 +169,7 @@ class StoreDirectory:
             self._slots.truncate(2 * SLOT_BYTES)
             self._slots.sync()
             self._files.sync_directory(self.own)
+        self.presence.watch(path)
         for at in (0, SLOT_BYTES):
             data = self._slots.pread(SLOT.size, at)
             if len(data) == SLOT.size:

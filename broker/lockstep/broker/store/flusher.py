@@ -7,6 +7,7 @@ from lockstep.broker.store.commit_log import CommitLog, SyncPlan
 from lockstep.broker.store.config import StoreConfig
 from lockstep.broker.store.directory import StoreDirectory
 from lockstep.broker.store.errors import StoreDiskError
+from lockstep.broker.store.presence import CHECK_MS
 from lockstep.protocol.errors import StateError
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
@@ -81,7 +82,9 @@ class Flusher:
                     self._wake.clear()
                     self._urgent.clear()
                     await self._sync_once(save=self._stopping or self._record or self._slot_due() <= 0)
-                elif self._directory.slot_position < self._log.synced:
+                    continue
+                await self._host.threads.run(self._directory.presence.check)
+                if self._directory.slot_position < self._log.synced and self._slot_due() <= 0:
                     await self._host.threads.run(self._directory.save_synced, self._log.synced)
                     self._slot_ms = self._host.clock.monotonic_ms()
         except (OSError, StoreDiskError) as error:
@@ -111,10 +114,11 @@ class Flusher:
         await self._ended.wait()
 
     async def _due(self) -> None:
-        """Waits until a sync is due, or until the recorded synced length is too old."""
+        """Waits until a sync is due, the recorded synced length is too old, or the files have to be looked for again."""
         behind = self._directory.slot_position < self._log.synced
+        rest_ms = min(CHECK_MS, max(0, self._slot_due())) if behind else CHECK_MS
         try:
-            async with asyncio.timeout(max(0, self._slot_due()) / 1000 if behind else None):
+            async with asyncio.timeout(rest_ms / 1000):
                 await self._wake.wait()
         except TimeoutError:
             return
@@ -145,9 +149,12 @@ class Flusher:
         """In a worker thread."""
         try:
             plan.run(self._host.files)
+            # A sync of files that were removed succeeds as well, and confirms nothing.
+            self._directory.presence.check()
             if save and plan.position > self._directory.slot_position:
                 self._directory.save_synced(plan.position)
         except OSError:
+            self._directory.presence.check()
             self._directory.mark_sync_failed(True)
             raise
 

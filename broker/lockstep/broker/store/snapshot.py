@@ -57,8 +57,21 @@ def decode(data: bytes) -> Snapshot | None:
     payload = data[HEAD.size :]
     if magic != MAGIC or len(payload) != size or crc32(payload) != crc:
         return None
-    position, last_record, store_ms, state_next, queues, plain = msgpack.unpackb(payload, raw=False, strict_map_key=False)
-    return Snapshot(position, last_record, store_ms, state_next, [tuple(queue) for queue in queues], plain)
+    try:
+        position, last_record, store_ms, state_next, queues, plain = msgpack.unpackb(payload, raw=False, strict_map_key=False)
+        rows = [_queue_row(*queue) for queue in queues]
+    except (ValueError, TypeError, RecursionError, msgpack.UnpackException):
+        return None
+    if not all(isinstance(value, int) for value in (position, last_record, store_ms, state_next)):
+        return None
+    return Snapshot(position, last_record, store_ms, state_next, rows, plain)
+
+
+def _queue_row(topic: object, queue_id: object, low: object, following: object) -> tuple[str, int, int, int]:
+    """One row of `queues`. Raises TypeError when a value has another type."""
+    if isinstance(topic, str) and isinstance(queue_id, int) and isinstance(low, int) and isinstance(following, int):
+        return topic, queue_id, low, following
+    raise TypeError("a queue of a snapshot is [text, number, number, number]")
 
 
 class Snapshots:

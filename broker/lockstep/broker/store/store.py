@@ -50,7 +50,7 @@ class Store:
         self._host = host
         self._directory = directory
         self._loop = asyncio.get_running_loop()
-        self._log = CommitLog(host.files, directory.log, identity.segment_bytes, config.tail_bytes)
+        self._log = CommitLog(host.files, directory.log, identity.segment_bytes, config.tail_bytes, directory.presence)
         self.sent_record_bytes_max = min(config.record_bytes_max, self._log.frame_bytes_max - COPY_BYTES_MAX)
         """The largest record that a sender may send: any copy of it fits a file of the log, too."""
         self._queues = QueueTable(directory.queue_files(identity, config.open_file_count_max), config.queue_tail_bytes)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from math import inf
 from random import Random
 
-from lockstep.runtime.files import Buffer, DiskSpace
+from lockstep.runtime.files import Buffer, DiskSpace, FileIdentity
 
 SECTOR_BYTES = 512
 UNLIMITED_BYTES = 1 << 40
@@ -24,7 +24,8 @@ OPERATIONS = ("create", "read", "rename", "sync", "truncate", "unlink", "write")
 class Inode:
     """One file: what a power cut leaves for certain, what may or may not be, what reads see."""
 
-    def __init__(self) -> None:
+    def __init__(self, number: int = 0) -> None:
+        self.number = number
         self.durable = bytearray()
         self.pending: list[tuple[int, bytes | None]] = []
         """(offset, bytes) of a write or (size, None) of a truncate, not yet synced."""
@@ -105,6 +106,7 @@ class SimFiles:
         self.durable_names: dict[str, Inode] = {}
         self.directories: set[str] = {"/"}
         self.locked: set[str] = set()
+        self.inode_count = 0
         self.process = 0
         self.dead = False
         self.syncs: list[str] = []
@@ -172,6 +174,13 @@ class SimFiles:
             _apply(buffer, at, data)
         self.names[path].measure()
 
+    def remove_tree(self, path: str) -> None:
+        """What `rm -rf` by another process does: open descriptors still read and write files that no path names any more."""
+        for names in (self.names, self.durable_names):
+            for name in [name for name in names if name == path or name.startswith(f"{path}/")]:
+                del names[name]
+        self.directories = {name for name in self.directories if name != path and not name.startswith(f"{path}/")}
+
     def used_bytes(self) -> int:
         """What the files hold, without the zeros at their ends, which take no space."""
         return sum(inode.used_bytes for inode in self.names.values())
@@ -207,7 +216,8 @@ class SimFiles:
             self.tick("create", path, self.process)
             if posixpath.dirname(path) not in self.directories:
                 raise FileNotFoundError(errno.ENOENT, "no such directory", path)
-            self.names[path] = Inode()
+            self.inode_count += 1
+            self.names[path] = Inode(self.inode_count)
         return SimFile(self, path, self.names[path])
 
     def exists(self, path: str) -> bool:
@@ -266,6 +276,10 @@ class SimFiles:
                 self.locked.discard(path)
 
         return release
+
+    def identity(self, path: str) -> FileIdentity | None:
+        inode = self.names.get(path)
+        return None if inode is None else (0, inode.number)
 
     def disk_space(self, path: str) -> DiskSpace:
         return DiskSpace(self.capacity_bytes, max(0, self.capacity_bytes - self.used_bytes()))

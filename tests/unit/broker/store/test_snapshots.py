@@ -1,8 +1,15 @@
 """Snapshots: which of them a start takes, what it replays behind it, when one is due."""
 
+from typing import Any
+
+import msgpack  # type: ignore[import-untyped]
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from lockstep.broker.store import StoreCorrupt
+from lockstep.broker.store.snapshot import HEAD, MAGIC, Snapshot, decode, encode
+from lockstep.protocol.crc import crc32
 from lockstep.testing.simulation.disk import SimFiles
 from support.store_kit import LOG, NEVER, Recorded, append, confirmed, everything, host_of, kill, open_store, recovered
 
@@ -133,3 +140,33 @@ async def test_without_any_snapshot_a_log_that_lost_its_beginning_is_corrupt() -
     store, _ = await recovered(files, cut_corrupt=True)
     assert (await everything(store))[-1] == b"y"
     await store.close()
+
+
+def sealed(payload: bytes) -> bytes:
+    """A file whose header fits whatever the payload is."""
+    return HEAD.pack(MAGIC, crc32(payload), len(payload)) + payload
+
+
+PLAIN = st.recursive(st.none() | st.integers(-(2**63), 2**64 - 1) | st.text(max_size=5) | st.binary(max_size=5), st.lists, max_leaves=12)
+
+
+@given(st.binary(max_size=80) | st.binary(max_size=80).map(sealed) | PLAIN.map(msgpack.packb).map(sealed))
+@example(HEAD.pack(MAGIC, 0, 0) + bytes(100))
+@example(sealed(b""))
+@example(sealed(bytes(10)))
+@example(sealed(msgpack.packb([1, 2, 3, 4, [[1, 2]], None])))
+@example(sealed(msgpack.packb([1, 2, 3, 4, [["t", 0, "x", 1]], None])))
+@example(sealed(msgpack.packb(["x", 2, 3, 4, [], None])))
+@example(sealed(b"\x91" * 3_000))
+def test_decode_returns_none_for_anything_that_is_not_a_whole_snapshot(data: bytes) -> None:
+    snapshot = decode(data)
+    assert snapshot is None or isinstance(snapshot.position, int)
+
+
+@given(st.binary(max_size=30), st.integers(0, 2**40), st.data())
+def test_a_snapshot_comes_back_whole_and_with_one_changed_byte_not_at_all(plain: bytes, position: int, data: Any) -> None:
+    written = encode(position, -1, 5, 6, [["orders", 0, 1, 2]], plain)
+    assert decode(written) == Snapshot(position, -1, 5, 6, [("orders", 0, 1, 2)], plain)
+    at = data.draw(st.integers(0, len(written) - 1))
+    assert decode(written[:at] + bytes([written[at] ^ data.draw(st.integers(1, 255))]) + written[at + 1 :]) is None
+    assert decode(written[:at]) is None

@@ -1,0 +1,100 @@
+"""A store whose files are removed or replaced while it runs confirms nothing more and ends."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from lockstep.broker.store import FlushMode, Store, StoreDiskError
+from lockstep.testing.simulation.disk import SimFiles
+from support.store_kit import ASYNC, LOG, PATH, SYNC, abandon, append, confirmed, open_store
+
+
+def move(files: SimFiles, path: str) -> None:
+    """The file is there under another name."""
+    files.names[path + ".moved"] = files.names.pop(path)
+
+
+def replace(files: SimFiles, path: str) -> None:
+    """Another file has the name."""
+    data = bytes(files.names[path].cache)
+    del files.names[path]
+    files.open(path, create=True).pwritev([data], 0)
+
+
+HARMS: list[Callable[[SimFiles], None]] = [
+    lambda files: files.remove_tree(PATH),
+    lambda files: files.remove_tree(f"{PATH}/commitlog"),
+    lambda files: files.remove_tree(f"{PATH}/lockstep"),
+    lambda files: files.unlink(f"{PATH}/lock"),
+    lambda files: move(files, LOG),
+    lambda files: replace(files, LOG),
+    lambda files: replace(files, f"{PATH}/lock"),
+]
+
+
+def ended(store: Store) -> list[BaseException]:
+    """Receives what ends the process."""
+    fatal: list[BaseException] = []
+    store.on_fatal = fatal.append
+    return fatal
+
+
+@pytest.mark.parametrize("harm", HARMS)
+async def test_under_sync_flush_nothing_is_confirmed_after_the_files_are_gone(harm: Callable[[SimFiles], None]) -> None:
+    files = SimFiles()
+    store = await open_store(files, flush=SYNC)
+    append(store, b"a")
+    await confirmed(store)
+    fatal = ended(store)
+    harm(files)
+    called: list[int] = []
+    append(store, b"b")
+    store.when_confirmed(lambda: called.append(1))
+    for _ in range(20):
+        await asyncio.sleep(0.001)
+    assert called == []
+    (error,) = fatal
+    assert isinstance(error, StoreDiskError)
+    assert (error.exit_code, "the store was deleted or moved" in str(error)) == (3, True)
+    await store.close(clean=False)
+
+
+@pytest.mark.parametrize("flush", [ASYNC, SYNC])
+@pytest.mark.parametrize("harm", HARMS)
+async def test_an_idle_store_notices_it_too(harm: Callable[[SimFiles], None], flush: FlushMode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lockstep.broker.store.flusher.CHECK_MS", 1)
+    files = SimFiles()
+    store = await open_store(files, flush=flush)
+    append(store, b"a")
+    await store.sync()
+    fatal = ended(store)
+    harm(files)
+    for _ in range(200):
+        if fatal:
+            break
+        await asyncio.sleep(0.001)
+    assert [type(error) for error in fatal] == [StoreDiskError]
+    await store.close(clean=False)
+
+
+async def test_a_new_log_file_is_watched_in_place_of_the_one_before() -> None:
+    files = SimFiles()
+    store = await open_store(files, segment_bytes=4096, flush=SYNC)
+    for _ in range(50):
+        append(store, b"x" * 100)
+    await confirmed(store)
+    watched = [path for path in store._directory.presence._watched if "/commitlog/" in path]
+    assert watched == [store._log.segments[-1].path]
+    assert len(store._log.segments) > 1
+    abandon(store)
+
+
+async def test_consume_queues_are_not_written_into_a_directory_that_is_gone() -> None:
+    files = SimFiles()
+    store = await open_store(files)
+    append(store, b"a")
+    files.remove_tree(f"{PATH}/consumequeue")
+    with pytest.raises(OSError, match="the directory of the consume queues is gone"):
+        store._queues.flush_all()
+    abandon(store)
