@@ -15,7 +15,7 @@ from lockstep.broker.coordination import next_term
 from lockstep.broker.delays import Delays, GroupTopics
 from lockstep.broker.metrics import BrokerMetrics
 from lockstep.broker.processors.client import ClientProcessor
-from lockstep.broker.processors.lock import LockProcessor
+from lockstep.broker.processors.lock import START_LANE, LockProcessor
 from lockstep.broker.processors.offset import OffsetProcessor
 from lockstep.broker.processors.pull import UNSENT_BYTES_MAX, PullProcessor
 from lockstep.broker.processors.query import QUERY_LANE, QueryProcessor
@@ -46,8 +46,13 @@ from lockstep.runtime.server import Server
 log = get_logger("broker")
 
 LIMITS = EndpointLimits(unsent_bytes_high=UNSENT_BYTES_MAX, unsent_bytes_low=UNSENT_BYTES_MAX // 4)
-LANES = {QUERY_LANE: LaneLimits(concurrency=2, queue_max=256), SEND_BACK_LANE: LaneLimits(concurrency=2, queue_max=16_384)}
-"""Two of the host's threads may search the disk; 256 tools asking at once are no tools. What consumers send back comes in thousands."""
+LANES = {
+    QUERY_LANE: LaneLimits(concurrency=2, queue_max=256),
+    START_LANE: LaneLimits(concurrency=2, queue_max=1_024),
+    SEND_BACK_LANE: LaneLimits(concurrency=2, queue_max=16_384),
+}
+"""At most six searches and reads of single messages at a time: they take threads of the host. 256 requests of tools may wait, one LOCK of
+each of 1,024 members that begin by time, and what consumers send back in thousands."""
 
 
 class Broker:
@@ -153,10 +158,10 @@ class Broker:
             topic,
             ClientProcessor(host, coordination),
             StatusProcessor(coordination, self.status),
-            LockProcessor(host, coordination, store, self._tasks),
-            OffsetProcessor(host, coordination, store, self._tasks),
+            LockProcessor(host, coordination, store),
+            OffsetProcessor(host, coordination, store),
         ]
-        self._dispatcher = Dispatcher(processors, store, LANES)
+        self._dispatcher = Dispatcher(processors, store, LANES, self._heard)
         self._server = server = Server(host, config.listeners(), self._handle, LIMITS, on_close=self._closed)
         self._effects = Effects(coordination, server.endpoints, pulls)
         self._leases = Leases(host, coordination)
@@ -258,8 +263,10 @@ class Broker:
         assert self._dispatcher is not None
         if self._failed:
             return
-        self.state.coordination.heard(endpoint.id, self._host.clock.boot_ms())
         self._dispatcher(command, endpoint)
+
+    def _heard(self, endpoint: Endpoint) -> None:
+        self.state.coordination.heard(endpoint.id, self._host.clock.boot_ms())
 
     def _arrived(self, topic: str, queue_id: int) -> None:
         assert self._pulls is not None

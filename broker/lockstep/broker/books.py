@@ -112,8 +112,7 @@ class Books:
                 raise StoreError(f"state change {change[:1]} is unknown")
 
     def do(self, change: Change) -> None:
-        self.apply(change)
-        self.journal.append(change)
+        self.journal.do(change, self.apply)
 
     # ------------------------------------------------------------------------------------------------------------- queues
 

@@ -1,10 +1,12 @@
 """State is log (store.md): the durable changes of one loop turn, which leave the process as the body of one state record.
 
-A change is a tuple `(kind, …)` of plain values. A table alters its durable state only by applying a change and appending it here; replay
-applies the same changes alone. Applying *sets* values and depends on nothing but the tables, so a record whose changes a snapshot already
-holds may be applied again: the end is the same.
+A change is a tuple `(kind, …)` of plain values. A table alters its durable state only by `Journal.do`; replay applies the same changes
+alone. Applying *sets* values and depends on nothing but the tables, so a record whose changes a snapshot already holds may be applied
+again: the end is the same.
 
     body = msgpack [FORMAT, [change, change, …]]
+
+A change is encoded before it is applied. One that can't be encoded fails the request that makes it, and no table has changed.
 """
 
 from collections.abc import Callable
@@ -12,27 +14,46 @@ from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 
-from lockstep.protocol.errors import StoreError
+from lockstep.protocol.errors import LocalProtocolError, StoreError
 
 Change = tuple[Any, ...]
 FORMAT = 1
 
 
+_packb = msgpack.Packer().pack
+_FORMAT = _packb(FORMAT)
+
+
 class Journal:
-    """Collects changes until the store asks for them (`Store.before_write`). `on_dirty` is called with the first change of each turn."""
+    """Collects changes until the store asks for them (`Store.before_write`). `on_dirty` is called with the first change of each turn.
 
-    __slots__ = ("_changes", "on_dirty")
+    `on_unsure` is called with the error of a change that could not be applied: the tables may hold half of it, and the log lacks it.
+    """
 
-    def __init__(self, on_dirty: Callable[[], None] | None = None) -> None:
+    __slots__ = ("_changes", "on_dirty", "on_unsure")
+
+    def __init__(self, on_dirty: Callable[[], None] | None = None, on_unsure: Callable[[BaseException], None] | None = None) -> None:
         self.on_dirty = on_dirty
-        self._changes: list[Change] = []
+        self.on_unsure = on_unsure
+        self._changes: list[bytes] = []
+        """Each as it will be written."""
 
     def __len__(self) -> int:
         return len(self._changes)
 
-    def append(self, change: Change) -> None:
-        """Adds a change that has been applied."""
-        self._changes.append(change)
+    def do(self, change: Change, apply: Callable[[Change], object]) -> None:
+        """Applies a change and appends it. LocalProtocolError where it can't be encoded: it is neither applied nor appended then."""
+        try:
+            data = _packb(change)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise LocalProtocolError(f"the state change {change[0]!r} can't be written to the log: {error}") from error
+        try:
+            apply(change)
+        except Exception as error:  # re-raised
+            if self.on_unsure is not None:
+                self.on_unsure(error)
+            raise
+        self._changes.append(data)
         if len(self._changes) == 1 and self.on_dirty is not None:
             self.on_dirty()
 
@@ -45,10 +66,16 @@ class Journal:
         return _bodies(changes, bytes_max) if changes else []
 
 
-def _bodies(changes: list[Change], bytes_max: int) -> list[bytes]:
-    body = bytes(msgpack.packb([FORMAT, changes]))
+def _bodies(changes: list[bytes], bytes_max: int) -> list[bytes]:
+    body = b"".join((b"\x92", _FORMAT, _array_head(len(changes)), *changes))
     half = len(changes) // 2
     return [body] if len(body) <= bytes_max or not half else _bodies(changes[:half], bytes_max) + _bodies(changes[half:], bytes_max)
+
+
+def _array_head(count: int) -> bytes:
+    if count < 16:
+        return bytes((0x90 | count,))
+    return b"\xdc" + count.to_bytes(2, "big") if count < 1 << 16 else b"\xdd" + count.to_bytes(4, "big")
 
 
 def decode_changes(body: bytes) -> list[Change]:

@@ -15,6 +15,7 @@ from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.clients import NotifyHeader
 from lockstep.runtime.alarm import Alarm
+from lockstep.runtime.daemon import call_apart
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
 from lockstep.runtime.log import get_logger
@@ -44,8 +45,9 @@ class Effects:
         asyncio.get_running_loop().call_soon(self.carry_out)
 
     def carry_out(self) -> None:
+        """An effect that fails is logged: the others, of other members, are carried out."""
         for effect in self._coordination.drain():
-            self._do(effect)
+            call_apart("effect.failed", self._do, effect)
 
     def _do(self, effect: Effect) -> None:
         match effect:

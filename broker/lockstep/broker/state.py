@@ -29,7 +29,7 @@ class BrokerState:
     def __init__(self, config: CoordinationConfig, store: Store) -> None:
         self._store = store
         self._broker_name = config.broker_name
-        self.journal = Journal(store.dirty)
+        self.journal = Journal(store.dirty, store.unsure)
         self.layouts = LayoutTable()
         self.topics = TopicTable(self.layouts, self.journal, config.broker_name, self._topic_changed)
         self.sequences = SequenceTable()

@@ -58,6 +58,14 @@ class Tasks:
                 self._on_failure(error)
 
 
+def call_apart(event: str, function: Callable[..., object], *args: object) -> None:
+    """Calls one of several that know nothing of one another: what it raises is logged as `event`, and the others are called."""
+    try:
+        function(*args)
+    except Exception as error:
+        log.error(event, error=repr(error), exc_info=error)
+
+
 class Service(Protocol):
     """What a Daemon runs."""
 

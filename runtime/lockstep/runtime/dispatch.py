@@ -6,13 +6,17 @@ A handler is a method marked with `@handles`. It decodes nothing itself, calls a
 |-------------------|-----------------------------------------------------------------------------------|
 | Command           | is sent now                                                                       |
 | Pending(Command)  | is sent once the log is confirmed up to its end as of now (or as `until` says)    |
-| HELD              | comes later from somebody else through request.endpoint.send, or never            |
+| Later             | is the outcome of its coroutine, which runs in a lane                             |
+| HELD              | comes later through request.endpoint.send, or never                               |
 | BrokerError       | its code and remark                                                               |
 | protocol error    | SYSTEM_ERROR with the text                                                        |
 | any other error   | SYSTEM_ERROR with its type and text; logged with its traceback                    |
 
 A one-way request is answered with nothing. A handler that is `async def` names a lane: a bounded queue with a limit on how many run at once
 (RocketMQ: one executor per code); a full lane answers SYSTEM_BUSY with a hint when to try again.
+
+An error ends one request, wherever it is raised: in the handler, in its lane, while the answer is sent. Work on a HELD request is done in
+the context `Request.answering`. `refusal` is the only place that turns an error into an answer.
 """
 
 import inspect
@@ -20,7 +24,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Literal, Protocol, cast
+from types import TracebackType
+from typing import Any, Final, Literal, Protocol
 
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import ResponseCode
@@ -68,6 +73,45 @@ class Request:
         raw = b"" if body is None else body if isinstance(body, bytes | bytearray | memoryview) else encode_body(body)
         return self.command.reply(code, remark, None if header is None else to_plain(header), raw)
 
+    def answering(self) -> "Answering":
+        """A context for work on a HELD request: an Exception that leaves it is the request's answer, and ends there."""
+        return Answering(self)
+
+
+class Answering:
+    """See `Request.answering`."""
+
+    __slots__ = ("_request",)
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        _fail(self._request.command, self._request.endpoint, error)
+        return True
+
+
+def _fail(command: Command, endpoint: Endpoint, error: Exception) -> None:
+    """Answers with what `error` means; an error that no rule foresees is logged with its traceback."""
+    if not isinstance(error, BrokerError | RemoteProtocolError | LocalProtocolError):
+        log.error("request.failed", code=code_name(command.code), peer=endpoint.peer, error=repr(error), exc_info=error)
+    if not command.flag & ONEWAY_FLAG:
+        endpoint.send(refusal(command, error))
+
+
+def refusal(command: Command, error: Exception) -> Command:
+    """The answer to a request that ended with `error`."""
+    if isinstance(error, BrokerError):
+        fields = {RETRY_AFTER_FIELD: error.retry_after_ms} if isinstance(error, BusyFor) else None
+        return command.reply(error.wire_code, error.remark, fields)
+    foreseen = isinstance(error, RemoteProtocolError | LocalProtocolError)
+    return command.reply(ResponseCode.SYSTEM_ERROR, str(error) if foreseen else f"{type(error).__name__}: {error}")
+
 
 Until = Literal["written", "confirmed", "synced"]
 """How far the log must be: with the operating system, as durable as the broker's flush says, or on the disk."""
@@ -90,7 +134,17 @@ class Held:
 HELD: Final = Held()
 """The request is kept; its answer does not come from the handler's return."""
 
-Outcome = Command | Pending | Held
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """The rest of the handler has to wait for something: it runs in a lane, and its outcome is the request's."""
+
+    lane: str
+    work: Callable[[], Coroutine[Any, Any, "Outcome"]]
+    """Called when its turn has come; not at all if the connection is closed by then."""
+
+
+Outcome = Command | Pending | Later | Held
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +182,7 @@ def handles(code: int, header: type | None = None, body: type | None = None, *, 
 class _Lane:
     name: str
     limits: LaneLimits
-    waiting: deque[tuple["_Route", Request]] = field(default_factory=deque)
+    waiting: deque[tuple[Request, Callable[[], Coroutine[Any, Any, Outcome]]]] = field(default_factory=deque)
     workers: int = 0
 
 
@@ -163,8 +217,9 @@ class Dispatcher:
         processors: Sequence[object],
         log: Log | None = None,
         lanes: Mapping[str, LaneLimits] | None = None,
+        on_request: Callable[[Endpoint], None] | None = None,
     ) -> None:
-        """`log`: what Pending answers wait for; None: nothing.
+        """`log`: what Pending answers wait for; None: nothing. `on_request` is called before each request is handled.
 
         ConfigError where a code has two handlers, or a lane and its handler do not fit.
         """
@@ -175,6 +230,7 @@ class Dispatcher:
         }
         self._lanes = {name: _Lane(name, limits) for name, limits in (lanes or {}).items()}
         self._tasks = Tasks()
+        self._on_request = on_request
         self._routes: dict[int, _Route] = {}
         for processor in processors:
             for name in dir(type(processor)):
@@ -199,6 +255,8 @@ class Dispatcher:
     def __call__(self, command: Command, endpoint: Endpoint) -> None:
         route = self._routes.get(command.code)
         try:
+            if self._on_request is not None:
+                self._on_request(endpoint)
             if route is None:
                 raise RequestCodeNotSupported(f"{code_name(command.code)} is not supported here")
             header = None if route.header is None else from_plain(route.header, command.fields)
@@ -207,9 +265,9 @@ class Dispatcher:
             if route.lane is None:
                 self._settle(request, route.handler(request))
             else:
-                self._enqueue(route.lane, route, request)
+                self._enqueue(route.lane, request, partial(route.handler, request))
         except Exception as error:
-            self._failed(command, endpoint, error)
+            _fail(command, endpoint, error)
 
     async def close(self) -> None:
         """Stops what runs in lanes. What waits there stays unanswered."""
@@ -218,56 +276,51 @@ class Dispatcher:
         await self._tasks.cancel_all()
 
     def _settle(self, request: Request, outcome: Outcome) -> None:
-        if request.command.flag & ONEWAY_FLAG:
+        if type(outcome) is Later:
+            self._enqueue(self._lanes[outcome.lane], request, outcome.work)
+        elif request.command.flag & ONEWAY_FLAG:
             return
-        if type(outcome) is Command:
+        elif type(outcome) is Command:
             request.endpoint.send(outcome)
         elif type(outcome) is Pending:
             # Encoded now, so that what can't be encoded is answered as an error here, not raised in the log's callback.
-            self._when[outcome.until](partial(request.endpoint.send_frame, encode_frame(outcome.command)))
+            self._when[outcome.until](partial(_deliver, request, encode_frame(outcome.command)))
             # The log is mostly confirmed at the end of this loop turn.
             request.endpoint.flush_soon()
         elif outcome is not HELD:
             raise TypeError(f"a handler returned {type(outcome).__name__}, not an Outcome")
 
-    def _failed(self, command: Command, endpoint: Endpoint, error: Exception) -> None:
-        fields: dict[str, Any] | None = None
-        if isinstance(error, BrokerError):
-            code, remark = error.wire_code, error.remark
-            fields = {RETRY_AFTER_FIELD: error.retry_after_ms} if isinstance(error, BusyFor) else None
-        elif isinstance(error, RemoteProtocolError | LocalProtocolError):
-            code, remark = ResponseCode.SYSTEM_ERROR, str(error)
-        else:
-            code, remark = ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}"
-            log.error("request.failed", code=code_name(command.code), peer=endpoint.peer, error=repr(error), exc_info=error)
-        if not command.flag & ONEWAY_FLAG:
-            endpoint.send(command.reply(code, remark, fields))
-
     # --------------------------------------------------------------------------------------------------------------- lanes
 
-    def _enqueue(self, lane: _Lane, route: _Route, request: Request) -> None:
+    def _enqueue(self, lane: _Lane, request: Request, work: Callable[[], Coroutine[Any, Any, Outcome]]) -> None:
         if lane.workers < lane.limits.concurrency:
             lane.workers += 1
-            self._tasks.spawn(self._work(lane, route, request), f"lane {lane.name}")
+            self._tasks.spawn(self._work(lane, request, work), f"lane {lane.name}")
         elif len(lane.waiting) < lane.limits.queue_max:
-            lane.waiting.append((route, request))
+            lane.waiting.append((request, work))
         else:
             raise BusyFor(f"lane {lane.name!r} is full: {len(lane.waiting)} requests wait", lane.limits.retry_after_ms)
 
-    async def _work(self, lane: _Lane, route: _Route, request: Request) -> None:
-        """One request, then those that wait. Who has gone meanwhile is passed over."""
+    async def _work(self, lane: _Lane, request: Request, work: Callable[[], Coroutine[Any, Any, Outcome]]) -> None:
+        """One request, then those that wait. A request whose connection has closed meanwhile is dropped."""
         try:
-            await self._run(route, request)
+            await self._run(request, work)
             while lane.waiting:
-                route, request = lane.waiting.popleft()
+                request, work = lane.waiting.popleft()
                 if not request.endpoint.closed:
-                    await self._run(route, request)
+                    await self._run(request, work)
         finally:
             lane.workers -= 1
 
-    async def _run(self, route: _Route, request: Request) -> None:
+    async def _run(self, request: Request, work: Callable[[], Coroutine[Any, Any, Outcome]]) -> None:
         try:
-            handler = cast(Callable[[Request], Coroutine[Any, Any, Outcome]], route.handler)
-            self._settle(request, await handler(request))
+            self._settle(request, await work())
         except Exception as error:
-            self._failed(request.command, request.endpoint, error)
+            _fail(request.command, request.endpoint, error)
+
+
+def _deliver(request: Request, frame: bytes) -> None:
+    try:
+        request.endpoint.send_frame(frame)
+    except Exception as error:
+        _fail(request.command, request.endpoint, error)

@@ -21,6 +21,7 @@ from lockstep.protocol.errors import RemoteProtocolError, TransportError
 from lockstep.protocol.frame import FrameBuffer, encode_frame, encode_frame_parts
 from lockstep.runtime.address import format_address, os_reason
 from lockstep.runtime.alarm import Alarm
+from lockstep.runtime.daemon import call_apart
 from lockstep.runtime.host import Host
 from lockstep.runtime.limits import DEFAULT_LIMITS, EndpointLimits
 from lockstep.runtime.log import get_logger
@@ -298,7 +299,7 @@ class Endpoint(asyncio.Protocol):
         if not self._ended:
             self._ended = True
             for callback in list(self.on_close):
-                callback(self, self.reason)
+                call_apart("close.failed", callback, self, self.reason)
 
     def _gone(self) -> TransportError:
         return TransportError(f"{self.peer}: connection closed: {self.reason}")

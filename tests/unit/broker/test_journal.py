@@ -1,14 +1,19 @@
 import msgpack
 import pytest
 
-from lockstep.broker.journal import Journal, decode_changes
-from lockstep.protocol.errors import StoreError
+from lockstep.broker.journal import Change, Journal, decode_changes
+from lockstep.broker.tables.progress_table import Progress, ProgressTable
+from lockstep.protocol.errors import LocalProtocolError, StoreError
+
+
+def ignore(_: Change) -> None:
+    """A table that takes anything."""
 
 
 def test_all_changes_of_a_turn_are_one_record_in_order() -> None:
     journal = Journal()
-    journal.append(("lock.freed", "g", "t", 1))
-    journal.append(("broker.term", 5))
+    journal.do(("lock.freed", "g", "t", 1), ignore)
+    journal.do(("broker.term", 5), ignore)
     (body,) = journal.encode(100)
     assert decode_changes(body) == [("lock.freed", "g", "t", 1), ("broker.term", 5)]
     assert journal.encode(100) == []
@@ -18,28 +23,70 @@ def test_what_does_not_fit_one_record_becomes_several_in_order() -> None:
     journal = Journal()
     changes = [("lock.freed", "g", "t", queue_id) for queue_id in range(100)]
     for change in changes:
-        journal.append(change)
+        journal.do(change, ignore)
     bodies = journal.encode(200)
     assert max(map(len, bodies)) <= 200
     assert [change for body in bodies for change in decode_changes(body)] == changes
-    journal.append(("x" * 300,))
+    journal.do(("x" * 300,), ignore)
     assert len(journal.encode(200)) == 1, "a change is never cut"
+
+
+@pytest.mark.parametrize("count", [1, 15, 16, 17, 65_535, 65_536, 65_537])
+def test_a_record_is_the_msgpack_of_all_its_changes(count: int) -> None:
+    journal = Journal()
+    changes = [("lock.freed", "g", "t", queue_id) for queue_id in range(count)]
+    for change in changes:
+        journal.do(change, ignore)
+    assert journal.encode(1 << 30) == [msgpack.packb([1, changes])]
 
 
 def test_the_store_hears_of_the_first_change_of_each_turn_only() -> None:
     heard: list[int] = []
     journal = Journal(lambda: heard.append(len(journal)))
     for _ in range(2):
-        journal.append(("a",))
-        journal.append(("b",))
+        journal.do(("a",), ignore)
+        journal.do(("b",), ignore)
         journal.encode(100)
     assert heard == [1, 1]
 
 
 def test_the_bytes_of_a_record() -> None:
     journal = Journal()
-    journal.append(("broker.term", 1))
+    journal.do(("broker.term", 1), ignore)
     assert journal.encode(100) == [bytes.fromhex("92 01 91 92 ab") + b"broker.term" + b"\x01"]
+
+
+@pytest.mark.parametrize("value", [1 << 64, -(1 << 63) - 1, "\ud800", object()])
+def test_a_change_that_can_not_be_encoded_is_refused_and_neither_applied_nor_written(value: object) -> None:
+    applied: list[Change] = []
+    unsure: list[BaseException] = []
+    journal = Journal(on_unsure=unsure.append)
+    journal.do(("a", 1), applied.append)
+    with pytest.raises(LocalProtocolError, match=r"state change 'lock.held' can't be written to the log"):
+        journal.do(("lock.held", value), applied.append)
+    journal.do(("b", 2), applied.append)
+    assert applied == [("a", 1), ("b", 2)]
+    assert [change for body in journal.encode(100) for change in decode_changes(body)] == [("a", 1), ("b", 2)]
+    assert unsure == []
+
+
+def test_a_table_that_makes_such_a_change_is_as_it_was() -> None:
+    journal = Journal()
+    table = ProgressTable(journal)
+    before = table.snapshot()
+    with pytest.raises(LocalProtocolError, match="can't be written to the log"):
+        table.set(("g", "t", 0), Progress(1, 1 << 64, 0))
+    assert table.snapshot() == before
+    assert journal.encode(100) == []
+
+
+def test_a_change_that_can_not_be_applied_is_not_written_and_makes_the_tables_unsure() -> None:
+    unsure: list[BaseException] = []
+    journal = Journal(on_unsure=unsure.append)
+    with pytest.raises(KeyError):
+        journal.do(("a",), lambda _: {}["missing"])
+    assert [type(error) for error in unsure] == [KeyError]
+    assert journal.encode(100) == []
 
 
 @pytest.mark.parametrize("body", [b"", b"\xc1", b"\x01", msgpack.packb([2, []]), msgpack.packb([1]), msgpack.packb("x"), b"\x92\x01\x91"])

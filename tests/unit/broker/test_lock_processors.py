@@ -7,6 +7,7 @@ from typing import TypeVar, cast
 
 import pytest
 
+from lockstep.broker.app import LANES
 from lockstep.broker.effects import CloseConnection
 from lockstep.broker.processors.client import ClientProcessor
 from lockstep.broker.processors.lock import LockProcessor
@@ -35,7 +36,6 @@ from lockstep.protocol.command import MSGPACK, Command
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.clients import GroupHeader, GroupStatusHeader, UnregisterClientHeader
 from lockstep.protocol.headers.offsets import QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
-from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.dispatch import Dispatcher
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
@@ -91,15 +91,14 @@ class Desk:
     def __init__(self) -> None:
         self.bench = Bench()
         self.store = FakeStore()
-        self.tasks = Tasks()
         host = FakeHost()
         host.clock.now_ms = self.bench.now_ms
         processors = [
             ClientProcessor(cast(Host, host), self.bench.c),
-            LockProcessor(cast(Host, host), self.bench.c, self.store, self.tasks),
-            OffsetProcessor(cast(Host, host), self.bench.c, self.store, self.tasks),
+            LockProcessor(cast(Host, host), self.bench.c, self.store),
+            OffsetProcessor(cast(Host, host), self.bench.c, self.store),
         ]
-        self.dispatcher = Dispatcher(processors, self.store)
+        self.dispatcher = Dispatcher(processors, self.store, LANES)
 
     def send(self, peer: Peer, code: int, header: object | None = None, body: object | None = None) -> None:
         raw = b"" if body is None else body if isinstance(body, bytes) else encode_body(body)
@@ -229,7 +228,7 @@ async def test_a_start_policy_by_time_is_looked_up_before_the_lock_and_only_once
     assert desk.store.asked == [(TOPIC, queue_id, 77) for queue_id in range(4)]
     again = desk.wait(peer, RequestCode.LOCK_BATCH_MQ, None, ReconcileBody((LockItem(GROUP, TOPIC, 3),)))
     assert read(ReconcileReply, again).items[0].offset == 103
-    await desk.tasks.cancel_all()
+    await desk.dispatcher.close()
 
 
 async def test_a_lock_by_time_that_is_refused_says_so() -> None:
@@ -239,21 +238,18 @@ async def test_a_lock_by_time_that_is_refused_says_so() -> None:
     desk.send(peer, RequestCode.LOCK_BATCH_MQ, None, twice)
     await until(lambda: bool(peer.sent))
     assert peer.sent.pop().code == ResponseCode.SYSTEM_ERROR
-    await desk.tasks.cancel_all()
+    await desk.dispatcher.close()
 
 
 async def test_a_start_that_the_disk_can_not_resolve_is_refused_and_the_broker_lives() -> None:
     desk = Desk()
-    failed: list[BaseException] = []
-    desk.tasks._on_failure = failed.append
     desk.store.offset_by_time = broken_disk  # type: ignore[method-assign]
     peer = desk.native(1, ordered(consume_from_where=StartPoint.TIMESTAMP, consume_timestamp_ms=77))
     desk.send(peer, RequestCode.LOCK_BATCH_MQ, None, ReconcileBody((LockItem(GROUP, TOPIC, 2),)))
     await until(lambda: bool(peer.sent))
     answer = peer.sent.pop()
     assert (answer.code, "input/output" in (answer.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
-    await desk.tasks.cancel_all()
-    assert failed == []
+    await desk.dispatcher.close()
 
 
 async def broken_disk(*_: object) -> int:
@@ -267,7 +263,7 @@ async def test_a_lock_by_time_of_a_connection_that_is_gone_meanwhile_leaves_noth
     desk.send(peer, RequestCode.LOCK_BATCH_MQ, None, ReconcileBody((LockItem(GROUP, TOPIC, 2),)))
     peer.closed = True
     desk.bench.c.connection_closed(peer.id, desk.bench.now_ms)
-    await until(lambda: not len(desk.tasks))
+    await until(lambda: not len(desk.dispatcher._tasks))
     assert desk.bench.c.drain() == []
     assert desk.store.waiting == []
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from lockstep.protocol.command import ONEWAY_FLAG, Command
 from lockstep.protocol.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from lockstep.protocol.frame import FrameBuffer
 from lockstep.protocol.headers.offsets import OffsetReply, QueueHeader
-from lockstep.runtime.dispatch import HELD, RETRY_AFTER_FIELD, BusyFor, Dispatcher, LaneLimits, Outcome, Pending, Request, handles
+from lockstep.runtime.dispatch import HELD, RETRY_AFTER_FIELD, BusyFor, Dispatcher, LaneLimits, Later, Outcome, Pending, Request, handles
 from lockstep.runtime.endpoint import Endpoint
 from support.loops import turns
 from support.peers import dialled, serving
@@ -93,6 +94,10 @@ class Processor:
         if self.error is not None:
             raise self.error
         return request.reply(remark="slow")
+
+    @handles(RequestCode.UNREGISTER_CLIENT)
+    def sometimes_slow(self, request: Request) -> Outcome:
+        return Later("cold", partial(self.slow, request))
 
     @handles(RequestCode.GET_MIN_OFFSET)
     def wrong(self, request: Request) -> Any:
@@ -316,6 +321,20 @@ async def test_what_waits_in_a_lane_for_a_connection_that_is_gone_is_not_run() -
     bench.processor.gate.set()
     await turns(6)
     assert bench.processor.running_most == 0
+
+
+async def test_the_rest_of_a_plain_handler_runs_in_its_lane_within_the_lanes_limit() -> None:
+    bench = Bench()
+    asked = [bench.ask(RequestCode.UNREGISTER_CLIENT) for _ in range(6)]
+    await turns(3)
+    refused = await bench.answer()
+    assert (refused.opaque, refused.code) == (asked[5], ResponseCode.SYSTEM_BUSY)
+    assert refused.fields == {RETRY_AFTER_FIELD: 250}
+    bench.processor.gate.set()
+    answers = await bench.answers()
+    assert sorted(answer.opaque for answer in answers) == asked[:5]
+    assert {answer.remark for answer in answers} == {"slow"}
+    assert bench.processor.running_most == 2
 
 
 async def test_closing_stops_what_runs_in_lanes() -> None:

@@ -4,7 +4,7 @@ A connection with a session sends ReconcileBody, any other one LockBatchBody. An
 those that changed nothing: they may tell of a change that is not durable yet. An empty SYNC is proof of life and is answered at once.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from typing import Protocol
 
@@ -12,15 +12,13 @@ from lockstep.broker.coordination import Coordination
 from lockstep.broker.tables.lock_table import Key
 from lockstep.protocol.bodies import LockBatchBody, ReconcileBody, StartPolicy, SyncBody
 from lockstep.protocol.codec.msgpack_body import decode_body
-from lockstep.protocol.codes import RequestCode, ResponseCode
-from lockstep.protocol.errors import LockstepError, RemoteProtocolError
-from lockstep.protocol.frame import encode_frame
-from lockstep.runtime.daemon import Tasks
-from lockstep.runtime.dispatch import HELD, Outcome, Pending, Request, handles
+from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.errors import RemoteProtocolError
+from lockstep.runtime.dispatch import HELD, Later, Outcome, Pending, Request, handles
 from lockstep.runtime.host import Host
-from lockstep.runtime.log import get_logger
 
-log = get_logger("broker")
+START_LANE = "start"
+"""The offsets of start policies by time may have to be read from the disk."""
 
 
 class TimeIndex(Protocol):
@@ -28,17 +26,14 @@ class TimeIndex(Protocol):
 
     async def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int: ...
 
-    def when_confirmed(self, callback: Callable[[], None]) -> None: ...
-
 
 class LockProcessor:
     """Who holds what, and how far it is."""
 
-    def __init__(self, host: Host, coordination: Coordination, store: TimeIndex, tasks: Tasks) -> None:
+    def __init__(self, host: Host, coordination: Coordination, store: TimeIndex) -> None:
         self._clock = host.clock
         self._coordination = coordination
         self._store = store
-        self._tasks = tasks
 
     @handles(RequestCode.LOCK_BATCH_MQ)
     def lock(self, request: Request) -> Outcome:
@@ -47,8 +42,7 @@ class LockProcessor:
             return Pending(request.reply(body=self._coordination.classic_lock(body, self._clock.boot_ms())))
         needed = self._coordination.times_needed(request.endpoint.id, body)
         if needed:
-            self._tasks.spawn(self._lock_by_time(request, body, needed), "broker.lock-by-time")
-            return HELD
+            return Later(START_LANE, partial(self._lock_by_time, request, body, needed))
         return self._reconcile(request, body, {})
 
     @handles(RequestCode.UNLOCK_BATCH_MQ, None, LockBatchBody)
@@ -80,19 +74,12 @@ class LockProcessor:
         reply = self._coordination.reconcile(request.endpoint.id, body, self._clock.boot_ms(), by_time)
         return HELD if reply is None else Pending(request.reply(body=reply))
 
-    async def _lock_by_time(self, request: Request, body: ReconcileBody, needed: tuple[StartPolicy, ...]) -> None:
+    async def _lock_by_time(self, request: Request, body: ReconcileBody, needed: tuple[StartPolicy, ...]) -> Outcome:
         """The offsets of a start policy by time may have to be read from the disk: once per group and topic."""
-        endpoint = request.endpoint
-        try:
-            by_time = await offsets_by_time(self._coordination, self._store, needed)
-            if endpoint.closed:
-                return  # and forgotten: nothing may be recorded of this connection any more
-            outcome = self._reconcile(request, body, by_time)
-            if isinstance(outcome, Pending):
-                self._store.when_confirmed(partial(endpoint.send_frame, encode_frame(outcome.command)))
-        except (LockstepError, OSError) as error:
-            log.error("start.unresolved", peer=endpoint.peer, error=str(error))
-            endpoint.send(request.reply(code=ResponseCode.SYSTEM_ERROR, remark=str(error)))
+        by_time = await offsets_by_time(self._coordination, self._store, needed)
+        if request.endpoint.closed:
+            return HELD  # and forgotten: nothing may be recorded of this connection any more
+        return self._reconcile(request, body, by_time)
 
 
 async def offsets_by_time(coordination: Coordination, store: TimeIndex, policies: Iterable[StartPolicy]) -> dict[Key, int]:

@@ -8,19 +8,14 @@ from functools import partial
 from typing import Protocol
 
 from lockstep.broker.coordination import Coordination
-from lockstep.broker.processors.lock import TimeIndex, offsets_by_time
+from lockstep.broker.processors.lock import START_LANE, TimeIndex, offsets_by_time
 from lockstep.broker.reconcile import OffsetsByTime, start_policy
 from lockstep.protocol.bodies import LockItem, ReconcileBody, Verdict
-from lockstep.protocol.codes import RequestCode, ResponseCode
-from lockstep.protocol.errors import BrokerError, LockstepError, NotYours, QueryNotFound, ServiceNotAvailable
-from lockstep.protocol.frame import encode_frame
+from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.errors import NotYours, QueryNotFound, ServiceNotAvailable
 from lockstep.protocol.headers.offsets import ProgressReply, QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
-from lockstep.runtime.daemon import Tasks
-from lockstep.runtime.dispatch import HELD, Outcome, Pending, Request, handles
+from lockstep.runtime.dispatch import HELD, Later, Outcome, Pending, Request, handles
 from lockstep.runtime.host import Host
-from lockstep.runtime.log import get_logger
-
-log = get_logger("broker")
 
 
 class Queues(TimeIndex, Protocol):
@@ -34,11 +29,10 @@ class Queues(TimeIndex, Protocol):
 class OffsetProcessor:
     """How far a group is."""
 
-    def __init__(self, host: Host, coordination: Coordination, store: Queues, tasks: Tasks) -> None:
+    def __init__(self, host: Host, coordination: Coordination, store: Queues) -> None:
         self._clock = host.clock
         self._coordination = coordination
         self._store = store
-        self._tasks = tasks
 
     @handles(RequestCode.QUERY_CONSUMER_OFFSET, QueryConsumerOffsetHeader)
     def query(self, request: Request) -> Outcome:
@@ -64,8 +58,7 @@ class OffsetProcessor:
         item = LockItem(header.consumer_group, header.topic, header.queue_id)
         needed = self._coordination.times_needed(request.endpoint.id, ReconcileBody((item,), (start_policy(header),)))
         if needed:
-            self._tasks.spawn(self._query_by_time(request, header), "broker.query-by-time")
-            return HELD
+            return Later(START_LANE, partial(self._query_by_time, request, header))
         return self._begin(request, header, {})
 
     def _begin(self, request: Request, header: QueryConsumerOffsetHeader, by_time: OffsetsByTime) -> Outcome:
@@ -79,16 +72,8 @@ class OffsetProcessor:
         reply = ProgressReply(answer.offset, answer.epoch, answer.since, answer.gap_first, answer.gap_end)
         return Pending(request.reply(reply))
 
-    async def _query_by_time(self, request: Request, header: QueryConsumerOffsetHeader) -> None:
-        endpoint = request.endpoint
-        try:
-            by_time = await offsets_by_time(self._coordination, self._store, (start_policy(header),))
-            if endpoint.closed:
-                return  # and forgotten: nothing may be recorded of this connection any more
-            outcome = self._begin(request, header, by_time)
-            if isinstance(outcome, Pending):
-                self._store.when_confirmed(partial(endpoint.send_frame, encode_frame(outcome.command)))
-        except (LockstepError, OSError) as error:
-            log.error("start.unresolved", peer=endpoint.peer, error=str(error))
-            code = error.code if isinstance(error, BrokerError) else ResponseCode.SYSTEM_ERROR
-            endpoint.send(request.reply(code=code, remark=str(error)))
+    async def _query_by_time(self, request: Request, header: QueryConsumerOffsetHeader) -> Outcome:
+        by_time = await offsets_by_time(self._coordination, self._store, (start_policy(header),))
+        if request.endpoint.closed:
+            return HELD  # and forgotten: nothing may be recorded of this connection any more
+        return self._begin(request, header, by_time)

@@ -22,9 +22,7 @@ from lockstep.broker.tables.hold_table import HELD_PER_CONNECTION_MAX, HeldPull,
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import (
-    BrokerError,
     LocalProtocolError,
-    LockstepError,
     NoPermission,
     StoreError,
     SubscriptionNotExist,
@@ -37,7 +35,7 @@ from lockstep.protocol.headers.pull import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND,
 from lockstep.protocol.names import check_group, check_topic
 from lockstep.protocol.tags import TagFilter
 from lockstep.runtime.daemon import Tasks
-from lockstep.runtime.dispatch import HELD, RETRY_AFTER_FIELD, BusyFor, Outcome, Request, handles
+from lockstep.runtime.dispatch import HELD, BusyFor, Outcome, Request, handles
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
 from lockstep.runtime.log import get_logger
@@ -195,10 +193,7 @@ class PullProcessor:
             if self._turn_bytes >= TURN_BYTES_MAX:
                 self._serve_soon(found[number:])
                 return
-            if self._takes(pull.request.endpoint):
-                self._serve(pull)
-            else:
-                self._block(pull)
+            self._serve(pull)
 
     def _takes(self, endpoint: Endpoint) -> bool:
         """The connection has room for another answer."""
@@ -208,20 +203,23 @@ class PullProcessor:
         request = pull.request
         if request.endpoint.closed:
             return
-        try:
+        with request.answering():
+            if not self._takes(request.endpoint):
+                self._block(pull)
+                return
             if not self._check(pull):
                 return
             header: PullHeader = request.header
             count, size = page_of(header)
             hashes = self._hashes(header)
-            result = self._store.read(header.topic, header.queue_id, pull.offset, max_count=count, max_bytes=size, tag_hashes=hashes)
-        except (LockstepError, OSError) as error:
-            self._refuse(pull, error)
-            return
-        if result is None:
-            self._read_cold(pull)
-        else:
-            self._deliver(pull, result)
+            try:
+                result = self._store.read(header.topic, header.queue_id, pull.offset, max_count=count, max_bytes=size, tag_hashes=hashes)
+            except (StoreError, OSError) as error:
+                raise _unreadable(pull, error) from error
+            if result is None:
+                self._read_cold(pull)
+            else:
+                self._deliver(pull, result)
 
     def _check(self, pull: Pull) -> bool:
         """RocketMQ's checks in RocketMQ's order, then the fence; False where it has been answered or nobody is there to be told."""
@@ -322,17 +320,6 @@ class PullProcessor:
         if count or len(self.given) < GIVEN_MAX:
             self.given[key] = count + result.count, size + result.body_bytes
 
-    def _refuse(self, pull: Pull, error: LockstepError | OSError) -> None:
-        if isinstance(error, StoreError | OSError):
-            header: PullHeader = pull.request.header
-            log.error("read.failed", topic=header.topic, queue_id=header.queue_id, offset=pull.offset, error=str(error))
-        request = pull.request
-        if isinstance(error, BusyFor):
-            request.endpoint.send(request.command.reply(error.code, error.remark, {RETRY_AFTER_FIELD: error.retry_after_ms}))
-            return
-        code = error.code if isinstance(error, BrokerError) else ResponseCode.SYSTEM_ERROR
-        self._send(pull, code, remark=error.remark if isinstance(error, BrokerError) else str(error))
-
     # ---------------------------------------------------------------------------------------------------- what has to wait
 
     def _block(self, pull: Pull) -> None:
@@ -353,8 +340,7 @@ class PullProcessor:
     def _read_cold(self, pull: Pull) -> None:
         waiting = self._cold.setdefault(pull.request.endpoint, deque())
         if len(waiting) >= COLD_PER_CONNECTION_MAX:
-            self._refuse(pull, BusyFor(f"{len(waiting)} pulls of this connection wait for the disk", COLD_RETRY_MS))
-            return
+            raise BusyFor(f"{len(waiting)} pulls of this connection wait for the disk", COLD_RETRY_MS)
         waiting.append(pull)
         if self._cold_count < COLD_COUNT_MAX:
             self._cold_count += 1
@@ -368,26 +354,33 @@ class PullProcessor:
                 pull = waiting.popleft()
                 if waiting:
                     self._cold[endpoint] = waiting
-                if self._takes(endpoint):
-                    await self._read_one_cold(pull)
-                else:
-                    self._block(pull)
+                await self._read_one_cold(pull)
         finally:
             self._cold_count -= 1
 
     async def _read_one_cold(self, pull: Pull) -> None:
         header: PullHeader = pull.request.header
-        count, size = page_of(header)
-        try:
+        with pull.request.answering():
+            if not self._takes(pull.request.endpoint):
+                self._block(pull)
+                return
+            count, size = page_of(header)
             hashes = self._hashes(header)
-            result = await self._store.read_cold(
-                header.topic, header.queue_id, pull.offset, max_count=count, max_bytes=size, tag_hashes=hashes
-            )
+            try:
+                result = await self._store.read_cold(
+                    header.topic, header.queue_id, pull.offset, max_count=count, max_bytes=size, tag_hashes=hashes
+                )
+            except (StoreError, OSError) as error:
+                raise _unreadable(pull, error) from error
             # The epoch may have risen meanwhile, the connection may be gone.
             if not pull.request.endpoint.closed and self._check(pull):
                 self._deliver(pull, result)
-        except (LockstepError, OSError) as error:
-            self._refuse(pull, error)
+
+
+def _unreadable(pull: Pull, error: StoreError | OSError) -> SystemError_:
+    header: PullHeader = pull.request.header
+    log.error("read.failed", topic=header.topic, queue_id=header.queue_id, offset=pull.offset, error=str(error))
+    return SystemError_(str(error))
 
 
 def page_of(header: PullHeader) -> tuple[int, int]:

@@ -123,7 +123,12 @@ class SendProcessor:
             return self._refuse_stale(request, stale)
         check_stamp(request.command.body, frame, self._sequences.crc_before(scope, frame, now_ms=now_ms))
         appended = self._append(request, header)
-        self._sequences.record(scope, frame, Place(appended.queue_offset, appended.physical_offset, appended.store_timestamp))
+        try:
+            self._sequences.record(scope, frame, Place(appended.queue_offset, appended.physical_offset, appended.store_timestamp))
+        except Exception as error:  # re-raised
+            # Stored, and not known as stored: the sender's repeat would be stored a second time.
+            self._store.unsure(error)
+            raise
         return Pending(request.reply(self._answer(appended)), UNTIL[header.durable])
 
     def _answered_before(self, request: Request, verdict: Verdict, until: Until) -> Outcome:

@@ -4,8 +4,11 @@ from collections import deque
 from collections.abc import Callable
 
 from lockstep.broker.store.consume_queue import ConsumeQueue
+from lockstep.runtime.daemon import call_apart
 
 Callback = Callable[[], None]
+CALLBACK_FAILED = "callback.failed"
+"""Logged where a callback raised: those that wait behind it are called all the same."""
 
 
 class _Turn:
@@ -59,7 +62,7 @@ class Confirmations:
             written, self._written = self._written, []
             self.waiting_count -= len(written)
             for callback in written:
-                callback()
+                call_apart(CALLBACK_FAILED, callback)
         if self.touched or self._waiters or position > self._closed:
             self._closed = position
             self._pending.append(_Turn(position, [(queue, queue.next) for queue in self.touched], self._waiters, opened_us))
@@ -82,12 +85,12 @@ class Confirmations:
         for turn in confirmed:
             self.waiting_count -= len(turn.waiters)
             for waiter in turn.waiters:
-                waiter()
+                call_apart(CALLBACK_FAILED, waiter)
             if turn.queues and self.on_confirmed is not None:
                 self.on_confirmed(turn.opened_us)
         if self.on_arrival is not None:
             for queue in arrived:
-                self.on_arrival(queue.topic, queue.queue_id)
+                call_apart("arrival.failed", self.on_arrival, queue.topic, queue.queue_id)
 
     def forget(self) -> None:
         """The log failed: nothing that waits is answered any more."""

@@ -120,7 +120,7 @@ def take_frame(
     """Appends the frame to `tail` with the broker's fields set; its consume-queue entries.
 
     `position` is the log offset that `tail`'s end has. `sequenced`: the caller has checked the frame's `__LS_SEQ`. MessageIllegal names the
-    record and the rule; `tail` is then as it was.
+    record and the rule; `tail` is as it was before after any error.
     """
     at = len(tail)
     tail += frame
@@ -129,11 +129,12 @@ def take_frame(
     try:
         properties = _patch(tail, at, frame, count, topic, queue_id, queue_offset, position, stamp, size_max, trusted, entries)
         check_properties(properties, trusted=trusted, sequenced=sequenced)
-    except (MessageIllegal, StructError, IndexError) as error:
+    except (StructError, IndexError) as error:
         del tail[at:]
-        if isinstance(error, MessageIllegal):
-            raise
         raise MessageIllegal(f"frame of {end} bytes does not hold the {count} whole records that it claims") from error
+    except Exception:  # re-raised
+        del tail[at:]
+        raise
     return entries
 
 

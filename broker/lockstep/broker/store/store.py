@@ -16,7 +16,7 @@ from collections.abc import Callable
 from lockstep.broker.store.checkpoint import Checkpointer
 from lockstep.broker.store.commit_log import CommitLog
 from lockstep.broker.store.config import FlushMode, Identity, StoreConfig
-from lockstep.broker.store.confirmation import Confirmations
+from lockstep.broker.store.confirmation import CALLBACK_FAILED, Confirmations
 from lockstep.broker.store.directory import StoreDirectory, StoreIdentity
 from lockstep.broker.store.disk import DiskWatch
 from lockstep.broker.store.errors import StoreDiskError
@@ -33,7 +33,7 @@ from lockstep.protocol.errors import MessageIllegal, ServiceNotAvailable, StateE
 from lockstep.protocol.names import STATE_TOPIC
 from lockstep.protocol.properties import COPY_BYTES_MAX
 from lockstep.protocol.record import HOSTS, PLACE, RECORD_BYTES_MIN, encode_record
-from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.daemon import Tasks, call_apart
 from lockstep.runtime.host import Host
 from lockstep.runtime.metrics import Timing
 
@@ -197,20 +197,24 @@ class Store:
             trusted=trusted,
             sequenced=sequenced,
         )
-        if not known:
-            self._queues.adopt(queue)
-        if (due_ms := due_of(topic, queue_id, store_ms)) is not None:
-            POSITION.pack_into(entries, len(entries) - 8, due_ms)
-        queue_offset = queue.next
-        queue.add(entries, count)
-        queue.bytes_in += size
-        self._queues.added(queue, count)
-        self._disk.room -= size
-        self._confirmations.touched[queue] = None
-        state.store_ms = store_ms
-        state.last_record = POSITION.unpack_from(entries, len(entries) - 20)[0]
-        if not self._turn_is_open:
-            self.dirty()
+        try:
+            if not known:
+                self._queues.adopt(queue)
+            if (due_ms := due_of(topic, queue_id, store_ms)) is not None:
+                POSITION.pack_into(entries, len(entries) - 8, due_ms)
+            queue_offset = queue.next
+            queue.add(entries, count)
+            queue.bytes_in += size
+            self._queues.added(queue, count)
+            self._disk.room -= size
+            self._confirmations.touched[queue] = None
+            state.store_ms = store_ms
+            state.last_record = POSITION.unpack_from(entries, len(entries) - 20)[0]
+            if not self._turn_is_open:
+                self.dirty()
+        except Exception as error:  # re-raised
+            self.unsure(error)
+            raise
         return Appended(queue_offset, position, store_ms)
 
     def queue_ids(self, topic: str) -> list[int]:
@@ -337,7 +341,7 @@ class Store:
             self._confirmations.confirm(position)
         waiters = self._sync_waiters
         while waiters and waiters[0][0] <= position:
-            waiters.popleft()[1]()
+            call_apart(CALLBACK_FAILED, waiters.popleft()[1])
 
     def _fail(self, error: BaseException) -> None:
         """A write or sync failed. First the refusal, then the news: no answer leaves in between."""
@@ -353,6 +357,10 @@ class Store:
             fatal.__cause__ = error
         if self.on_fatal is not None:
             self.on_fatal(fatal)
+
+    def unsure(self, error: BaseException) -> None:
+        """Ends the process (exit 3): a change was carried out in part, so the tables disagree with the log. A start reads them from it."""
+        self._fail(error)
 
     async def sync(self) -> None:
         """Returns when everything appended so far is on the disk, and confirmed."""

@@ -25,8 +25,7 @@ class DelayTable:
     def delivered(self, queue_id: int, next_offset: int) -> None:
         """Everything below is where it belongs."""
         change = (KIND, queue_id + 1, next_offset)
-        self.apply(change)
-        self._journal.append(change)
+        self._journal.do(change, self.apply)
 
     def apply(self, change: Change) -> None:
         """One change: live or from the log."""

@@ -124,8 +124,7 @@ class GroupTable:
                 self._put(group, client_id, session)
 
     def _do(self, change: Change) -> None:
-        self.apply(change)
-        self._journal.append(change)
+        self._journal.do(change, self.apply)
 
     def _group(self, name: str) -> Group:
         return self._groups.setdefault(name, Group(name))

@@ -189,8 +189,7 @@ class LockTable:
             self._put((group, topic, queue_id), Lock(epoch, session, client_id, held, superseded == [True]))
 
     def _do(self, change: Change) -> None:
-        self.apply(change)
-        self._journal.append(change)
+        self._journal.do(change, self.apply)
 
     def _put(self, key: Key, lock: Lock) -> None:
         locks = self._groups.setdefault(key[0], {})

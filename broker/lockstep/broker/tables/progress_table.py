@@ -144,8 +144,7 @@ class ProgressTable:
         return [*key, progress.generation, progress.offset, progress.attempts, *(progress.gap or (None, None))]
 
     def _do(self, change: Change) -> None:
-        self.apply(change)
-        self._journal.append(change)
+        self._journal.do(change, self.apply)
 
     def _drop_topic(self, topic: str) -> None:
         for key in [key for key in self._progress if key[1] == topic]:

@@ -36,8 +36,7 @@ class SettingsTable:
 
     def set(self, settings: GroupSettings) -> None:
         change = ("group.settings", to_plain(settings))
-        self.apply(change)
-        self._journal.append(change)
+        self._journal.do(change, self.apply)
 
     def apply(self, change: Change) -> None:
         """One change: live or from the log."""

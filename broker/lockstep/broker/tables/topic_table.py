@@ -155,9 +155,9 @@ class TopicTable:
         missed = self._missed_deletion(layout)
         if missed is not None:
             self._take(missed)
-        if not self._adopt(layout):
+        if not self.layouts.wants(layout):
             return False
-        self._journal.append((KIND, to_plain(layout)))
+        self._journal.do((KIND, to_plain(layout)), lambda _: self._adopt(layout))
         if self.on_changed is not None:
             self.on_changed(layout.topic)
         return True

@@ -59,7 +59,7 @@ def superseded_locks_in_memory(patch: Patches) -> None:
         lock = self.holder(key)
         assert lock is not None
         supersede(self, key, epoch)
-        self._journal.append(("lock.granted", *key, epoch, lock.session, lock.client_id))
+        self._journal.do(("lock.granted", *key, epoch, lock.session, lock.client_id), lambda _: None)
 
     snapshot = LockTable.snapshot
     patch.set(LockTable, "supersede", unrecorded)

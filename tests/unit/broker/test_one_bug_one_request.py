@@ -1,0 +1,257 @@
+"""An error that no rule foresees ends one request: it is answered SYSTEM_ERROR, its traceback is logged once, and every other request of
+the same loop turn is answered. For every request code of broker and nameserver, and at each place where a request may wait."""
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockstep.broker.app import Broker
+from lockstep.broker.store import StoreDiskError
+from lockstep.nameserver.app import Nameserver
+from lockstep.nameserver.config import NameserverConfig
+from lockstep.protocol.bodies import ConsumerGroup, HeartbeatBody, LockItem, ReconcileBody, StartPoint, StartPolicy, Subscription
+from lockstep.protocol.codec.msgpack_body import encode_body
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.command import Command
+from lockstep.protocol.errors import TransportError
+from lockstep.protocol.headers.offsets import QueryConsumerOffsetHeader, QueueHeader
+from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND
+from lockstep.protocol.headers.routes import CreateTopicHeader
+from lockstep.runtime.dispatch import Dispatcher, Later, Outcome, Pending, Request
+from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.host import Host
+from lockstep.runtime.pool import connect
+from support.until import until
+from support.whole_broker import LAYOUT, TOPIC, Client, dialled, frame, kill, running, settings
+
+OTHER = 12_345
+"""A code without a handler: the request beside the one that fails."""
+
+
+def missing(*_: object, **__: object) -> Any:
+    return {}["missing"]
+
+
+async def missing_later(*_: object, **__: object) -> Any:
+    return {}["missing"]
+
+
+def tracebacks(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The events that were logged with a traceback."""
+    return [record.getMessage().split()[0] for record in caplog.records if record.exc_info]
+
+
+async def one_fails(ask: Callable[[], "asyncio.Future[Command]"], endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
+    """`ask`'s request fails alone: the one that is sent with it is answered."""
+    caplog.clear()
+    failing = ask()
+    beside = endpoint.request(OTHER, timeout_ms=5_000)
+    answer = await failing
+    assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "KeyError: 'missing'")
+    assert (await beside).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    assert tracebacks(caplog) == ["request.failed"]
+
+
+def replaced(dispatcher: Dispatcher, code: int, handler: Callable[[Request], Outcome]) -> None:
+    """`handler` instead of the code's own, for any header and body."""
+    dispatcher._routes[code] = dataclasses.replace(dispatcher._routes[code], handler=handler, header=None, body=None, lane=None)
+
+
+async def check_stages(
+    dispatcher: Dispatcher, code: int, endpoint: Endpoint, patch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The handler itself, its lane where it has one, its rest in a lane, and its answer once the log is confirmed."""
+
+    def ask() -> "asyncio.Future[Command]":
+        return endpoint.request(code, timeout_ms=5_000)
+
+    route = dispatcher._routes[code]
+    if route.lane is not None:
+        dispatcher._routes[code] = dataclasses.replace(route, handler=missing_later, header=None, body=None)
+        await one_fails(ask, endpoint, caplog)
+    replaced(dispatcher, code, missing)
+    await one_fails(ask, endpoint, caplog)
+    for lane in dispatcher._lanes:
+        replaced(dispatcher, code, lambda _, lane=lane: Later(lane, missing_later))  # type: ignore[misc]
+        await one_fails(ask, endpoint, caplog)
+    replaced(dispatcher, code, lambda request: Pending(request.reply()))
+    with patch.context() as sending:
+        sending.setattr(Endpoint, "send_frame", missing)
+        await one_fails(ask, endpoint, caplog)
+
+
+async def test_every_request_of_a_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    async with running(settings(tmp_path)) as broker, dialled(broker) as client:
+        assert broker._dispatcher is not None
+        for code in broker._dispatcher.codes:
+            await check_stages(broker._dispatcher, code, client.endpoint, monkeypatch, caplog)
+        assert not broker._failed
+
+
+async def test_every_request_of_a_nameserver(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    async with serving_routes() as (nameserver, endpoint):
+        dispatcher = nameserver._server._handler
+        assert isinstance(dispatcher, Dispatcher)
+        for code in dispatcher.codes:
+            await check_stages(dispatcher, code, endpoint, monkeypatch, caplog)
+
+
+@asynccontextmanager
+async def serving_routes() -> AsyncIterator[tuple[Nameserver, Endpoint]]:
+    nameserver = Nameserver(NameserverConfig(listen=("127.0.0.1:0",)), Host.real())
+    await nameserver.start()
+    endpoint = await connect(Host.real(), nameserver.address)
+    try:
+        yield nameserver, endpoint
+    finally:
+        endpoint.abort("done")
+        await nameserver.stop()
+
+
+async def test_what_the_session_table_raises_ends_the_request_that_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(settings(tmp_path)) as broker, dialled(broker) as client:
+        with monkeypatch.context() as patch:
+            patch.setattr(broker.state.coordination, "heard", missing)
+            answer = await client.ask(RequestCode.GET_MAX_OFFSET, QueueHeader(TOPIC, 0))
+        assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "KeyError: 'missing'")
+        assert (await client.ask(RequestCode.GET_MAX_OFFSET, QueueHeader(TOPIC, 0))).code == ResponseCode.SUCCESS
+
+
+# ------------------------------------------------------------------------------------------------------------------- pulls
+
+
+async def filled(client: Client) -> None:
+    await client.create()
+    header, data, _ = frame(0, 3)
+    await client.done(RequestCode.SEND_RECORDS, header, data)
+
+
+def once(broker: Broker, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store's next call of `name` raises, the others are its own."""
+    store = broker._store
+    assert store is not None
+    own, calls = getattr(store, name), list[int]()
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        calls.append(1)
+        return {}["missing"] if len(calls) == 1 else own(*arguments, **named)
+
+    monkeypatch.setattr(store, name, call)
+
+
+@pytest.mark.parametrize("stage", ["read", "read_cold"])
+async def test_a_pull_that_fails_leaves_the_other_pulls_of_its_turn_alone(
+    stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(settings(tmp_path)) as broker, dialled(broker) as client:
+        await filled(client)
+        if stage == "read_cold":
+            monkeypatch.setattr(broker._store, "read", lambda *_, **__: None)
+        once(broker, stage, monkeypatch)
+        answers = [await asked for asked in [client.pull(), client.pull(1), client.pull(2)]]
+        assert [answer.code for answer in answers] == [ResponseCode.SYSTEM_ERROR, ResponseCode.SUCCESS, ResponseCode.SUCCESS]
+        assert tracebacks(caplog) == ["request.failed"]
+        assert not broker._failed
+
+
+async def test_a_held_pull_that_fails_when_it_is_woken_leaves_those_woken_with_it_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(settings(tmp_path)) as broker, dialled(broker) as client:
+        await client.create()
+        asked = [client.pull(sys_flag=SUBSCRIPTION | SUSPEND, suspend_timeout_millis=9_000) for _ in range(3)]
+        pulls = broker._pulls
+        assert pulls is not None
+        await until(lambda: pulls.held_count == 3)
+        once(broker, "read", monkeypatch)
+        header, data, _ = frame(0, 1)
+        await client.done(RequestCode.SEND_RECORDS, header, data)
+        answers = [await each for each in asked]
+        assert sorted(answer.code for answer in answers) == [ResponseCode.SUCCESS, ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR]
+        assert tracebacks(caplog) == ["request.failed"]
+
+
+async def test_an_arrival_that_fails_keeps_no_answer_and_no_other_arrival_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(settings(tmp_path)) as broker, dialled(broker) as client:
+        await client.create()
+        pulls, store = broker._pulls, broker._store
+        assert pulls is not None
+        assert store is not None
+        waiting = client.pull(0, 1, sys_flag=SUBSCRIPTION | SUSPEND, suspend_timeout_millis=9_000)
+        await until(lambda: pulls.held_count == 1)
+        store.on_arrival, own = lambda topic, queue_id: missing() if queue_id == 0 else own(topic, queue_id), store.on_arrival  # type: ignore[misc]
+        sent = []
+        for queue_id in (0, 1):
+            header, data, _ = frame(0, 1, queue_id=queue_id)
+            sent.append(client.ask(RequestCode.SEND_RECORDS, header, data))
+        assert [(await each).code for each in sent] == [ResponseCode.SUCCESS] * 2
+        assert (await waiting).code == ResponseCode.SUCCESS
+        assert tracebacks(caplog) == ["arrival.failed"]
+
+
+# --------------------------------------------------------------------------------------------------------- starts by time
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+async def test_a_start_by_time_that_fails_is_refused_and_the_broker_lives(
+    ordered: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(settings(tmp_path)) as broker, dialled(broker) as client:
+        await client.create()
+        begin = {"consume_from_where": StartPoint.TIMESTAMP, "consume_timestamp_ms": 77}
+        group = ConsumerGroup("g", (Subscription(TOPIC),), ordered=ordered, **begin)  # type: ignore[arg-type]
+        body = HeartbeatBody("client-1", (group,), session="a" * 32, connection=1)
+        await client.done(RequestCode.HEART_BEAT, body=encode_body(body))
+        monkeypatch.setattr(broker._store, "offset_by_time", missing_later)
+
+        def ask() -> "asyncio.Future[Command]":
+            if ordered:
+                lock = ReconcileBody((LockItem("g", TOPIC, 0),), (StartPolicy("g", TOPIC, StartPoint.TIMESTAMP, 77),))
+                return client.ask(RequestCode.LOCK_BATCH_MQ, body=encode_body(lock))
+            header = QueryConsumerOffsetHeader("g", TOPIC, 0, where=StartPoint.TIMESTAMP, timestamp_ms=77)
+            return client.ask(RequestCode.QUERY_CONSUMER_OFFSET, header)
+
+        await one_fails(ask, client.endpoint, caplog)
+        assert not broker._failed
+
+
+# --------------------------------------------------------------------------------- what leaves the tables unsure ends it
+
+
+@pytest.mark.parametrize("half", ["the queue after the log", "the sequence after the frame", "a change that is not applied"])
+async def test_a_change_that_is_half_done_ends_the_broker_and_nothing_is_answered(
+    half: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[BaseException] = []
+    broker = Broker(settings(tmp_path), Host.real())
+    broker.on_fatal = ended.append
+    await broker.start()
+    async with dialled(broker) as client:
+        await client.create()
+        store = broker._store
+        assert store is not None
+        if half == "the queue after the log":
+            monkeypatch.setattr(store._queues, "added", missing)
+        elif half == "the sequence after the frame":
+            monkeypatch.setattr(broker.state.sequences, "record", missing)
+        else:
+            monkeypatch.setattr(broker.state.topics, "_adopt", missing)
+        if half == "a change that is not applied":
+            other = dataclasses.replace(LAYOUT, topic="other")
+            asked = client.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("other"), encode_body(other))
+        else:
+            header, data, _ = frame(0, 1)
+            asked = client.ask(RequestCode.SEND_RECORDS, header, data)
+        with pytest.raises(TransportError, match="closed"):
+            await asked
+        assert [type(error) for error in ended] == [StoreDiskError]
+    await kill(broker)
