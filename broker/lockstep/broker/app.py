@@ -147,7 +147,8 @@ class Broker:
         """Processors, dispatcher and server around the recovered state."""
         host, config, coordination = self._host, self.config, state.coordination
         topic = TopicProcessor(host, state.topics, auto_create=config.auto_create_topics)
-        self._pulls = pulls = PullProcessor(host, self._tasks, store, state.topics, coordination)
+        sums = {"held_max": config.held_pulls_max, "held_per_group_max": config.held_pulls_per_group_max}
+        self._pulls = pulls = PullProcessor(host, self._tasks, store, state.topics, coordination, **sums)
         homes = GroupTopics(host, state.topics, store)
         self._delays = delays = Delays(host, store, state.delays, homes, config.delay_levels_ms())
         processors = [

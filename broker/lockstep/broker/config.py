@@ -55,6 +55,10 @@ class BrokerConfig(Settings):
     disk_reserve_mib: int | None = Field(
         default=None, ge=0, description="Free space below which sends are refused; unset: 256, or 5 % of a small disk."
     )
+    held_pulls_max: int = Field(
+        default=200_000, ge=1_000, description="Pulls that wait for messages at a time; above it the oldest is answered."
+    )
+    held_pulls_per_group_max: int = Field(default=1_024, ge=1, description="The same of one group at one queue.")
     cut_corrupt: bool = Field(default=False, description="Start on a log that is damaged below what was synced, and lose what follows.")
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="What is logged, from this level on.")
 

@@ -113,6 +113,9 @@ class BrokerMetrics:
         granted = [((group,), count) for group, count in coordination.granted_counts().items()]
         figures.counter("lockstep_queue_grants", "Locks granted since the start: each move is one.", ("consumer_group",), granted)
         figures.gauge("lockstep_held_pulls", "Pulls that wait for messages.", rows=[((), self._pulls.held_count)])
+        figures.gauge("lockstep_held_pulls_limit", "Pulls that may wait at a time.", rows=[((), self._pulls.held_max)])
+        text = "Pulls answered before their time since the start: more waited than may, at all or of their group at a queue."
+        figures.counter("lockstep_held_pulls_evicted", text, rows=[((), self._pulls.excess_count)])
         refused = [((), coordination.refused_update_count)]
         figures.counter("lockstep_refused_commits", "Commits without an epoch of queues that somebody else holds.", rows=refused)
 

@@ -14,6 +14,7 @@ from lockstep.broker.processors.pull import (
     CLASSIC_BYTES_MAX,
     COLD_COUNT_MAX,
     NATIVE_BYTES_MAX,
+    TURN_HELD_MAX,
     UNSENT_BYTES_MAX,
     PullProcessor,
     page_of,
@@ -56,14 +57,14 @@ class FakeCoordination:
 
 
 class Broker:
-    def __init__(self) -> None:
+    def __init__(self, **sums: int) -> None:
         self.host = FakeHost()
         self.tasks = Tasks()
         self.store = FakeStore()
         self.topics = TopicTable(LayoutTable(), Journal(), "broker-a")
         self.topics.create(TopicLayout("t", LayoutVersion(1, 7), (LayoutEntry("broker-a", 4, 4, 1),)))
         self.coordination = FakeCoordination()
-        self.pulls = PullProcessor(self.host, self.tasks, self.store, self.topics, self.coordination)  # type: ignore[arg-type]
+        self.pulls = PullProcessor(self.host, self.tasks, self.store, self.topics, self.coordination, **sums)  # type: ignore[arg-type]
         self.dispatcher = Dispatcher([self.pulls])
         self.endpoint = FakeEndpoint()
 
@@ -510,3 +511,50 @@ async def test_a_connection_that_closes_while_it_is_blocked_is_forgotten() -> No
     await turn()
     assert slow.sent == []
     assert len(broker.tasks) == 0
+
+
+async def test_one_message_that_wakes_thousands_is_given_to_so_many_a_turn_in_the_order_in_which_they_came() -> None:
+    broker = Broker()
+    for number in range(3 * TURN_HELD_MAX):
+        broker.pull(0, opaque=number, consumer_group=f"g{number % 7}", **LONG)
+    await turn()
+    assert (broker.pulls.held_count, broker.endpoint.take()) == (3 * TURN_HELD_MAX, [])
+    broker.arrive(b"x")
+    given: list[int] = []
+    turns = 0
+    while len(given) < 3 * TURN_HELD_MAX:
+        await asyncio.sleep(0)
+        answers = broker.endpoint.take()
+        assert len(answers) <= TURN_HELD_MAX
+        given += [answer.opaque for answer in answers]
+        turns += bool(answers)
+    assert (given, turns) == (list(range(3 * TURN_HELD_MAX)), 3)
+
+
+async def test_deadlines_that_come_at_once_are_answered_so_many_a_turn() -> None:
+    broker = Broker()
+    for number in range(TURN_HELD_MAX + 1):
+        broker.pull(0, opaque=number, consumer_group=f"g{number % 7}", **LONG)
+    await turn()
+    broker.host.clock.now_ms += 15_000
+    broker.pulls._expire()
+    await asyncio.sleep(0)
+    assert len(broker.endpoint.take()) == TURN_HELD_MAX
+    broker.pulls._expire()
+    await asyncio.sleep(0)
+    assert [answer.opaque for answer in broker.endpoint.take()] == [TURN_HELD_MAX]
+    broker.pulls.stop()
+
+
+@pytest.mark.parametrize("sums", [{"held_per_group_max": 2}, {"held_max": 2}])
+async def test_above_a_limit_the_oldest_held_pull_is_answered_as_at_its_deadline(sums: dict[str, int]) -> None:
+    broker = Broker(**sums)
+    for number in range(4):
+        broker.pull(0, opaque=number, **LONG)
+        await turn()
+    answers = broker.endpoint.take()
+    assert [(answer.opaque, answer.code) for answer in answers] == [(0, ResponseCode.PULL_NOT_FOUND), (1, ResponseCode.PULL_NOT_FOUND)]
+    assert (broker.pulls.held_count, broker.pulls.excess_count) == (2, 2)
+    broker.arrive(b"x")
+    await turn()
+    assert [answer.opaque for answer in broker.endpoint.take()] == [2, 3]

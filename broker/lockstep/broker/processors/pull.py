@@ -8,7 +8,7 @@
 
 Pulls found in one loop turn are served at its end, behind its other frames: what was sent to the broker before is seen. An arrival
 wakes whoever waits for that queue once the messages may be read, so nothing is scanned for and nobody waits for a period. One timer
-serves all deadlines.
+serves all deadlines. However many are woken or due at once, so many are served a turn; the others have the next turns, in order.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from functools import lru_cache
 from lockstep.broker.coordination import Coordination
 from lockstep.broker.effects import StalePulls
 from lockstep.broker.store import ReadResult, ReadStatus, Store
-from lockstep.broker.tables.hold_table import HELD_PER_CONNECTION_MAX, HeldPull, HoldTable
+from lockstep.broker.tables.hold_table import HELD_MAX, HELD_PER_CONNECTION_MAX, HELD_PER_GROUP_MAX, HeldPull, HoldTable
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import (
@@ -61,6 +61,8 @@ COLD_RETRY_MS = 200
 TURN_BYTES_MAX = 8 << 20
 """Read and answered in one loop turn, some milliseconds' work; what is left has the next turn, behind what has come meanwhile."""
 
+TURN_HELD_MAX = 512
+"""Held pulls that one loop turn takes up: one message may wake all that wait for its queue, of any number of groups."""
 GIVEN_MAX = 10_000
 """Pairs of topic and group that are counted: whoever pulls may name any group."""
 
@@ -94,14 +96,28 @@ class Pull:
 class PullProcessor:
     """Serves pulls from the store, holds those that find nothing."""
 
-    def __init__(self, host: Host, tasks: Tasks, store: Store, topics: TopicTable, coordination: Coordination) -> None:
+    def __init__(
+        self,
+        host: Host,
+        tasks: Tasks,
+        store: Store,
+        topics: TopicTable,
+        coordination: Coordination,
+        *,
+        held_max: int = HELD_MAX,
+        held_per_group_max: int = HELD_PER_GROUP_MAX,
+    ) -> None:
         self._clock = host.clock
         self._tasks = tasks
         self._store = store
         self._topics = topics
         self._coordination = coordination
-        self._holds: HoldTable[Pull] = HoldTable()
+        self._holds: HoldTable[Pull] = HoldTable(held_max=held_max, held_per_group_max=held_per_group_max)
         self._found: list[Pull] = []
+        self._turn_is_due = False
+        """`_serve_found` is called at the end of this loop turn."""
+        self.excess_count = 0
+        """Held pulls that were answered before their time, since the start: more were held than may be."""
         self._blocked: dict[Endpoint, list[Pull]] = {}
         """Pulls of connections that have too much unsent."""
         self._cold: OrderedDict[Endpoint, deque[Pull]] = OrderedDict()
@@ -119,6 +135,10 @@ class PullProcessor:
     def held_count(self) -> int:
         return len(self._holds)
 
+    @property
+    def held_max(self) -> int:
+        return self._holds.held_max
+
     @handles(RequestCode.PULL_MESSAGE, PullHeader)
     def pull(self, request: Request) -> Outcome:
         header: PullHeader = request.header
@@ -134,7 +154,8 @@ class PullProcessor:
 
     def arrived(self, topic: str, queue_id: int) -> None:
         """Messages of the queue may be read from now on. The store calls it, once per queue and turn."""
-        self._serve_soon([held.item for held in self._holds.arrived(topic, queue_id)])
+        if self._holds.wake(topic, queue_id):
+            self._turn_soon()
 
     def stale(self, effect: StalePulls) -> None:
         """The group's epoch of the queue rose: who carries an older one is told now."""
@@ -142,7 +163,8 @@ class PullProcessor:
 
     def topic_changed(self, topic: str) -> None:
         """The topic's layout changed: who waits there is checked anew."""
-        self._serve_soon([held.item for held in self._holds.of_topic(topic)])
+        if self._holds.wake_topic(topic):
+            self._turn_soon()
 
     def connection_closed(self, endpoint: Endpoint) -> None:
         self._holds.of_connection(endpoint.id)
@@ -160,9 +182,10 @@ class PullProcessor:
 
     def _expire(self) -> None:
         self._timer = None
-        for held in self._holds.expired(self._clock.monotonic_ms()):
+        expired = self._holds.expired(self._clock.monotonic_ms(), TURN_HELD_MAX)
+        for held in expired:
             held.item.deadline_ms = None
-            self._serve_soon([held.item])
+        self._serve_soon([held.item for held in expired])
         self._arm()
 
     def _arm(self) -> None:
@@ -179,15 +202,22 @@ class PullProcessor:
     # --------------------------------------------------------------------------------------------------------------- serving
 
     def _serve_soon(self, pulls: list[Pull]) -> None:
-        if not pulls:
-            return
-        if not self._found:
+        if pulls:
+            self._found += pulls
+            self._turn_soon()
+
+    def _turn_soon(self) -> None:
+        if not self._turn_is_due:
+            self._turn_is_due = True
             asyncio.get_running_loop().call_soon(self._serve_found)
-        self._found += pulls
 
     def _serve_found(self) -> None:
         """One share of them a turn: heartbeats and commits are not kept waiting by a thousand groups that catch up at once."""
+        self._turn_is_due = False
         found, self._found = self._found, []
+        found += [held.item for held in self._holds.woken(TURN_HELD_MAX)]
+        if self._holds.any_woken:
+            self._turn_soon()
         self._turn_bytes = 0
         for number, pull in enumerate(found):
             if self._turn_bytes >= TURN_BYTES_MAX:
@@ -291,10 +321,14 @@ class PullProcessor:
         if self._store.bounds(header.topic, header.queue_id)[1] > pull.offset:
             self._serve_soon([pull])
             return True
-        held = self._holds.hold(pull.held)
-        if held:
-            self._arm()
-        return held
+        if not self._holds.hold(pull.held):
+            return False
+        if (oldest := self._holds.excess(pull.held)) is not None:
+            self.excess_count += 1
+            oldest.item.deadline_ms = None  # it is answered as at its deadline
+            self._serve_soon([oldest.item])
+        self._arm()
+        return True
 
     # -------------------------------------------------------------------------------------------------------------- answering
 

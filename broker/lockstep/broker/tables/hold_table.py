@@ -1,14 +1,19 @@
 """Held pulls: long polling that is woken by the arrival itself. RocketMQ: PullRequestHoldService, without its scan every 5 s.
 
-A pull is held under its (topic, queue id) until the first of
+A pull is held under its topic and queue until the first of
     arrival     messages of the queue have become visible
     deadline    `now >= deadline_ms`
     stale       its group's epoch of the queue rose above the one that it carries
     gone        its connection closed
-and is then out of the table: whoever took it out answers it, or holds it again.
+    excess      a newer pull was held above one of the limits, and this one is the oldest
+and is then out of the table: the caller answers it, or holds it again.
+
+Any number of pulls may be woken or due at once: they stay in the table until `woken` and `expired` take them out, so many at a time as the
+caller serves in one turn of its loop.
 """
 
 import heapq
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -17,6 +22,10 @@ T = TypeVar("T")
 
 HELD_PER_CONNECTION_MAX = 16_384
 """Pulls of one connection held at a time: one a queue is the rule, and no topic has more queues at one broker."""
+HELD_MAX = 200_000
+"""Pulls held at a time, about 800 bytes each."""
+HELD_PER_GROUP_MAX = 1_024
+"""Pulls of one group held at a time at one queue: one of its owner is the rule, and classic clients may share a queue."""
 
 
 @dataclass(slots=True, eq=False)
@@ -34,57 +43,113 @@ class HeldPull(Generic[T]):
 
 
 Key = tuple[str, int]
+"""(topic, queue id)"""
+Waiting = dict[int, HeldPull[T]]
+"""Number → pull, in the order of numbers."""
 
 
 class HoldTable(Generic[T]):
-    """(topic, queue id) → its held pulls, first come first."""
+    """Held pulls by queue, by group and queue, by connection and by deadline."""
 
-    def __init__(self, *, held_per_connection_max: int = HELD_PER_CONNECTION_MAX) -> None:
+    def __init__(
+        self,
+        *,
+        held_per_connection_max: int = HELD_PER_CONNECTION_MAX,
+        held_max: int = HELD_MAX,
+        held_per_group_max: int = HELD_PER_GROUP_MAX,
+    ) -> None:
+        self.held_max = held_max
         self._held_per_connection_max = held_per_connection_max
-        self._by_queue: dict[Key, dict[int, HeldPull[T]]] = {}
-        self._by_connection: dict[int, dict[int, HeldPull[T]]] = {}
+        self._held_per_group_max = held_per_group_max
+        self._all: OrderedDict[int, HeldPull[T]] = OrderedDict()
+        self._by_topic: dict[str, dict[int, Waiting[T]]] = {}
+        self._by_group: dict[tuple[str, str, int], Waiting[T]] = {}
+        self._by_connection: dict[int, Waiting[T]] = {}
         self._due: list[tuple[int, int, HeldPull[T]]] = []
+        self._woken: dict[Key, int] = {}
+        """Queue → the highest number that was held there when it was woken last."""
         self._number = 0
-        self._count = 0
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._all)
 
     def hold(self, pull: HeldPull[T]) -> bool:
-        """False where the connection already holds as many as it may: answer it now."""
+        """False where the connection already holds as many as it may: answer it now. Call `excess` behind it."""
         assert not pull.number, "held twice"
         mine = self._by_connection.setdefault(pull.connection_id, {})
         if len(mine) >= self._held_per_connection_max:
             return False
         self._number += 1
-        self._count += 1
         pull.number = self._number
-        mine[pull.number] = pull
-        self._by_queue.setdefault((pull.topic, pull.queue_id), {})[pull.number] = pull
+        self._all[pull.number] = mine[pull.number] = pull
+        self._by_topic.setdefault(pull.topic, {}).setdefault(pull.queue_id, {})[pull.number] = pull
+        self._by_group.setdefault((pull.group, pull.topic, pull.queue_id), {})[pull.number] = pull
         heapq.heappush(self._due, (pull.deadline_ms, pull.number, pull))
         return True
 
-    def arrived(self, topic: str, queue_id: int) -> list[HeldPull[T]]:
-        """Takes out everyone who waits for this queue."""
-        return self._take(self._by_queue.get((topic, queue_id)))
+    def excess(self, pull: HeldPull[T]) -> HeldPull[T] | None:
+        """Takes out the oldest pull above the limit of the group at its queue, or of all, after `pull` was held; None within the limits."""
+        of_group = self._by_group[pull.group, pull.topic, pull.queue_id]
+        if len(of_group) > self._held_per_group_max:
+            oldest = next(iter(of_group.values()))
+        elif len(self._all) > self.held_max:
+            oldest = next(iter(self._all.values()))
+        else:
+            return None
+        self._remove(oldest)
+        return oldest
+
+    def wake(self, topic: str, queue_id: int) -> bool:
+        """Messages of the queue have become visible: who waits there now comes out of `woken`. False: none waits."""
+        if queue_id not in self._by_topic.get(topic, ()):
+            return False
+        self._woken[topic, queue_id] = self._number
+        return True
+
+    def wake_topic(self, topic: str) -> bool:
+        """As `wake`, for all queues of a topic: it was deleted or its layout changed."""
+        queues = self._by_topic.get(topic, {})
+        for queue_id in queues:
+            self.wake(topic, queue_id)
+        return bool(queues)
+
+    def woken(self, count: int) -> list[HeldPull[T]]:
+        """Takes out at most `count` pulls that were woken, queue by queue in the order of waking, first come first."""
+        taken: list[HeldPull[T]] = []
+        while self._woken and len(taken) < count:
+            topic, queue_id = key = next(iter(self._woken))
+            last = self._woken[key]
+            waiting = self._by_topic.get(topic, {}).get(queue_id, {})
+            found: list[HeldPull[T]] = []
+            for number, pull in waiting.items():
+                if number > last or len(taken) + len(found) >= count:
+                    break
+                found.append(pull)
+            if len(taken) + len(found) < count or len(found) == len(waiting):
+                del self._woken[key]
+            for pull in found:
+                self._remove(pull)
+            taken += found
+        self._compact()
+        return taken
+
+    @property
+    def any_woken(self) -> bool:
+        """Whether `woken` may have more."""
+        return bool(self._woken)
 
     def of_group(self, group: str, topic: str, queue_id: int) -> list[HeldPull[T]]:
         """Takes out whom a group has waiting at a queue: its epoch rose, or its grant ended."""
-        waiting = self._by_queue.get((topic, queue_id), {})
-        return self._take({key: pull for key, pull in waiting.items() if pull.group == group})
-
-    def of_topic(self, topic: str) -> list[HeldPull[T]]:
-        """Takes out everyone who waits at any queue of a topic: it was deleted or its layout changed."""
-        return [pull for key in list(self._by_queue) if key[0] == topic for pull in self.arrived(*key)]
+        return self._take(self._by_group.get((group, topic, queue_id)))
 
     def of_connection(self, connection_id: int) -> list[HeldPull[T]]:
         """Takes out what a closed connection left behind."""
         return self._take(self._by_connection.get(connection_id))
 
-    def expired(self, now_ms: int) -> list[HeldPull[T]]:
-        """Takes out whose deadline has come, earliest first."""
-        gone = []
-        while self._due and self._due[0][0] <= now_ms:
+    def expired(self, now_ms: int, count: int) -> list[HeldPull[T]]:
+        """Takes out at most `count` whose deadline has come, earliest first."""
+        gone: list[HeldPull[T]] = []
+        while self._due and self._due[0][0] <= now_ms and len(gone) < count:
             _, number, pull = heapq.heappop(self._due)
             if pull.number == number:
                 self._remove(pull)
@@ -93,7 +158,7 @@ class HoldTable(Generic[T]):
 
     def everyone(self) -> list[HeldPull[T]]:
         """Takes out all: the broker stops."""
-        return [pull for key in list(self._by_queue) for pull in self.arrived(*key)]
+        return self._take(self._all)
 
     def next_deadline_ms(self) -> int | None:
         """The earliest deadline of a pull that is still held."""
@@ -101,7 +166,7 @@ class HoldTable(Generic[T]):
             heapq.heappop(self._due)
         return self._due[0][0] if self._due else None
 
-    def _take(self, pulls: dict[int, HeldPull[T]] | None) -> list[HeldPull[T]]:
+    def _take(self, pulls: Waiting[T] | None) -> list[HeldPull[T]]:
         taken = list(pulls.values()) if pulls else []
         for pull in taken:
             self._remove(pull)
@@ -109,23 +174,31 @@ class HoldTable(Generic[T]):
         return taken
 
     def _remove(self, pull: HeldPull[T]) -> None:
-        self._count -= 1
-        key = (pull.topic, pull.queue_id)
-        waiting = self._by_queue[key]
-        del waiting[pull.number]
-        if not waiting:
-            del self._by_queue[key]
-        mine = self._by_connection[pull.connection_id]
-        del mine[pull.number]
-        if not mine:
-            del self._by_connection[pull.connection_id]
+        number, queues = pull.number, self._by_topic[pull.topic]
+        del self._all[number]
+        _drop(queues, pull.queue_id, number)
+        if not queues:
+            del self._by_topic[pull.topic]
+        _drop(self._by_group, (pull.group, pull.topic, pull.queue_id), number)
+        _drop(self._by_connection, pull.connection_id, number)
         pull.number = 0
 
     def _compact(self) -> None:
         """Most pulls are woken long before their deadline: the heap is cleared of them when they are its greater part."""
-        if len(self._due) > 2 * self._count + 64:
+        if len(self._due) > 2 * len(self._all) + 64:
             self._due = [entry for entry in self._due if entry[2].number == entry[1]]
             heapq.heapify(self._due)
 
     def __iter__(self) -> Iterator[HeldPull[T]]:
-        return (pull for waiting in self._by_queue.values() for pull in waiting.values())
+        return iter(self._all.values())
+
+
+K = TypeVar("K")
+
+
+def _drop(waiting: dict[K, Waiting[T]], key: K, number: int) -> None:
+    """Takes one pull out of an index, and its place there when it was the last."""
+    pulls = waiting[key]
+    del pulls[number]
+    if not pulls:
+        del waiting[key]

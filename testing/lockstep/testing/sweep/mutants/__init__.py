@@ -1,6 +1,20 @@
 """Rules of ours, switched off by name: what a sweep must notice."""
 
-from lockstep.testing.sweep.mutants import broadcast, broker, client, copies, hands, log, members, readers, sends
+from lockstep.testing.sweep.mutants import broadcast, broker, client, copies, hands, log, members, readers, sends, sums
 from lockstep.testing.sweep.mutants.registry import MUTANTS, Mutant, switched_off
 
-__all__ = ["MUTANTS", "Mutant", "broadcast", "broker", "client", "copies", "hands", "log", "members", "readers", "sends", "switched_off"]
+__all__ = [
+    "MUTANTS",
+    "Mutant",
+    "broadcast",
+    "broker",
+    "client",
+    "copies",
+    "hands",
+    "log",
+    "members",
+    "readers",
+    "sends",
+    "sums",
+    "switched_off",
+]
