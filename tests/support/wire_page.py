@@ -68,7 +68,7 @@ def structures() -> list[type]:
         for value in vars(module).values()
         if isinstance(value, type) and value.__module__ == module.__name__
     ]
-    return [cls for cls in found if cls is not queue.MessageQueue]
+    return [cls for cls in found if cls is not queue.MessageQueue and not cls.__name__.startswith("_")]
 
 
 def rewritten(text: str) -> str:

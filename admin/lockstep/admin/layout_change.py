@@ -11,29 +11,28 @@ from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 
 
 def altered(layout: TopicLayout, brokers: Collection[str], *, write_count: int, read_count: int, writer: int) -> TopicLayout:
-    """The layout with so many queues on each of `brokers`, one counter higher; the same layout where nothing would change."""
+    """The layout with so many queues on each of `brokers`, one counter higher; the same layout where nothing would change.
+
+    Where queues of a broker go away, a marker (LayoutEntry) says so: else the broker would append those in which messages lie.
+    """
     counter = layout.version.counter + 1
     entries: list[LayoutEntry] = []
     left = dict.fromkeys(sorted(brokers), (write_count, read_count))
+    shrunk = {name: None for name in left if layout.id_count(name) > max(write_count, read_count)}
     for entry in layout.entries:
-        if entry.broker_name not in left:
+        if entry.broker_name not in left or (entry.is_marker and entry.broker_name not in shrunk):
             entries.append(entry)
             continue
         write_left, read_left = left[entry.broker_name]
-        size = max(entry.write_queue_count, entry.read_queue_count)
-        write, read = min(size, write_left), min(size, read_left)
+        write, read = min(entry.id_count, write_left), min(entry.id_count, read_left)
         left[entry.broker_name] = write_left - write, read_left - read
         if write or read:
             entries.append(LayoutEntry(entry.broker_name, write, read, entry.counter))
     entries += [LayoutEntry(name, write, read, counter) for name, (write, read) in left.items() if write or read]
+    entries += [LayoutEntry(name, 0, 0, counter) for name in shrunk]
     if tuple(entries) == layout.entries:
         return layout
     return TopicLayout(layout.topic, LayoutVersion(counter, writer), tuple(entries))
-
-
-def deleted(layout: TopicLayout, writer: int) -> TopicLayout:
-    """The layout that says that the topic is gone."""
-    return TopicLayout(layout.topic, LayoutVersion(layout.version.counter + 1, writer), ())
 
 
 def counts(queues: int | None, write_queues: int | None, read_queues: int | None) -> tuple[int, int]:

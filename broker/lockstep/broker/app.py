@@ -116,7 +116,7 @@ class Broker:
             await self.admin_port.start()
         self._store = store = await Store.open(config.store_config(), host, config.identity())
         store.on_fatal = self._fail
-        self._state = state = BrokerState(config.coordination(), store)
+        self._state = state = BrokerState(config.coordination(), store, host.random, topics_max=config.topics_max)
         recovery = await store.recover(state)
         self._keeper = Keeper(host, store, state)
         server = self._build(store, state)
@@ -124,6 +124,8 @@ class Broker:
         self.addresses = await advertise(server.addresses, config.advertised(), config.nameservers())
         store.store_host = _store_host(self.address, server.addresses[INTERNAL])
         await self._enter_term(store, state, recovery)
+        state.topics.log_impossible()
+        state.topics.keep_stored_queues()
         await self._register(store, state)
         await server.start()
         self._opened_ms = host.clock.monotonic_ms()
@@ -146,10 +148,10 @@ class Broker:
     def _build(self, store: Store, state: BrokerState) -> Server:
         """Processors, dispatcher and server around the recovered state."""
         host, config, coordination = self._host, self.config, state.coordination
-        topic = TopicProcessor(host, state.topics, auto_create=config.auto_create_topics)
+        topic = TopicProcessor(state.topics, auto_create=config.auto_create_topics)
         sums = {"held_max": config.held_pulls_max, "held_per_group_max": config.held_pulls_per_group_max}
         self._pulls = pulls = PullProcessor(host, self._tasks, store, state.topics, coordination, **sums)
-        homes = GroupTopics(host, state.topics, store)
+        homes = GroupTopics(state.topics)
         self._delays = delays = Delays(host, store, state.delays, homes, config.delay_levels_ms())
         processors = [
             SendProcessor(host, store, state.topics, state.sequences, topic, self._gate, delays),
@@ -168,7 +170,6 @@ class Broker:
         self._leases = Leases(host, coordination)
         store.on_arrival = self._arrived
         state.on_topic_changed.append(pulls.topic_changed)
-        state.on_topic_changed.append(homes.changed)
         self._metrics = BrokerMetrics(config, host.clock, store, state, pulls)
         return server
 

@@ -124,8 +124,7 @@ class Books:
     def own_queues(self, topic: str) -> list[MessageQueue]:
         """This broker's readable queues of the topic, in layout order."""
         layout = self.layouts.get(topic)
-        name = self.config.broker_name
-        return [] if layout is None else [queue for queue in layout.read_queues if queue.broker_name == name]
+        return [] if layout is None else layout.queues_of(self.config.broker_name)
 
     def ruled(self, group: Group) -> bool:
         """Whether this broker's list says whose a queue is; else RocketMQ's rule over all queues does, which one broker can't judge."""

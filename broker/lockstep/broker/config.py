@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from lockstep.broker.coordination import CoordinationConfig
 from lockstep.broker.store import FlushMode, Identity, StoreConfig
+from lockstep.broker.tables.topic_table import TOPICS_MAX
 from lockstep.protocol.bodies import Limits
 from lockstep.protocol.delays import DELAY_LEVELS, parse_levels
 from lockstep.protocol.errors import LockstepError
@@ -43,6 +44,12 @@ class BrokerConfig(Settings):
         default="async", description="async: answers survive a killed process; sync: also a power cut, each send waits for the disk."
     )
     auto_create_topics: bool = Field(default=False, description="Topics are created by the first send.")
+    topics_max: int = Field(
+        default=TOPICS_MAX,
+        ge=1,
+        le=65_536,
+        description="Topics of the cluster, those of groups (retry, dead letters) included; one more is refused.",
+    )
     insecure: bool = Field(default=False, description="Listen beyond this machine although there is no authentication yet.")
     disconnect_grace_ms: int = Field(
         default=3_000, ge=1_000, le=600_000, description="How long a consumer whose connection closed keeps its queues."

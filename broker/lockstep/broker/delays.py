@@ -35,25 +35,17 @@ TURN_BYTES = 256 << 10
 
 
 class GroupTopics:
-    """The topics that belong to a group, `%RETRY%…` and `%DLQ%…`: one queue at each broker that has something to put there."""
+    """The topics to which the broker itself adds messages: those of groups, `%RETRY%…` and `%DLQ%…`, and those of delayed messages."""
 
-    def __init__(self, host: Host, topics: TopicTable, store: Store) -> None:
-        self._random = host.random
+    def __init__(self, topics: TopicTable) -> None:
         self._topics = topics
-        self._store = store
-
-    def changed(self, topic: str) -> None:
-        """Another broker's layout won, which lacks the queue of this one: messages lie in it, so it is added to that layout."""
-        layout = self._topics.find(topic) if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else None
-        if layout is not None and not self._topics.own_write_count(layout) and self._store.end_offset(topic, 0):
-            asyncio.get_running_loop().call_soon(self.ready, topic)
 
     def ready(self, topic: str) -> None:
-        """The topic has a queue here from now on."""
+        """Gives the topic a queue of this broker where it has none. NoPermission where no more topics are allowed."""
         layout = self._topics.find(topic)
         if layout is None or not self._topics.own_write_count(layout):
-            layout = self._topics.create_own(topic, 1, 1, int.from_bytes(self._random.token(4), "big"))
-            log.info("topic.created", topic=topic, counter=layout.version.counter, why="a message was sent back")
+            layout = self._topics.create_own(topic, 1, 1)
+            log.info("topic.created", topic=topic, counter=layout.version.counter, why="the broker has a message for it")
 
     def counter(self, topic: str) -> int:
         """Of the layout in force; 0 where there is none."""
@@ -66,8 +58,8 @@ class GroupTopics:
         return counter > 0 and (layout is None or layout.began_after(counter))
 
     def place(self, topic: str, queue_id: int) -> int | None:
-        """The queue of this broker that takes a delayed message for the topic; None: there is none any more."""
-        if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        """The queue of this broker that takes a delayed message for the topic; None: the topic does not exist any more."""
+        if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) or self._topics.find(topic) is not None:
             self.ready(topic)
         layout = self._topics.find(topic)
         count = 0 if layout is None else self._topics.own_write_count(layout)

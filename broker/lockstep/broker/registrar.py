@@ -88,7 +88,7 @@ class Registrar:
         nameservers: Sequence[str],
         *,
         layouts: Callable[[], Iterable[TopicLayout]],
-        adopt: Callable[[Sequence[TopicLayout]], None],
+        adopt: Callable[[Sequence[TopicLayout]], object],
         period_ms: int = PERIOD_MS,
     ) -> None:
         """ConfigError for an address that is none."""

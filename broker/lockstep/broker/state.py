@@ -15,10 +15,12 @@ from lockstep.broker.tables.delay_table import KIND as DELIVERED
 from lockstep.broker.tables.delay_table import DelayTable
 from lockstep.broker.tables.sequence_table import Place, Scope, SequenceTable
 from lockstep.broker.tables.topic_table import KIND as LAYOUT
-from lockstep.broker.tables.topic_table import TopicTable
+from lockstep.broker.tables.topic_table import TOPICS_MAX, TopicTable
 from lockstep.protocol.errors import StoreError
 from lockstep.protocol.layouts import LayoutTable
+from lockstep.protocol.queue import WRITER_MAX
 from lockstep.protocol.sequence import FrameSequence
+from lockstep.runtime.host import Random
 
 SNAPSHOT_FORMAT = 1
 
@@ -26,12 +28,20 @@ SNAPSHOT_FORMAT = 1
 class BrokerState:
     """The tables, wired to one journal and one store. Is the store's Replay."""
 
-    def __init__(self, config: CoordinationConfig, store: Store) -> None:
+    def __init__(self, config: CoordinationConfig, store: Store, random: Random, *, topics_max: int = TOPICS_MAX) -> None:
         self._store = store
         self._broker_name = config.broker_name
         self.journal = Journal(store.dirty, store.unsure)
         self.layouts = LayoutTable()
-        self.topics = TopicTable(self.layouts, self.journal, config.broker_name, self._topic_changed)
+        self.topics = TopicTable(
+            self.layouts,
+            self.journal,
+            config.broker_name,
+            self._topic_changed,
+            stored=store.stored_queue_ids,
+            new_writer=lambda: int.from_bytes(random.token(4), "big") % WRITER_MAX,
+            topics_max=topics_max,
+        )
         self.sequences = SequenceTable()
         self.delays = DelayTable(self.journal)
         self.coordination = Coordination(config, self.layouts, store, self.journal)

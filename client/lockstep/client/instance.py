@@ -235,7 +235,7 @@ class Instance:
                 self._links[name].retry()
         if not change.layout:
             return
-        log.info("layout.adopted", topic=layout.topic, counter=layout.version.counter, queues=len(layout.write_queues))
+        log.info("layout.adopted", topic=layout.topic, counter=layout.version.counter, queues=layout.write_total)
         for consumer in list(self._consumers.values()):
             consumer.hooks.on_layout(layout)
         for _, hooks in list(self._producers.values()):

@@ -17,7 +17,7 @@ which each member says for itself, and not `machine_room_nearby`, whose rooms ar
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import md5
@@ -132,6 +132,10 @@ def allocate(strategy: Strategy, broker_name: str | None, layout: TopicLayout, m
     """
     if isinstance(strategy, ByConfig):
         mine = [queue for queue in dict.fromkeys(strategy.queues) if queue in layout.number_of]
+    elif strategy == BY_BROKER and broker_name is not None:
+        ordered = _ordered(tuple(members))
+        numbers = layout.number_of
+        return tuple(queue for queue in layout.queues_of(broker_name) if ordered and ordered[numbers[queue] % len(ordered)] == me)
     else:
         mine = [queue for queue, owner in _owners(strategy, layout, members) if owner == me]
     return tuple(queue for queue in mine if broker_name in (None, queue.broker_name))
@@ -140,13 +144,14 @@ def allocate(strategy: Strategy, broker_name: str | None, layout: TopicLayout, m
 def owner_of(layout: TopicLayout, queue: MessageQueue, members: Sequence[str], strategy: str = BY_BROKER) -> str | None:
     """The member to whom the list gives the queue; None where there is no member or the layout has no such readable queue."""
     if strategy != BY_BROKER:
-        return dict(_owners(strategy, layout, members)).get(queue)
+        return next((owner for dealt, owner in _owners(strategy, layout, members) if dealt == queue), None)
     number = layout.number_of.get(queue)
     ordered = _ordered(tuple(members))
     return None if number is None or not ordered else ordered[number % len(ordered)]
 
 
-Dealt = list[tuple[MessageQueue, str]]
+Dealt = Iterable[tuple[MessageQueue, str]]
+"""One pair at a time: who looks for one member's queues does not keep everybody's."""
 T = TypeVar("T")
 
 
@@ -157,49 +162,50 @@ def _owners(strategy: str | ByMachineRoom | MachineRoomNearby, layout: TopicLayo
     if not ordered:
         return []
     if strategy == BY_BROKER:
-        return _circle(layout.read_queues, ordered)
-    queues = sorted(layout.read_queues)
+        return _circle(layout.each_read_queue(), layout.read_total, ordered)
+    queues = layout.each_read_queue(by_name=True)
     match strategy:
         case ByMachineRoom(rooms):
-            return _by_machine_room([queue for queue in queues if _room_in_name(queue.broker_name) in rooms], ordered)
+            names = [name for name in layout.read_brokers if _room_in_name(name) in rooms]
+            count = sum(layout.read_count(name) for name in names)
+            return _by_machine_room((queue for queue in queues if queue.broker_name in names), count, ordered)
         case MachineRoomNearby():
             return _nearby(strategy, queues, ordered)
         case _:
-            return _DEAL[strategy](queues, ordered)
+            return _DEAL[strategy](queues, layout.read_total, ordered)
 
 
-def _average(queues: Sequence[MessageQueue], members: tuple[str, ...]) -> Dealt:
-    size, rest = divmod(len(queues), len(members))
-    runs = [member for index, member in enumerate(members) for _ in range(size + (index < rest))]
-    return list(zip(queues, runs, strict=True))
+def _average(queues: Iterable[MessageQueue], count: int, members: tuple[str, ...]) -> Dealt:
+    size, rest = divmod(count, len(members))
+    runs = (member for index, member in enumerate(members) for _ in range(size + (index < rest)))
+    return zip(queues, runs, strict=True)
 
 
-def _circle(queues: Sequence[MessageQueue], members: tuple[str, ...]) -> Dealt:
-    return [(queue, members[number % len(members)]) for number, queue in enumerate(queues)]
+def _circle(queues: Iterable[MessageQueue], count: int, members: tuple[str, ...]) -> Dealt:
+    return ((queue, members[number % len(members)]) for number, queue in enumerate(queues))
 
 
-def _by_ring(queues: Sequence[MessageQueue], members: tuple[str, ...]) -> Dealt:
+def _by_ring(queues: Iterable[MessageQueue], count: int, members: tuple[str, ...]) -> Dealt:
     places, owners = _ring(members)
-    found = [
-        bisect_left(places, _hash(f"MessageQueue [topic={q.topic}, brokerName={q.broker_name}, queueId={q.queue_id}]")) for q in queues
-    ]
-    return [(queue, owners[at % len(owners)]) for queue, at in zip(queues, found, strict=True)]
+    for queue in queues:
+        text = f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"
+        yield queue, owners[bisect_left(places, _hash(text)) % len(owners)]
 
 
-_DEAL: dict[str, Callable[[Sequence[MessageQueue], tuple[str, ...]], Dealt]] = {
+_DEAL: dict[str, Callable[[Iterable[MessageQueue], int, tuple[str, ...]], Dealt]] = {
     AVERAGE: _average,
     AVERAGE_BY_CIRCLE: _circle,
     CONSISTENT_HASH: _by_ring,
 }
 
 
-def _by_machine_room(queues: Sequence[MessageQueue], members: tuple[str, ...]) -> Dealt:
-    size = len(queues) // len(members)
-    runs = [(queue, members[number // size]) for number, queue in enumerate(queues[: size * len(members)])]
-    return runs + list(zip(queues[size * len(members) :], members, strict=False))
+def _by_machine_room(queues: Iterable[MessageQueue], count: int, members: tuple[str, ...]) -> Dealt:
+    size = count // len(members)
+    dealt = size * len(members)
+    return ((queue, members[number // size if number < dealt else number - dealt]) for number, queue in enumerate(queues))
 
 
-def _nearby(strategy: MachineRoomNearby, queues: Sequence[MessageQueue], members: tuple[str, ...]) -> Dealt:
+def _nearby(strategy: MachineRoomNearby, queues: Iterable[MessageQueue], members: tuple[str, ...]) -> Dealt:
     by_room: dict[str, list[MessageQueue]] = {}
     for queue in queues:
         by_room.setdefault(_room(strategy.room_of_queue, queue), []).append(queue)
@@ -207,7 +213,7 @@ def _nearby(strategy: MachineRoomNearby, queues: Sequence[MessageQueue], members
     for member in members:
         there.setdefault(_room(strategy.room_of_member, member), []).append(member)
     deal = _DEAL[strategy.within]
-    return [pair for room in sorted(by_room) for pair in deal(by_room[room], tuple(there.get(room, members)))]
+    return [pair for room in sorted(by_room) for pair in deal(by_room[room], len(by_room[room]), tuple(there.get(room, members)))]
 
 
 def _room(of: Callable[[T], str], what: T) -> str:

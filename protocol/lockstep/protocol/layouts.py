@@ -1,18 +1,23 @@
 """The layouts that one process knows: the highest version of each topic. Used by nameserver and broker."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.names import check_broker_name, check_topic
-from lockstep.protocol.queue import LayoutEntry, TopicLayout
+from lockstep.protocol.queue import WRITER_MAX, LayoutEntry, TopicLayout
 
 QUEUES_PER_BROKER_MAX = 16_384
 """One consumer may then hold them all with one pull each (the broker holds as many pulls of a connection)."""
+QUEUES_MAX = 65_536
+"""Of one topic, over all brokers."""
 ENTRY_COUNT_MAX = 1_024
 """Brokers, or later additions to them, in one layout: 40 KB of it."""
 COUNTER_MAX = 1 << 53
 """What every JSON reader holds exactly."""
-WRITER_MAX = (1 << 32) - 1
+PART_LAYOUTS_MAX = 4_096
+"""Layouts of one body: a registration, its answer or a notice that has more of them is sent in parts."""
+PART_ENTRIES_MAX = 8_192
+"""Entries of one body, so that it stays below 2 MiB also with the longest broker names."""
 
 Rank = tuple[int, int, tuple[tuple[str, int, int, int], ...]]
 
@@ -27,11 +32,13 @@ def _entry(entry: LayoutEntry) -> tuple[str, int, int, int]:
 
 
 def check_layout(layout: TopicLayout) -> None:
-    """Raises LocalProtocolError where the layout can't be: every queue of it is made one day, so nobody may claim a billion."""
+    """Raises LocalProtocolError, naming the topic and the limit, for a layout that no broker and no nameserver accepts."""
     check_topic(layout.topic)
     version = layout.version
     if not (1 <= version.counter <= COUNTER_MAX and 0 <= version.writer <= WRITER_MAX):
-        raise LocalProtocolError(f"topic {layout.topic}: layout counter {version.counter} of writer {version.writer}, expected 1 or more")
+        raise LocalProtocolError(
+            f"topic {layout.topic}: layout counter {version.counter} of writer {version.writer}, expected 1 to {COUNTER_MAX} and 32 bits"
+        )
     if len(layout.entries) > ENTRY_COUNT_MAX:
         raise LocalProtocolError(f"topic {layout.topic}: {len(layout.entries)} entries of a layout, {ENTRY_COUNT_MAX} allowed")
     totals: dict[str, tuple[int, int]] = {}
@@ -46,6 +53,23 @@ def check_layout(layout: TopicLayout) -> None:
         for count in counts:
             if not 0 < count <= QUEUES_PER_BROKER_MAX:
                 raise LocalProtocolError(f"topic {layout.topic}: {count} queues at {broker_name}, expected 1 to {QUEUES_PER_BROKER_MAX}")
+    total = max(layout.read_total, layout.write_total)
+    if total > QUEUES_MAX:
+        raise LocalProtocolError(f"topic {layout.topic}: {total} queues over all brokers, {QUEUES_MAX} allowed")
+
+
+def in_parts(layouts: Iterable[TopicLayout]) -> list[Sequence[TopicLayout]]:
+    """The layouts in bodies of at most 4,096 layouts and 8,192 entries; one empty part where there are none."""
+    parts: list[Sequence[TopicLayout]] = []
+    part: list[TopicLayout] = []
+    entry_count = 0
+    for layout in layouts:
+        entry_count += len(layout.entries)
+        if part and (len(part) == PART_LAYOUTS_MAX or entry_count > PART_ENTRIES_MAX):
+            parts.append(part)
+            part, entry_count = [], len(layout.entries)
+        part.append(layout)
+    return [*parts, part]
 
 
 class LayoutTable:
@@ -54,10 +78,12 @@ class LayoutTable:
     Adopting is commutative, associative and idempotent: tables that heard the same layouts hold the same layouts.
     """
 
-    __slots__ = ("_layouts",)
+    __slots__ = ("_layouts", "live_count")
 
     def __init__(self, layouts: Iterable[TopicLayout] = ()) -> None:
         self._layouts: dict[str, TopicLayout] = {}
+        self.live_count = 0
+        """Topics that have queues."""
         for layout in layouts:
             self.adopt(layout)
 
@@ -73,6 +99,8 @@ class LayoutTable:
         """Takes the layout if it is higher than the one known; True if it was taken."""
         if not self.wants(layout):
             return False
+        known = self._layouts.get(layout.topic)
+        self.live_count += (not layout.deleted) - (known is not None and not known.deleted)
         self._layouts[layout.topic] = layout
         return True
 

@@ -1,5 +1,7 @@
 """Queues and the layouts that order them (ordering: a key never moves by accident)."""
 
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,6 +16,10 @@ class MessageQueue:
 
     def __str__(self) -> str:
         return f"{self.topic}@{self.broker_name}:{self.queue_id}"
+
+
+WRITER_MAX = (1 << 32) - 1
+"""The writer of every deletion: of the layouts with one counter the deletion is the highest."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -33,19 +39,67 @@ class LayoutVersion:
 
 @dataclass(frozen=True, slots=True)
 class LayoutEntry:
-    """Some queues of one broker, added in layout `counter`. A broker may stand in several entries; its queue ids continue through them."""
+    """Some queues of one broker, added in layout `counter`. A broker may have several entries; its queue ids continue through them.
+
+    An entry without queues is a marker: in layout `counter` an operator took queues of this broker away.
+    """
 
     broker_name: str
     write_queue_count: int
     read_queue_count: int
     counter: int
 
+    @property
+    def id_count(self) -> int:
+        """How many queue ids the entry covers."""
+        return max(self.write_queue_count, self.read_queue_count)
+
+    @property
+    def is_marker(self) -> bool:
+        """Whether it records a removal instead of queues."""
+        return not self.id_count
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Consecutive readable queues of one broker."""
+
+    first_id: int
+    count: int
+    number: int
+    """The queue number of the first one."""
+
+
+class _QueueNumbers(Mapping[MessageQueue, int]):
+    """Readable queue → queue number g, by arithmetic over the layout's entries: no queue is built for a lookup."""
+
+    __slots__ = ("_layout",)
+
+    def __init__(self, layout: "TopicLayout") -> None:
+        self._layout = layout
+
+    def __getitem__(self, queue: MessageQueue) -> int:
+        runs = self._layout.runs.get(queue.broker_name, ()) if queue.topic == self._layout.topic else ()
+        place = bisect_right(runs, queue.queue_id, key=lambda run: run.first_id) - 1
+        if place < 0 or queue.queue_id >= runs[place].first_id + runs[place].count:
+            raise KeyError(queue)
+        return runs[place].number + queue.queue_id - runs[place].first_id
+
+    def __iter__(self) -> Iterator[MessageQueue]:
+        return self._layout.each_read_queue()
+
+    def __len__(self) -> int:
+        return self._layout.read_total
+
 
 @dataclass(frozen=True)
 class TopicLayout:
     """The whole layout of a topic: an ordered list of queues by broker name, whether or not those brokers live.
 
-    Queue number g is the position in `queues`. A deleted topic is a layout without entries and a higher counter.
+    Queue number g is the position in `read_queues`. A deleted topic is a layout without entries and a higher counter.
+
+    A layout may have 65,536 queues over all brokers. `read_queues` and `write_queues` build all of them and keep them: code that needs the
+    queues of one broker, a count or a number uses `queues_of`, the counts and `number_of`, which cost memory by entries.
     """
 
     topic: str
@@ -55,6 +109,11 @@ class TopicLayout:
     @property
     def deleted(self) -> bool:
         return not self.entries
+
+    @property
+    def deletion(self) -> "TopicLayout":
+        """The layout that deletes the topic."""
+        return TopicLayout(self.topic, LayoutVersion(self.version.counter + 1, WRITER_MAX), ())
 
     @property
     def began(self) -> int:
@@ -75,10 +134,60 @@ class TopicLayout:
         """Every writable queue in layout order; a keyed send picks crc32(key) mod len(write_queues) of them."""
         return self._queues(write=True)
 
-    @cached_property
-    def number_of(self) -> dict[MessageQueue, int]:
+    @property
+    def number_of(self) -> _QueueNumbers:
         """Queue → queue number g (its position in `read_queues`)."""
-        return {queue: number for number, queue in enumerate(self.read_queues)}
+        return _QueueNumbers(self)
+
+    @cached_property
+    def runs(self) -> dict[str, list[_Run]]:
+        """Broker name → its readable queues, by rising queue id."""
+        runs: dict[str, list[_Run]] = {}
+        next_id: dict[str, int] = {}
+        number = 0
+        for entry in self.entries:
+            first = next_id.get(entry.broker_name, 0)
+            if entry.read_queue_count:
+                runs.setdefault(entry.broker_name, []).append(_Run(first, entry.read_queue_count, number))
+            number += entry.read_queue_count
+            next_id[entry.broker_name] = first + entry.id_count
+        return runs
+
+    @property
+    def read_brokers(self) -> tuple[str, ...]:
+        """The brokers that have readable queues, in layout order."""
+        return tuple(self.runs)
+
+    @property
+    def read_total(self) -> int:
+        """Readable queues of all brokers."""
+        return sum(entry.read_queue_count for entry in self.entries)
+
+    @property
+    def write_total(self) -> int:
+        """Writable queues of all brokers."""
+        return sum(entry.write_queue_count for entry in self.entries)
+
+    def queues_of(self, broker_name: str) -> list[MessageQueue]:
+        """The readable queues of one broker, in layout order."""
+        return [
+            MessageQueue(self.topic, broker_name, run.first_id + place)
+            for run in self.runs.get(broker_name, ())
+            for place in range(run.count)
+        ]
+
+    def each_read_queue(self, *, by_name: bool = False) -> Iterator[MessageQueue]:
+        """Every readable queue, one at a time: in layout order, or sorted (`by_name`)."""
+        if by_name:
+            for name in sorted(self.runs):
+                yield from self.queues_of(name)
+            return
+        next_id: dict[str, int] = {}
+        for entry in self.entries:
+            first = next_id.get(entry.broker_name, 0)
+            for place in range(entry.read_queue_count):
+                yield MessageQueue(self.topic, entry.broker_name, first + place)
+            next_id[entry.broker_name] = first + entry.id_count
 
     def read_count(self, broker_name: str) -> int:
         """Readable queues of one broker: ids 0 … count−1."""
@@ -88,15 +197,28 @@ class TopicLayout:
         """Writable queues of one broker: ids 0 … count−1."""
         return sum(entry.write_queue_count for entry in self.entries if entry.broker_name == broker_name)
 
+    def id_count(self, broker_name: str) -> int:
+        """Queue ids of one broker: the next queue that is added there gets this id."""
+        return sum(entry.id_count for entry in self.entries if entry.broker_name == broker_name)
+
+    def taken_away_in(self, broker_name: str) -> int:
+        """The layout counter in which an operator last took queues of the broker away; 0: none were."""
+        return max((entry.counter for entry in self.entries if entry.broker_name == broker_name and entry.is_marker), default=0)
+
+    def with_queues(self, broker_name: str, write_count: int, read_count: int, writer: int) -> "TopicLayout":
+        """The next layout: this one, and behind it queues of one broker."""
+        counter = self.version.counter + 1
+        entry = LayoutEntry(broker_name, write_count, read_count, counter)
+        return TopicLayout(self.topic, LayoutVersion(counter, writer), (*self.entries, entry))
+
     def added_in(self, queue: MessageQueue) -> int:
         """The layout counter in which the queue was added; KeyError where the layout has no such queue."""
         first = 0
         for entry in self.entries:
             if entry.broker_name == queue.broker_name:
-                count = max(entry.read_queue_count, entry.write_queue_count)
-                if first <= queue.queue_id < first + count:
+                if first <= queue.queue_id < first + entry.id_count:
                     return entry.counter
-                first += count
+                first += entry.id_count
         raise KeyError(queue)
 
     def _queues(self, *, write: bool) -> tuple[MessageQueue, ...]:
@@ -106,5 +228,5 @@ class TopicLayout:
             first = next_id.get(entry.broker_name, 0)
             count = entry.write_queue_count if write else entry.read_queue_count
             queues += [MessageQueue(self.topic, entry.broker_name, first + i) for i in range(count)]
-            next_id[entry.broker_name] = first + max(entry.write_queue_count, entry.read_queue_count)
+            next_id[entry.broker_name] = first + entry.id_count
         return tuple(queues)

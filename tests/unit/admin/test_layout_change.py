@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.admin.layout_change import altered, counts, deleted
+from lockstep.admin.layout_change import altered, counts
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.layouts import check_layout
-from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.protocol.queue import WRITER_MAX, LayoutEntry, LayoutVersion, TopicLayout
 
 BOTH = ("broker-a", "broker-b")
 
@@ -20,6 +20,11 @@ def entry(name: str, write: int, read: int | None = None, counter: int = 1) -> L
     return LayoutEntry(name, write, write if read is None else read, counter)
 
 
+def gone(name: str, counter: int) -> LayoutEntry:
+    """The marker that says that queues were taken away in this layout."""
+    return entry(name, 0, counter=counter)
+
+
 TWO = layout(entry("broker-a", 2), entry("broker-b", 2))
 
 
@@ -30,10 +35,18 @@ TWO = layout(entry("broker-a", 2), entry("broker-b", 2))
         (TWO, ("broker-a",), 3, 3, (*TWO.entries, entry("broker-a", 1, counter=2))),
         (TWO, ("broker-c",), 2, 2, (*TWO.entries, entry("broker-c", 2, counter=2))),
         (TWO, BOTH, 1, 2, (entry("broker-a", 1, 2), entry("broker-b", 1, 2))),
-        (TWO, BOTH, 1, 1, (entry("broker-a", 1), entry("broker-b", 1))),
+        (TWO, BOTH, 1, 1, (entry("broker-a", 1), entry("broker-b", 1), gone("broker-a", 2), gone("broker-b", 2))),
         (layout(entry("broker-a", 1, 2)), ("broker-a",), 2, 2, (entry("broker-a", 2),)),
         (layout(entry("broker-a", 1, 2)), ("broker-a",), 3, 3, (entry("broker-a", 2), entry("broker-a", 1, counter=2))),
-        (layout(entry("broker-a", 2), entry("broker-a", 2)), ("broker-a",), 1, 1, (entry("broker-a", 1),)),
+        (layout(entry("broker-a", 2), entry("broker-a", 2)), ("broker-a",), 1, 1, (entry("broker-a", 1), gone("broker-a", 2))),
+        (layout(entry("broker-a", 2), gone("broker-a", 1)), ("broker-a",), 1, 1, (entry("broker-a", 1), gone("broker-a", 2))),
+        (
+            layout(entry("broker-a", 1), gone("broker-a", 1)),
+            ("broker-a",),
+            2,
+            2,
+            (entry("broker-a", 1), gone("broker-a", 1), entry("broker-a", 1, counter=2)),
+        ),
     ],
 )
 def test_what_is_added_comes_last_and_what_goes_goes_from_the_end(
@@ -48,8 +61,8 @@ def test_nothing_to_change_is_the_same_layout() -> None:
 
 
 def test_a_deleted_topic_has_no_queues_and_a_higher_counter() -> None:
-    gone = deleted(TWO, 9)
-    assert (gone.deleted, gone.version) == (True, LayoutVersion(2, 9))
+    gone = TWO.deletion
+    assert (gone.deleted, gone.version) == (True, LayoutVersion(2, WRITER_MAX))
 
 
 @given(st.lists(st.tuples(st.integers(1, 6), st.integers(0, 3), st.sets(st.sampled_from([*BOTH, "broker-c"]), min_size=1)), max_size=8))

@@ -59,7 +59,7 @@ class Desk:
         """As a start makes it, with that start's table."""
         self.levels_ms = levels_ms
         host = cast(Host, self.host)
-        return Delays(host, cast(Any, self.store), self.table, GroupTopics(host, self.topics, cast(Any, self.store)), levels_ms)
+        return Delays(host, cast(Any, self.store), self.table, GroupTopics(self.topics), levels_ms)
 
     def put(self, body: bytes, level: int, topic: str = "orders", queue_id: int = 2) -> None:
         record = encode_record(topic.encode(), queue_id, body, b"TAGS\x01paid", born_ms=1)

@@ -19,7 +19,7 @@ from lockstep.protocol.names import STATE_TOPIC
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.protocol.record import encode_record
 from lockstep.runtime.dispatch import Dispatcher, LaneLimits
-from support.broker_fakes import FakeEndpoint, FakeHost, FakeStore, request
+from support.broker_fakes import FakeEndpoint, FakeStore, request
 
 LAYOUT = TopicLayout("t", LayoutVersion(1, 7), (LayoutEntry("broker-a", 2, 2, 1), LayoutEntry("broker-b", 2, 2, 1)))
 
@@ -46,7 +46,7 @@ class Broker:
         self.topics = TopicTable(LayoutTable(), Journal(), "broker-a")
         self.topics.create(LAYOUT)
         self.store.append("t", 1, [b"x"] * 3)
-        creator = TopicProcessor(FakeHost(), self.topics, auto_create=auto_create)  # type: ignore[arg-type]
+        creator = TopicProcessor(self.topics, auto_create=auto_create)
         lanes = {QUERY_LANE: LaneLimits(1, 1)}
         self.dispatcher = Dispatcher([QueryProcessor(self.store, self.topics), creator], None, lanes)  # type: ignore[arg-type]
         self.endpoint = FakeEndpoint()

@@ -38,9 +38,9 @@ class Broker:
         self.store = FakeStore()
         self.topics = TopicTable(LayoutTable(), Journal(), "broker-a")
         self.gate = SendGate()
-        creator = TopicProcessor(self.host, self.topics, auto_create=auto_create)  # type: ignore[arg-type]
+        creator = TopicProcessor(self.topics, auto_create=auto_create)
         self.sequences = SequenceTable()
-        homes = GroupTopics(self.host, self.topics, self.store)  # type: ignore[arg-type]
+        homes = GroupTopics(self.topics)
         self.delays = Delays(self.host, self.store, DelayTable(Journal()), homes, LEVELS_MS)  # type: ignore[arg-type]
         self.processor = SendProcessor(self.host, self.store, self.topics, self.sequences, creator, self.gate, self.delays)  # type: ignore[arg-type]
         self.dispatcher = Dispatcher([self.processor, creator], self.store)

@@ -12,6 +12,7 @@ from lockstep.protocol.bodies import HeartbeatBody, LockItem, ReconcileBody, Syn
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.protocol.record import encode_record
 from lockstep.protocol.sequence import FrameSequence, seal
+from lockstep.runtime.host import SystemRandom
 from lockstep.testing.simulation.disk import SimFiles
 from support.coordination_kit import BROKER, CONFIG, GROUP, TOPIC, ordered
 from support.store_kit import BORN_HOST, IDENTITY, NEVER, abandon, config, host_of
@@ -24,7 +25,7 @@ class Life:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.state = BrokerState(CONFIG, store)
+        self.state = BrokerState(CONFIG, store, SystemRandom())
         self.counter = 0
         self.connection = 0
         self.scopes: dict[tuple[str, int], FrameSequence] = {}

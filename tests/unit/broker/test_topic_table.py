@@ -4,7 +4,7 @@ import pytest
 
 from lockstep.broker.journal import Journal, decode_changes
 from lockstep.broker.tables.topic_table import TopicTable
-from lockstep.protocol.errors import LocalProtocolError, MessageIllegal, NoPermission, RemoteProtocolError, SystemError_, TopicNotExist
+from lockstep.protocol.errors import LocalProtocolError, MessageIllegal, NoPermission, SystemError_, TopicNotExist
 from lockstep.protocol.layouts import QUEUES_PER_BROKER_MAX, LayoutTable
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 
@@ -15,7 +15,7 @@ def layout(counter: int, writer: int = 7, *, queues: int = 4, broker: str = "bro
 
 
 def table() -> TopicTable:
-    return TopicTable(LayoutTable(), Journal(), "broker-a")
+    return TopicTable(LayoutTable(), Journal(), "broker-a", new_writer=lambda: 9)
 
 
 DELETED = layout(5, queues=0)
@@ -142,39 +142,39 @@ def test_the_queues_of_a_deleted_topic_and_of_other_brokers_are_not_there() -> N
 
 def test_a_classic_tool_gives_this_broker_queues_of_its_own() -> None:
     topics = table()
-    made = topics.create_own("t", 4, 4, 9)
+    made = topics.create_own("t", 4, 4)
     assert made == layout(1, 9)
-    assert topics.create_own("t", 4, 4, 10) == made
+    assert topics.create_own("t", 4, 4) == made
 
 
 def test_a_classic_tool_adds_a_second_broker_behind_the_first() -> None:
     topics = table()
     topics.adopt([layout(1, broker="broker-b")])
-    made = topics.create_own("t", 2, 2, 9)
+    made = topics.create_own("t", 2, 2)
     assert made.entries == (LayoutEntry("broker-b", 4, 4, 1), LayoutEntry("broker-a", 2, 2, 2))
     assert made.version == LayoutVersion(2, 9)
 
 
 def test_a_classic_tool_adds_queues_and_takes_none_away() -> None:
     topics = table()
-    topics.create_own("t", 4, 4, 9)
-    assert topics.create_own("t", 6, 6, 9).entries[-1] == LayoutEntry("broker-a", 2, 2, 2)
+    topics.create_own("t", 4, 4)
+    assert topics.create_own("t", 6, 6).entries[-1] == LayoutEntry("broker-a", 2, 2, 2)
     for read, write in [(5, 6), (6, 5), (2, 2), (8, 7)]:
         with pytest.raises(NoPermission, match="lockstep topic alter"):
-            topics.create_own("t", read, write, 9)
+            topics.create_own("t", read, write)
 
 
-def test_a_layout_that_can_not_be_is_not_taken_from_a_nameserver_either() -> None:
+def test_a_layout_that_can_not_be_is_left_out_and_the_others_are_taken() -> None:
     topics = table()
-    with pytest.raises(RemoteProtocolError, match="1099511627776 queues at broker-a"):
-        topics.adopt([layout(2, queues=1 << 40)])
+    assert topics.adopt([layout(2, queues=1 << 40), layout(1, topic="u")]) == 1
     assert topics.layouts.get("t") is None
+    assert topics.live("u") == layout(1, topic="u")
 
 
 def test_a_deleted_topic_is_made_anew_by_a_classic_tool() -> None:
     topics = table()
     topics.adopt([DELETED])
-    assert topics.create_own("t", 4, 4, 9) == layout(6, 9)
+    assert topics.create_own("t", 4, 4) == layout(6, 9)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from lockstep.admin.client import AdminClient
 from lockstep.admin.commands.topic_change import put_everywhere
-from lockstep.admin.layout_change import altered, deleted
+from lockstep.admin.layout_change import altered
 from lockstep.client import (
     Backoff,
     ConcurrentlyContext,
@@ -79,7 +79,7 @@ def test_a_topic_that_is_made_anew_is_consumed_from_its_beginning_whatever_the_p
                 await w.cluster.advance(seconds=1)
                 await w.send(b"seen")
                 await w.cluster.advance(seconds=2)
-            await put_everywhere(admin, deleted((await admin.route(TOPIC)).layout, writer=7))
+            await put_everywhere(admin, (await admin.route(TOPIC)).layout.deletion)
             await w.cluster.advance(seconds=2)
             await w.cluster.create_topic(TOPIC, queues=1)
             async with Producer("shop", nameserver=w.cluster.nameserver) as producer:

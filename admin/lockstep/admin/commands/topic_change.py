@@ -9,7 +9,7 @@ import typer
 
 from lockstep.admin.client import AdminClient, absent, by_name, gather
 from lockstep.admin.group_reading import read_group
-from lockstep.admin.layout_change import altered, counts, deleted
+from lockstep.admin.layout_change import altered, counts
 from lockstep.admin.options import DEFAULT_NAMESERVER, CommandFailed, JsonOption, NameserverOption, complain, run
 from lockstep.admin.render import print_json
 from lockstep.protocol.errors import BrokerError, LockstepError, TopicNotExist
@@ -119,7 +119,7 @@ async def _delete(topic: str, force: bool, nameserver: str, as_json: bool) -> No
     before = (await admin.route(topic)).layout
     if not force:
         _refuse_of_a_group(topic)
-    gone = deleted(before, _writer(admin))
+    gone = before.deletion
     await put_everywhere(admin, gone)
     if as_json:
         print_json({"topic": topic, "deleted": True, "version": gone.version.counter})

@@ -12,7 +12,6 @@ from lockstep.protocol.headers.routes import CreateTopicHeader
 from lockstep.protocol.names import check_topic
 from lockstep.protocol.queue import TopicLayout
 from lockstep.runtime.dispatch import Outcome, Pending, Request, handles
-from lockstep.runtime.host import Host
 
 AUTO_CREATE_QUEUES_MAX = 8
 """RocketMQ: the queues of TBW102, which an auto-created topic inherits at most (the client asks for 4)."""
@@ -21,8 +20,7 @@ AUTO_CREATE_QUEUES_MAX = 8
 class TopicProcessor:
     """Creates, alters and deletes topics by the rules of TopicTable."""
 
-    def __init__(self, host: Host, topics: TopicTable, *, auto_create: bool) -> None:
-        self._random = host.random
+    def __init__(self, topics: TopicTable, *, auto_create: bool) -> None:
         self._topics = topics
         self._auto_create = auto_create
 
@@ -42,11 +40,11 @@ class TopicProcessor:
         if not self._auto_create:
             raise missing(topic)
         count = max(1, min(queue_count, AUTO_CREATE_QUEUES_MAX))
-        return self._topics.create_own(topic, count, count, self._writer())
+        return self._topics.create_own(topic, count, count)
 
     def _create(self, header: CreateTopicHeader, body: bytes | bytearray | memoryview) -> TopicLayout:
         if not body:
-            return self._topics.create_own(header.topic, header.read_queue_nums, header.write_queue_nums, self._writer())
+            return self._topics.create_own(header.topic, header.read_queue_nums, header.write_queue_nums)
         try:
             asked = decode_body(TopicLayout, body)
         except RemoteProtocolError as error:
@@ -54,6 +52,3 @@ class TopicProcessor:
         if asked.topic != header.topic:
             raise MessageIllegal(f"the header names topic {header.topic}, the layout {asked.topic}")
         return self._topics.create(asked)
-
-    def _writer(self) -> int:
-        return int.from_bytes(self._random.token(4), "big")

@@ -221,6 +221,10 @@ class Store:
         """The queues of a topic that have, or had, messages."""
         return [queue.queue_id for queue in self._queues.of_topic(topic)]
 
+    def stored_queue_ids(self, topic: str) -> list[int]:
+        """The queues of a topic in which messages lie now."""
+        return [queue.queue_id for queue in self._queues.of_topic(topic) if queue.min < queue.next]
+
     @property
     def state_bytes_max(self) -> int:
         """The longest body that a state record may have: it has to fit a file of the log."""

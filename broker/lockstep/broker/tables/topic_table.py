@@ -11,31 +11,62 @@ A layout is known by its version (counter, writer). What a nameserver hands back
 | live          | a counter above                | it is taken: altered, or deleted if it has no queues          |
 | live          | queues all made two above      | it was deleted between: deleted here too, then taken          |
 | deleted       | queues, a counter not above    | taken with the next counter: created again                    |
-| deleted       | queues, a counter above        | it is taken                                                   |
+| deleted       | queues, a counter above        | it is taken: created again                                    |
 | deleted       | that very deletion             | nothing changes: a nameserver was faster than who asks        |
 | deleted       | another deletion               | TOPIC_NOT_EXIST                                               |
+
+A counter may be at most 2^20 above the one here: a broker may lag behind what a client knows, and nobody can use the counters up.
+
+Two brokers may write a layout of one topic at once, for example when each creates it for a first send. One layout wins, and the messages
+in the loser's queues must stay readable: a broker whose queues the winner lacks appends those that hold messages, with the next counter, in
+the step in which it takes the winner. Each such step adds the queues of one broker, so that the brokers agree after at most one step each.
+A broker appends nothing when the topic was deleted, nor queues that an operator took away (LayoutEntry: markers). A deletion wins against
+every layout that was made without knowledge of it: a broker that knows the deletion deletes such a layout with the next counter.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from lockstep.broker.journal import Journal
-from lockstep.protocol.errors import LocalProtocolError, MessageIllegal, NoPermission, RemoteProtocolError, SystemError_, TopicNotExist
+from lockstep.protocol.errors import LocalProtocolError, MessageIllegal, NoPermission, SystemError_, TopicNotExist
 from lockstep.protocol.fields import from_plain, to_plain
-from lockstep.protocol.layouts import LayoutTable, check_layout
+from lockstep.protocol.layouts import COUNTER_MAX, LayoutTable, check_layout
 from lockstep.protocol.names import check_topic, is_system_topic
-from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.protocol.queue import LayoutVersion, MessageQueue, TopicLayout
+from lockstep.runtime.log import get_logger
+
+log = get_logger("broker")
 
 KIND = "layout"
 """The journal's word for a change of this table: (KIND, plain layout)."""
+COUNTER_STEP_MAX = 1 << 20
+"""How far above the counter here a requested one may be."""
+TOPICS_MAX = 16_384
+"""Live topics of a cluster: the default of the setting `topics_max`."""
+TOMBSTONES_MAX = 65_536
+"""Deleted topics that are remembered. Beyond them no topic of a new name is created."""
 
 
 class TopicTable:
     """Topic → layout in force, kept by the journal. `on_changed(topic)` is called after every change that is not a replay."""
 
-    def __init__(self, layouts: LayoutTable, journal: Journal, broker_name: str, on_changed: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        layouts: LayoutTable,
+        journal: Journal,
+        broker_name: str,
+        on_changed: Callable[[str], None] | None = None,
+        *,
+        stored: Callable[[str], Iterable[int]] = lambda _topic: (),
+        new_writer: Callable[[], int] = lambda: 0,
+        topics_max: int = TOPICS_MAX,
+    ) -> None:
+        """`stored(topic)`: ids of the queues in which messages lie here. `new_writer()`: 32 random bits."""
         self.layouts = layouts
         self.on_changed = on_changed
+        self.topics_max = topics_max
+        self._stored = stored
+        self._new_writer = new_writer
         self._journal = journal
         self._broker_name = broker_name
         self._writable: dict[str, int] = {}
@@ -72,49 +103,77 @@ class TopicTable:
         if not 0 <= queue_id < self._readable.get(topic, 0):
             raise self._no_queue(self.live(topic), queue_id, self._readable)
 
-    def adopt(self, layouts: Iterable[TopicLayout]) -> None:
-        """What a nameserver handed back: each one that is higher than ours is taken. RemoteProtocolError for one that can't be."""
+    def adopt(self, layouts: Iterable[TopicLayout]) -> int:
+        """Takes each layout of a nameserver that is higher than the one here; returns how many. Impossible ones are logged."""
+        taken = 0
         for layout in layouts:
             if self.layouts.wants(layout):
                 try:
                     check_layout(layout)
                 except LocalProtocolError as error:
-                    raise RemoteProtocolError(f"the nameserver hands out a layout that can't be: {error}") from None
-                self._take(layout)
+                    log.error("layout.refused", source="nameserver", reason=str(error))
+                else:
+                    taken += self._take(layout)
+        return taken
 
     def create(self, asked: TopicLayout) -> TopicLayout:
-        """A creation, alteration or deletion that somebody asks for; returns the layout in force after it (the table above)."""
-        _check(asked)
+        """A creation, alteration or deletion on request (the table above); returns the layout in force after it.
+
+        Raises TopicNotExist, NoPermission and MessageIllegal.
+        """
+        check_topic(asked.topic)
+        if is_system_topic(asked.topic):
+            raise NoPermission(f"topic {asked.topic} is the broker's own")
         here = self.layouts.get(asked.topic)
         if asked.deleted and here == asked:
             return here
         if asked.deleted and (here is None or here.deleted):
             raise missing(asked.topic)
-        if here is not None and asked.version.counter <= here.version.counter:
-            if not here.deleted:
-                return here
-            counter = here.version.counter + 1
-            entries = tuple(replace(entry, counter=counter) for entry in asked.entries)
-            asked = TopicLayout(asked.topic, LayoutVersion(counter, asked.version.writer), entries)
+        if here is not None and not here.deleted and asked.version.counter <= here.version.counter:
+            _check(asked, here)
+            return here
+        if here is not None and here.deleted:
+            asked = _created_again(asked, here)
+        _check(asked, here)
+        if here is None or here.deleted:
+            self._check_room(asked.topic, known=here is not None)
         self._take(asked)
         return self.live(asked.topic) if not asked.deleted else asked
 
-    def create_own(self, topic: str, read_queue_count: int, write_queue_count: int, writer: int) -> TopicLayout:
-        """A classic tool asks this broker for queues of its own. What is there stays; queues are added, never taken away."""
+    def create_own(self, topic: str, read_queue_count: int, write_queue_count: int) -> TopicLayout:
+        """Gives this broker so many queues of the topic. What is there stays; queues are added, never taken away."""
         here = self.layouts.get(topic)
-        counter = 1 if here is None else here.version.counter + 1
-        entries = () if here is None else here.entries
         read_more = read_queue_count - (0 if here is None else here.read_count(self._broker_name))
         write_more = write_queue_count - (0 if here is None else here.write_count(self._broker_name))
         if here is not None and not here.deleted and (read_more, write_more) == (0, 0):
             return here
-        if read_more < 0 or write_more < 0 or (entries and read_more != write_more):
+        if read_more < 0 or write_more < 0 or (here is not None and here.entries and read_more != write_more):
             raise NoPermission(
                 f"topic {topic} has queues here that this would take away or change: order per key would break; use lockstep topic alter"
             )
-        return self.create(
-            TopicLayout(topic, LayoutVersion(counter, writer), (*entries, LayoutEntry(self._broker_name, write_more, read_more, counter)))
-        )
+        before = TopicLayout(topic, LayoutVersion(0, 0), ()) if here is None else here
+        return self.create(before.with_queues(self._broker_name, write_more, read_more, self._new_writer()))
+
+    def keep_stored_queues(self) -> None:
+        """For the start: topics that have messages here and no queue of this broker in their layout get one.
+
+        A broker of an earlier version left such topics behind when another broker's layout won.
+        """
+        for layout in self.layouts.all():
+            if layout.deleted or layout.id_count(self._broker_name) or layout.taken_away_in(self._broker_name):
+                continue
+            if ids := list(self._stored(layout.topic)):
+                self._append_queues(layout, max(ids) + 1)
+                self._changed(layout.topic)
+
+    def log_impossible(self) -> None:
+        """For the start: names each layout that this version would not accept. The broker serves it; nameservers leave it out."""
+        for layout in self.layouts.all():
+            try:
+                check_layout(layout)
+            except LocalProtocolError as error:
+                then = "nameservers leave this topic out; delete it, or alter it within the limits"
+                log.error("layout.impossible", topic=layout.topic, reason=str(error), then=then)
 
     def apply(self, change: tuple[object, ...]) -> str:
         """One change from the log; the topic that it is about."""
@@ -152,15 +211,69 @@ class TopicTable:
         return True
 
     def _take(self, layout: TopicLayout) -> bool:
-        missed = self._missed_deletion(layout)
-        if missed is not None:
-            self._take(missed)
+        """Puts a layout into force if it is higher: journals it, with what follows from it, and calls `on_changed` once."""
         if not self.layouts.wants(layout):
             return False
-        self._journal.do((KIND, to_plain(layout)), lambda _: self._adopt(layout))
-        if self.on_changed is not None:
-            self.on_changed(layout.topic)
+        here = self.layouts.get(layout.topic)
+        missed = self._missed_deletion(layout)
+        if missed is not None:
+            self._put(missed)
+            self._changed(layout.topic)
+            here = missed
+        if here is not None and here.deleted and not layout.deleted and layout.began <= here.version.counter < COUNTER_MAX:
+            layout = layout.deletion  # made without knowledge of the deletion here, which wins
+        self._put(layout)
+        if here is not None and not here.deleted and not layout.deleted:
+            self._append_queues(layout, self._lost(here, layout))
+        self._changed(layout.topic)
         return True
+
+    def _lost(self, here: TopicLayout, layout: TopicLayout) -> int:
+        """How many queue ids this broker needs so that its messages stay readable in `layout`, which follows `here`; 0: it has enough."""
+        name = self._broker_name
+        first, end = layout.id_count(name), here.id_count(name)
+        if first >= end:
+            return 0
+        last = max((queue_id for queue_id in self._stored(layout.topic) if first <= queue_id < end), default=None)
+        if last is None or layout.taken_away_in(name) > here.added_in(MessageQueue(layout.topic, name, last)):
+            return 0
+        return last + 1
+
+    def _append_queues(self, layout: TopicLayout, id_count: int) -> None:
+        """Appends queues of this broker to the layout in force, up to `id_count` ids."""
+        more = id_count - layout.id_count(self._broker_name)
+        if more <= 0:
+            return
+        grown = layout.with_queues(self._broker_name, more, more, self._new_writer())
+        facts = {"topic": layout.topic, "queues": more, "counter": grown.version.counter}
+        try:
+            check_layout(grown)
+        except LocalProtocolError as error:
+            log.error("layout.queues_unreachable", **facts, reason=str(error), then="alter the topic, and restart this broker")
+            return
+        self._put(grown)
+        log.info("layout.queues_kept", **facts, why="messages lie in them, and the layout that won lacks them")
+
+    def _put(self, layout: TopicLayout) -> None:
+        self._journal.do((KIND, to_plain(layout)), lambda _: self._adopt(layout))
+
+    def _changed(self, topic: str) -> None:
+        if self.on_changed is not None:
+            self.on_changed(topic)
+
+    def _check_room(self, topic: str, *, known: bool) -> None:
+        """NoPermission where the cluster has as many topics as it may have, or remembers as many deleted ones."""
+        live, deleted = self.layouts.live_count, len(self.layouts) - self.layouts.live_count
+        if live >= self.topics_max:
+            raise NoPermission(
+                f"topic {topic} was not created: the cluster has {live} topics, topics_max allows {self.topics_max}. Delete topics that "
+                f"are not used any more, or start every broker with a higher --topics-max"
+            )
+        if deleted >= TOMBSTONES_MAX and not known:
+            raise NoPermission(
+                f"topic {topic} was not created: the cluster remembers {deleted} deleted topics, {TOMBSTONES_MAX} are allowed. "
+                f"Use the name of a topic that was deleted"
+            )
 
 
 def missing(topic: str) -> TopicNotExist:
@@ -170,11 +283,22 @@ def missing(topic: str) -> TopicNotExist:
     )
 
 
-def _check(asked: TopicLayout) -> None:
-    check_topic(asked.topic)
-    if is_system_topic(asked.topic):
-        raise NoPermission(f"topic {asked.topic} is the broker's own")
+def _created_again(asked: TopicLayout, gone: TopicLayout) -> TopicLayout:
+    """What is asked for, with a version and queues younger than the deletion."""
+    counter = max(asked.version.counter, gone.version.counter + 1)
+    entries = tuple(entry if entry.counter > gone.version.counter else replace(entry, counter=counter) for entry in asked.entries)
+    return TopicLayout(asked.topic, LayoutVersion(counter, asked.version.writer), entries)
+
+
+def _check(asked: TopicLayout, here: TopicLayout | None) -> None:
+    """MessageIllegal for a layout that can't be, or whose counter is too far above the one here."""
+    counter = 0 if here is None else here.version.counter
     try:
         check_layout(asked)
     except LocalProtocolError as error:
         raise MessageIllegal(str(error)) from None
+    if asked.version.counter > counter + COUNTER_STEP_MAX:
+        raise MessageIllegal(
+            f"topic {asked.topic}: layout counter {asked.version.counter} is more than {COUNTER_STEP_MAX} above {counter}, the one in "
+            f"force here: read the topic's route and change that layout"
+        )

@@ -171,4 +171,4 @@ def _by_one_list(
 
 
 def _brokers(layout: TopicLayout) -> list[str]:
-    return list(dict.fromkeys(queue.broker_name for queue in layout.read_queues))
+    return list(layout.read_brokers)

@@ -51,7 +51,7 @@ class Topics:
                 layout = await self._find(shared, name)
                 if self._closed:
                     raise StateError(f"producer {self._group} is closed")
-                if not layout.write_queues:
+                if not layout.write_total:
                     raise TopicNotExist(f"topic {name} has no writable queue: see `lockstep topic show {name}`")
                 check_brokers(shared.instance, layout, SENDING)
                 self.open_ones[name] = TopicSender(shared, layout)
@@ -93,6 +93,6 @@ class Topics:
     def layout_changed(self, layout: TopicLayout) -> None:
         topic = self.open_ones.get(layout.topic)
         if topic is not None:
-            if not layout.write_queues:
+            if not layout.write_total:
                 del self.open_ones[layout.topic]
             topic.adopt(layout)

@@ -53,3 +53,22 @@ class ClassicUnlocked(Event):
     queue: QueueKey
     client_id: str
     asked_t: float
+
+
+# ------------------------------------------------------------------------------------------- written by operators, and by the reading
+
+
+@dataclass(frozen=True, slots=True)
+class FirstSendAcked(Event):
+    """A SEND_MESSAGE of a topic that did not exist was acknowledged: the broker had created the topic."""
+
+    queue: QueueKey
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutInForce(Event):
+    """Final reading: how many readable queues of a live topic each broker has, by the nameserver."""
+
+    topic: str
+    counts: tuple[tuple[str, int], ...]

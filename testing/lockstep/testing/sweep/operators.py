@@ -5,16 +5,20 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from lockstep.admin.client import AdminClient, by_name
-from lockstep.admin.layout_change import deleted
 from lockstep.admin.reset_plan import Target, held_range, moves
 from lockstep.client.instance import Instance
 from lockstep.client.topics import create_topic
 from lockstep.protocol.bodies import OffsetRange, QueueOffset, ResetBody
+from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import LockstepError, TransportError
+from lockstep.protocol.fields import to_plain
+from lockstep.protocol.headers.send import SendMessageHeader
 from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.host import Host
-from lockstep.testing.sweep.history import Reached
-from lockstep.testing.sweep.services import Main
+from lockstep.runtime.pool import call
+from lockstep.testing.sweep.hand_events import FirstSendAcked
+from lockstep.testing.sweep.history import QueueKey, Reached
+from lockstep.testing.sweep.services import BROKER_PORT, Main
 
 if TYPE_CHECKING:
     from lockstep.testing.sweep.universe import Universe
@@ -72,7 +76,7 @@ def delete_main(universe: "Universe", topic: str) -> Main:
     async def main(stop: asyncio.Event) -> int:
         admin = AdminClient(Host.current(), universe.nameserver)
         try:
-            gone = deleted((await admin.route(topic)).layout, int.from_bytes(admin.host.random.token(4), "big"))
+            gone = (await admin.route(topic)).layout.deletion
             brokers = sorted((broker for broker in await admin.brokers() if broker.registered), key=lambda broker: broker.name)
         except LockstepError as error:
             universe.history.append(Reached(*universe.place(), "delete failed", f"{error!r:.120}"))
@@ -102,6 +106,27 @@ def recreate_main(universe: "Universe", topic: str, queues: int) -> Main:
             except LockstepError:
                 await asyncio.sleep(RECREATE_TRY_S)
         await instance.close()
+        return 0
+
+    return main
+
+
+def first_sends_main(universe: "Universe", topic: str) -> Main:
+    """SEND_MESSAGE of a new topic to every broker at once, as RocketMQ's producers do where brokers create topics."""
+
+    async def send(name: str, address: str) -> None:
+        body = f"{topic} at {name}".encode()
+        header = to_plain(SendMessageHeader("prod", topic, 0, default_topic_queue_nums=1))
+        try:
+            answer = await call(Host.current(), f"{address}:{BROKER_PORT}", RequestCode.SEND_MESSAGE, header, body, timeout_ms=3_000)
+        except LockstepError:
+            return
+        if answer.code == ResponseCode.SUCCESS:
+            queue = QueueKey("", name, topic, 0)
+            universe.history.append(FirstSendAcked(*universe.place(), queue, body))
+
+    async def main(stop: asyncio.Event) -> int:
+        await asyncio.gather(*(send(name, address) for name, address in universe.brokers.items()))
         return 0
 
     return main

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from lockstep.admin.client import AdminClient
 from lockstep.protocol.bodies import OffsetRange, TopicOffsets
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
@@ -17,6 +18,7 @@ from lockstep.runtime.host import Host
 from lockstep.runtime.pool import connect
 from lockstep.testing.sweep.copy_events import CopyStored
 from lockstep.testing.sweep.events import ReadingEnded, Stored
+from lockstep.testing.sweep.hand_events import LayoutInForce
 from lockstep.testing.sweep.history import Event, QueueKey
 from lockstep.testing.sweep.services import BROKER_PORT
 from lockstep.testing.sweep.settings import MAILING
@@ -31,7 +33,8 @@ COUNT_MAX = 256
 
 
 async def read_everything(universe: "Universe") -> None:
-    """Stored and ReadingEnded of each queue. A broker that does not answer is a violation."""
+    """Stored and ReadingEnded of each queue, and each layout. A broker or nameserver that does not answer is a violation."""
+    await _read_layouts(universe)
     for name, address in universe.brokers.items():
         try:
             endpoint = await connect(Host.current(), f"{address}:{BROKER_PORT}", timeout_ms=TIMEOUT_MS)
@@ -47,6 +50,18 @@ async def read_everything(universe: "Universe") -> None:
                 await endpoint.wait_closed()
         except LockstepError as error:
             universe.wrong("every log can be read", f"{name}: {error!r}")
+
+
+async def _read_layouts(universe: "Universe") -> None:
+    admin = AdminClient(Host.current(), universe.nameserver)
+    try:
+        topics = await admin.topics()
+        for topic in topics:
+            layout = (await admin.route(topic)).layout
+            counts = tuple((name, layout.read_count(name)) for name in layout.read_brokers)
+            universe.history.append(LayoutInForce(*universe.place(), topic, counts))
+    except LockstepError as error:
+        universe.wrong("every layout can be read", repr(error))
 
 
 def _copies(universe: "Universe") -> list[str]:

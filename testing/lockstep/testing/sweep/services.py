@@ -108,6 +108,7 @@ def broker_main(universe: "Universe", name: str, address: str) -> Main:
             name=name,
             listen=(f"{address}:{BROKER_PORT}",),
             nameserver=universe.nameserver,
+            auto_create_topics=setting.auto_create,
             store=STORE,
             disk_used_percent_max=100,
             insecure=True,

@@ -40,6 +40,8 @@ class Setting:
     """Of the topic, on each broker."""
     creators: int = 1
     """Who creates the topic, all at once, each with another number of queues."""
+    auto_create: bool = False
+    """Brokers create a topic with its first send."""
     groups: tuple[str, ...] = (GROUP,)
     classic: int = 0
     """Consumers without a session, in the last of the groups: in GROUP beside natives, in CLASSIC among themselves."""

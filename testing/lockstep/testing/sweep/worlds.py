@@ -73,6 +73,10 @@ WORLDS: Mapping[str, World] = {
         {"alter": 3, "kill_broker": 2, "stop_consumer": 2, "nameserver": 2, "partition": 1, "reset": 1, "kill_consumer": 1},
         {"creators": (2,), "queues": (1, 3), "nameservers": (1, 2)},
     ),
+    "first": World(
+        {"first_sends": 6, "kill_broker": 2, "nameserver": 1, "partition": 2, "alter": 1, "reset": 1},
+        {"auto_create": (True,), "nameservers": (1, 2), "brokers": (2, 3), "fault_every_s": (0.7, 2.0), "storm_s": (40.0,)},
+    ),
     "regrace": World({"regrace": 4, "kill_consumer": 2, "pause_consumer": 2, "isolate": 2, "partition": 1, "stop_consumer": 1}),
     "recontract": World(
         {"recontract": 4, "kill_broker": 1, "partition": 1, "kill_consumer": 2, "pause_consumer": 1},
@@ -326,6 +330,7 @@ NOT_IN_A_SWARM = (
     "begin_group",
     "delete_topic",
     "reset_at_a_restart",
+    "first_sends",
     "log_rot",
     "only_leave",
     "only_crash",

@@ -15,7 +15,7 @@
 | B1–B4 broadcasting | broadcast, members | R5 of broadcasting groups | broadcast |
 | P1 pull consumers | readers, concurrent | O5, R5 of pull consumers | readers |
 | L1 clients without a session | classic | R8 what rots is refused | rot |
-| a server lives | services | | |
+| a server lives | services | T1 what is stored is in the layout | layouts |
 
 R4c (a sink that refuses lower fences sees effects in order) follows from O1, O5 and R4a. R10 (memory and files have limits) is no law of
 one history: tests/sim/test_limits.py.
@@ -34,6 +34,7 @@ from lockstep.testing.sweep.checkers import (
     generations,
     handover,
     keys,
+    layouts,
     letters,
     log,
     ownership,
@@ -60,6 +61,7 @@ CHECKERS: dict[str, Callable[[History], list[Violation]]] = {
     "steps": steps.check,
     "keys": keys.check,
     "log": log.check,
+    "layouts": layouts.check,
     "sends": sends.check,
     "rot": rot.check,
     "services": services.check,

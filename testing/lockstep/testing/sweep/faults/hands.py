@@ -2,7 +2,7 @@
 
 from lockstep.admin.reset_plan import Target
 from lockstep.testing.sweep.begins import begin_one
-from lockstep.testing.sweep.operators import OPERATOR, delete_main, recreate_main, reset_main
+from lockstep.testing.sweep.operators import OPERATOR, delete_main, first_sends_main, recreate_main, reset_main
 from lockstep.testing.sweep.settings import MAILING, READERS, RETURNS, TOPIC
 from lockstep.testing.sweep.storm import Storm
 
@@ -103,4 +103,16 @@ def _recreate(storm: Storm, queues: int) -> None:
     storm.universe.launch(OPERATOR, "admin", recreate_main(storm.universe, RETURNS, queues))
 
 
-KINDS = (reset_progress, begin_group, delete_topic, reset_at_a_restart)
+def first_sends(storm: Storm) -> None:
+    """Every broker is sent a first message of the same new topics at once; sometimes one of them is cut off or killed meanwhile."""
+    universe, random = storm.universe, storm.random
+    topics = [f"first-{random.randrange(1_000_000)}" for _ in range(random.choice([1, 3]))]
+    if random.random() < 0.3:
+        _, address = storm.broker()
+        storm.later(random.uniform(0.0, 0.05), _kill, storm, address, random.choice([0.05, 0.5, 3]))
+    for number, topic in enumerate(topics):
+        storm.note("first sends", topic)
+        universe.launch(f"10.0.3.{20 + number}", "admin", first_sends_main(universe, topic))
+
+
+KINDS = (reset_progress, begin_group, delete_topic, reset_at_a_restart, first_sends)

@@ -1,0 +1,31 @@
+"""T1: what was acknowledged is in a queue of the layout in force."""
+
+import pytest
+
+from lockstep.testing.sweep.checkers import layouts
+from lockstep.testing.sweep.hand_events import FirstSendAcked, LayoutInForce, LayoutSent
+from lockstep.testing.sweep.history import QueueKey
+from support.stories import Story
+
+ADMIN = ("A", 31)
+BROKER = "broker-a"
+
+
+def story(*counts: tuple[str, int]) -> Story:
+    first = Story().add(FirstSendAcked, 2, ADMIN, queue=QueueKey("", BROKER, "new", 0), body=b"m")
+    return first.add(LayoutInForce, 9, ADMIN, topic="new", counts=counts)
+
+
+@pytest.mark.parametrize(("counts", "laws"), [(((BROKER, 1),), []), ((("broker-b", 1),), ["T1"]), (((BROKER, 0), ("broker-b", 4)), ["T1"])])
+def test_an_acknowledged_message_is_in_a_queue_of_the_layout(counts: tuple[tuple[str, int], ...], laws: list[str]) -> None:
+    assert story(*counts).broken(layouts.check) == laws
+
+
+def test_a_deleted_topic_takes_its_messages_with_it() -> None:
+    deleted = story(("broker-b", 1)).add(LayoutSent, 5, ADMIN, broker=BROKER, topic="new", counter=2, deleted=True)
+    assert deleted.broken(layouts.check) == []
+
+
+def test_a_producers_message_counts_too() -> None:
+    sent = Story().sent(1, b"m0", 0).add(LayoutInForce, 9, ADMIN, topic="orders", counts=(("elsewhere", 4),))
+    assert sent.broken(layouts.check) == ["T1"]
