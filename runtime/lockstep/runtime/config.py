@@ -25,7 +25,19 @@ from lockstep.runtime.pool import parse_address
 ENVIRONMENT_PREFIX = "LOCKSTEP_"
 PROGRAM_OPTIONS = frozenset(
     {
-        *("config", "name", "cluster", "listen", "advertise", "nameserver", "store", "flush", "auto_create_topics", "insecure"),
+        *(
+            "config",
+            "name",
+            "cluster",
+            "listen",
+            "advertise",
+            "nameserver",
+            "store",
+            "flush",
+            "auto_create_topics",
+            "topics_max",
+            "insecure",
+        ),
         *("disconnect_grace_ms", "session_timeout_ms", "segment_mib", "retention_hours", "disk_used_percent_max", "log_mib_max"),
         *("disk_reserve_mib", "cut_corrupt", "log_level", "admin_listen", "message_delay_level"),
         *("held_pulls_max", "held_pulls_per_group_max"),
