@@ -6,6 +6,8 @@ import signal
 
 import pytest
 
+from lockstep.client import Message, Outcome, Producer, SendResult, SendTimeout
+from lockstep.client.errors import SendError
 from support.cluster import QUICK, Cluster, Report, now_us
 
 pytestmark = pytest.mark.e2e
@@ -61,6 +63,40 @@ async def test_keys_of_a_dead_broker_wait_for_it_within_their_deadline(cluster: 
     assert cluster.heard("producer", "send.failed") == []
     assert all(acknowledged == tried for acknowledged, tried in finished["told"].values())
     assert (await cluster.prove("consumer")).repeats == 0
+
+
+async def test_with_the_only_broker_down_every_send_of_a_flood_ends_as_not_stored_and_the_next_ones_are_stored(
+    cluster: Cluster, report: Report
+) -> None:
+    """More sends than the in-flight limit lets in at once."""
+    await cluster.servers(brokers=["broker-a"])
+    loop, limits = asyncio.get_running_loop(), {"in_flight_count_max": 500, "send_timeout_ms": 1_500}
+    async with Producer("flood", nameserver=cluster.nameservers, **limits) as producer:  # type: ignore[arg-type]
+
+        async def one(**how: str) -> tuple[float, object]:
+            begun = loop.time()
+            try:
+                return loop.time() - begun, await producer.send(Message("orders", b"x"), **how)  # type: ignore[arg-type]
+            except SendError as error:
+                return loop.time() - begun, error
+
+        assert isinstance((await one())[1], SendResult)
+        await cluster.kill("broker-a")
+        await cluster.until("the producer has noticed", lambda: not producer._topics.open_ones["orders"].any_live)
+        sending = []
+        for _ in range(60):
+            sending += [asyncio.ensure_future(one()) for _ in range(100)]
+            await asyncio.sleep(0.05)
+        ended = await asyncio.gather(*sending)
+        assert {type(error) for _, error in ended} == {SendTimeout}
+        assert {error.outcome for _, error in ended if isinstance(error, SendTimeout)} == {Outcome.NOT_STORED}
+        assert producer.in_flight_count == 0
+        report(f"{len(ended)} sends with a deadline of 1.5 s ended after {min(ended)[0]:.2f} to {max(took for took, _ in ended):.2f} s")
+        await cluster.restart("broker-a")
+        results = await asyncio.gather(*(one(sharding_key=str(key)) for key in range(100)))
+        assert all(isinstance(result, SendResult) for _, result in results)
+    shown = json.loads(await cluster.command("topic", "show", "orders", "--json"))
+    assert sum(queue["max_offset"] for queue in shown["queues"]) == 101
 
 
 async def test_producers_and_commands_that_create_one_topic_at_once_agree_on_one_layout(cluster: Cluster) -> None:

@@ -36,7 +36,7 @@ class QueueUnavailable(SendError):
 
 
 class SendTimeout(SendError, TimeoutError):
-    """An unkeyed send found no broker that took it before the deadline."""
+    """An unkeyed send found no broker that took it before the deadline, or the route of a send's topic was not known by then."""
 
     def __init__(self, topic: str, outcome: Outcome, why: str) -> None:
         self.topic = topic

@@ -110,8 +110,8 @@ def _is_about(error: SubscriptionConflict, consumer: _Consumer) -> bool:
 class ProducerHooks:
     """What an instance tells a producer."""
 
-    on_links: Callable[[], None]
-    """A broker came up or went down."""
+    on_link: Callable[[BrokerLink], None]
+    """The broker was connected or disconnected."""
     on_layout: Callable[[TopicLayout], None]
     """A topic has a higher layout than before, or is new."""
 
@@ -261,13 +261,13 @@ class Instance:
             consumer.hooks.on_up(link, reply)
         if self._consumers:
             self.watch.refresh_soon()  # layouts that changed while the connection was away were announced to nobody here
-        self._tell_producers()
+        self._tell_producers(link)
 
     def _link_down(self, link: BrokerLink) -> None:
         log.info("broker.disconnected", broker=link.name, connection=link.connection)
         for consumer in list(self._consumers.values()):
             consumer.hooks.on_down(link)
-        self._tell_producers()
+        self._tell_producers(link)
 
     def _link_view(self, link: BrokerLink, reply: HeartbeatReply) -> None:
         for consumer in list(self._consumers.values()):
@@ -290,9 +290,9 @@ class Instance:
         for layout in layouts:
             self.watch.expect(layout.topic, layout.version)
 
-    def _tell_producers(self) -> None:
+    def _tell_producers(self, link: BrokerLink) -> None:
         for _, hooks in list(self._producers.values()):
-            hooks.on_links()
+            hooks.on_link(link)
 
     # ------------------------------------------------------------------------------------------------------------ membership
 

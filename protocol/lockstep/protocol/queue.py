@@ -189,6 +189,11 @@ class TopicLayout:
                 yield MessageQueue(self.topic, entry.broker_name, first + place)
             next_id[entry.broker_name] = first + entry.id_count
 
+    @cached_property
+    def write_number_of(self) -> dict[MessageQueue, int]:
+        """Queue → its position in `write_queues`."""
+        return {queue: number for number, queue in enumerate(self.write_queues)}
+
     def read_count(self, broker_name: str) -> int:
         """Readable queues of one broker: ids 0 … count−1."""
         return sum(entry.read_queue_count for entry in self.entries if entry.broker_name == broker_name)

@@ -215,6 +215,11 @@ class Endpoint(asyncio.Protocol):
         waiting = 0 if self.closed or self._transport is None else self._transport.get_write_buffer_size()
         return self._out_bytes + waiting
 
+    @property
+    def backlog_bytes(self) -> int:
+        """Of the unsent bytes those that were written to the socket and not taken: the peer does not read as fast. 0 once closed."""
+        return 0 if self.closed or self._transport is None else self._transport.get_write_buffer_size()
+
     async def drain(self) -> None:
         """Waits while more than `unsent_bytes_high` are unsent, until at most `unsent_bytes_low` are.
 

@@ -1,20 +1,42 @@
-"""The in-flight limit: first come, first served; nothing leaks when a waiter goes."""
+"""The in-flight limit: first come, first served; nobody waits beyond a deadline; nothing leaks when a waiter goes."""
 
 import asyncio
+import itertools
 
-import pytest
-
+from lockstep.client.errors import PrecedingSendFailed
+from lockstep.client.producer.expiry import EXPIRED_PER_TURN, Expiry
 from lockstep.client.producer.gate import Gate
+from lockstep.protocol.queue import MessageQueue
+from lockstep.runtime.clock import Clock
 from support.loops import turns
 
+QUEUE = MessageQueue("t", "a", 0)
+OTHER = MessageQueue("t", "a", 1)
 
-async def enter(gate: Gate, name: str, order: list[str], size: int = 1) -> None:
-    await gate.enter(1, size, name)
+
+class HandClock(Clock):
+    """Shows what the test says."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+
+    def monotonic_ms(self) -> int:
+        return self.now_ms
+
+
+def new_gate(count_max: int, clock: Clock | None = None) -> Gate:
+    gate = Gate(count_max, 100)
+    gate.begin(Expiry(clock or HandClock()))
+    return gate
+
+
+async def enter(gate: Gate, name: str, order: list[str], *keys: str, deadline_ms: int = 1_000, queue: MessageQueue = QUEUE) -> None:
+    await gate.enter(1, 1, [(queue, keys)], deadline_ms, lambda: TimeoutError(name))
     order.append(name)
 
 
 async def test_the_gate_shuts_at_its_count_or_its_bytes_and_opens_below() -> None:
-    gate = Gate(2, 100)
+    gate = new_gate(2)
     gate.add(1, 10)
     assert not gate.shut
     gate.add(1, 10)
@@ -29,7 +51,7 @@ async def test_the_gate_shuts_at_its_count_or_its_bytes_and_opens_below() -> Non
 
 
 async def test_waiters_enter_in_the_order_in_which_they_came() -> None:
-    gate = Gate(1, 100)
+    gate = new_gate(1)
     gate.add(1, 1)
     order: list[str] = []
     async with asyncio.TaskGroup() as group:
@@ -47,7 +69,7 @@ async def test_waiters_enter_in_the_order_in_which_they_came() -> None:
 
 
 async def test_a_cancelled_waiter_gives_its_place_to_the_next() -> None:
-    gate = Gate(1, 100)
+    gate = new_gate(1)
     gate.add(1, 1)
     order: list[str] = []
     async with asyncio.TaskGroup() as group:
@@ -62,24 +84,104 @@ async def test_a_cancelled_waiter_gives_its_place_to_the_next() -> None:
     assert (gate.count, gate.byte_count, gate.shut) == (0, 0, False)
 
 
+async def outcomes(*sends: "asyncio.Future[None]") -> list[type[BaseException] | None]:
+    return [None if error is None else type(error) for error in await asyncio.gather(*sends, return_exceptions=True)]
+
+
 async def test_waiters_behind_a_failed_key_are_refused_and_the_others_stay() -> None:
-    gate = Gate(1, 100)
+    gate = new_gate(1)
     gate.add(1, 1)
     order: list[str] = []
-    refused = asyncio.ensure_future(enter(gate, "bad", order))
-    staying = asyncio.ensure_future(enter(gate, "good", order))
+    rows = [("bad", QUEUE), ("good", QUEUE), ("bad", OTHER), ("bad", QUEUE)]
+    sends = [asyncio.ensure_future(enter(gate, f"{n}", order, key, queue=queue)) for n, (key, queue) in enumerate(rows)]
     await turns(2)
-    gate.refuse(lambda tag: ValueError("behind") if tag == "bad" else None)
-    with pytest.raises(ValueError, match="behind"):
-        await refused
-    gate.release(1, 1)
-    await staying
-    assert order == ["good"]
+    gate.refuse_behind(QUEUE, ["bad"])
+    for _ in range(2):
+        gate.release(1, 1)
+        await turns(3)
+    assert await outcomes(*sends) == [PrecedingSendFailed, None, None, PrecedingSendFailed]
+    assert order == ["1", "2"]
     assert gate.count == 1
 
 
+async def test_what_waits_behind_a_refused_waiter_of_several_keys_is_refused_too_and_what_waits_before_it_is_not() -> None:
+    gate = new_gate(1)
+    gate.add(1, 1)
+    order: list[str] = []
+    rows = [("b",), ("a", "b"), ("b", "c"), ("d",), ("c",)]
+    sends = [asyncio.ensure_future(enter(gate, str(n), order, *keys)) for n, keys in enumerate(rows)]
+    await turns(2)
+    gate.refuse_behind(QUEUE, ["a"])
+    for _ in range(2):
+        gate.release(1, 1)
+        await turns(3)
+    assert await outcomes(*sends) == [None, PrecedingSendFailed, PrecedingSendFailed, None, PrecedingSendFailed]
+    assert order == ["0", "3"]
+
+
+async def test_a_waiter_ends_at_its_deadline_with_what_waits_behind_it_for_the_same_key_and_frees_nobodys_place() -> None:
+    clock = HandClock()
+    gate = new_gate(1, clock)
+    gate.add(1, 1)
+    order: list[str] = []
+    rows = [("before", "k", 300), ("late", "k", 100), ("behind", "k", 300), ("other", "j", 300)]
+    sends = [asyncio.ensure_future(enter(gate, name, order, key, deadline_ms=end_ms)) for name, key, end_ms in rows]
+    await turns(2)
+    assert gate._expiry is not None
+    clock.now_ms = 99
+    gate._expiry._expire()
+    await turns(2)
+    assert not any(send.done() for send in sends)
+    clock.now_ms = 100
+    gate._expiry._expire()
+    await turns(2)
+    assert [send.done() for send in sends] == [False, True, True, False]
+    assert gate.count == 1
+    for _ in range(2):
+        gate.release(1, 1)
+        await turns(3)
+    assert await outcomes(*sends) == [None, TimeoutError, PrecedingSendFailed, None]
+    assert order == ["before", "other"]
+
+
+async def test_thousands_that_expire_at_once_end_some_in_each_turn_in_the_order_of_their_deadlines() -> None:
+    clock = HandClock()
+    gate = new_gate(1, clock)
+    gate.add(1, 1)
+    count = 4 * EXPIRED_PER_TURN + 1
+    sends = [asyncio.ensure_future(enter(gate, "", [], deadline_ms=1 + n % 2)) for n in range(count)]
+    await turns(1)
+    waiters = list(gate._waiters.values())
+    clock.now_ms = 5
+    assert gate._expiry is not None
+    ended = [0]
+    while ended[-1] < count:
+        gate._expiry._expire()
+        ended.append(sum(waiter.done() for waiter in waiters))
+        early, late = (sum(waiter.done() for waiter in waiters[parity::2]) for parity in (0, 1))
+        assert late == 0 or early == len(waiters[::2])
+    assert [after - before for before, after in itertools.pairwise(ended)] == [EXPIRED_PER_TURN] * 4 + [1]
+    assert set(await outcomes(*sends)) == {TimeoutError}
+    assert not gate._waiters
+    gate.release(1, 1)
+    assert not gate.shut
+
+
+async def test_those_that_have_ended_otherwise_are_not_kept_until_their_deadline() -> None:
+    gate = new_gate(1)
+    for _ in range(5_000):
+        gate.add(1, 1)
+        waiting = asyncio.ensure_future(enter(gate, "", []))
+        await turns(1)
+        gate.release(1, 1)
+        await waiting
+        gate.release(1, 1)
+    assert gate._expiry is not None
+    assert len(gate._expiry._heap) <= 512
+
+
 async def test_idle_waits_for_what_is_in_flight() -> None:
-    gate = Gate(4, 100)
+    gate = new_gate(4)
     await gate.idle()
     gate.add(2, 2)
     waiting = asyncio.ensure_future(gate.idle())

@@ -39,5 +39,5 @@ def test_distrust_doubles_to_ten_seconds_and_ends_with_a_stored_frame() -> None:
     patience.struck(5_000)
     assert patience.trusted_ms == 6_000
     patience.refused(1, None, 5_000)
-    patience.link_changed()
+    patience.reconnected()
     assert (patience.not_before_ms, patience.trusted_ms) == (0, 0)

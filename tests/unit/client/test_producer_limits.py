@@ -31,7 +31,7 @@ async def test_sends_beyond_the_in_flight_limit_wait_and_a_peer_that_does_not_re
     config = ProducerConfig(**limits, keyed_send_timeout_ms=20_000, attempt_timeout_ms=20, compress_over_bytes=None)
     async with one_queue(config) as (broker, producer):
         (topic,) = producer._topics.open_ones.values()
-        link = topic.senders[0].link
+        link = topic.of_key("k").link
         assert link is not None
         assert link.endpoint is not None
         for endpoint, option in ((link.endpoint, socket.SO_SNDBUF), (broker.endpoints[0], socket.SO_RCVBUF)):

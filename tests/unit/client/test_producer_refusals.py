@@ -159,7 +159,7 @@ async def test_what_a_batch_has_for_a_queue_is_one_parcel_and_keeps_its_place_am
         waiting.append(asyncio.ensure_future(producer.send_batch([message(str(n)) for n in range(2, 9)], sharding_keys=list("abcabck"))))
         waiting.append(asyncio.ensure_future(producer.send(message("9"), sharding_key="b")))
         await asyncio.sleep(0)
-        (sender,) = producer._topics.open_ones["t"].senders
+        sender = producer._topics.open_ones["t"].of_key("k")
         assert [parcel.count for parcel in sender._batcher.keyed] == [1, 7, 1]
         held[0]()
         await asyncio.gather(*waiting)

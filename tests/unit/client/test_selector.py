@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.client.producer.selector import RoundRobin, number_of_key, queue_of_key, queue_of_selector
+from lockstep.client.producer.selector import number_of_key, queue_of_key, queue_of_selector
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.message import Message
 from lockstep.protocol.queue import MessageQueue
@@ -50,12 +50,3 @@ def test_a_selector_gets_the_layouts_queues_and_must_answer_one_of_them() -> Non
         queue_of_selector(LAYOUT, lambda queues, message, arg: None, message, None)  # type: ignore[arg-type, return-value]
     with pytest.raises(LocalProtocolError, match="selector"):
         queue_of_selector(LAYOUT, lambda queues, message, arg: MessageQueue("t", "c", 0), message, None)
-
-
-def test_round_robin_visits_all_in_turn_and_skips_who_is_not_live() -> None:
-    robin = RoundRobin(4, 2)
-    assert [robin.next() for _ in range(5)] == [3, 0, 1, 2, 3]
-    robin.set_live([0, 2])
-    assert sorted({robin.next() for _ in range(4)}) == [0, 2]
-    robin.set_live([])
-    assert sorted({robin.next() for _ in range(4)}) == [0, 1, 2, 3]

@@ -106,7 +106,7 @@ class Share:
 class Division:
     """Says where each message of a batch goes, by the layouts of the moment."""
 
-    __slots__ = ("_messages", "_selected", "_sharding_keys", "_ways", "topics")
+    __slots__ = ("_messages", "_selected", "_sharding_keys", "_ways", "topics", "way")
 
     def __init__(
         self,
@@ -137,6 +137,8 @@ class Division:
             raise LocalProtocolError(f"send_batch takes a list of messages, and one of them is a {type(other).__name__}") from None
         self._ways = {name: way_of(message, sharding_key, selector, arg, queue) for name, message in firsts.items()}
         self._selected = None if selector is None else [way_of(message, None, selector, arg, None) for message in messages]
+        self.way = next(iter(self._ways.values()))
+        """How its first message goes: keyed or not, so do all."""
         self.topics = tuple(firsts)
         """Their names."""
 

@@ -1,10 +1,17 @@
-"""The moment when the queues of one producer write: once, at the end of a loop turn."""
+"""The moment when the queues of one producer write: once, at the end of a loop turn.
+
+Whatever happens to many queues at once (their broker is connected, is gone, their deadlines come) is done here too, some in each turn.
+"""
 
 import asyncio
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from lockstep.client.producer.queue_sender import QueueSender
+
+QUEUES_PER_TURN = 256
+"""The others have the next turn: 10,000 queues of a broker that is back must not stop the loop for as long as all of them take."""
 
 
 class Departures:
@@ -13,7 +20,7 @@ class Departures:
     __slots__ = ("_due", "_handle", "_loop")
 
     def __init__(self) -> None:
-        self._due: dict[QueueSender, None] = {}
+        self._due: OrderedDict[QueueSender, None] = OrderedDict()
         """In the order in which they asked."""
         self._handle: asyncio.Handle | None = None
         self._loop = asyncio.get_running_loop()
@@ -33,7 +40,9 @@ class Departures:
 
     def _depart(self) -> None:
         self._handle = None
-        due, self._due = self._due, {}
+        due = [self._due.popitem(last=False)[0] for _ in range(min(len(self._due), QUEUES_PER_TURN))]
+        if self._due:
+            self._handle = self._loop.call_soon(self._depart)
         links = dict.fromkeys(sender.link for sender in due)
         endpoints = [link.endpoint for link in links if link is not None and link.endpoint is not None]
         for endpoint in endpoints:

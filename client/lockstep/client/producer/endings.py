@@ -58,4 +58,4 @@ class Endings:
             if not parcel.future.done():
                 parcel.future.set_exception(PrecedingSendFailed(self._queue, parcel.keys[0] or None))
         self._topic.end(behind)
-        self._topic.refuse_behind(self._queue, keys)
+        self._topic.gate.refuse_behind(self._queue, keys)

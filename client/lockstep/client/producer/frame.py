@@ -1,6 +1,5 @@
 """A frame in flight, and the error of a send that it could not carry."""
 
-import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -55,8 +54,7 @@ class Frame:
         self.sender.answered(self, response)
 
     def set_exception(self, error: Exception) -> None:
-        """In a loop turn of its own: the connection may be in the midst of closing."""
-        asyncio.get_running_loop().call_soon(self.sender.unanswered, self, error)
+        self.sender.lost(self, error)
 
     def stored(self, answer: FrameAnswer) -> None:
         """Every send of it that is still waited for has its result."""

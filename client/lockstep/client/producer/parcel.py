@@ -41,6 +41,7 @@ class Parcel:
         "pick",
         "sender",
         "sizes",
+        "ticket",
         "version",
     )
 
@@ -84,6 +85,8 @@ class Parcel:
         """A queue that it has left may have stored it."""
         self.sender: QueueSender | None = None
         """The queue where it waits."""
+        self.ticket = 0
+        """Its place in the lane where it waits (Lane)."""
 
     def split(self, name: Callable[[str], Name]) -> dict[Name, "Parcel"]:
         """Keyed: the parts whose keys have one name, by that name, in the order of the first of each; itself where there is one name.

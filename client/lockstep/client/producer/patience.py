@@ -22,7 +22,7 @@ class Patience:
         self._strikes = 0
         """Frames in a row that ended here without being stored."""
 
-    def link_changed(self) -> None:
+    def reconnected(self) -> None:
         self.not_before_ms = self.trusted_ms = 0
 
     def stored(self) -> None:

@@ -11,6 +11,7 @@ from lockstep.client.producer.batch import held_bytes_of
 from lockstep.client.producer.config import ProducerConfig, ProducerOptions, Require, check_terms
 from lockstep.client.producer.delayed import delay_of
 from lockstep.client.producer.departures import Departures
+from lockstep.client.producer.expiry import Expiry
 from lockstep.client.producer.gate import Gate
 from lockstep.client.producer.hooks import SendHook, Sending, begun, ended, send_watched
 from lockstep.client.producer.latencies import BrokerLatencies
@@ -60,6 +61,7 @@ class Producer:
         self._host = host
         self._given_id = given_id
         self._shared: Shared | None = None
+        self._expiry: Expiry | None = None
         self._closed = False
         self._topics = Topics(group)
         self._hooks: tuple[SendHook, ...] = ()
@@ -82,9 +84,11 @@ class Producer:
         faults = self.config.latency_faults
         latencies = None if faults is None else BrokerLatencies(faults)
         self._shared = Shared(instance, self.config, self._gate, Departures(), self._given_id, latencies)
-        topics.begin(self._shared)
+        self._expiry = expiry = Expiry(instance.host.clock)
+        self._gate.begin(expiry)
+        topics.begin(self._shared, expiry)
         self._sends.begin(self._shared)
-        instance.register_producer(self, self.group, ProducerHooks(on_links=topics.links_changed, on_layout=topics.layout_changed))
+        instance.register_producer(self, self.group, ProducerHooks(on_link=topics.link_changed, on_layout=topics.layout_changed))
 
     async def close(self) -> None:
         """Take no more sends, wait until those in flight have ended (each has its deadline), and leave."""
@@ -95,12 +99,15 @@ class Producer:
         if shared is None:
             return
         try:
+            await self._topics.close()
             await self._gate.idle()
             await asyncio.sleep(0)  # one-way sends of this turn are written at its end
         finally:
             shared.instance.unregister_producer(self)
             for topic in leaving:
                 topic.close()
+            if self._expiry is not None:
+                self._expiry.close()
             await shared.instance.close()
 
     async def __aenter__(self) -> "Producer":
@@ -152,8 +159,9 @@ class Producer:
 
         At most one of `sharding_key` (same key, same queue), `selector` (with `arg`; picks one of the layout's queues) and `queue` (this
         one). Such a send tries its own queue until the deadline (30 s) and raises QueueUnavailable; without them any live broker will do
-        within 3 s, else SendTimeout. Also raises PrecedingSendFailed, TopicNotExist, LocalProtocolError, and the BrokerError of a refusal
-        that no retry mends.
+        within 3 s, else SendTimeout. The deadline counts from the call, whatever the send waits for: the topic's route (SendTimeout in
+        any case), the in-flight limit, the connection, the queue. Also raises PrecedingSendFailed, TopicNotExist, LocalProtocolError, and
+        the BrokerError of a refusal that no retry mends.
 
         `require="durable"`: returns when the disk has it, also where the broker's flush is async (there it waits for a sync, some ms,
         shared by all who wait); NotDurable where the broker stored it and could not confirm that in time. `require="written"`: returns when
@@ -171,29 +179,28 @@ class Producer:
         sending = Sending(self.group, (message,), "send") if hooks else None
         if sending is not None:
             (message,) = begun(hooks, sending)
+        begun_ms = sends.now_ms()
         try:
             if timeout_ms is not None or require != "stored":
                 check_terms(timeout_ms, require)
             if delay_level is not None or delay is not None:
                 way = way_of(message, sharding_key, selector, arg, queue)
-                result = await sends.delayed(message, delay_of(delay_level, delay), way, sharding_key, timeout_ms, require)
+                result = await sends.delayed(message, delay_of(delay_level, delay), way, sharding_key, begun_ms, timeout_ms, require)
             else:
+                unkeyed = sharding_key is None and selector is None and queue is None and arg is None
+                way = UNKEYED if unkeyed else way_of(message, sharding_key, selector, arg, queue)
                 topic = sends.open_ones.get(message.topic)
                 if topic is None:
-                    topic = await sends.topics.open(message.topic)
-                if sharding_key is None and selector is None and queue is None and arg is None:
-                    way, sender = UNKEYED, topic.next()
-                else:
-                    way = way_of(message, sharding_key, selector, arg, queue)
-                    sender = way.sender(topic)
+                    topic = await sends.topics.open(message.topic, sends.deadline_ms(way, begun_ms, timeout_ms))
+                sender = topic.next() if unkeyed else way.sender(topic)
                 if require == "durable":
                     sends.check_durable(topic)
                 held_bytes, gate = held_bytes_of(message), sends.gate
                 if gate.shut:
-                    sender = await sends.wait(topic, way, sender, held_bytes)
+                    sender = await sends.wait(topic, way, sender, held_bytes, begun_ms, timeout_ms)
                 else:
                     gate.add(1, held_bytes)
-                parcel, future = sends.encoded(message, topic, way, sender, held_bytes, sharding_key, timeout_ms, require)
+                parcel, future = sends.encoded(message, topic, way, sender, held_bytes, sharding_key, begun_ms, timeout_ms, require)
                 sender.add(parcel)
                 try:
                     result = await future

@@ -60,12 +60,15 @@ from lockstep.runtime.limits import DEFAULT_LIMITS
 from lockstep.runtime.log import get_logger
 
 if TYPE_CHECKING:
-    from lockstep.client.producer.topic_sender import TopicSender
+    from lockstep.client.producer.topic_sender import BrokerSide, TopicSender
 
 log = get_logger("lockstep.client.producer")
 
 KEYED_AGAIN_MS = 5_000
 """A keyed send that waits for a higher layout is tried with its own again after this: its broker may have lost the higher one."""
+
+SENDS_PER_TURN = 256
+"""Of those that fail or move to another queue at once: the others have the next loop turn."""
 
 
 class KeyedWait(NamedTuple):
@@ -85,18 +88,23 @@ class QueueSender:
         "_batcher",
         "_clock",
         "_config",
+        "_connects",
         "_departures",
         "_due_ms",
         "_endings",
         "_frame",
         "_keyed_blocked",
         "_loop",
+        "_lost",
         "_oneway",
         "_patience",
+        "_rang",
         "_sequencer",
+        "_side",
         "_topic",
+        "_woken",
         "any_asks",
-        "link",
+        "number",
         "queue",
         "stalled",
     )
@@ -105,6 +113,7 @@ class QueueSender:
         self,
         topic: "TopicSender",
         queue: MessageQueue,
+        side: "BrokerSide",
         *,
         sequencer: Sequencer,
         config: ProducerConfig,
@@ -112,12 +121,16 @@ class QueueSender:
         departures: Departures,
     ) -> None:
         self.queue = queue
-        self.link: BrokerLink | None = None
+        self.number: int | None = None
+        """Its number among the writable queues of the layout; None: the layout no longer has it."""
         self.stalled = False
-        """A frame is RETRYING here or the link is down: unkeyed sends go elsewhere if they can."""
+        """A frame is RETRYING here, or the link was down when one was to be written: unkeyed sends go elsewhere if they can."""
         self.any_asks = False
         """There was a send that asks for more or less than the broker's flush."""
         self._topic = topic
+        self._side = side
+        self._connects = side.connects
+        """As many connects of the broker have been noticed here."""
         self._config = config
         self._clock = clock
         self._loop = asyncio.get_running_loop()
@@ -133,20 +146,26 @@ class QueueSender:
         self._alarm = Alarm(self._loop, self._timed, DEFAULT_LIMITS.late_ms)
         self._due_ms = 0
         """When the alarm rings."""
+        self._rang = False
+        """The alarm has rung, and what is due has not been done."""
+        self._woken = False
+        """There may be something to do beside sending what waits."""
+        self._lost: list[tuple[Frame, Exception]] = []
+        """Writes that will not be answered, and why."""
+
+    @property
+    def link(self) -> BrokerLink | None:
+        return self._side.link
 
     @property
     def up(self) -> bool:
-        return self.link is not None and self.link.up
+        link = self._side.link
+        return link is not None and link.up
 
     @property
     def oneway_bytes(self) -> int:
         """One-way records of this loop turn."""
         return self._oneway.byte_count
-
-    @property
-    def busy(self) -> bool:
-        """Something waits or is in flight."""
-        return self._frame is not None or bool(self._batcher)
 
     # --------------------------------------------------------------------------------------------------------------- waiting
 
@@ -162,8 +181,12 @@ class QueueSender:
             self._batcher.put_back([parcel])
         else:
             self._batcher.add(parcel)
+        if self.stalled and not parcel.keys:
+            self._relieve_soon()
         if self._frame is None:
             self._departures.add(self)
+        elif parcel.deadline_ms < self._due_ms:
+            self.wake()
 
     def add_oneway(self, record: bytes, version: LayoutVersion | None) -> None:
         """Send without an answer, at the end of this loop turn: no sequence, no retry."""
@@ -197,47 +220,61 @@ class QueueSender:
             refused = frame.parcels
         return refused + self._batcher.take_all()
 
-    def link_changed(self) -> None:
-        """The link came up or went down."""
-        self._patience.link_changed()
-        self._set_stalled(not self.up or (self._frame is not None and self._frame.retry))
-        self._pump()
+    def wake(self) -> None:
+        """Do what can be done now, at the end of this loop turn: something has changed for many queues at once."""
+        self._woken = True
+        self._departures.add(self)
 
     # --------------------------------------------------------------------------------------------------------------- writing
 
     def depart(self) -> None:
         """The end of the loop turn: what waits leaves, if it may."""
         if self._oneway:
-            self._oneway.write(self.queue, None if self.link is None else self.link.endpoint)
-        if self._frame is None and self._batcher and (self.up or not self._alarm.armed or self._batcher.earliest_ms < self._due_ms):
+            self._oneway.write(self.queue, self._side.endpoint)
+        if self._lost:
+            lost, self._lost = self._lost, []
+            for frame, error in lost:
+                self._unanswered(frame, error)
+        woken, self._woken = self._woken, False
+        if woken or (
+            self._frame is None and self._batcher and (self.up or not self._alarm.armed or self._batcher.earliest_ms < self._due_ms)
+        ):
             self._pump()
 
     def _pump(self) -> None:
         """Do what can be done now; arm the timer where something waits for more than an answer."""
+        now_ms = self._clock.monotonic_ms()
+        if self._connects != self._side.connects:
+            self._connects = self._side.connects
+            self._patience.reconnected()
+            self._set_stalled(self._frame is not None and self._frame.retry)
+        if self._rang:
+            self._check_overdue(now_ms)
         deletion = self._topic.deletion
         if deletion is not None and self._batcher:
             self._endings.fail(self._batcher.take_all(), Outcome.NOT_STORED, deletion, connected=self.up)
+        self._fail_expired(now_ms)
+        if self.stalled and self._frame is None and self.up and now_ms >= self._patience.trusted_ms:
+            self._set_stalled(False)
+        self._relieve()
+        if self._frame is None or self._frame.retry:
+            self._write_next(now_ms)
+        self._arm(now_ms)
+
+    def _write_next(self, now_ms: int) -> None:
+        """No frame waits for its answer: write the refused one again, or the next one, if that may be."""
         frame = self._frame
-        if frame is not None and not frame.retry:
-            return
-        now_ms = self._clock.monotonic_ms()
-        if self.stalled or self._keyed_blocked is not None:
-            self._fail_expired(now_ms)
         if self._keyed_blocked is not None and now_ms >= self._keyed_blocked.until_ms:
             self._keyed_blocked = None
-        if self.stalled and frame is None and self.up and now_ms >= self._patience.trusted_ms:
-            self._set_stalled(False)
-        if frame is not None and not self._may_retry(frame, now_ms):
-            frame = self._frame
-        link = self.link
-        endpoint = None if link is None else link.endpoint
-        if endpoint is None or endpoint.closed:
+        if frame is not None:
+            self._may_retry(frame, now_ms)
+        endpoint = self._side.endpoint
+        if endpoint is None:
             self._set_stalled(True)
         elif now_ms >= self._patience.not_before_ms:
             frame = self._frame or self._seal()
             if frame is not None:
                 self._write(frame, endpoint, now_ms)
-        self._arm(now_ms)
 
     def _seal(self) -> Frame | None:
         if self._sequencer.over:
@@ -258,7 +295,7 @@ class QueueSender:
         frame.due_ms = min(now_ms + self._config.attempt_timeout_ms, limit_ms)
         frame.retry = False
         frame.begun_ms = frame.begun_ms or now_ms
-        if endpoint is frame.endpoint and frame.unanswered and endpoint.unsent_bytes:
+        if endpoint is frame.endpoint and frame.unanswered and endpoint.backlog_bytes:
             # The peer does not read. What was written is still on its way; more of the same would only pile up here.
             return
         frame.endpoint = endpoint
@@ -268,8 +305,12 @@ class QueueSender:
 
     # -------------------------------------------------------------------------------------------------------------- answered
 
-    def unanswered(self, frame: Frame, error: Exception) -> None:
-        """A write of the frame will not be answered."""
+    def lost(self, frame: Frame, error: Exception) -> None:
+        """A write of the frame will not be answered. Noticed at the end of the loop turn: the connection may be in the midst of closing."""
+        self._lost.append((frame, error))
+        self._departures.add(self)
+
+    def _unanswered(self, frame: Frame, error: Exception) -> None:
         frame.unanswered -= 1
         if frame is self._frame:
             frame.unknown = True
@@ -354,21 +395,19 @@ class QueueSender:
         self._set_stalled(True)
         self._pump()
 
-    def _may_retry(self, frame: Frame, now_ms: int) -> bool:
-        """False: the frame has been moved or failed instead."""
+    def _may_retry(self, frame: Frame, now_ms: int) -> None:
+        """Unless it may be written again the frame is moved or failed."""
         deletion = self._topic.deletion
         if deletion is not None and not frame.unanswered:
             frame.error = deletion
             self._fail(frame)
-            return False
+            return
         if now_ms >= frame.deadline_ms:
             self._fail(frame)
-            return False
+            return
         failed_here = frame.error is not None or not self.up
         if not frame.keyed and failed_here and (now_ms >= frame.move_ms or not frame.unknown) and self._topic.has_other(self):
             self._move(frame)
-            return False
-        return True
 
     def _move(self, frame: Frame) -> None:
         """An unkeyed frame goes to another broker."""
@@ -388,10 +427,12 @@ class QueueSender:
 
     def _fail_expired(self, now_ms: int) -> None:
         """What waited here until its deadline was never written."""
-        expired = self._batcher.take_expired(now_ms)
+        expired = self._batcher.take_expired(now_ms, SENDS_PER_TURN)
         if expired:
             waits = self._frame or self._keyed_blocked
             self._endings.fail(expired, Outcome.NOT_STORED, None if waits is None else waits.error, connected=self.up)
+            if self._batcher.earliest_ms <= now_ms:
+                self.wake()
 
     def _strike(self) -> None:
         now_ms = self._clock.monotonic_ms()
@@ -410,29 +451,39 @@ class QueueSender:
     def _set_stalled(self, stalled: bool) -> None:
         if self.stalled != stalled:
             self.stalled = stalled
-            self._topic.recount()
-            if not stalled:
-                self._topic.relieve(self)
-        self.relieve()
+            self._topic.stalled_changed(self)
+        self._relieve()
 
-    def relieve(self) -> None:
+    def _relieve(self) -> None:
         """While this queue is stalled its waiting unkeyed sends go on elsewhere, if there is such a place."""
-        if self.stalled and self._batcher.unkeyed and self._topic.has_live(self):
-            self._topic.move(self._batcher.take_unkeyed(), self)
+        if self.stalled and self._batcher.unkeyed:
+            if self._topic.any_live:
+                self._topic.move(self._batcher.take_unkeyed(SENDS_PER_TURN), self)
+            if self._batcher.unkeyed:
+                self._relieve_soon()
+
+    def _relieve_soon(self) -> None:
+        """In another loop turn, or as soon as there is another place."""
+        if self._topic.any_live:
+            self.wake()
+        else:
+            self._topic.strand(self)
 
     # ----------------------------------------------------------------------------------------------------------------- timer
 
     def _arm(self, now_ms: int) -> None:
         """Ring when something is due, or earlier: then this is called again."""
         frame = self._frame
+        due = [self._batcher.earliest_ms] if self._batcher else []
         if frame is not None and not frame.retry:
-            due = [frame.due_ms]
+            due.append(frame.due_ms)
         else:
-            due = [] if frame is None else [frame.deadline_ms, frame.move_ms, self._patience.not_before_ms]
-            if self.stalled and frame is None and self.up:
+            if frame is not None:
+                due += [frame.deadline_ms, frame.move_ms]
+            elif self.stalled and self.up:
                 due.append(self._patience.trusted_ms)
-            if self._batcher:
-                due += [self._batcher.earliest_ms, self._patience.not_before_ms]
+            if due:
+                due.append(self._patience.not_before_ms)
                 if self._keyed_blocked is not None:
                     due.append(self._keyed_blocked.until_ms)
         if due:
@@ -442,25 +493,23 @@ class QueueSender:
                 self._alarm.set(self._loop.time() + (due_ms - now_ms) / 1000)
 
     def _timed(self) -> None:
-        now_ms = self._clock.monotonic_ms()
+        self._rang = True
+        self.wake()
+
+    def _check_overdue(self, now_ms: int) -> None:
+        """The alarm has rung: the frame in flight may have been unanswered for too long."""
+        self._rang = False
         frame = self._frame
-        if frame is not None and not frame.retry:
-            if now_ms < frame.due_ms:
-                self._arm(now_ms)
-                return
+        if frame is not None and not frame.retry and now_ms >= frame.due_ms:
             frame.unknown = True
             frame.error = RequestTimeout(f"broker {self.queue.broker_name}: no answer within {self._config.attempt_timeout_ms} ms")
             frame.retry = True
             self._set_stalled(True)
-        self._pump()
-
-    def topic_deleted(self) -> None:
-        """What waits fails, and a frame that would be written again; one whose answer is still to come ends with that."""
-        self._pump()
 
     def close(self) -> None:
         """Nobody waits for anything here any more."""
         self._frame = None
+        self._lost.clear()
         self._batcher.take_all()
         self._alarm.cancel()
 

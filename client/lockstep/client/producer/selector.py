@@ -5,7 +5,7 @@ selected   the user's function over the same queues
 unkeyed    round robin over the writable queues of the brokers that live
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from lockstep.protocol.crc import crc32
 from lockstep.protocol.errors import LocalProtocolError
@@ -34,32 +34,8 @@ def queue_of_key(layout: TopicLayout, sharding_key: str) -> MessageQueue:
 def queue_of_selector(layout: TopicLayout, selector: Selector, message: Message, arg: object) -> MessageQueue:
     """What the user's selector answers; LocalProtocolError unless it is one of the layout's queues. What it raises goes through."""
     queue = selector(layout.write_queues, message, arg)
-    if not isinstance(queue, MessageQueue) or queue not in layout.write_queues:
+    if not isinstance(queue, MessageQueue) or queue not in layout.write_number_of:
         raise LocalProtocolError(
             f"the selector answered {queue!r}: expected one of the {len(layout.write_queues)} queues that it was given"
         )
     return queue
-
-
-class RoundRobin:
-    """Positions 0 … n−1 in turn, over those that are live; over all of them while none is."""
-
-    __slots__ = ("_cursor", "_live", "_queue_count")
-
-    def __init__(self, queue_count: int, start: int) -> None:
-        self._queue_count = queue_count
-        self._live: list[int] = list(range(queue_count))
-        self._cursor = start
-
-    @property
-    def live_count(self) -> int:
-        return len(self._live)
-
-    def set_live(self, numbers: Sequence[int]) -> None:
-        """Only these positions from now on; an empty sequence means: none is live, all will do."""
-        self._live = list(numbers) or list(range(self._queue_count))
-
-    def next(self) -> int:
-        self._cursor = cursor = self._cursor + 1
-        live = self._live
-        return live[cursor % len(live)]

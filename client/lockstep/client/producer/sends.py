@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lockstep.client.errors import NotDurable, PrecedingSendFailed
+from lockstep.client.errors import NotDurable, Outcome, QueueUnavailable, SendError, SendTimeout
 from lockstep.client.features import SENDING_DURABLY, check_brokers
 from lockstep.client.producer.batch import Batch, Division, Placed, Share, held_bytes_of
 from lockstep.client.producer.config import DURABLE, ProducerConfig, Require
@@ -21,6 +21,7 @@ from lockstep.protocol.errors import LocalProtocolError, TransportError
 from lockstep.protocol.ids import UNIQUE_PREFIX_BYTES, UniqueKeys
 from lockstep.protocol.message import Message, encode_message
 from lockstep.protocol.queue import MessageQueue
+from lockstep.runtime.clock import Clock
 
 
 class Sends:
@@ -34,6 +35,7 @@ class Sends:
         self.open_ones = topics.open_ones
         self.gate = gate
         self._shared: Shared | None = None
+        self._clock: Clock | None = None
 
     def begin(self, shared: Shared) -> None:
         """The producer has started."""
@@ -43,6 +45,14 @@ class Sends:
         self._clock = host.clock
         self._ids = UniqueKeys(host.random.token(UNIQUE_PREFIX_BYTES))
 
+    def now_ms(self) -> int:
+        """The time from which the deadline of a send counts that is called now (monotonic ms); 0 before the producer has started."""
+        return 0 if self._clock is None else self._clock.monotonic_ms()
+
+    def deadline_ms(self, way: Way, begun_ms: int, timeout_ms: int | None) -> int:
+        """The end of a send that was called at `begun_ms`."""
+        return begun_ms + (timeout_ms or (self._config.send_timeout_ms if way is UNKEYED else self._config.keyed_send_timeout_ms))
+
     def encoded(
         self,
         message: Message,
@@ -51,10 +61,12 @@ class Sends:
         sender: QueueSender,
         held_bytes: int,
         sharding_key: str | None,
+        begun_ms: int,
         timeout_ms: int | None,
         require: Require,
     ) -> "tuple[Parcel, asyncio.Future[SendResult]]":
         """A single message that has passed the gate, ready for its queue; LocalProtocolError gives its place at the gate back."""
+        assert self._clock is not None
         born_ms = self._clock.wall_ms()
         message_id = self._ids.next(born_ms)
         try:
@@ -63,7 +75,7 @@ class Sends:
             self.gate.release(1, held_bytes)
             raise
         future: asyncio.Future[SendResult] = self._loop.create_future()
-        parcel = self._parcel(topic, way, record, None, message_id, held_bytes, future, timeout_ms)
+        parcel = self._parcel(topic, way, record, None, message_id, held_bytes, future, begun_ms, timeout_ms)
         parcel.durable = DURABLE[require]
         return parcel, future
 
@@ -73,18 +85,19 @@ class Sends:
         check_brokers(self._shared.instance, topic.layout, SENDING_DURABLY)
 
     async def delayed(
-        self, message: Message, delay: Delay, way: Way, sharding_key: str | None, timeout_ms: int | None, require: Require
+        self, message: Message, delay: Delay, way: Way, sharding_key: str | None, begun_ms: int, timeout_ms: int | None, require: Require
     ) -> SendResult:
-        topic = self.open_ones.get(message.topic) or await self.topics.open(message.topic)
+        deadline_ms = self.deadline_ms(way, begun_ms, timeout_ms)
+        topic = self.open_ones.get(message.topic) or await self.topics.open(message.topic, deadline_ms)
         if require == "durable":
             self.check_durable(topic)
         shared, held_bytes = self._shared, held_bytes_of(message)
         assert shared is not None
-        await self.gate.enter(1, held_bytes, [])
+        assert self._clock is not None
+        await self.gate.enter(1, held_bytes, [], deadline_ms, lambda: self._too_late(way, way.sender(topic)))
         try:
             sending = DelayedSend(shared, self._group, topic, way, message, self._ids.next(self._clock.wall_ms()), delay)
-            whole_ms = self._config.send_timeout_ms if way is UNKEYED else self._config.keyed_send_timeout_ms
-            return await sending.run(sharding_key, timeout_ms or whole_ms, durable=DURABLE[require])
+            return await sending.run(sharding_key, deadline_ms, durable=DURABLE[require])
         finally:
             self.gate.release(1, held_bytes)
 
@@ -99,8 +112,10 @@ class Sends:
         timeout_ms: int | None,
         require: Require,
     ) -> list[SendResult]:
+        begun_ms = self.now_ms()
         division = Division(messages, sharding_key, sharding_keys, selector, arg, queue)
-        topics = {name: self.open_ones.get(name) or await self.topics.open(name) for name in division.topics}
+        end_ms = self.deadline_ms(division.way, begun_ms, timeout_ms)
+        topics = {name: self.open_ones.get(name) or await self.topics.open(name, end_ms) for name in division.topics}
         if require == "durable":
             for topic in topics.values():
                 self.check_durable(topic)
@@ -108,8 +123,8 @@ class Sends:
         try:
             for begin, end in division.chunks(self._config):
                 try:
-                    await self._chunk(batch, division, topics, messages, begin, end, timeout_ms)
-                except PrecedingSendFailed as error:
+                    await self._chunk(batch, division, topics, messages, begin, end, begun_ms, timeout_ms)
+                except SendError as error:
                     batch.failed(range(begin, len(messages)), error)
                     break
             results = await batch.results()
@@ -121,11 +136,17 @@ class Sends:
         return results
 
     async def records(self, queue: MessageQueue, records: bytes, sizes: list[int], timeout_ms: int | None) -> SendResult:
-        topic = self.open_ones.get(queue.topic) or await self.topics.open(queue.topic)
-        way = Way((QUEUE_WIDE,), None, queue)
+        begun_ms, way = self.now_ms(), Way((QUEUE_WIDE,), None, queue)
+        end_ms = self.deadline_ms(way, begun_ms, timeout_ms)
+        topic = self.open_ones.get(queue.topic) or await self.topics.open(queue.topic, end_ms)
         held_bytes, gate = len(records), self.gate
+        sender = way.sender(topic)
         if gate.shut:
-            await gate.enter(len(sizes), held_bytes, [(queue, way.keys)])
+            try:
+                await gate.enter(len(sizes), held_bytes, [(queue, way.keys)], end_ms, lambda: self._too_late(way, sender))
+            except BaseException:  # re-raised
+                sender.end_given()
+                raise
         else:
             gate.add(len(sizes), held_bytes)
         try:
@@ -134,7 +155,7 @@ class Sends:
             gate.release(len(sizes), held_bytes)
             raise
         future = self._loop.create_future()
-        parcel = self._parcel(topic, way, records, sizes, "", held_bytes, future, timeout_ms)
+        parcel = self._parcel(topic, way, records, sizes, "", held_bytes, future, begun_ms, timeout_ms)
         parcel.alone = True
         sender.add(parcel)
         try:
@@ -148,14 +169,17 @@ class Sends:
     async def oneway(
         self, message: Message, sharding_key: str | None, selector: Selector | None, arg: object, queue: MessageQueue | None
     ) -> None:
-        topic = self.open_ones.get(message.topic) or await self.topics.open(message.topic)
         way = way_of(message, sharding_key, selector, arg, queue)
+        topic = self.open_ones.get(message.topic)
+        if topic is None:
+            topic = await self.topics.open(message.topic, self.now_ms() + self._config.send_timeout_ms)
         sender = way.sender(topic)
         if not sender.up:
             await self._wait_up(sender)
         endpoint = None if sender.link is None else sender.link.endpoint
         if endpoint is not None and endpoint.unsent_bytes + sender.oneway_bytes > self._config.unsent_bytes_max:
             await endpoint.drain()
+        assert self._clock is not None
         born_ms = self._clock.wall_ms()
         message_id = self._ids.next(born_ms)
         record = encode_message(message, sender.queue.queue_id, message_id, born_ms, sharding_key, None, self._compress_over)
@@ -171,6 +195,7 @@ class Sends:
         messages: Sequence[Message],
         begin: int,
         end: int,
+        begun_ms: int,
         timeout_ms: int | None,
     ) -> None:
         """messages[begin:end], one parcel for each queue; none of them is posted where one can't be."""
@@ -178,7 +203,9 @@ class Sends:
         held_bytes = sum([held_bytes_of(message) for message in messages[begin:end]])
         shares = division.shares(begin, end, topics)
         if gate.shut:
-            await gate.enter(count, held_bytes, [(sender.queue, way.keys) for _, sender, way, _ in shares])
+            tag = [(sender.queue, way.keys) for _, sender, way, _ in shares]
+            _, first, way, _ = shares[0]
+            await gate.enter(count, held_bytes, tag, self.deadline_ms(way, begun_ms, timeout_ms), lambda: self._too_late(way, first))
             waited = True
         else:
             gate.add(count, held_bytes)
@@ -186,7 +213,7 @@ class Sends:
         try:
             if waited:  # the layout may have changed meanwhile, a broker may have gone
                 shares = division.shares(begin, end, topics)
-            parcels = [self._pack(batch, share, messages, timeout_ms) for share in shares]
+            parcels = [self._pack(batch, share, messages, begun_ms, timeout_ms) for share in shares]
         except BaseException:  # re-raised
             gate.release(count, held_bytes)
             raise
@@ -194,8 +221,9 @@ class Sends:
         for (_, sender, _, _), parcel in zip(shares, parcels, strict=True):
             sender.add(parcel)
 
-    def _pack(self, batch: Batch, share: Placed, messages: Sequence[Message], timeout_ms: int | None) -> Parcel:
+    def _pack(self, batch: Batch, share: Placed, messages: Sequence[Message], begun_ms: int, timeout_ms: int | None) -> Parcel:
         """Messages that are acknowledged together."""
+        assert self._clock is not None
         topic, sender, way, places = share
         born_ms, queue_id = self._clock.wall_ms(), sender.queue.queue_id
         own = [messages[place] for place in places]
@@ -206,7 +234,7 @@ class Sends:
         ]
         held_bytes = sum([held_bytes_of(message) for message in own])
         sizes = list(map(len, records))
-        parcel = self._parcel(topic, way, b"".join(records), sizes, ids, held_bytes, Share(batch, places), timeout_ms)
+        parcel = self._parcel(topic, way, b"".join(records), sizes, ids, held_bytes, Share(batch, places), begun_ms, timeout_ms)
         parcel.durable = batch.durable
         return parcel
 
@@ -219,20 +247,23 @@ class Sends:
         ids: str | list[str],
         held_bytes: int,
         future: "asyncio.Future[Any] | Share",
+        begun_ms: int,
         timeout_ms: int | None,
     ) -> Parcel:
-        now_ms = self._clock.monotonic_ms()
         if way is UNKEYED:
             whole_ms = timeout_ms or self._config.send_timeout_ms
-            return Parcel(data, sizes, ids, held_bytes, future, now_ms + whole_ms, now_ms + whole_ms // 2)
-        end_ms = now_ms + (timeout_ms or self._config.keyed_send_timeout_ms)
+            return Parcel(data, sizes, ids, held_bytes, future, begun_ms + whole_ms, begun_ms + whole_ms // 2)
+        end_ms = begun_ms + (timeout_ms or self._config.keyed_send_timeout_ms)
         version = None if way.pick is None else topic.layout.version
         return Parcel(data, sizes, ids, held_bytes, future, end_ms, end_ms, way.keys, version, way.pick)
 
-    async def wait(self, topic: TopicSender, way: Way, sender: QueueSender, held_bytes: int) -> QueueSender:
+    async def wait(
+        self, topic: TopicSender, way: Way, sender: QueueSender, held_bytes: int, begun_ms: int, timeout_ms: int | None
+    ) -> QueueSender:
         """Wait at the gate, and look again for the queue: the layout may have changed meanwhile, the broker may have gone."""
         layout = topic.layout
-        await self.gate.enter(1, held_bytes, [(sender.queue, way.keys)])
+        end_ms = self.deadline_ms(way, begun_ms, timeout_ms)
+        await self.gate.enter(1, held_bytes, [(sender.queue, way.keys)], end_ms, lambda: self._too_late(way, sender))
         if way is not UNKEYED and topic.layout is layout:
             return sender
         try:
@@ -240,6 +271,14 @@ class Sends:
         except BaseException:  # re-raised
             self.gate.release(1, held_bytes)
             raise
+
+    def _too_late(self, way: Way, sender: QueueSender) -> SendError:
+        """What a send raises that waited for the in-flight limit until its deadline."""
+        gate, queue = self.gate, sender.queue
+        limit = f"{gate.count} messages with {gate.byte_count} bytes are in flight"
+        where = f"broker {queue.broker_name} is {'connected' if sender.up else 'not connected'}"
+        why = f"not sent before its deadline: it waited for the producer's in-flight limit ({limit}; {where})"
+        return SendTimeout(queue.topic, Outcome.NOT_STORED, why) if way is UNKEYED else QueueUnavailable(queue, Outcome.NOT_STORED, why)
 
     async def _wait_up(self, sender: QueueSender) -> None:
         if sender.link is None:

@@ -1,24 +1,25 @@
-"""One topic of one producer: its layout, a QueueSender per writable queue, and who takes the next unkeyed message."""
+"""One topic of one producer: its layout, a QueueSender for each queue that is sent to, and which queue takes the next unkeyed message."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
-from lockstep.client.errors import PrecedingSendFailed
-from lockstep.client.features import SENDING, check_brokers
+from lockstep.client.broker_link import BrokerLink
+from lockstep.client.features import SENDING, check_features
 from lockstep.client.instance import Instance
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.client.producer.departures import Departures
 from lockstep.client.producer.gate import Gate
 from lockstep.client.producer.latencies import BrokerLatencies
+from lockstep.client.producer.live_queues import LiveQueues
 from lockstep.client.producer.parcel import Parcel
 from lockstep.client.producer.queue_sender import QueueSender
-from lockstep.client.producer.selector import RoundRobin, number_of_key
+from lockstep.client.producer.selector import number_of_key
 from lockstep.client.producer.sequencer import GivenId, Sequencer
 from lockstep.protocol.errors import LockstepError, RequestCodeNotSupported, TopicNotExist
 from lockstep.protocol.queue import LayoutVersion, MessageQueue, TopicLayout
 from lockstep.protocol.record import INT32, QUEUE_ID_AT
+from lockstep.runtime.endpoint import Endpoint
 
 
 @dataclass(slots=True)
@@ -48,70 +49,119 @@ def _deleted(layout: TopicLayout) -> TopicNotExist:
     return TopicNotExist(f"topic {layout.topic} was deleted: create it again, or send to another")
 
 
-class TopicSender:
-    """Senders in layout order (`senders[g]` serves writable queue number g), and the round robin over those that are live."""
+class BrokerSide:
+    """One broker of the topic, to all of its queues here."""
 
-    __slots__ = ("_by_queue", "_counted", "_look_ms", "_producer_id", "_robin", "_shared", "latencies", "layout", "senders")
+    __slots__ = ("_instance", "_link", "connects", "name", "stalled")
+
+    def __init__(self, instance: Instance, name: str) -> None:
+        self.name = name
+        self.connects = 0
+        """How often the broker was connected."""
+        self.stalled: dict[QueueSender, None] = {}
+        """Its queues that are stalled, in the order in which they were."""
+        self._instance = instance
+        self._link: BrokerLink | None = None
+
+    @property
+    def link(self) -> BrokerLink | None:
+        """None: the broker's address is not known."""
+        if self._link is None:
+            self._link = self._instance.link(self.name)
+        return self._link
+
+    @property
+    def endpoint(self) -> Endpoint | None:
+        """The open connection; None: there is none."""
+        link = self.link
+        endpoint = None if link is None else link.endpoint
+        return None if endpoint is None or endpoint.closed else endpoint
+
+
+class TopicSender:
+    """The senders of a layout's writable queues, made when they are first needed, and the round robin over those that take messages now.
+
+    What happens to a broker costs a step for the broker and one for each queue that has something to do with it: stalled, or with sends
+    that wait. What happens to a queue costs a constant number of steps.
+    """
+
+    __slots__ = (
+        "_by_queue",
+        "_counted",
+        "_live",
+        "_look_ms",
+        "_placed",
+        "_producer_id",
+        "_shared",
+        "_sides",
+        "_stranded",
+        "gate",
+        "latencies",
+        "layout",
+    )
 
     def __init__(self, shared: Shared, layout: TopicLayout) -> None:
         self.layout = layout
-        self.senders: list[QueueSender] = []
+        self.gate = shared.gate
         self.latencies = shared.latencies
         self._shared = shared
-        self._counted = 0
-        """`latencies.version` when the round robin was counted."""
+        self._counted = (0, 0)
+        """Versions of the latencies and of the live brokers when it was last found out who is left out."""
         self._look_ms: int | None = None
-        """When it is to be counted again."""
+        """When that is to be done again."""
         self._producer_id = shared.instance.host.random.token(16).hex()
         """Its own unless one is given: after a topic was away, sequences begin at 0 again, and brokers remember those of before."""
         self._by_queue: dict[MessageQueue, QueueSender] = {}
-        self._place()
+        self._sides: dict[str, BrokerSide] = {}
+        self._stranded: dict[QueueSender, None] = {}
+        """Stalled queues where unkeyed sends wait, while no other queue takes any."""
+        self._placed = layout
+        """The last layout that has writable queues: after a deletion sends find their queue in it, and fail there."""
+        self._live = self._place()
 
     # -------------------------------------------------------------------------------------------------------------- choosing
 
     def next(self) -> QueueSender:
         """Round robin over the queues of live brokers that are not left out for their latency; over all while none is live."""
-        latencies = self.latencies
-        if latencies is not None and (
-            latencies.version != self._counted or (self._look_ms is not None and self._now_ms() >= self._look_ms)
-        ):
-            self.recount()
-        return self.senders[self._robin.next()]
+        if self.latencies is not None:
+            self._leave_out(self.latencies)
+        return self._sender(self._live.next())
 
     def of_key(self, sharding_key: str) -> QueueSender:
         """The queue to which the key belongs, whether or not its broker lives."""
-        return self.senders[number_of_key(sharding_key, len(self.senders))]
+        return self._sender(number_of_key(sharding_key, len(self._placed.write_queues)))
 
     def of_keys(self, sharding_keys: Sequence[str], places: Iterable[int]) -> list[tuple[QueueSender, list[int]]]:
-        """Each queue to which any of these keys belongs, with the places of its keys."""
-        shares: list[list[int]] = [[] for _ in self.senders]
-        count = len(shares)
+        """Each queue to which any of these keys belongs, in the order of the layout, with the places of its keys."""
+        count = len(self._placed.write_queues)
+        shares: dict[int, list[int]] = {}
         for place in places:
-            shares[number_of_key(sharding_keys[place], count)].append(place)
-        return [(sender, own) for sender, own in zip(self.senders, shares, strict=True) if own]
+            shares.setdefault(number_of_key(sharding_keys[place], count), []).append(place)
+        return [(self._sender(number), shares[number]) for number in sorted(shares)]
 
     def of_queue(self, queue: MessageQueue) -> QueueSender | None:
         """None: the layout has no such writable queue."""
         sender = self._by_queue.get(queue)
-        return sender if sender in self.senders else None
+        if sender is None:
+            number = self._placed.write_number_of.get(queue)
+            return None if number is None else self._sender(number)
+        return sender if sender.number is not None else None
 
     def has_other(self, sender: QueueSender) -> bool:
         """A queue at another broker takes messages now."""
-        broker_name = sender.queue.broker_name
-        return any(other.up and not other.stalled and other.queue.broker_name != broker_name for other in self.senders)
+        if sender.number is None:
+            return any(name != sender.queue.broker_name for name in self._live.live_brokers)
+        return self._live.has_other_broker(sender.number)
 
-    def has_live(self, sender: QueueSender) -> bool:
-        """Another queue takes messages now."""
-        return any(other.up and not other.stalled and other is not sender for other in self.senders)
+    @property
+    def any_live(self) -> bool:
+        """A queue takes messages now."""
+        return self._live.any_live
 
     @property
     def deletion(self) -> TopicNotExist | None:
         """Why nothing can be sent: the topic was deleted, or has no writable queue any more."""
         return None if self.layout.write_queues else _deleted(self.layout)
-
-    @property
-    def busy(self) -> bool:
-        return any(sender.busy for sender in self._by_queue.values())
 
     # --------------------------------------------------------------------------------------------------------------- changes
 
@@ -119,48 +169,65 @@ class TopicSender:
         """A higher layout: what waits and was hashed over a lower one is picked again, in order."""
         self.layout = layout
         if not layout.write_queues:
-            for sender in list(self._by_queue.values()):
-                sender.topic_deleted()
+            for sender in self._by_queue.values():
+                sender.wake()
             return
-        self._place()
+        self._placed = layout
+        self._live = self._place()
         for sender in list(self._by_queue.values()):
             for parcel in sender.take_older(layout.version):
                 self._pick_again(parcel)
 
-    def links_changed(self) -> bool:
-        """A broker came up or went down, or an address became known. False: one lacks what `send` needs; what waited has failed."""
-        try:
-            check_brokers(self._shared.instance, self.layout, SENDING)
-        except RequestCodeNotSupported as error:
-            self.fail_all(partial(RequestCodeNotSupported, error.remark))
-            return False
-        for sender in self._by_queue.values():
-            if sender.link is None:
-                sender.link = self._shared.instance.link(sender.queue.broker_name)
-        self.recount()
-        for sender in list(self._by_queue.values()):
-            sender.link_changed()
+    def link_changed(self, link: BrokerLink) -> bool:
+        """A broker was connected or disconnected. False: it lacks what `send` needs; what waited has failed."""
+        side = self._sides.get(link.name)
+        if side is None:
+            return True
+        if link.up:
+            try:
+                if link.view is not None:
+                    check_features(link.view, SENDING)
+            except RequestCodeNotSupported as error:
+                self.fail_all(partial(RequestCodeNotSupported, error.remark))
+                return False
+            side.connects += 1
+            for sender in side.stalled:
+                sender.wake()
+        if self._live.has_broker(link.name):
+            self._live.set_up(link.name, link.up)
+        self._wake_stranded()
         return True
 
-    def recount(self) -> None:
-        """Which queues take part in the round robin."""
-        live = [(number, sender) for number, sender in enumerate(self.senders) if sender.up and not sender.stalled]
-        latencies = self.latencies
-        if latencies is not None and live:
-            now_ms = self._now_ms()
-            usable = latencies.usable([sender.queue.broker_name for _, sender in live], now_ms)
-            live = [(number, sender) for number, sender in live if sender.queue.broker_name in usable]
-            self._counted, self._look_ms = latencies.version, latencies.next_change_ms(now_ms)
-        self._robin.set_live([number for number, _ in live])
+    def stalled_changed(self, sender: QueueSender) -> None:
+        """A queue takes messages no longer, or again."""
+        side = self._sides[sender.queue.broker_name]
+        if sender.stalled:
+            side.stalled[sender] = None
+        else:
+            side.stalled.pop(sender, None)
+        if sender.number is not None:
+            self._live.set_stalled(sender.number, sender.stalled)
+            self._wake_stranded()
 
-    def _now_ms(self) -> int:
-        return self._shared.instance.host.clock.monotonic_ms()
+    def strand(self, sender: QueueSender) -> None:
+        """Unkeyed sends wait at this stalled queue: wake it as soon as any queue takes messages."""
+        self._stranded[sender] = None
 
-    def relieve(self, recovered: QueueSender) -> None:
-        """A queue takes messages again: what waits at stalled ones may go there."""
-        for sender in self.senders:
-            if sender is not recovered:
-                sender.relieve()
+    def _wake_stranded(self) -> None:
+        if self._stranded and self._live.any_live:
+            stranded, self._stranded = self._stranded, {}
+            for sender in stranded:
+                sender.wake()
+
+    def _leave_out(self, latencies: BrokerLatencies) -> None:
+        """Find out which brokers are left out, if that may have changed."""
+        versions = (latencies.version, self._live.changes)
+        now_ms = self._shared.instance.host.clock.monotonic_ms()
+        if versions == self._counted and (self._look_ms is None or now_ms < self._look_ms):
+            return
+        live = self._live.live_brokers
+        self._live.leave_out(frozenset(live) - latencies.usable(live, now_ms) if live else frozenset())
+        self._counted, self._look_ms = versions, latencies.next_change_ms(now_ms)
 
     def layout_stale(self, sender: QueueSender, version: LayoutVersion) -> None:
         """A broker knows a higher layout than this one, which a keyed frame was hashed over.
@@ -174,24 +241,39 @@ class TopicSender:
     def refresh_route(self) -> None:
         self._shared.instance.watch.refresh_soon()
 
-    def _place(self) -> None:
-        shared, queues = self._shared, self.layout.write_queues
-        for queue in queues:
-            if queue not in self._by_queue:
-                sender = QueueSender(
-                    self,
-                    queue,
-                    sequencer=self._sequencer(),
-                    config=shared.config,
-                    clock=shared.instance.host.clock,
-                    departures=shared.departures,
-                )
-                sender.link = shared.instance.link(queue.broker_name)
-                sender.stalled = not sender.up
-                self._by_queue[queue] = sender
-        self.senders = [self._by_queue[queue] for queue in queues]
-        self._robin = RoundRobin(len(queues), shared.instance.host.random.below(len(queues)))
-        self.recount()
+    def _place(self) -> LiveQueues:
+        """The writable queues of the layout, and which of them take messages now."""
+        queues = self._placed.write_queues
+        live = LiveQueues([queue.broker_name for queue in queues], self._shared.instance.host.random.below(len(queues)))
+        for entry in self._placed.entries:
+            side = self._sides.get(entry.broker_name)
+            if side is None:
+                side = self._sides[entry.broker_name] = BrokerSide(self._shared.instance, entry.broker_name)
+            if side.link is not None and side.link.up and live.has_broker(side.name):
+                live.set_up(side.name, True)
+        for sender in self._by_queue.values():
+            sender.number = self._placed.write_number_of.get(sender.queue)
+            if sender.number is not None and sender.stalled:
+                live.set_stalled(sender.number, True)
+        self._counted = (-1, -1)
+        return live
+
+    def _sender(self, number: int) -> QueueSender:
+        queue = self._placed.write_queues[number]
+        sender = self._by_queue.get(queue)
+        if sender is None:
+            shared = self._shared
+            self._by_queue[queue] = sender = QueueSender(
+                self,
+                queue,
+                self._sides[queue.broker_name],
+                sequencer=self._sequencer(),
+                config=shared.config,
+                clock=shared.instance.host.clock,
+                departures=shared.departures,
+            )
+            sender.number = number
+        return sender
 
     def _sequencer(self) -> Sequencer:
         given = self._shared.given_id
@@ -200,16 +282,11 @@ class TopicSender:
     # --------------------------------------------------------------------------------------------------------------- parcels
 
     def move(self, parcels: Iterable[Parcel], away_from: QueueSender) -> None:
-        """Unkeyed parcels go on at other queues."""
-        others = [sender for sender in self.senders if sender.up and not sender.stalled and sender is not away_from]
-        elsewhere = [sender for sender in others if sender.queue.broker_name != away_from.queue.broker_name] or others
-        assert elsewhere
+        """Unkeyed parcels go on at other queues, of which one must be live."""
         if self.latencies is not None:
-            usable = self.latencies.usable([sender.queue.broker_name for sender in elsewhere], self._now_ms())
-            elsewhere = [sender for sender in elsewhere if sender.queue.broker_name in usable]
-        start = self._shared.instance.host.random.below(len(elsewhere))
-        for number, parcel in enumerate(parcels, start):
-            sender = elsewhere[number % len(elsewhere)]
+            self._leave_out(self.latencies)
+        for parcel in parcels:
+            sender = self._sender(self._live.next() if away_from.number is None else self._live.next_elsewhere(away_from.number))
             readdress(parcel, sender.queue.queue_id)
             sender.add(parcel)
 
@@ -220,21 +297,7 @@ class TopicSender:
             count += parcel.count
             byte_count += parcel.held_bytes
         if count:
-            self._shared.gate.release(count, byte_count)
-
-    def refuse_behind(self, queue: MessageQueue, keys: Iterable[str]) -> None:
-        """A keyed send failed: what waits for the in-flight limit with the same key fails too, whole, and what waits behind that."""
-        failed = {queue: set(keys)}
-
-        def fails(tag: Any) -> Exception | None:
-            found = next(((queue, key) for queue, keys in tag if queue in failed for key in keys if key in failed[queue]), None)
-            if found is None:
-                return None
-            for behind, keys in tag:
-                failed.setdefault(behind, set()).update(keys)
-            return PrecedingSendFailed(found[0], found[1] or None)
-
-        self._shared.gate.refuse(fails)
+            self.gate.release(count, byte_count)
 
     def count_possible_duplicates(self, count: int) -> None:
         self._shared.possible_duplicates += count
@@ -260,7 +323,9 @@ class TopicSender:
         for queue, part in parts.items():
             part.version = layout.version
             readdress(part, queue.queue_id)
-            self._by_queue[queue].add(part, ahead=ahead)
+            sender = self.of_queue(queue)
+            assert sender is not None
+            sender.add(part, ahead=ahead)
 
     def fail_all(self, error: Callable[[], LockstepError]) -> None:
         """What waits can't be sent any more; `error` makes what each send raises."""

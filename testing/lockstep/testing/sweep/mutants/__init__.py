@@ -1,6 +1,6 @@
 """Rules of ours, switched off by name: what a sweep must notice."""
 
-from lockstep.testing.sweep.mutants import broadcast, broker, client, copies, hands, layouts, log, members, readers, sends, sums
+from lockstep.testing.sweep.mutants import broadcast, broker, client, copies, deadlines, hands, layouts, log, members, readers, sends, sums
 from lockstep.testing.sweep.mutants.registry import MUTANTS, Mutant, switched_off
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "broker",
     "client",
     "copies",
+    "deadlines",
     "hands",
     "layouts",
     "log",

@@ -105,8 +105,10 @@ def a_key_moves_with_its_broker(patch: Patches) -> None:
     """A key's queue is picked over the layout, never over the live brokers."""
 
     def live(self: TopicSender, sharding_key: str) -> QueueSender:
-        senders = [sender for sender in self.senders if sender.up and not sender.stalled] or self.senders
-        return senders[number_of_key(sharding_key, len(senders))]
+        queues = [queue for queue in self.layout.write_queues if (sender := self.of_queue(queue)) and sender.up and not sender.stalled]
+        sender = self.of_queue((queues or self.layout.write_queues)[number_of_key(sharding_key, len(queues or self.layout.write_queues))])
+        assert sender is not None
+        return sender
 
     patch.set(TopicSender, "of_key", live)
 

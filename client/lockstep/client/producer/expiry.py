@@ -1,0 +1,70 @@
+"""What waits until a deadline at most, and ends there: some of it in each loop turn, however much is due at once."""
+
+import asyncio
+from heapq import heapify, heappop, heappush
+from typing import Protocol
+
+from lockstep.runtime.alarm import Alarm
+from lockstep.runtime.clock import Clock
+from lockstep.runtime.limits import DEFAULT_LIMITS
+
+EXPIRED_PER_TURN = 256
+COMPACT_MIN = 256
+"""Entries from which on those that have ended are thrown out, each time that the number of entries has doubled."""
+
+
+class Waiting(Protocol):
+    """Something with a deadline."""
+
+    def done(self) -> bool:
+        """It has ended otherwise."""
+        ...
+
+    def expire(self) -> None:
+        """The deadline has come and it is not done."""
+        ...
+
+
+class Expiry:
+    """A heap of deadlines and one timer. Adding costs log n steps, and so does each end."""
+
+    __slots__ = ("_alarm", "_clock", "_compact_at", "_heap", "_loop", "_number")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._alarm = Alarm(self._loop, self._expire, DEFAULT_LIMITS.late_ms)
+        self._heap: list[tuple[int, int, Waiting]] = []
+        self._number = 0
+        self._compact_at = COMPACT_MIN
+
+    def add(self, deadline_ms: int, waiting: Waiting) -> None:
+        """Call `expire` at the deadline (monotonic ms) unless it is done by then."""
+        if len(self._heap) >= self._compact_at:
+            self._heap = [entry for entry in self._heap if not entry[2].done()]
+            heapify(self._heap)
+            self._compact_at = max(COMPACT_MIN, 2 * len(self._heap))
+        self._number += 1
+        heappush(self._heap, (deadline_ms, self._number, waiting))
+        self._arm()
+
+    def close(self) -> None:
+        """Nothing expires any more."""
+        self._heap.clear()
+        self._alarm.cancel()
+
+    def _expire(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        for _ in range(EXPIRED_PER_TURN):
+            if not self._heap or self._heap[0][0] > now_ms:
+                break
+            waiting = heappop(self._heap)[2]
+            if not waiting.done():
+                waiting.expire()
+        self._arm()
+
+    def _arm(self) -> None:
+        if self._heap:
+            due = self._loop.time() + max(0, self._heap[0][0] - self._clock.monotonic_ms()) / 1000
+            if not self._alarm.armed or due < self._alarm.due:
+                self._alarm.set(due)

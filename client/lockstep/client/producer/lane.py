@@ -1,0 +1,173 @@
+"""Parcels that wait in line for one queue. Pure; nothing here is slower for there being many of them.
+
+They leave from the front, and any of them may be taken out by itself. What finds them by deadline and by key is made when it is first
+asked for, and kept while parcels wait: sends that only pass through pay nothing for it, and when thousands fail each costs what one costs.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from heapq import heapify, heappop, heappush
+
+from lockstep.client.producer.parcel import Parcel
+from lockstep.protocol.queue import LayoutVersion
+
+NEVER_MS = 1 << 62
+STALE_MAX = 64
+"""Entries of parcels that have left, above as many as there are parcels, with which the heap of deadlines is made again."""
+
+
+class Lane:
+    """First in, first out. Each parcel has a ticket: a number that rises from the front to the end."""
+
+    __slots__ = ("_by_key", "_deadlines", "_first", "_next", "_waiting", "earliest_ms")
+
+    def __init__(self) -> None:
+        self._waiting: OrderedDict[int, Parcel] = OrderedDict()
+        """By ticket, which rises."""
+        self._first = 0
+        self._next = 0
+        self._deadlines: list[tuple[int, int]] | None = None
+        """A heap of (deadline, ticket), of parcels that have left too; None: not asked for."""
+        self._by_key: dict[str, dict[int, None]] = {}
+        """Tickets of the parcels that hold a key; only while there is a heap of deadlines."""
+        self.earliest_ms = NEVER_MS
+        """No deadline of what waits is earlier."""
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __iter__(self) -> Iterator[Parcel]:
+        return iter(self._waiting.values())
+
+    def append(self, parcel: Parcel) -> None:
+        """At the end."""
+        self._next = ticket = self._next + 1
+        self._put(ticket, parcel)
+
+    def push(self, parcel: Parcel) -> None:
+        """At the front."""
+        self._first = ticket = self._first - 1
+        self._put(ticket, parcel)
+        self._waiting.move_to_end(ticket, last=False)
+
+    @property
+    def front(self) -> Parcel:
+        """The next to leave. There must be one."""
+        return next(iter(self._waiting.values()))
+
+    def pop(self) -> Parcel:
+        """Take the front out."""
+        ticket, parcel = self._waiting.popitem(last=False)
+        if self._deadlines is not None or not self._waiting:
+            self._left(ticket, parcel)
+        return parcel
+
+    def remove(self, parcel: Parcel) -> bool:
+        """Take this one out; False: it does not wait here."""
+        if self._waiting.get(parcel.ticket) is not parcel:
+            return False
+        self._take(parcel.ticket)
+        return True
+
+    def take_all(self) -> list[Parcel]:
+        """Everything, in order."""
+        taken = list(self._waiting.values())
+        self._waiting.clear()
+        self._empty()
+        return taken
+
+    def take_expired(self, now_ms: int, limit: int) -> list[Parcel]:
+        """Those whose deadline has come, at most `limit` of them; more are left if `earliest_ms` is still not after `now_ms`."""
+        if self._deadlines is None and now_ms >= self.earliest_ms:
+            self.earliest_ms = min([parcel.deadline_ms for parcel in self], default=NEVER_MS)
+        if now_ms < self.earliest_ms:
+            return []
+        deadlines = self._indexed()
+        tickets: dict[int, None] = {}
+        while deadlines:
+            deadline_ms, ticket = deadlines[0]
+            if ticket in self._waiting and ticket not in tickets:
+                if deadline_ms > now_ms or len(tickets) >= limit:
+                    break
+                tickets[ticket] = None
+            heappop(deadlines)
+        self.earliest_ms = deadlines[0][0] if deadlines else NEVER_MS
+        return [self._take(ticket) for ticket in sorted(tickets)]
+
+    def take_keys(self, keys: Iterable[str]) -> list[Parcel]:
+        """The records with one of these keys, in order: parcels of one key each. What has other keys beside keeps its place."""
+        self._indexed()
+        failed = frozenset(keys)
+        taken: list[Parcel] = []
+        for ticket in sorted({ticket for key in failed for ticket in self._by_key.get(key, ())}):
+            parts = self._waiting[ticket].split(lambda key: key if key in failed else None)
+            rest = parts.pop(None, None)
+            self._take(ticket) if rest is None else self._replace(ticket, rest)
+            taken += parts.values()
+        return taken
+
+    def take_older(self, version: LayoutVersion) -> list[Parcel]:
+        """Those that were picked from a lower layout than this one, in order."""
+        older = [ticket for ticket, parcel in self._waiting.items() if parcel.version is not None and parcel.version < version]
+        return [self._take(ticket) for ticket in older]
+
+    # ----------------------------------------------------------------------------------------------------------------- index
+
+    def _put(self, ticket: int, parcel: Parcel) -> None:
+        parcel.ticket = ticket
+        self._waiting[ticket] = parcel
+        if parcel.deadline_ms < self.earliest_ms:
+            self.earliest_ms = parcel.deadline_ms
+        if self._deadlines is not None:
+            heappush(self._deadlines, (parcel.deadline_ms, ticket))
+            self._learn(ticket, parcel)
+
+    def _take(self, ticket: int) -> Parcel:
+        parcel = self._waiting.pop(ticket)
+        self._left(ticket, parcel)
+        return parcel
+
+    def _replace(self, ticket: int, part: Parcel) -> None:
+        """A part of the parcel takes its place."""
+        self._unlearn(ticket, self._waiting[ticket])
+        part.ticket = ticket
+        self._waiting[ticket] = part
+        self._learn(ticket, part)
+
+    def _indexed(self) -> list[tuple[int, int]]:
+        if self._deadlines is None:
+            self._deadlines = [(parcel.deadline_ms, ticket) for ticket, parcel in self._waiting.items()]
+            heapify(self._deadlines)
+            for ticket, parcel in self._waiting.items():
+                self._learn(ticket, parcel)
+        return self._deadlines
+
+    def _left(self, ticket: int, parcel: Parcel) -> None:
+        waiting = self._waiting
+        if not waiting:
+            self._empty()
+        elif self._deadlines is not None:
+            self._unlearn(ticket, parcel)
+            if len(self._deadlines) > 2 * len(waiting) + STALE_MAX:
+                self._deadlines = [(parcel.deadline_ms, ticket) for ticket, parcel in waiting.items()]
+                heapify(self._deadlines)
+
+    def _empty(self) -> None:
+        self._deadlines = None
+        self._by_key.clear()
+        self.earliest_ms = NEVER_MS
+
+    def _learn(self, ticket: int, parcel: Parcel) -> None:
+        for key in parcel.keys:
+            self._by_key.setdefault(key, {})[ticket] = None
+
+    def _unlearn(self, ticket: int, parcel: Parcel) -> None:
+        for key in parcel.keys:
+            tickets = self._by_key.get(key)
+            if tickets is not None:
+                tickets.pop(ticket, None)
+                if not tickets:
+                    del self._by_key[key]

@@ -1,0 +1,28 @@
+"""Work, counted instead of timed."""
+
+import sys
+from types import FrameType
+from typing import Any
+
+
+class Steps:
+    """Counts the lines that code under one path executes while this is entered."""
+
+    def __init__(self, path: str) -> None:
+        """`path`: a part of the files' paths."""
+        self.count = 0
+        self._path = path
+
+    def __enter__(self) -> "Steps":
+        self._before = sys.gettrace()
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(self._before)
+
+    def _trace(self, frame: FrameType, event: str, _: object) -> Any:
+        if self._path not in frame.f_code.co_filename:
+            return None
+        self.count += event == "line"
+        return self._trace

@@ -1,0 +1,119 @@
+"""What waits in a lane is found by deadline and by key as if all of it were looked at, and is not."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.client.producer.lane import Lane
+from lockstep.client.producer.parcel import Parcel
+from lockstep.protocol.queue import LayoutVersion
+from support.counting import Steps
+
+VERSIONS = [LayoutVersion(1, 1), LayoutVersion(2, 1)]
+
+
+class Unlooked:
+    """A future that a pure lane must not look into."""
+
+
+def parcel(deadline_ms: int = 100, key: str | None = None, version: LayoutVersion | None = None) -> Parcel:
+    future: Any = Unlooked()
+    return Parcel(b"r", None, "id", 1, future, deadline_ms, deadline_ms, () if key is None else (key,), version)
+
+
+STEPS = st.one_of(
+    st.tuples(st.sampled_from(["append", "push"]), st.integers(1, 20), st.sampled_from("abc")),
+    st.tuples(st.sampled_from(["pop", "remove", "keys", "older"]), st.integers(0, 20), st.sampled_from("abc")),
+    st.tuples(st.just("expire"), st.integers(0, 20), st.sampled_from("abc")),
+)
+
+
+@given(st.lists(STEPS, max_size=60))
+def test_a_lane_does_what_a_plain_list_would_do(steps: list[tuple[str, int, str]]) -> None:
+    lane, plain = Lane(), list[Parcel]()
+
+    def take(wanted: Callable[[Parcel], bool]) -> list[Parcel]:
+        taken = [one for one in plain if wanted(one)]
+        plain[:] = [one for one in plain if one not in taken]
+        return taken
+
+    for step, number, key in steps:
+        match step:
+            case "append":
+                plain.append(parcel(number, key, VERSIONS[number % 2]))
+                lane.append(plain[-1])
+            case "push":
+                plain.insert(0, parcel(number, key, VERSIONS[number % 2]))
+                lane.push(plain[0])
+            case "pop" if plain:
+                assert lane.front is plain[0]
+                assert lane.pop() is plain.pop(0)
+            case "remove" if plain:
+                one = plain.pop(number % len(plain))
+                assert lane.remove(one)
+                assert not lane.remove(one)
+            case "keys":
+                assert lane.take_keys([key]) == take(lambda one: one.keys == (key,))  # noqa: B023
+            case "older":
+                assert lane.take_older(VERSIONS[1]) == take(lambda one: one.version == VERSIONS[0])
+            case "expire":
+                assert lane.take_expired(number, 99) == take(lambda one: one.deadline_ms <= number)  # noqa: B023
+        assert list(lane) == plain
+        assert bool(lane) is bool(plain)
+        assert lane.earliest_ms <= min([one.deadline_ms for one in plain], default=1 << 62)
+
+
+def test_of_those_that_expire_the_earliest_are_taken_first_and_the_rest_is_left() -> None:
+    lane = Lane()
+    waiting = [parcel(5), parcel(3), parcel(4), parcel(9)]
+    for one in waiting:
+        lane.append(one)
+    assert lane.take_expired(5, 2) == [waiting[1], waiting[2]]
+    assert lane.earliest_ms == 5
+    assert lane.take_expired(5, 2) == [waiting[0]]
+    assert lane.earliest_ms == 9
+
+
+def test_entries_of_parcels_that_have_left_do_not_pile_up() -> None:
+    lane = Lane()
+    lane.append(parcel(1))
+    lane.append(parcel(1 << 40))
+    assert len(lane.take_expired(1, 9)) == 1
+    for _ in range(5_000):
+        lane.append(parcel(1 << 40, "k"))
+        lane.pop()
+    assert lane._deadlines is not None
+    assert len(lane._deadlines) < 200
+
+
+def expire_one_by_one(lane: Lane, count: int) -> None:
+    for now_ms in range(1, count + 1):
+        lane.take_expired(now_ms, 256)
+
+
+def withdraw_from_the_middle(lane: Lane, count: int) -> None:
+    waiting = list(lane)
+    for one in waiting[count // 2 :] + waiting[: count // 2]:
+        lane.remove(one)
+
+
+def fail_key_by_key(lane: Lane, count: int) -> None:
+    for number in range(count):
+        lane.take_keys([str(number)])
+
+
+@pytest.mark.parametrize("work", [expire_one_by_one, withdraw_from_the_middle, fail_key_by_key])
+def test_the_end_of_each_costs_the_same_however_many_wait(work: Callable[[Lane, int], None]) -> None:
+    def steps(count: int) -> int:
+        lane = Lane()
+        for number in range(count):
+            lane.append(parcel(1 + number, str(number)))
+        with Steps("/producer/lane.py") as spent:
+            work(lane, count)
+        assert not lane
+        return spent.count
+
+    assert steps(800) < 5 * steps(200)

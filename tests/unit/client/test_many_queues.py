@@ -1,0 +1,205 @@
+"""Thousands of queues: what happens to a broker, a layout or a queue costs each queue it concerns once.
+
+Counted in lines that the producer's code executes: with four times the queues they may be five times as many, where one look of each
+queue at all the others would make them sixteen times as many.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+
+import pytest
+
+from lockstep.client import LatencyFaults, MessageQueue, Producer, SendResult
+from lockstep.client.producer.config import ProducerConfig
+from lockstep.client.producer.departures import QUEUES_PER_TURN, Departures
+from lockstep.client.producer.queue_sender import QueueSender
+from lockstep.protocol.errors import SystemBusy
+from support.counting import Steps
+from support.fake_broker import FakeCluster, fake_cluster, ignore, make_layout, refuse
+from support.loops import until
+from support.producing import message, producing
+
+pytestmark = pytest.mark.simulated
+
+CONFIG = ProducerConfig(send_timeout_ms=60_000, keyed_send_timeout_ms=60_000, attempt_timeout_ms=500)
+FEW, MANY = 60, 240
+PRODUCER = "/client/producer/"
+
+
+class Case:
+    """A producer that has sent one message to each queue."""
+
+    def __init__(self, cluster: FakeCluster, producer: Producer, count: int) -> None:
+        self.cluster = cluster
+        self.producer = producer
+        self.count = count
+        self.broker = cluster.brokers["a"]
+        self.queues = cluster.topics["t"].write_queues
+
+    def to_each(self, *, keyed: bool = False) -> list["asyncio.Future[SendResult]"]:
+        """A send for each queue: named, or unkeyed."""
+        return [asyncio.ensure_future(self.producer.send(message(), **({"queue": queue} if keyed else {}))) for queue in self.queues]
+
+    def link_up(self) -> bool:
+        assert self.producer._shared is not None
+        link = self.producer._shared.instance.link("a")
+        return link is not None and link.up
+
+    async def stop_broker(self) -> None:
+        self.port = int(self.broker.address.rpartition(":")[2])
+        await self.broker.stop()
+        await until(lambda: not self.link_up())
+
+
+@asynccontextmanager
+async def sent_once(count: int, latencies: LatencyFaults | None = None) -> AsyncIterator[Case]:
+    options = asdict(CONFIG) | {"latency_faults": latencies}
+    async with fake_cluster("a", topics={"t": count}) as cluster, Producer("g", nameserver=cluster.address, **options) as producer:
+        case = Case(cluster, producer, count)
+        await asyncio.gather(*case.to_each(keyed=True))
+        yield case
+
+
+async def first_sends(case: Case) -> None:
+    async with producing(case.cluster, CONFIG) as producer:
+        case.producer = producer
+        await asyncio.gather(*case.to_each())
+
+
+async def restart_while_each_queue_has_a_frame_in_flight(case: Case) -> None:
+    case.broker.script.extend([ignore] * case.count)
+    sends = case.to_each()
+    await until(lambda: not case.broker.script)
+    await case.stop_broker()
+    await case.broker.start(case.port)
+    await asyncio.gather(*sends)
+
+
+async def restart_while_nothing_is_sent(case: Case) -> None:
+    await case.stop_broker()
+    await case.broker.start(case.port)
+    await until(case.link_up)
+
+
+async def sends_while_the_broker_is_down(case: Case) -> None:
+    await case.stop_broker()
+    sends = case.to_each() + case.to_each(keyed=True)
+    await asyncio.sleep(1)
+    await case.broker.start(case.port)
+    await asyncio.gather(*sends)
+
+
+async def every_queue_refuses_once(case: Case) -> None:
+    case.broker.script.extend([refuse(SystemBusy("too many requests"))] * case.count)
+    await asyncio.gather(*case.to_each())
+
+
+async def no_queue_answers_in_time(case: Case) -> None:
+    case.broker.script.extend([ignore] * case.count)
+    await asyncio.gather(*case.to_each())
+
+
+async def a_higher_layout(case: Case) -> None:
+    layout = make_layout("t", "a", queues=case.count + 1, counter=2)
+    await case.stop_broker()
+    sends = case.to_each(keyed=True)
+    await asyncio.sleep(0.1)
+    case.cluster.put(layout)
+    case.producer._topics.layout_changed(layout)
+    await case.broker.start(case.port)
+    await asyncio.gather(*sends)
+
+
+async def the_topic_is_deleted(case: Case) -> None:
+    await case.stop_broker()
+    sends = case.to_each(keyed=True)
+    await asyncio.sleep(0.1)
+    case.producer._topics.layout_changed(make_layout("t", counter=2))
+    await asyncio.gather(*sends, return_exceptions=True)
+    await case.broker.start(case.port)
+
+
+async def one_batch_for_each_queue(case: Case) -> None:
+    for number in range(case.count):
+        await case.producer.send_batch([message()], sharding_keys=[str(number)])
+
+
+async def a_selector_for_each_message(case: Case) -> None:
+    for number in range(case.count):
+        await case.producer.send(message(), selector=lambda queues, _, number: queues[number], arg=number)
+
+
+WORK = [
+    first_sends,
+    restart_while_each_queue_has_a_frame_in_flight,
+    restart_while_nothing_is_sent,
+    sends_while_the_broker_is_down,
+    every_queue_refuses_once,
+    no_queue_answers_in_time,
+    a_higher_layout,
+    the_topic_is_deleted,
+    one_batch_for_each_queue,
+    a_selector_for_each_message,
+]
+
+
+@pytest.mark.parametrize("latencies", [None, LatencyFaults()], ids=["", "latency faults"])
+@pytest.mark.parametrize("work", WORK)
+async def test_what_happens_costs_each_queue_once(work: Callable[[Case], Awaitable[None]], latencies: LatencyFaults | None) -> None:
+    async def steps(count: int) -> int:
+        async with sent_once(count, latencies) as case:
+            with Steps(PRODUCER) as counted:
+                await work(case)
+            return counted.count
+
+    few = await steps(FEW)
+    assert await steps(MANY) <= 5 * few + 2_000
+
+
+async def test_idle_queues_are_not_visited_when_their_broker_comes_and_goes() -> None:
+    async with sent_once(FEW) as case:
+        with Steps(PRODUCER) as few:
+            await restart_while_nothing_is_sent(case)
+    async with sent_once(MANY) as case:
+        with Steps(PRODUCER) as many:
+            await restart_while_nothing_is_sent(case)
+    assert many.count == few.count
+
+
+async def test_a_queue_costs_nothing_before_something_is_sent_to_it() -> None:
+    async with fake_cluster("a", topics={"t": 5_000}) as cluster, producing(cluster) as producer:
+        await producer.send(message(), queue=MessageQueue("t", "a", 17))
+        assert len(producer._topics.open_ones["t"]._by_queue) == 1
+
+
+async def test_a_loop_turn_serves_a_limited_number_of_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[int] = []
+    depart, turn = QueueSender.depart, Departures._depart
+
+    def counted(self: QueueSender) -> None:
+        served[-1] += 1
+        depart(self)
+
+    def turned(self: Departures) -> None:
+        served.append(0)
+        turn(self)
+
+    count = 3 * QUEUES_PER_TURN
+    async with sent_once(count) as case:
+        monkeypatch.setattr(QueueSender, "depart", counted)
+        monkeypatch.setattr(Departures, "_depart", turned)
+        await restart_while_each_queue_has_a_frame_in_flight(case)
+    assert sum(served) >= 3 * count
+    assert max(served) == QUEUES_PER_TURN
+
+
+async def test_after_a_restart_each_queue_sends_what_waited_there_and_not_one_queue_for_all() -> None:
+    async with sent_once(FEW) as case:
+        await case.stop_broker()
+        sends = case.to_each()
+        await asyncio.sleep(0.1)
+        await case.broker.start(case.port)
+        results = await asyncio.gather(*sends)
+        assert len({result.queue for result in results}) == FEW
