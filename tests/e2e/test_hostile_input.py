@@ -450,7 +450,7 @@ async def test_a_body_of_nothing_but_empty_ones_is_refused_and_holds_nobody_up(t
     before = server.resident_bytes()
     async with native(address) as client:
         _, remark = await client.refused(code, header, b"\xdc\x00\xf0" + (b"\xdc\xff\xff" + empty * 65_535) * 240)
-        assert "lists and maps" in remark
+        assert "elements" in remark or "has a body of" in remark
     await alive(address)
     assert server.resident_bytes() - before < 160 * MIB
 

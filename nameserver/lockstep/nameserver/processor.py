@@ -12,6 +12,7 @@ from lockstep.protocol.names import check_broker_name, check_cluster_name, is_sy
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.dispatch import Request, handles
 from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.limits import LAYOUTS_BYTES_MAX
 from lockstep.runtime.log import get_logger
 from lockstep.runtime.pool import parse_address
 
@@ -30,7 +31,7 @@ class RouteProcessor:
         self._speakers: dict[int, Endpoint] = {}
         """Connections that have registered a broker; on_close unregisters."""
 
-    @handles(RequestCode.REGISTER_BROKER, RegisterBrokerHeader, RegisterBody)
+    @handles(RequestCode.REGISTER_BROKER, RegisterBrokerHeader, RegisterBody, body_bytes_max=LAYOUTS_BYTES_MAX)
     def register(self, request: Request) -> Command:
         header: RegisterBrokerHeader = request.header
         body: RegisterBody = request.body

@@ -30,11 +30,20 @@ from typing import Any, Final, Literal, Protocol
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.command import ONEWAY_FLAG, Command
-from lockstep.protocol.errors import BrokerError, ConfigError, LocalProtocolError, RemoteProtocolError, RequestCodeNotSupported, SystemBusy
+from lockstep.protocol.errors import (
+    BrokerError,
+    ConfigError,
+    LocalProtocolError,
+    MessageIllegal,
+    RemoteProtocolError,
+    RequestCodeNotSupported,
+    SystemBusy,
+)
 from lockstep.protocol.fields import from_plain, to_plain
 from lockstep.protocol.frame import encode_frame
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.limits import REQUEST_BYTES_MAX
 from lockstep.runtime.log import get_logger
 from lockstep.runtime.outstanding import code_name
 
@@ -166,13 +175,19 @@ class Mark:
     header: type | None
     body: type | None
     lane: str | None
+    body_bytes_max: int
 
 
-def handles(code: int, header: type | None = None, body: type | None = None, *, lane: str | None = None) -> Callable[[Any], Any]:
-    """Marks a method `def f(self, request: Request) -> Outcome` as the handler of a request code."""
+def handles(
+    code: int, header: type | None = None, body: type | None = None, *, lane: str | None = None, body_bytes_max: int = REQUEST_BYTES_MAX
+) -> Callable[[Any], Any]:
+    """Marks a method `def f(self, request: Request) -> Outcome` as the handler of a request code.
+
+    A request with a body of more than `body_bytes_max` bytes is refused before it is decoded.
+    """
 
     def mark(method: Any) -> Any:
-        method.__handles__ = (*getattr(method, "__handles__", ()), Mark(int(code), header, body, lane))
+        method.__handles__ = (*getattr(method, "__handles__", ()), Mark(int(code), header, body, lane, body_bytes_max))
         return method
 
     return mark
@@ -193,6 +208,7 @@ class _Route:
     header: type | None
     body: type | None
     lane: _Lane | None
+    body_bytes_max: int
 
 
 class Log(Protocol):
@@ -245,7 +261,7 @@ class Dispatcher:
         if mark.lane is not None and mark.lane not in self._lanes:
             raise ConfigError(f"{name}: lane {mark.lane!r} is not one of {sorted(self._lanes)}")
         lane = None if mark.lane is None else self._lanes[mark.lane]
-        self._routes[mark.code] = _Route(handler, name, mark.header, mark.body, lane)
+        self._routes[mark.code] = _Route(handler, name, mark.header, mark.body, lane, mark.body_bytes_max)
 
     @property
     def codes(self) -> tuple[int, ...]:
@@ -259,6 +275,9 @@ class Dispatcher:
                 self._on_request(endpoint)
             if route is None:
                 raise RequestCodeNotSupported(f"{code_name(command.code)} is not supported here")
+            if len(command.body) > route.body_bytes_max:
+                size = len(command.body)
+                raise MessageIllegal(f"{code_name(command.code)} has a body of {size} bytes: at most {route.body_bytes_max}")
             header = None if route.header is None else from_plain(route.header, command.fields)
             body: Any = command.body if route.body is None else decode_body(route.body, command.body)
             request = Request(command, endpoint, header, body)

@@ -1,8 +1,18 @@
-"""What one connection may use."""
+"""What one connection, and one request, may use."""
 
 from dataclasses import dataclass
 
 from lockstep.protocol.frame import FRAME_BYTES_MAX, HEADER_BYTES_MAX
+
+REQUEST_BYTES_MAX = 64 * 1024
+"""The body of a request, unless its handler declares another limit."""
+MEMBER_BYTES_MAX = 2 * 1024 * 1024
+"""The body of a request that names what a member consumes: HEART_BEAT, LOCK, UNLOCK, SYNC, RESET_OFFSETS. 16,384 queues of one member,
+where group and topic have names of 20 characters."""
+LAYOUTS_BYTES_MAX = 4 * 1024 * 1024
+"""The body of a request that carries layouts: 4,096 layouts of 8 entries, 4 MiB also where names have 40 characters."""
+RECORDS_BYTES_MAX = FRAME_BYTES_MAX
+"""The body of a request that carries messages: the frame's limit, which counts the header too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import pytest
 from lockstep.broker.app import LANES
 from lockstep.broker.effects import CloseConnection
 from lockstep.broker.processors.client import ClientProcessor
-from lockstep.broker.processors.lock import LockProcessor
+from lockstep.broker.processors.lock import START_LANE, LockProcessor
 from lockstep.broker.processors.offset import OffsetProcessor
 from lockstep.protocol.bodies import (
     ConsumerGroup,
@@ -228,6 +228,16 @@ async def test_a_start_policy_by_time_is_looked_up_before_the_lock_and_only_once
     assert desk.store.asked == [(TOPIC, queue_id, 77) for queue_id in range(4)]
     again = desk.wait(peer, RequestCode.LOCK_BATCH_MQ, None, ReconcileBody((LockItem(GROUP, TOPIC, 3),)))
     assert read(ReconcileReply, again).items[0].offset == 103
+    await desk.dispatcher.close()
+
+
+async def test_many_locks_by_time_at_once_look_up_no_more_often_than_run_at_once() -> None:
+    desk = Desk()
+    peer = desk.native(1, ordered(consume_from_where=StartPoint.TIMESTAMP, consume_timestamp_ms=77))
+    for _ in range(20):
+        desk.send(peer, RequestCode.LOCK_BATCH_MQ, None, ReconcileBody((LockItem(GROUP, TOPIC, 2),)))
+    await until(lambda: len(desk.store.waiting) == 20)
+    assert len(desk.store.asked) == 4 * LANES[START_LANE].concurrency
     await desk.dispatcher.close()
 
 

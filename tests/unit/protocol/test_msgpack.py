@@ -11,7 +11,7 @@ from lockstep.protocol.bodies import HeartbeatBody, LockItem, RegisterBody, Sync
 from lockstep.protocol.codec import CODECS
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codec.msgpack_header import ARRAY_MAX, FIELDS_MAX
-from lockstep.protocol.codec.plain import CONTAINER_BYTES_MIN, CONTAINERS_ALWAYS, ITEMS_MAX, pack_plain, unpack_plain
+from lockstep.protocol.codec.plain import ELEMENT_BYTES_MIN, ELEMENTS_ALWAYS, ELEMENTS_MAX, ITEMS_MAX, pack_plain, unpack_plain
 from lockstep.protocol.command import MSGPACK, Command
 from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
 
@@ -155,34 +155,50 @@ def test_the_longest_list_passes_and_one_more_does_not() -> None:
         unpack_plain(pack_plain([0] * (ITEMS_MAX + 1)))
 
 
-def padded(containers: int, size: int, empty: object) -> bytes:
-    """So many lists and maps in so many bytes."""
-    inner: bytes = msgpack.packb([empty] * (ITEMS_MAX // 2))
-    blocks, rest = divmod(containers - 1, ITEMS_MAX // 2 + 1)
-    assert rest
-    parts = [inner] * blocks + [msgpack.packb([empty] * (rest - 1))]
+def padded(elements: int, size: int, each: object) -> bytes:
+    """So many elements in so many bytes."""
+    inner: bytes = msgpack.packb([each] * (ITEMS_MAX // 2))
+    rest = elements - 1
+    parts = []
+    while rest > ITEMS_MAX // 2 + 1:
+        parts.append(inner)
+        rest -= ITEMS_MAX // 2 + 1
+    parts.append(msgpack.packb([each] * (rest - 1)))
     head = b"\xdd" + (len(parts) + 1).to_bytes(4, "big") + b"".join(parts)
     return head + b"\xc6" + (size - len(head) - 5).to_bytes(4, "big") + bytes(size - len(head) - 5)
 
 
-@pytest.mark.parametrize("empty", [[], {}])
-@pytest.mark.parametrize("size", [CONTAINERS_ALWAYS * 3, CONTAINERS_ALWAYS * CONTAINER_BYTES_MIN * 2])
-def test_lists_and_maps_are_as_many_as_the_bytes_are_worth(size: int, empty: object) -> None:
-    most = max(CONTAINERS_ALWAYS, size // CONTAINER_BYTES_MIN)
-    assert len(padded(most, size, empty)) == size
-    unpack_plain(padded(most, size, empty))
-    with pytest.raises(RemoteProtocolError, match=f"more than {most} lists and maps"):
-        unpack_plain(padded(most + 1, size, empty))
+SMALL = [[], {}, 0, None, "x"]
+"""Values of one or two bytes."""
 
 
-@pytest.mark.parametrize("empty", [[], {}])
-def test_a_frame_of_nothing_but_empty_ones_costs_a_fraction(empty: object) -> None:
-    raw = padded(1_000_000, 1_100_000, empty)
+@pytest.mark.parametrize("each", SMALL)
+@pytest.mark.parametrize("size", [ELEMENTS_ALWAYS * 3, ELEMENTS_ALWAYS * ELEMENT_BYTES_MIN * 2, 2 << 20, 16 << 20])
+def test_elements_are_as_many_as_the_bytes_are_worth_and_half_a_million_at_most(size: int, each: object) -> None:
+    most = min(ELEMENTS_MAX, max(ELEMENTS_ALWAYS, size // ELEMENT_BYTES_MIN))
+    assert len(padded(most, size, each)) == size
+    unpack_plain(padded(most, size, each))
+    with pytest.raises(RemoteProtocolError, match=f"more than {most} elements"):
+        unpack_plain(padded(most + 1, size, each))
+
+
+def test_the_entries_of_maps_are_elements() -> None:
+    entries: bytes = msgpack.packb({f"{number:04}": 0 for number in range(10_000)})
+    blocks = ELEMENTS_MAX // 10_001
+    body = b"\xdd" + blocks.to_bytes(4, "big") + entries * blocks
+    unpack_plain(body)
+    with pytest.raises(RemoteProtocolError, match="more than 500000 elements"):
+        unpack_plain(b"\xdd" + (blocks + 1).to_bytes(4, "big") + entries * (blocks + 1))
+
+
+@pytest.mark.parametrize("each", SMALL)
+def test_a_body_of_nothing_but_small_values_costs_a_fraction(each: object) -> None:
+    raw = padded(1_000_000, 2_200_000, each)
     tracemalloc.start()
     try:
-        with pytest.raises(RemoteProtocolError, match="lists and maps"):
+        with pytest.raises(RemoteProtocolError, match="elements"):
             unpack_plain(raw)
-        assert tracemalloc.get_traced_memory()[1] < 80 * CONTAINERS_ALWAYS + 1_000_000
+        assert tracemalloc.get_traced_memory()[1] < 80 * (ELEMENTS_MAX + ITEMS_MAX)
     finally:
         tracemalloc.stop()
 

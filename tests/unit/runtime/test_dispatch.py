@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ from lockstep.protocol.command import ONEWAY_FLAG, Command
 from lockstep.protocol.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from lockstep.protocol.frame import FrameBuffer
 from lockstep.protocol.headers.offsets import OffsetReply, QueueHeader
+from lockstep.runtime import dispatch
 from lockstep.runtime.dispatch import HELD, RETRY_AFTER_FIELD, BusyFor, Dispatcher, LaneLimits, Later, Outcome, Pending, Request, handles
 from lockstep.runtime.endpoint import Endpoint
 from support.loops import turns
@@ -68,7 +69,7 @@ class Processor:
     def structured(self, request: Request) -> Outcome:
         return request.reply(body=Pair(request.body.left + 1, request.body.right))
 
-    @handles(RequestCode.SEND_MESSAGE)
+    @handles(RequestCode.SEND_MESSAGE, body_bytes_max=20 << 20)
     @handles(RequestCode.SEND_RECORDS)
     def logged(self, request: Request) -> Outcome:
         return Pending(request.reply(body=request.body))
@@ -266,6 +267,26 @@ async def test_an_answer_too_large_for_a_frame_is_an_error_not_a_silence() -> No
     answer = await bench.answer()
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "16777216" in (answer.remark or "")
+
+
+@pytest.mark.parametrize(("code", "body_bytes_max"), [(RequestCode.SEND_MESSAGE, 20 << 20), (RequestCode.SEND_RECORDS, 64 << 10)])
+async def test_a_body_has_at_most_the_bytes_that_its_handler_declares(code: RequestCode, body_bytes_max: int) -> None:
+    bench = Bench()
+    bench.dispatcher._routes[code] = replace(bench.dispatcher._routes[code], handler=lambda request: request.reply())
+    bench.ask(code, body=bytes(body_bytes_max))
+    assert (await bench.answer()).code == ResponseCode.SUCCESS
+    bench.ask(code, body=bytes(body_bytes_max + 1))
+    answer = await bench.answer()
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    assert answer.remark == f"{code.name} ({int(code)}) has a body of {body_bytes_max + 1} bytes: at most {body_bytes_max}"
+    assert not bench.endpoint.closed
+
+
+async def test_a_body_beyond_its_limit_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    monkeypatch.setattr(dispatch, "decode_body", lambda *_: pytest.fail("decoded"))
+    bench.ask(RequestCode.SYNC, body=bytes((64 << 10) + 1))
+    assert (await bench.answer()).code == ResponseCode.MESSAGE_ILLEGAL
 
 
 @pytest.mark.parametrize("code", [RequestCode.GET_MAX_OFFSET, RequestCode.SEND_MESSAGE, RequestCode.LOCK_BATCH_MQ, 7777])

@@ -8,6 +8,7 @@ from lockstep.protocol.headers.clients import GroupHeader, GroupStatusHeader, Un
 from lockstep.runtime.dispatch import HELD, Outcome, Request, handles
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
+from lockstep.runtime.limits import MEMBER_BYTES_MAX
 from lockstep.runtime.log import get_logger
 
 log = get_logger("broker")
@@ -22,7 +23,7 @@ class ClientProcessor:
         self._peers: dict[int, str] = {}
         """Connection → peer of those that have sent HEART_BEAT."""
 
-    @handles(RequestCode.HEART_BEAT, None, HeartbeatBody)
+    @handles(RequestCode.HEART_BEAT, None, HeartbeatBody, body_bytes_max=MEMBER_BYTES_MAX)
     def heartbeat(self, request: Request) -> Outcome:
         """What the broker starts itself on this connection speaks the codec of its heartbeat."""
         endpoint = request.endpoint

@@ -16,6 +16,7 @@ from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import RemoteProtocolError
 from lockstep.runtime.dispatch import HELD, Later, Outcome, Pending, Request, handles
 from lockstep.runtime.host import Host
+from lockstep.runtime.limits import MEMBER_BYTES_MAX
 
 START_LANE = "start"
 """The offsets of start policies by time may have to be read from the disk."""
@@ -35,22 +36,21 @@ class LockProcessor:
         self._coordination = coordination
         self._store = store
 
-    @handles(RequestCode.LOCK_BATCH_MQ)
+    @handles(RequestCode.LOCK_BATCH_MQ, body_bytes_max=MEMBER_BYTES_MAX)
     def lock(self, request: Request) -> Outcome:
         body = self._lock_body(request)
         if isinstance(body, LockBatchBody):
             return Pending(request.reply(body=self._coordination.classic_lock(body, self._clock.boot_ms())))
-        needed = self._coordination.times_needed(request.endpoint.id, body)
-        if needed:
-            return Later(START_LANE, partial(self._lock_by_time, request, body, needed))
+        if self._coordination.times_needed(request.endpoint.id, body):
+            return Later(START_LANE, partial(self._lock_by_time, request, body))
         return self._reconcile(request, body, {})
 
-    @handles(RequestCode.UNLOCK_BATCH_MQ, None, LockBatchBody)
+    @handles(RequestCode.UNLOCK_BATCH_MQ, None, LockBatchBody, body_bytes_max=MEMBER_BYTES_MAX)
     def unlock(self, request: Request) -> Outcome:
         self._coordination.classic_unlock(request.body)
         return Pending(request.reply())
 
-    @handles(RequestCode.SYNC, None, SyncBody)
+    @handles(RequestCode.SYNC, None, SyncBody, body_bytes_max=MEMBER_BYTES_MAX)
     def sync(self, request: Request) -> Outcome:
         reply = self._coordination.sync(request.endpoint.id, request.body, self._clock.boot_ms())
         if reply is None:
@@ -74,8 +74,9 @@ class LockProcessor:
         reply = self._coordination.reconcile(request.endpoint.id, body, self._clock.boot_ms(), by_time)
         return HELD if reply is None else Pending(request.reply(body=reply))
 
-    async def _lock_by_time(self, request: Request, body: ReconcileBody, needed: tuple[StartPolicy, ...]) -> Outcome:
-        """The offsets of a start policy by time may have to be read from the disk: once per group and topic."""
+    async def _lock_by_time(self, request: Request, body: ReconcileBody) -> Outcome:
+        """The offsets of a start policy by time may have to be read from the disk: once per group and topic, whoever asks first."""
+        needed = self._coordination.times_needed(request.endpoint.id, body)
         by_time = await offsets_by_time(self._coordination, self._store, needed)
         if request.endpoint.closed:
             return HELD  # and forgotten: nothing may be recorded of this connection any more

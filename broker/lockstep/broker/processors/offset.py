@@ -10,7 +10,7 @@ from typing import Protocol
 from lockstep.broker.coordination import Coordination
 from lockstep.broker.processors.lock import START_LANE, TimeIndex, offsets_by_time
 from lockstep.broker.reconcile import OffsetsByTime, start_policy
-from lockstep.protocol.bodies import LockItem, ReconcileBody, Verdict
+from lockstep.protocol.bodies import LockItem, ReconcileBody, StartPolicy, Verdict
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import NotYours, QueryNotFound, ServiceNotAvailable
 from lockstep.protocol.headers.offsets import ProgressReply, QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
@@ -55,11 +55,14 @@ class OffsetProcessor:
         return Pending(request.reply())
 
     def _query_session(self, request: Request, header: QueryConsumerOffsetHeader) -> Outcome:
-        item = LockItem(header.consumer_group, header.topic, header.queue_id)
-        needed = self._coordination.times_needed(request.endpoint.id, ReconcileBody((item,), (start_policy(header),)))
-        if needed:
+        if self._times_needed(request, header):
             return Later(START_LANE, partial(self._query_by_time, request, header))
         return self._begin(request, header, {})
+
+    def _times_needed(self, request: Request, header: QueryConsumerOffsetHeader) -> tuple[StartPolicy, ...]:
+        """The start policy while the group has not begun in the topic, if it is by time."""
+        item = LockItem(header.consumer_group, header.topic, header.queue_id)
+        return self._coordination.times_needed(request.endpoint.id, ReconcileBody((item,), (start_policy(header),)))
 
     def _begin(self, request: Request, header: QueryConsumerOffsetHeader, by_time: OffsetsByTime) -> Outcome:
         answer = self._coordination.begin(request.endpoint.id, header, self._clock.boot_ms(), by_time)
@@ -73,7 +76,7 @@ class OffsetProcessor:
         return Pending(request.reply(reply))
 
     async def _query_by_time(self, request: Request, header: QueryConsumerOffsetHeader) -> Outcome:
-        by_time = await offsets_by_time(self._coordination, self._store, (start_policy(header),))
+        by_time = await offsets_by_time(self._coordination, self._store, self._times_needed(request, header))
         if request.endpoint.closed:
             return HELD  # and forgotten: nothing may be recorded of this connection any more
         return self._begin(request, header, by_time)

@@ -45,6 +45,7 @@ from lockstep.protocol.record import RecordView, encode_record, host_address, pa
 from lockstep.protocol.sequence import CRC_AT, STAMP_HEAD, FrameSequence, frame_crc
 from lockstep.runtime.dispatch import BusyFor, Outcome, Pending, Request, Until, handles
 from lockstep.runtime.host import Host
+from lockstep.runtime.limits import RECORDS_BYTES_MAX
 
 Body = bytes | bytearray | memoryview
 
@@ -100,7 +101,7 @@ class SendProcessor:
 
     # ------------------------------------------------------------------------------------------------------------ SEND_RECORDS
 
-    @handles(RequestCode.SEND_RECORDS, SendRecordsHeader)
+    @handles(RequestCode.SEND_RECORDS, SendRecordsHeader, body_bytes_max=RECORDS_BYTES_MAX)
     def send_records(self, request: Request) -> Outcome:
         header: SendRecordsHeader = request.header
         if header.producer_id is not None:
@@ -162,7 +163,7 @@ class SendProcessor:
 
     # ------------------------------------------------------------------------------------------------------------ SEND_MESSAGE
 
-    @handles(RequestCode.SEND_MESSAGE, SendMessageHeader)
+    @handles(RequestCode.SEND_MESSAGE, SendMessageHeader, body_bytes_max=RECORDS_BYTES_MAX)
     def send_message(self, request: Request) -> Outcome:
         """RocketMQ's single send: the record is made here, then it goes the way of every frame."""
         header: SendMessageHeader = request.header

@@ -6,6 +6,7 @@ from lockstep.broker.coordination import Coordination
 from lockstep.protocol.bodies import BrokerStatus, GroupSettings, ResetBody
 from lockstep.protocol.codes import RequestCode
 from lockstep.runtime.dispatch import Outcome, Pending, Request, handles
+from lockstep.runtime.limits import MEMBER_BYTES_MAX
 from lockstep.runtime.log import get_logger
 
 log = get_logger("broker")
@@ -30,7 +31,7 @@ class StatusProcessor:
         log.info("group.configured", group=settings.group, peer=request.endpoint.peer, **facts)
         return Pending(request.reply(body=settings))
 
-    @handles(RequestCode.RESET_OFFSETS, None, ResetBody)
+    @handles(RequestCode.RESET_OFFSETS, None, ResetBody, body_bytes_max=MEMBER_BYTES_MAX)
     def reset(self, request: Request) -> Outcome:
         body: ResetBody = request.body
         reply = self._coordination.reset(body)

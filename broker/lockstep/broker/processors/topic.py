@@ -12,6 +12,7 @@ from lockstep.protocol.headers.routes import CreateTopicHeader
 from lockstep.protocol.names import check_topic
 from lockstep.protocol.queue import TopicLayout
 from lockstep.runtime.dispatch import Outcome, Pending, Request, handles
+from lockstep.runtime.limits import LAYOUTS_BYTES_MAX
 
 AUTO_CREATE_QUEUES_MAX = 8
 """RocketMQ: the queues of TBW102, which an auto-created topic inherits at most (the client asks for 4)."""
@@ -24,7 +25,7 @@ class TopicProcessor:
         self._topics = topics
         self._auto_create = auto_create
 
-    @handles(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader)
+    @handles(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader, body_bytes_max=LAYOUTS_BYTES_MAX)
     def create_topic(self, request: Request) -> Outcome:
         header: CreateTopicHeader = request.header
         check_topic(header.topic)

@@ -10,11 +10,12 @@ from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
 ITEMS_MAX = 65_536
 """Elements of one list or map. 65,536 topics in a registration, or queues in a LOCK, are more than one broker serves."""
 
-CONTAINERS_ALWAYS = 2 * ITEMS_MAX
-"""Lists and maps that any body may have: some 50 ms."""
-CONTAINER_BYTES_MIN = 16
-"""Beyond that there is at most one for so many bytes of the body. Ours take 20 to 60; a frame of empty maps alone would be 1 GiB in memory
-and hold up the loop for seconds."""
+ELEMENTS_MAX = 500_000
+"""Elements of all lists and maps of one body together (an entry of a map is one). A LOCK of 16,384 queues has 130,000."""
+ELEMENTS_ALWAYS = 65_536
+"""Elements that any body may have. So a body of at most so many bytes is within the limit, and nothing is counted."""
+ELEMENT_BYTES_MIN = 4
+"""Beyond that there is at most one for so many bytes of the body. Ours take 8 to 60; an element takes up to 64 bytes of memory."""
 
 _packb = msgpack.packb
 _unpackb = msgpack.unpackb
@@ -31,12 +32,16 @@ def pack_plain(value: object) -> bytes:
 def unpack_plain(data: bytes | bytearray | memoryview, *, what: str = "body", array_max: int = ITEMS_MAX, map_max: int = ITEMS_MAX) -> Any:
     """Plain values from bytes. Raises RemoteProtocolError, beginning with `what`.
 
-    msgpack may allocate a list from the length that it claims, so that is held to the bytes that are there. Nesting ends at the library's
-    own stack (1,024 levels), and the number of lists and maps is held to the bytes too. Extension types are refused, and so are map keys
+    msgpack allocates a list from the length that it claims, so that is held to the bytes that are there. Nesting ends at the library's
+    own stack (1,024 levels), and the number of elements is held to the bytes too. Extension types are refused, and so are map keys
     that are neither str nor bytes.
     """
     there = len(data)
-    count = None if there <= CONTAINERS_ALWAYS else _counter(max(CONTAINERS_ALWAYS, there // CONTAINER_BYTES_MIN))
+    count = None
+    if there > ELEMENTS_ALWAYS:
+        elements_max = min(ELEMENTS_MAX, max(ELEMENTS_ALWAYS, there // ELEMENT_BYTES_MIN))
+        count = _counter(elements_max)
+        there = elements_max
     try:
         return _unpackb(
             data,
@@ -50,15 +55,15 @@ def unpack_plain(data: bytes | bytearray | memoryview, *, what: str = "body", ar
         raise RemoteProtocolError(f"{what} is not msgpack within its limits: {type(error).__name__} {str(error)[:120]}") from None
 
 
-def _counter(containers_max: int) -> Callable[[Any], Any]:
-    """A hook that lets so many lists and maps pass."""
-    left = containers_max
+def _counter(elements_max: int) -> Callable[[Any], Any]:
+    """A hook for complete lists and maps that raises ValueError when they have more elements together."""
+    left = elements_max
 
     def count(container: Any) -> Any:
         nonlocal left
-        left -= 1
+        left -= len(container)
         if left < 0:
-            raise ValueError(f"more than {containers_max} lists and maps")
+            raise ValueError(f"more than {elements_max} elements in its lists and maps")
         return container
 
     return count

@@ -1,0 +1,82 @@
+"""How many bytes the body of each request may have, and that what honest peers send fits."""
+
+import pytest
+
+from lockstep.broker.processors.client import ClientProcessor
+from lockstep.broker.processors.lock import LockProcessor
+from lockstep.broker.processors.offset import OffsetProcessor
+from lockstep.broker.processors.pull import PullProcessor
+from lockstep.broker.processors.query import QueryProcessor
+from lockstep.broker.processors.send import SendProcessor
+from lockstep.broker.processors.send_back import SendBackProcessor
+from lockstep.broker.processors.status import StatusProcessor
+from lockstep.broker.processors.topic import TopicProcessor
+from lockstep.nameserver.processor import RouteProcessor
+from lockstep.protocol.bodies import DataVersion, LockItem, ReconcileBody, RegisterBody, SyncBody, SyncItem
+from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
+from lockstep.protocol.codes import RequestCode as R
+from lockstep.protocol.layouts import ENTRY_COUNT_MAX
+from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.runtime.dispatch import Mark
+from lockstep.runtime.limits import LAYOUTS_BYTES_MAX, MEMBER_BYTES_MAX, RECORDS_BYTES_MAX, REQUEST_BYTES_MAX
+
+BROKER = (
+    ClientProcessor,
+    LockProcessor,
+    OffsetProcessor,
+    PullProcessor,
+    QueryProcessor,
+    SendProcessor,
+    SendBackProcessor,
+    StatusProcessor,
+    TopicProcessor,
+)
+MEMBER = {R.HEART_BEAT, R.LOCK_BATCH_MQ, R.UNLOCK_BATCH_MQ, R.SYNC, R.RESET_OFFSETS}
+LARGER = {
+    **dict.fromkeys(MEMBER, MEMBER_BYTES_MAX),
+    R.UPDATE_AND_CREATE_TOPIC: LAYOUTS_BYTES_MAX,
+    R.REGISTER_BROKER: LAYOUTS_BYTES_MAX,
+    R.SEND_MESSAGE: RECORDS_BYTES_MAX,
+    R.SEND_RECORDS: RECORDS_BYTES_MAX,
+}
+QUEUES_MAX = 16_384
+"""Of one topic at one broker, all held by one member."""
+
+
+def marks(processors: tuple[type, ...]) -> dict[int, Mark]:
+    found = [mark for each in processors for name in dir(each) for mark in getattr(getattr(each, name), "__handles__", ())]
+    return {mark.code: mark for mark in found}
+
+
+@pytest.mark.parametrize("processors", [BROKER, (RouteProcessor,)], ids=["broker", "nameserver"])
+def test_every_request_has_64_kib_unless_it_names_queues_layouts_or_carries_messages(processors: tuple[type, ...]) -> None:
+    for code, mark in marks(processors).items():
+        assert mark.body_bytes_max == LARGER.get(R(code), REQUEST_BYTES_MAX), R(code).name
+    assert (REQUEST_BYTES_MAX, MEMBER_BYTES_MAX, LAYOUTS_BYTES_MAX, RECORDS_BYTES_MAX) == (64 << 10, 2 << 20, 4 << 20, 16 << 20)
+
+
+def test_a_lock_and_a_sync_of_all_queues_of_a_broker_fit() -> None:
+    group, topic = "payments-reconciliation", "orders-of-the-day"
+    lock = ReconcileBody(tuple(LockItem(group, topic, queue_id, 1_800_000_000_000) for queue_id in range(QUEUES_MAX)))
+    sync = SyncBody(tuple(SyncItem(group, topic, queue_id, 1_800_000_000_000, 0, 1 << 60) for queue_id in range(QUEUES_MAX)))
+    for body in (lock, sync):
+        data = encode_body(body)
+        assert len(data) <= MEMBER_BYTES_MAX
+        assert decode_body(type(body), data) == body
+
+
+def entries(count: int, counter: int = 3) -> tuple[LayoutEntry, ...]:
+    return tuple(LayoutEntry(f"production-cluster-broker-{number:04}", 16, 16, counter) for number in range(count))
+
+
+def test_the_longest_layout_and_a_part_of_4096_layouts_of_eight_brokers_fit() -> None:
+    longest = TopicLayout("t" * 127, LayoutVersion(1 << 53, (1 << 32) - 1), entries(ENTRY_COUNT_MAX))
+    assert decode_body(TopicLayout, encode_body(longest)) == longest
+    assert len(encode_body(longest)) <= LAYOUTS_BYTES_MAX
+    layouts = tuple(
+        TopicLayout(f"a-topic-with-a-name-of-usual-length-{number}", LayoutVersion(3, 1 << 31), entries(8)) for number in range(4_096)
+    )
+    body = RegisterBody({"internal": "127.0.0.1:10911"}, layouts, DataVersion(1, 1))
+    data = encode_body(body)
+    assert len(data) <= LAYOUTS_BYTES_MAX
+    assert decode_body(RegisterBody, data) == body
