@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from lockstep.protocol.errors import ConfigError, LocalProtocolError, LockstepError
+from lockstep.runtime.text import printable
 
 DEFAULT_NAMESERVER = "127.0.0.1:9876"
 
@@ -51,5 +52,5 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 
 def complain(error: BaseException | str) -> None:
     """One line on stderr."""
-    text = " ".join(str(error).split())
+    text = printable(" ".join(str(error).split()))
     print(f"lockstep: {text or type(error).__name__}", file=sys.stderr)

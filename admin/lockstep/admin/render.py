@@ -11,6 +11,7 @@ from rich.text import Text
 
 from lockstep.protocol.errors import RemoteProtocolError
 from lockstep.protocol.message import MessageExt
+from lockstep.runtime.text import printable
 
 NO_TERMINAL_COLUMNS = 240
 """Width of a table that goes to a file or a pipe: wide enough that client ids stay in one piece."""
@@ -18,7 +19,20 @@ NO_TERMINAL_COLUMNS = 240
 
 def print_json(value: object) -> None:
     """One JSON document; on a terminal indented, else on one line."""
-    print(json.dumps(value, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False), flush=True)
+    print(json_text(value, indent=2 if sys.stdout.isatty() else None), flush=True)
+
+
+def json_text(value: object, indent: int | None = None) -> str:
+    """A JSON document in which every character that is not printable is escaped, as JSON escapes it."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text)
+
+
+def say(text: str) -> None:
+    """One line on stdout: what peers sent is in it as they sent it, and is escaped here."""
+    print(printable(text), flush=True)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None, empty: str = "nothing") -> None:
@@ -39,11 +53,6 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, tit
 def _cell(value: object) -> Text:
     # Text, not str: a name or body in square brackets is no markup.
     return Text("-" if value is None else "yes" if value is True else "no" if value is False else printable(str(value)))
-
-
-def printable(text: str) -> str:
-    """The text with every control character escaped: a message must not move the cursor of whoever looks at it."""
-    return "".join(character if character.isprintable() else character.encode("unicode_escape").decode() for character in text)
 
 
 def body_text(message: MessageExt) -> str:

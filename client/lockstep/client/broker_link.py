@@ -21,6 +21,7 @@ from lockstep.protocol.queue import TopicLayout
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
 from lockstep.runtime.pool import Link
+from lockstep.runtime.text import printable
 
 SHORTEST_SESSION_MS = 1_000
 """No broker of ours ends sessions sooner."""
@@ -155,7 +156,8 @@ class BrokerLink:
             raise broker_error(response.code, response.remark)
         reply = decode_body(HeartbeatReply, response.body)
         if reply.broker_name != self.name:
-            raise RemoteProtocolError(f"asked broker {self.name} at {endpoint.peer} and {reply.broker_name} answered: the route is old")
+            other = printable(reply.broker_name)
+            raise RemoteProtocolError(f"asked broker {self.name} at {endpoint.peer} and {other} answered: the route is old")
         return reply
 
     async def _handshake(self, endpoint: Endpoint) -> None:

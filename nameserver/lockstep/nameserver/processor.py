@@ -12,6 +12,7 @@ from lockstep.protocol.names import check_broker_name, check_cluster_name, is_sy
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.dispatch import Request, handles
 from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.flood import log_limited
 from lockstep.runtime.limits import LAYOUTS_BYTES_MAX
 from lockstep.runtime.log import get_logger
 from lockstep.runtime.pool import parse_address
@@ -40,7 +41,7 @@ class RouteProcessor:
         try:
             change = self._table.register(said, self._speaker(request.endpoint), self._clock.monotonic_ms())
         except BrokerNameTaken as error:
-            log.warning("broker.refused", name=said.name, peer=request.endpoint.peer, reason=error.remark)
+            log_limited(log, "warning", "broker.refused", name=said.name, peer=request.endpoint.peer, reason=error.remark)
             raise
         _log_change(said, change, request.endpoint.peer)
         if change.superseded is not None and (older := self._speakers.get(change.superseded)) is not None:

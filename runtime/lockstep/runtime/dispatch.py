@@ -43,9 +43,11 @@ from lockstep.protocol.fields import from_plain, to_plain
 from lockstep.protocol.frame import encode_frame
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.flood import log_limited
 from lockstep.runtime.limits import REQUEST_BYTES_MAX
 from lockstep.runtime.log import get_logger
 from lockstep.runtime.outstanding import code_name
+from lockstep.runtime.text import printable
 
 log = get_logger("runtime.dispatch")
 
@@ -108,7 +110,7 @@ class Answering:
 def _fail(command: Command, endpoint: Endpoint, error: Exception) -> None:
     """Answers with what `error` means; an error that no rule foresees is logged with its traceback."""
     if not isinstance(error, BrokerError | RemoteProtocolError | LocalProtocolError):
-        log.error("request.failed", code=code_name(command.code), peer=endpoint.peer, error=repr(error), exc_info=error)
+        log_limited(log, "error", "request.failed", code=code_name(command.code), peer=endpoint.peer, error=repr(error), exc_info=error)
     if not command.flag & ONEWAY_FLAG:
         endpoint.send(refusal(command, error))
 
@@ -117,9 +119,9 @@ def refusal(command: Command, error: Exception) -> Command:
     """The answer to a request that ended with `error`."""
     if isinstance(error, BrokerError):
         fields = {RETRY_AFTER_FIELD: error.retry_after_ms} if isinstance(error, BusyFor) else None
-        return command.reply(error.wire_code, error.remark, fields)
+        return command.reply(error.wire_code, printable(error.remark), fields)
     foreseen = isinstance(error, RemoteProtocolError | LocalProtocolError)
-    return command.reply(ResponseCode.SYSTEM_ERROR, str(error) if foreseen else f"{type(error).__name__}: {error}")
+    return command.reply(ResponseCode.SYSTEM_ERROR, printable(str(error) if foreseen else f"{type(error).__name__}: {error}"))
 
 
 Until = Literal["written", "confirmed", "synced"]

@@ -22,10 +22,12 @@ from lockstep.protocol.frame import FrameBuffer, encode_frame, encode_frame_part
 from lockstep.runtime.address import format_address, os_reason
 from lockstep.runtime.alarm import Alarm
 from lockstep.runtime.daemon import call_apart
+from lockstep.runtime.flood import log_limited
 from lockstep.runtime.host import Host
 from lockstep.runtime.limits import DEFAULT_LIMITS, EndpointLimits
 from lockstep.runtime.log import get_logger
 from lockstep.runtime.outstanding import CLOCK_STEP_S, Answer, Outstanding
+from lockstep.runtime.text import printable
 
 log = get_logger("runtime.endpoint")
 
@@ -410,6 +412,8 @@ class Endpoint(asyncio.Protocol):
                 if command.flag & RESPONSE_FLAG:
                     answer = answers.pop(command.opaque, None)
                     if answer is not None and not answer.done():
+                        if command.remark is not None:
+                            command.remark = printable(command.remark)
                         answer.set_result(command)
                 elif handler is not None:
                     handler(command, self)
@@ -424,7 +428,7 @@ class Endpoint(asyncio.Protocol):
 
     def refuse(self, reason: str) -> None:
         """The peer did what it must not: says so in the log, sends what is unsent, and closes."""
-        log.warning("connection.refused", peer=self.peer, listener=self.listener or None, reason=reason)
+        log_limited(log, "warning", "connection.refused", peer=self.peer, listener=self.listener or None, reason=reason)
         if self._transport is not None:
             self._transport.pause_reading()
         self.close(f"protocol broken by the peer: {reason}")

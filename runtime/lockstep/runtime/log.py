@@ -1,7 +1,8 @@
 """Logging: events `noun.past_verb` with facts as keys, by structlog, through the standard library's `logging` tree "lockstep".
 
 A library does not configure its user's logging: the SDK's events go to the loggers `lockstep.*` as `event key=value …` and appear as the
-application decides. A program of ours calls `configure` once: JSON lines when stdout is no terminal, coloured lines on a terminal.
+application decides. A program of ours calls `configure` once: JSON lines when stdout is no terminal, coloured lines on a terminal. In each
+form control characters and line breaks of facts are escaped: text that a peer sent begins no line and moves no cursor.
 """
 
 import logging
@@ -14,6 +15,7 @@ import structlog
 from structlog.typing import FilteringBoundLogger
 
 from lockstep.runtime.host import running_host
+from lockstep.runtime.text import printable, printable_lines
 
 ROOT = "lockstep"
 LEVELS = ("debug", "info", "warning", "error")
@@ -28,7 +30,7 @@ def _to_record(logger: object, method: str, facts: MutableMapping[str, Any]) -> 
     extra: dict[str, Any] = {"extra": {"event": event, "facts": facts}}
     if (exc_info := facts.pop("exc_info", None)) is not None:
         extra["exc_info"] = exc_info
-    text = " ".join([event, *(f"{key}={value}" for key, value in facts.items())])
+    text = " ".join([event, *(f"{key}={printable(str(value))}" for key, value in facts.items())])
     # `logging` formats a message only when it is given arguments, so a % in a fact is left alone.
     return (text,), extra
 
@@ -64,10 +66,11 @@ class _Lines(logging.Formatter):
             "level": record.levelname.lower(),
             "timestamp": stamp,
             "logger": record.name,
-            **facts,
+            **(facts if self._json else {key: printable(value) if isinstance(value, str) else value for key, value in facts.items()}),
         }
         if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
+            trace = self.formatException(record.exc_info)
+            line["exception"] = trace if self._json else printable_lines(trace)
         return cast(str, self._render(None, record.levelname.lower(), line))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.address import format_address, os_reason
 from lockstep.runtime.endpoint import Endpoint, Handler
+from lockstep.runtime.flood import log_limited
 from lockstep.runtime.host import Host
 from lockstep.runtime.limits import DEFAULT_LIMITS, EndpointLimits
 from lockstep.runtime.log import get_logger
@@ -103,7 +104,7 @@ class Server:
     def _opened(self, endpoint: Endpoint) -> None:
         if not self._open or len(self.endpoints) >= self._connections_max:
             reason = f"{len(self.endpoints)} connections are open, the limit" if self._open else "the server is closing"
-            log.warning("connection.refused", peer=endpoint.peer, listener=endpoint.listener, reason=reason)
+            log_limited(log, "warning", "connection.refused", peer=endpoint.peer, listener=endpoint.listener, reason=reason)
             endpoint.abort(reason)
             return
         self.endpoints[endpoint.id] = endpoint

@@ -24,6 +24,7 @@ from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND
 from lockstep.protocol.headers.routes import CreateTopicHeader
 from lockstep.runtime.dispatch import Dispatcher, Later, Outcome, Pending, Request
 from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.flood import Flood
 from lockstep.runtime.host import Host
 from lockstep.runtime.pool import connect
 from support.until import until
@@ -31,6 +32,12 @@ from support.whole_broker import LAYOUT, TOPIC, Client, dialled, frame, kill, ru
 
 OTHER = 12_345
 """A code without a handler: the request beside the one that fails."""
+
+
+@pytest.fixture(autouse=True)
+def all_are_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where more than ten fail in a second."""
+    monkeypatch.setattr(Flood, "passes", lambda *_: True)
 
 
 def missing(*_: object, **__: object) -> Any:

@@ -12,7 +12,7 @@ from lockstep.admin.dead_letters import DeadLetter, Morgue, letters, morgues
 from lockstep.admin.group_reading import read_group
 from lockstep.admin.group_report import GroupReport
 from lockstep.admin.options import DEFAULT_NAMESERVER, CommandFailed, JsonOption, NameserverOption, run
-from lockstep.admin.render import body_text, print_json, print_table, printable, stamp
+from lockstep.admin.render import body_text, print_json, print_table, say, stamp
 from lockstep.admin.replay import Outcome, Replay, words
 from lockstep.client.producer.producer import Producer
 from lockstep.protocol.errors import ConfigError, TopicNotExist
@@ -118,7 +118,7 @@ async def _ls(group: str, limit: int, nameserver: str, as_json: bool) -> None:
         ]
         print_table(["id", "given up at", "topic", ">attempts", "replayed", "reason", "body"], rows, empty="no dead letters")
         if stored > len(newest):
-            print(f"the newest {len(newest)} of {stored}, at most {limit} of each broker: --limit N shows more")
+            say(f"the newest {len(newest)} of {stored}, at most {limit} of each broker: --limit N shows more")
     _raise_incomplete(failed)
 
 
@@ -157,7 +157,7 @@ async def _show(group: str, message_id: str, nameserver: str, as_json: bool) -> 
         print_json(_json(letter))
     else:
         for name, value in _json(letter).items():
-            print(f"{name:18} {body_text(letter.message) if name == 'body' else printable(str(value))}")
+            say(f"{name:18} {body_text(letter.message) if name == 'body' else value}")
 
 
 async def _one(admin: AdminClient, group: str, found: list[Morgue], offset_message_id: str) -> DeadLetter | None:
@@ -185,7 +185,7 @@ async def _replay(group: str, to: str | None, rate: int, everything: bool, dry_r
         left = [{"offset_message_id": each.id, "origin_topic": each.topic, "why": each.why} for each in outcome.left]
         print_json({"group": group, "done": not dry_run, "to": way, "count": outcome.sent, "left": left, "failed": failed})
     else:
-        print(f"{outcome.sent} dead letters of {group} {'would go' if dry_run else 'went'} to {target}")
+        say(f"{outcome.sent} dead letters of {group} {'would go' if dry_run else 'went'} to {target}")
     troubles = [outcome.overtaken] if outcome.overtaken else []
     if outcome.left:
         troubles.append(f"{len(outcome.left)} dead letters of {group} remain, and wait for the next replay: {words(outcome.left)}")

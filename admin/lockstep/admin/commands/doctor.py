@@ -9,7 +9,7 @@ from lockstep.admin.client import AdminClient, gather
 from lockstep.admin.diagnosis import Finding
 from lockstep.admin.group_reading import read_group
 from lockstep.admin.options import DEFAULT_NAMESERVER, JsonOption, NameserverOption, run
-from lockstep.admin.render import print_json, print_table
+from lockstep.admin.render import print_json, print_table, say
 from lockstep.protocol.bodies import BrokerAddress
 from lockstep.runtime.host import Host
 
@@ -26,7 +26,7 @@ async def _doctor(nameserver: str, as_json: bool) -> None:
         print_json({"healthy": not problems, "findings": [asdict(finding) for finding in findings]})
     else:
         print_table(["check", "where", "result", "what to do"], [_row(finding) for finding in findings])
-        print(f"{len(findings)} checks, {len(problems)} problems")
+        say(f"{len(findings)} checks, {len(problems)} problems")
     if problems:
         raise typer.Exit(1)
 

@@ -12,7 +12,7 @@ from lockstep.admin.commands.reset import reset_command
 from lockstep.admin.group_reading import read_group
 from lockstep.admin.group_report import GroupReport
 from lockstep.admin.options import DEFAULT_NAMESERVER, CommandFailed, JsonOption, NameserverOption, run
-from lockstep.admin.render import ago, print_json, print_table, printable
+from lockstep.admin.render import ago, print_json, print_table, say
 from lockstep.protocol.bodies import SubscriptionPolicy
 from lockstep.runtime.host import Host
 
@@ -72,12 +72,12 @@ def _print(made: GroupReport) -> None:
     who = f"{kind}, members: {len(made.members)}" if made.members else "no members"
     unknown = f" and what {', '.join(made.unreached)} has" if made.unreached else ""
     if made.broadcasting:
-        print(f"group {made.group}: {who}; each consumes every queue, and its progress is in a file of its own: no broker knows it")
+        say(f"group {made.group}: {who}; each consumes every queue, and its progress is in a file of its own: no broker knows it")
     else:
-        print(f"group {made.group}: {who}, lag: {made.lag}{unknown}")
+        say(f"group {made.group}: {who}, lag: {made.lag}{unknown}")
     if made.settings is not None:
         overruled = f"; subscriptions replaced: {made.overruled_count}" if made.overruled_count else ""
-        print(f"settings: {words(made.settings)}{overruled}")
+        say(f"settings: {words(made.settings)}{overruled}")
     print_table(
         ["topic", "broker", ">queue", "owner", ">epoch", ">lease left", ">committed", ">max", ">lag", ">last commit", ">attempts"],
         [
@@ -101,13 +101,13 @@ def _print(made: GroupReport) -> None:
     for line in (line for line in made.queues if line.failing_ms is not None):
         why = line.error or "its consumer did not say why"
         where = f"{line.topic} {line.broker} queue {line.queue_id}: offset {line.committed_offset}"
-        print(f"{where} has been failing for {ago(line.failing_ms)}, {line.attempts} times: {printable(why)}")
+        say(f"{where} has been failing for {ago(line.failing_ms)}, {line.attempts} times: {why}")
     if made.members:
         _print_members(made)
     for conflict in made.conflicts:
-        print(conflict)
+        say(conflict)
     for unequal in made.unequal_settings:
-        print(f"{unequal}: `{made.update_command}` makes them equal")
+        say(f"{unequal}: `{made.update_command}` makes them equal")
 
 
 def _print_members(made: GroupReport) -> None:
@@ -128,7 +128,7 @@ def _print_members(made: GroupReport) -> None:
     )
     classic = made.settings is not None and made.settings.subscription_policy is SubscriptionPolicy.CLASSIC
     if classic and made.subscription and any(line.subscription != made.subscription for line in made.members):
-        print(f"who came last decides for all members: {_expressions(made.subscription)}. What they subscribe to beside it, they lose")
+        say(f"who came last decides for all members: {_expressions(made.subscription)}. What they subscribe to beside it, they lose")
 
 
 def _expressions(subscription: Mapping[str, str]) -> str:

@@ -9,7 +9,7 @@ from lockstep.admin.client import AdminClient, by_name, gather
 from lockstep.admin.group_reading import read_group
 from lockstep.admin.group_report import update_command as command_of
 from lockstep.admin.options import DEFAULT_NAMESERVER, CommandFailed, JsonOption, NameserverOption, run
-from lockstep.admin.render import print_json
+from lockstep.admin.render import print_json, say
 from lockstep.protocol.bodies import GroupSettings, SubscriptionPolicy
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.names import check_group
@@ -76,7 +76,7 @@ async def _set(group: str, policy: SubscriptionPolicy | None, consume: bool | No
         settings = {"subscription_policy": after.subscription_policy.value, "consume": after.consume_enable}
         print_json({"group": group, "created": new, **settings, "brokers": sorted(answers.given), "failed": failed})
     elif answers.given:
-        print(f"group {group}: {words(after)}, at {', '.join(sorted(answers.given))}")
+        say(f"group {group}: {words(after)}, at {', '.join(sorted(answers.given))}")
     if failed:
         raise CommandFailed(
             f"the change is not everywhere: {'; '.join(f'broker {name}: {why}' for name, why in failed.items())}. "

@@ -7,13 +7,14 @@ import typer
 
 from lockstep.admin.client import AdminClient
 from lockstep.admin.options import DEFAULT_NAMESERVER, CommandFailed, JsonOption, NameserverOption, run
-from lockstep.admin.render import body_text, print_json, print_table, printable, stamp
+from lockstep.admin.render import body_text, print_json, print_table, stamp
 from lockstep.admin.tracking import MEANINGS, Track, tracks
 from lockstep.protocol.bodies import BrokerAddress
 from lockstep.protocol.errors import BrokerError, LocalProtocolError, RemoteProtocolError, TransportError
 from lockstep.protocol.ids import parse_offset_message_id
 from lockstep.protocol.message import MessageExt, decode_messages
 from lockstep.runtime.host import Host
+from lockstep.runtime.text import printable
 
 app = typer.Typer(no_args_is_help=True, help="Single messages.")
 

@@ -8,7 +8,7 @@ import typer
 from lockstep.admin.client import AdminClient, by_name, gather
 from lockstep.admin.group_reading import read_group
 from lockstep.admin.options import DEFAULT_NAMESERVER, CommandFailed, JsonOption, NameserverOption, run
-from lockstep.admin.render import print_json, print_table
+from lockstep.admin.render import print_json, print_table, say
 from lockstep.admin.reset_plan import Move, Target, moves, parse_queue, parse_target
 from lockstep.protocol.bodies import BrokerAddress, OffsetRange, QueueOffset, ResetBody
 from lockstep.protocol.names import check_group, check_topic
@@ -52,7 +52,7 @@ async def _reset(group: str, to: str, topic: str | None, only: Sequence[str], dr
     columns = ["topic", "broker", ">queue", ">was at", ">goes on at", ">queue ends at", "messages"]
     print_table(columns, [_row(move) for move in plan])
     again, skipped = -sum(min(0, move.change) for move in plan), sum(max(0, move.change) for move in plan)
-    print(f"group {group}: {again} messages again, {skipped} skipped" + (": nothing was changed (--dry-run)" if dry_run else ""))
+    say(f"group {group}: {again} messages again, {skipped} skipped" + (": nothing was changed (--dry-run)" if dry_run else ""))
 
 
 def _row(move: Move) -> tuple[object, ...]:

@@ -8,7 +8,7 @@ import typer
 
 from lockstep.admin.client import AdminClient
 from lockstep.admin.options import DEFAULT_NAMESERVER, JsonOption, NameserverOption, run
-from lockstep.admin.render import print_json
+from lockstep.admin.render import print_json, say
 from lockstep.client.producer.producer import Producer
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.message import Message
@@ -61,7 +61,7 @@ async def _send(
         )
     else:
         ids = f"id {result.message_id}, offset id {result.offset_message_id or 'unknown'}"
-        print(f"{result.status.name} {result.queue} offset {result.queue_offset}, {ids}")
+        say(f"{result.status.name} {result.queue} offset {result.queue_offset}, {ids}")
 
 
 def _property(text: str) -> tuple[str, str]:

@@ -1,7 +1,6 @@
 """lockstep tail: what arrives in a topic, as it arrives. It reads without a group's progress and holds no lock: it changes nothing."""
 
 import asyncio
-import json
 import sys
 from collections.abc import Callable, Mapping
 from typing import Annotated
@@ -11,7 +10,7 @@ import typer
 from lockstep.admin.client import READER, AdminClient, by_name, gather
 from lockstep.admin.commands.message import message_json
 from lockstep.admin.options import DEFAULT_NAMESERVER, NameserverOption, complain, run
-from lockstep.admin.render import body_text, printable, stamp
+from lockstep.admin.render import body_text, json_text, stamp
 from lockstep.protocol.bodies import TopicRoute
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import BrokerError, RemoteProtocolError, TransportError, broker_error
@@ -23,6 +22,7 @@ from lockstep.protocol.tags import TagFilter
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
 from lockstep.runtime.pool import Link
+from lockstep.runtime.text import printable
 
 HOLD_MS = 15_000
 """How long the broker holds a pull that finds nothing. RocketMQ: brokerSuspendMaxTimeMillis."""
@@ -61,7 +61,7 @@ async def _tail(topic: str, from_start: bool, count: int | None, tag: str, names
 
 
 def _show_json(message: MessageExt) -> None:
-    print(json.dumps(message_json(message), ensure_ascii=False), flush=True)
+    print(json_text(message_json(message)), flush=True)
 
 
 def _show_line(message: MessageExt) -> None:

@@ -8,7 +8,7 @@ import typer
 from lockstep.admin.client import AdminClient, absent, by_name, gather
 from lockstep.admin.commands.topic_change import QUEUES_MAX, alter_command, delete_command, routed
 from lockstep.admin.options import DEFAULT_NAMESERVER, CommandFailed, JsonOption, NameserverOption, run
-from lockstep.admin.render import print_json, print_table
+from lockstep.admin.render import print_json, print_table, say
 from lockstep.client.instance import Instance
 from lockstep.client.topics import create_topic
 from lockstep.protocol.errors import TopicNotExist
@@ -63,7 +63,7 @@ async def _create(topic: str, queues: int, nameserver: str, as_json: bool) -> No
     if as_json:
         print_json({"topic": topic, "created": before is None, "entries": [asdict(entry) for entry in layout.entries]})
     else:
-        print(f"topic {topic} {'exists already' if before else 'created'}: {_describe(layout.entries)}")
+        say(f"topic {topic} {'exists already' if before else 'created'}: {_describe(layout.entries)}")
 
 
 async def create_and_wait(nameserver: str, topic: str, queues: int) -> TopicLayout:
@@ -125,7 +125,7 @@ async def _show(topic: str, nameserver: str, as_json: bool) -> None:
         print_json({"topic": topic, "version": version, "queues": lines, "failed": failed})
     else:
         counts = f"{len(layout.write_queues)} queues to write, {len(layout.read_queues)} to read"
-        print(f"topic {topic}: {counts}, layout version {layout.version.counter}")
+        say(f"topic {topic}: {counts}, layout version {layout.version.counter}")
         columns = [">number", "broker", ">queue", ">first offset", ">next offset", "registered"]
         print_table(columns, [tuple(line.values()) for line in lines])
     if failed:

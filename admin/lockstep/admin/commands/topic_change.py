@@ -11,7 +11,7 @@ from lockstep.admin.client import AdminClient, absent, by_name, gather
 from lockstep.admin.group_reading import read_group
 from lockstep.admin.layout_change import altered, counts
 from lockstep.admin.options import DEFAULT_NAMESERVER, CommandFailed, JsonOption, NameserverOption, complain, run
-from lockstep.admin.render import print_json
+from lockstep.admin.render import print_json, say
 from lockstep.protocol.errors import BrokerError, LockstepError, TopicNotExist
 from lockstep.protocol.names import DLQ_PREFIX, RETRY_PREFIX, check_topic, is_system_topic
 from lockstep.protocol.queue import TopicLayout
@@ -73,11 +73,11 @@ async def _alter(
         entries = [asdict(entry) for entry in after.entries]
         print_json({"topic": topic, "changed": after is not before, "keys_move": keys_move, "version": version, "entries": entries})
     elif after is before:
-        print(f"topic {topic} has that many queues already")
+        say(f"topic {topic} has that many queues already")
     else:
-        print(f"topic {topic}: {len(after.write_queues)} queues to write, {len(after.read_queues)} to read, layout {after.version.counter}")
+        say(f"topic {topic}: {len(after.write_queues)} queues to write, {len(after.read_queues)} to read, layout {after.version.counter}")
         if keys_move:
-            print(f"order per key ended with layout {before.version.counter}: later messages of a key may be in another queue")
+            say(f"order per key ended with layout {before.version.counter}: later messages of a key may be in another queue")
 
 
 async def _refuse_while_behind(admin: AdminClient, before: TopicLayout, after: TopicLayout) -> None:
@@ -124,7 +124,7 @@ async def _delete(topic: str, force: bool, nameserver: str, as_json: bool) -> No
     if as_json:
         print_json({"topic": topic, "deleted": True, "version": gone.version.counter})
     else:
-        print(f"topic {topic} is deleted: its {len(before.read_queues)} queues, their messages, and the progress of every group in them")
+        say(f"topic {topic} is deleted: its {len(before.read_queues)} queues, their messages, and the progress of every group in them")
 
 
 def _refuse_of_a_group(topic: str) -> None:

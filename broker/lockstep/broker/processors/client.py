@@ -7,6 +7,7 @@ from lockstep.protocol.errors import SubscriptionGroupNotExist, SystemError_
 from lockstep.protocol.headers.clients import GroupHeader, GroupStatusHeader, UnregisterClientHeader
 from lockstep.runtime.dispatch import HELD, Outcome, Request, handles
 from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.flood import log_limited
 from lockstep.runtime.host import Host
 from lockstep.runtime.limits import MEMBER_BYTES_MAX
 from lockstep.runtime.log import get_logger
@@ -38,9 +39,8 @@ class ClientProcessor:
             now_count, now = self._in_force(entry.group)
             if now_count > count:
                 facts = {"was": expressions(was), "now": expressions(now)}
-                log.warning(
-                    "subscription.overruled", group=entry.group, client=body.client_id, **facts, effect="it holds for all members now"
-                )
+                facts |= {"effect": "it holds for all members now"}
+                log_limited(log, "warning", "subscription.overruled", group=entry.group, client=body.client_id, **facts)
         return HELD if reply is None else request.reply(body=reply)
 
     @handles(RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader)

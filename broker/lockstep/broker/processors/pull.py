@@ -37,6 +37,7 @@ from lockstep.protocol.tags import TagFilter
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.dispatch import HELD, BusyFor, Outcome, Request, handles
 from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.flood import log_limited
 from lockstep.runtime.host import Host
 from lockstep.runtime.log import get_logger
 
@@ -413,7 +414,7 @@ class PullProcessor:
 
 def _unreadable(pull: Pull, error: StoreError | OSError) -> SystemError_:
     header: PullHeader = pull.request.header
-    log.error("read.failed", topic=header.topic, queue_id=header.queue_id, offset=pull.offset, error=str(error))
+    log_limited(log, "error", "read.failed", topic=header.topic, queue_id=header.queue_id, offset=pull.offset, error=str(error))
     return SystemError_(str(error))
 
 
