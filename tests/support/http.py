@@ -5,7 +5,7 @@ import asyncio
 
 async def fetch(address: str, path: str, method: str = "GET", body: str = "") -> tuple[int, str]:
     """(status, body) of one request."""
-    return await raw(address, f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+    return await raw(address, f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
 
 
 async def raw(address: str, request: bytes) -> tuple[int, str]:

@@ -85,7 +85,7 @@ class Broker:
         self.admin_port: AdminPort | None = None
         """Where the settings name one. Opens first and closes last, so that a probe is told why the broker is not ready."""
         for listen in config.admin_listener().values():
-            self.admin_port = AdminPort(listen, AdminPages(self.health, self._render_metrics))
+            self.admin_port = AdminPort(listen, AdminPages(self.health, self._render_metrics), config.admin_hosts(host.name))
 
     @property
     def address(self) -> str:

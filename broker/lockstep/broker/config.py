@@ -36,6 +36,9 @@ class BrokerConfig(Settings):
     admin_listen: str | None = Field(
         default=None, description="HOST:PORT of the admin port: /livez, /readyz, /metrics, /log-level. Unset: none. Port 0: any free one."
     )
+    admin_host: tuple[str, ...] = Field(
+        default=(), description="Name by which the admin port may be asked (HTTP's Host), beside addresses and this machine's own name."
+    )
     nameserver: str | None = Field(
         default=None, description="HOST:PORT;HOST:PORT of the nameservers; without one the broker stands alone and opens at once."
     )
@@ -96,6 +99,10 @@ class BrokerConfig(Settings):
     def admin_listener(self) -> dict[str, tuple[str, int]]:
         """`admin` → (host, port); empty where there is no admin port."""
         return {} if self.admin_listen is None else {ADMIN: parse_address(self.admin_listen)}
+
+    def admin_hosts(self, own_name: str) -> tuple[str, ...]:
+        """Names by which the admin port may be asked: the machine's own, the advertised ones, and those of the settings."""
+        return own_name, *(parse_address(address)[0] for address in self.advertised().values()), *self.admin_host
 
     def advertised(self) -> dict[str, str]:
         """Listener name → "host:port", for those that are told."""

@@ -34,7 +34,7 @@ class Nameserver:
         self.admin_port: AdminPort | None = None
         """Where the settings name one."""
         for listen in config.admin_listener().values():
-            self.admin_port = AdminPort(listen, AdminPages(self.health, self._metrics))
+            self.admin_port = AdminPort(listen, AdminPages(self.health, self._metrics), (host.name, *config.admin_host))
 
     @property
     def addresses(self) -> dict[str, str]:

@@ -20,6 +20,9 @@ class NameserverConfig(Settings):
     admin_listen: str | None = Field(
         default=None, description="HOST:PORT of the admin port: /livez, /readyz, /metrics, /log-level. Unset: none. Port 0: any free one."
     )
+    admin_host: tuple[str, ...] = Field(
+        default=(), description="Name by which the admin port may be asked (HTTP's Host), beside addresses and this machine's own name."
+    )
     insecure: bool = Field(default=False, description="Listen beyond this machine although there is no authentication yet.")
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="What is logged, from this level on.")
 

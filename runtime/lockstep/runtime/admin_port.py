@@ -5,14 +5,19 @@
     GET  /metrics    Prometheus' text format
     GET  /log-level  what is logged; PUT another one of debug, info, warning, error: it holds until the process ends
 
-One request a connection, at most 8 KiB, complete within 5 s; at most 64 connections. There is no authentication: whoever reaches the
-port reads the names of topics and groups and turns the log up.
+One request a connection, at most 8 KiB, complete and answered within 5 s. At most 64 connections may wait for a request: with one more the
+oldest of them is closed, so that a new one is always served. At most 72 are open together.
+
+There is no authentication: whoever reaches the port reads the names of topics and groups and turns the log up. A web page in a browser on
+this machine can't: the Host of a request must be an address or a name of this machine (not another name that resolves to its address),
+and nothing is changed by a request that a browser sends without asking the port first (POST, `Content-Type: text/plain`).
 """
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from typing import cast
 
 from lockstep.protocol.errors import ConfigError
@@ -25,10 +30,22 @@ log = logging.get_logger("runtime.admin")
 
 REQUEST_BYTES_MAX = 8 * 1024
 REQUEST_S = 5
-CONNECTIONS_MAX = 64
+WAITING_MAX = 64
+"""Connections that have not sent a whole request."""
+CONNECTIONS_MAX = WAITING_MAX + 8
+"""With those that are being answered."""
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
-REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 500: "Internal Server Error", 503: "Unavailable"}
+REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    403: "Forbidden",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    415: "Unsupported Media Type",
+    500: "Internal Server Error",
+    503: "Unavailable",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +56,15 @@ class Health:
     """What makes going on impossible."""
     unready: tuple[str, ...] = ()
     """Why no client should be sent here now."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRequest:
+    method: str
+    path: str
+    fields: dict[str, str]
+    """By name in lower case."""
+    body: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +88,8 @@ class AdminPort:
 
     listen: tuple[str, int]
     pages: AdminPages
+    hosts: Collection[str] = ()
+    """Names of this machine by which it may be asked, beside `localhost` and the one that it listens on. Addresses always may."""
     address: str = ""
     """As bound."""
     _server: asyncio.Server | None = None
@@ -86,14 +114,20 @@ class AdminPort:
             connection.abort()
         await self._tasks.cancel_all()
 
-    async def _answer(self, method: str, path: str, body: str) -> Answer:
-        path = path.partition("?")[0]
-        if path == "/log-level" and method in ("PUT", "POST"):
-            return _set_level(body.strip())
+    async def _answer(self, request: HttpRequest) -> Answer:
+        host = request.fields.get("host", "")
+        if host and not self._is_ours(_host_name(host)):
+            step = "ask by its address, or start it with --admin-host"
+            return Answer(403, f"host {host[:80]!r} is no name of this machine: {step}\n".encode())
+        method, path = request.method, request.path.partition("?")[0]
+        if path == "/log-level" and method == "PUT":
+            if request.fields.get("content-type", "").strip().lower().startswith("text/plain") and "x-lockstep" not in request.fields:
+                return Answer(415, b"Content-Type text/plain: expected the header X-Lockstep, with any value, beside it\n")
+            return _set_level(request.body.strip())
         if path not in ("/livez", "/readyz", "/metrics", "/log-level"):
             return Answer(404, b"expected /livez, /readyz, /metrics or /log-level\n")
         if method != "GET":
-            return Answer(405, f"{method} {path}: expected GET\n".encode())
+            return Answer(405, f"{method[:20]} {path}: expected GET{' or PUT' if path == '/log-level' else ''}\n".encode())
         if path == "/metrics":
             return Answer(200, await self.pages.metrics(), CONTENT_TYPE)
         if path == "/log-level":
@@ -102,6 +136,26 @@ class AdminPort:
         reasons = ([] if health.failed is None else [health.failed]) + (list(health.unready) if path == "/readyz" else [])
         word = "ok" if not reasons else "failed" if health.failed is not None else "not ready"
         return Answer(503 if reasons else 200, json.dumps({"status": word, "reasons": reasons}).encode() + b"\n", JSON)
+
+    def _is_ours(self, host: str) -> bool:
+        """Browsers always name a host, so a request without one needs no check."""
+        return _is_address(host) or host in {"localhost", self.listen[0].lower(), *(name.lower() for name in self.hosts)}
+
+
+def _host_name(field: str) -> str:
+    """The name or address of a Host field, in lower case, without the port."""
+    field = field.lower()
+    if field.startswith("["):
+        return field[1:].partition("]")[0]
+    return field if field.count(":") > 1 else field.partition(":")[0].rstrip(".")
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _set_level(wanted: str) -> Answer:
@@ -116,21 +170,24 @@ def _set_level(wanted: str) -> Answer:
 class _Connection(asyncio.Protocol):
     """Gathers one request, answers it, closes."""
 
-    def __init__(self, answer: Callable[[str, str, str], Awaitable[Answer]], tasks: Tasks, open_ones: dict["_Connection", None]) -> None:
+    def __init__(self, answer: Callable[[HttpRequest], Awaitable[Answer]], tasks: Tasks, open_ones: dict["_Connection", None]) -> None:
         self._answer = answer
         self._tasks = tasks
         self._open = open_ones
         self._read = bytearray()
-        self._asked = False
+        self.asked = False
+        """A whole request has come, or what can't become one."""
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._open[self] = None
-        if len(self._open) > CONNECTIONS_MAX:
-            self.abort()
-            return
+        waiting = [connection for connection in self._open if not connection.asked]
+        if len(waiting) > WAITING_MAX:
+            waiting[0].abort()
+        elif len(self._open) > CONNECTIONS_MAX:
+            next(iter(self._open)).abort()
         self._deadline = asyncio.get_running_loop().call_later(REQUEST_S, self.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -139,11 +196,12 @@ class _Connection(asyncio.Protocol):
             self._deadline.cancel()
 
     def abort(self) -> None:
+        self._open.pop(self, None)
         if self._transport is not None:
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        if self._asked:
+        if self.asked:
             return
         self._read += data
         head, end, body = bytes(self._read).partition(b"\r\n\r\n")
@@ -155,21 +213,28 @@ class _Connection(asyncio.Protocol):
         try:
             first, *fields = head.decode("latin-1").split("\r\n")
             method, path, _ = first.split(" ")
-            lengths = [
-                int(value) for name, _, value in (line.partition(":") for line in fields) if name.strip().lower() == "content-length"
-            ]
+            named = [(name.strip().lower(), value.strip()) for name, _, value in (line.partition(":") for line in fields)]
+            lengths = [int(value) for name, value in named if name == "content-length"]
+            if [name for name, _ in named].count("host") > 1 or any(length < 0 for length in lengths):
+                raise ValueError
         except ValueError:
             self._say(Answer(400, b"expected an HTTP/1.1 request\n"))
             return
         if len(body) >= sum(lengths):
-            self._asked = True
-            self._tasks.spawn(self._serve(method, path, body.decode("utf-8", "replace")), "admin request")
+            self.asked = True
+            request = HttpRequest(method, path, dict(named), body.decode("utf-8", "replace"))
+            self._tasks.spawn(self._serve(request), "admin request")
 
-    async def _serve(self, method: str, path: str, body: str) -> None:
-        self._say(await self._answer(method, path, body))
+    async def _serve(self, request: HttpRequest) -> None:
+        try:
+            answer = await self._answer(request)
+        except BaseException:  # re-raised: the owner of the task logs it
+            self._say(Answer(500, b"the request failed: see the log\n"))
+            raise
+        self._say(answer)
 
     def _say(self, answer: Answer) -> None:
-        self._asked = True
+        self.asked = True
         if self._transport is None or self._transport.is_closing():
             return
         head = f"HTTP/1.1 {answer.status} {REASONS[answer.status]}\r\nContent-Type: {answer.content_type}\r\n"

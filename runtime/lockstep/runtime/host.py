@@ -6,6 +6,7 @@ The network is the running loop's (create_server, create_connection): another lo
 import asyncio
 import os
 import random
+import socket
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Hashable
@@ -181,6 +182,8 @@ class Host:
     """This user's directory."""
     calls: Calls = field(default_factory=lambda: PROCESS_CALLS)
     """Of users' code that runs in this process."""
+    name: str = field(default_factory=socket.gethostname)
+    """Of this machine."""
 
     @classmethod
     def current(cls) -> "Host":

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from lockstep.protocol.errors import ConfigError
-from lockstep.runtime.admin_port import CONNECTIONS_MAX, REQUEST_BYTES_MAX, AdminPages, AdminPort, Health
+from lockstep.runtime.admin_port import CONNECTIONS_MAX, REQUEST_BYTES_MAX, WAITING_MAX, AdminPages, AdminPort, Health
 from lockstep.runtime.log import ROOT, get_logger
 from support.http import fetch, raw
 from support.until import until
@@ -24,8 +24,8 @@ class Program:
 
 
 @asynccontextmanager
-async def served(program: Program) -> AsyncIterator[str]:
-    port = AdminPort(("127.0.0.1", 0), AdminPages(lambda: program.health, program.metrics))
+async def served(program: Program, *hosts: str) -> AsyncIterator[str]:
+    port = AdminPort(("127.0.0.1", 0), AdminPages(lambda: program.health, lambda: program.metrics()), hosts)
     await port.start()
     try:
         yield port.address
@@ -68,7 +68,7 @@ async def test_the_log_level_can_be_changed_while_it_runs() -> None:
     async with served(Program()) as address:
         assert await fetch(address, "/log-level", "PUT", "error\n") == (200, "error\n")
         assert not logger.isEnabledFor(logging.WARNING)
-        assert await fetch(address, "/log-level", "POST", "debug") == (200, "debug\n")
+        assert await fetch(address, "/log-level", "PUT", "debug") == (200, "debug\n")
         assert logger.isEnabledFor(logging.DEBUG)
         assert await fetch(address, "/log-level") == (200, "debug\n")
         status, body = await fetch(address, "/log-level", "PUT", "loud")
@@ -106,20 +106,135 @@ async def test_a_request_may_come_in_pieces() -> None:
         writer.close()
 
 
-async def test_more_connections_than_allowed_are_cut_and_the_others_stay() -> None:
+PUT = "PUT /log-level HTTP/1.1\r\nHost: {host}\r\n{fields}Content-Length: 5\r\n\r\ndebug"
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1", 200),
+        ("127.0.0.1:10912", 200),
+        ("192.168.1.5:5557", 200),
+        ("[::1]:10912", 200),
+        ("::1", 200),
+        (":10912", 403),
+        ("localhost:1", 200),
+        ("LocalHost", 200),
+        ("localhost.", 200),
+        ("broker-a:5557", 200),
+        ("Broker-A", 200),
+        ("", 200),
+        ("evil.example:10912", 403),
+        ("127.0.0.1.evil.example", 403),
+        ("broker-a.evil.example", 403),
+        ("localhost@evil.example", 403),
+        ("0x7f.1", 403),
+        ("2130706433", 403),
+        ("a b", 403),
+    ],
+)
+async def test_a_host_is_an_address_or_a_name_of_this_machine(host: str, status: int) -> None:
+    async with served(Program(), "broker-a") as address:
+        for path in ("/livez", "/readyz", "/metrics", "/log-level", "/nothing"):
+            request = f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
+            assert (await raw(address, request))[0] == (404 if path == "/nothing" and status == 200 else status)
+        answer = await raw(address, PUT.format(host=host, fields="").encode())
+        assert answer[0] == status
+        if status == 403:
+            assert "--admin-host" in answer[1]
+
+
+async def test_a_request_with_two_hosts_is_refused() -> None:
+    async with served(Program()) as address:
+        assert (await raw(address, b"GET /livez HTTP/1.1\r\nHost: localhost\r\nHost: evil\r\n\r\n"))[0] == 400
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ("", 200),
+        ("Content-Type: application/x-www-form-urlencoded\r\n", 200),
+        ("Content-Type: application/json\r\n", 200),
+        ("Content-Type: text/plain\r\n", 415),
+        ("content-type:TEXT/PLAIN;charset=UTF-8\r\n", 415),
+        ("Content-Type: text/plain\r\nX-Lockstep: 1\r\n", 200),
+    ],
+)
+async def test_a_change_as_text_needs_a_header_that_no_page_sends_unasked(fields: str, status: int) -> None:
+    async with served(Program()) as address:
+        before = (await fetch(address, "/log-level"))[1]
+        assert (await raw(address, PUT.format(host="localhost", fields=fields).encode()))[0] == status
+        assert (await fetch(address, "/log-level"))[1] == ("debug\n" if status == 200 else before)
+
+
+@pytest.mark.parametrize("kind", ["", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"])
+async def test_what_a_page_may_post_without_asking_changes_nothing(kind: str) -> None:
+    """Method and content types of a simple request (Fetch, CORS-safelisted)."""
+    async with served(Program()) as address:
+        before = await fetch(address, "/log-level")
+        request = f"POST /log-level HTTP/1.1\r\nHost: localhost\r\nX-Lockstep: 1\r\nContent-Type: {kind}\r\nContent-Length: 5\r\n\r\ndebug"
+        assert (await raw(address, request.encode()))[0] == 405
+        assert await fetch(address, "/log-level") == before
+
+
+async def ended(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await reader.read()
+    except ConnectionError:
+        return b""
+
+
+async def test_the_oldest_connection_without_a_whole_request_makes_room_for_the_newest() -> None:
     async with served(Program()) as address:
         host, _, port = address.rpartition(":")
-        idle = [await asyncio.open_connection(host, int(port)) for _ in range(CONNECTIONS_MAX)]
-        reader, writer = await asyncio.open_connection(host, int(port))
-        try:
-            assert await reader.read() == b""
-        except ConnectionError:
-            pass
-        idle[0][1].write(b"GET /livez HTTP/1.1\r\n\r\n")
-        assert (await idle[0][0].read()).startswith(b"HTTP/1.1 200")
-        for _, open_writer in [*idle, (reader, writer)]:
-            open_writer.close()
-        await until(lambda: all(writer.is_closing() for _, writer in idle))
+        idle = []
+        for number in range(2 * WAITING_MAX):
+            idle.append(await asyncio.open_connection(host, int(port)))
+            idle[-1][1].write(b"GET /livez" * (number % 2))
+            assert (await fetch(address, "/livez"))[0] == 200
+        for reader, _ in idle[:WAITING_MAX]:
+            assert await ended(reader) == b""
+        last = idle[-1]
+        last[1].write(b" HTTP/1.1\r\n\r\n")
+        assert (await last[0].read()).startswith(b"HTTP/1.1 200")
+        for _, writer in idle:
+            writer.close()
+
+
+async def test_requests_that_are_never_done_do_not_keep_a_probe_out() -> None:
+    program, asked = Program(), list[int]()
+
+    async def for_ever() -> bytes:
+        asked.append(1)
+        await asyncio.Event().wait()
+        return b""
+
+    program.metrics = for_ever  # type: ignore[method-assign]
+    async with served(program) as address:
+        host, _, port = address.rpartition(":")
+        slow = []
+        for number in range(2 * CONNECTIONS_MAX):
+            slow.append(await asyncio.open_connection(host, int(port)))
+            slow[-1][1].write(b"GET /metrics HTTP/1.1\r\n\r\n")
+            await until(lambda count=number: len(asked) > count)  # type: ignore[misc]
+            assert (await fetch(address, "/livez"))[0] == 200
+        for reader, _ in slow[:CONNECTIONS_MAX]:
+            assert await ended(reader) == b""
+        for _, writer in slow:
+            writer.close()
+
+
+async def test_a_page_that_fails_is_answered_500_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    program = Program()
+
+    async def fails() -> bytes:
+        raise KeyError("missing")
+
+    program.metrics = fails  # type: ignore[method-assign]
+    async with served(program) as address:
+        assert (await fetch(address, "/metrics"))[0] == 500
+        assert (await fetch(address, "/livez"))[0] == 200
+    assert [record.getMessage().split()[0] for record in caplog.records if record.exc_info] == ["task.failed"]
 
 
 async def test_a_port_that_is_taken_is_named() -> None:
