@@ -277,7 +277,7 @@ async def test_a_contract_that_no_log_file_could_take_is_refused_and_the_broker_
         group = ConsumerGroup("g", (Subscription(TOPIC, "x" * (3 << 19)),), ordered=True)
         refused = await client.ask(RequestCode.HEART_BEAT, body=encode_body(HeartbeatBody("a@1#0", (group,), session="0" * 32)))
         assert refused.code == ResponseCode.SYSTEM_ERROR
-        assert refused.remark == "the subscription has 2097152 characters: at most 8192"
+        assert refused.remark == "the subscription has 1572864 characters: at most 8192"
         await heartbeat(client, "a@1#0", "0" * 32)
 
 
