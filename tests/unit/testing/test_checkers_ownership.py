@@ -60,11 +60,18 @@ def fenced() -> Story:
 def test_nothing_of_an_older_epoch_is_served_that_was_asked_after_the_newer_grant(asked_t: float, laws: list[str]) -> None:
     for released in (False, True):
         assert fenced().committed(asked_t + 0.002, 1, 1, released=released).broken(check) == laws
-    pull = {"asked_t": asked_t, "code": 0, "epoch": epoch(1)}
-    assert fenced().add(PullReceived, 6, C1, **pull).broken(check) == laws
     assert fenced().granted(asked_t + 0.002, 1, renewal=True).broken(check) == laws
+
+
+@pytest.mark.parametrize(("answered_t", "laws"), [(4.999, []), (5.0, []), (5.001, ["R3"])])
+def test_no_pull_of_an_older_epoch_is_answered_after_the_newer_grant_whenever_it_was_asked(answered_t: float, laws: list[str]) -> None:
+    pull = {"asked_t": 4.0, "answered_t": answered_t, "code": 0, "epoch": epoch(1)}
+    assert fenced().add(PullReceived, 6, C1, **pull).broken(check) == laws
 
 
 def test_a_refusal_of_an_older_epoch_is_what_is_wanted() -> None:
     assert fenced().committed(6, 1, 1, answer=Answer.STALE).broken(check) == []
-    assert fenced().add(PullReceived, 6, C1, asked_t=5.5, code=int(ResponseCode.STALE_EPOCH), epoch=epoch(1)).broken(check) == []
+    assert (
+        fenced().add(PullReceived, 6, C1, asked_t=5.5, answered_t=5.6, code=int(ResponseCode.STALE_EPOCH), epoch=epoch(1)).broken(check)
+        == []
+    )

@@ -43,6 +43,8 @@ class StoreConfig:
     """Entries of a consume-queue file of a new store: 6,000,000 bytes (RocketMQ: mappedFileSizeConsumeQueue)."""
     record_bytes_max: int = 4 * MIB + 64 * KIB
     """A whole record: body of 4 MiB, names and properties beside it."""
+    state_bytes_max: int | None = None
+    """The longest body of a state record; the changes of a turn that need more are split. None: what fits a file of the log."""
     tail_bytes: int = 8 * MIB
     """Recent log bytes kept in memory for readers that keep up."""
     queue_tail_bytes: int = 4 * MIB

@@ -228,7 +228,9 @@ class Store:
     @property
     def state_bytes_max(self) -> int:
         """The longest body that a state record may have: it has to fit a file of the log."""
-        return self._log.frame_bytes_max - RECORD_BYTES_MIN - len(STATE_TOPIC)
+        fitting = self._log.frame_bytes_max - RECORD_BYTES_MIN - len(STATE_TOPIC)
+        asked = self._config.state_bytes_max
+        return fitting if asked is None else min(asked, fitting)
 
     def append_state(self, body: bytes) -> None:
         """Appends a state record. Goes on below the disk reserve."""

@@ -111,6 +111,7 @@ class GroupRunner:
             consume_from_where=begin.where,
             consume_timestamp_ms=begin.timestamp_ms,
             batch_count=setting.batch_count,
+            pull_bytes=setting.pull_bytes,
             commit="each" if setting.commit == "each" else "interval",
             allocate=setting.allocate,
             drain_timeout_ms=setting.drain_ms,

@@ -52,8 +52,9 @@ class SmallBrokerConfig(BrokerConfig):
             snapshot_interval_ms=setting.snapshot_interval_ms,
             log_bytes_max=setting.log_bytes_max,
             disk_reserve_bytes=setting.reserve_bytes,
-            tail_bytes=min(64 << 10, setting.segment_bytes),
-            queue_tail_bytes=4 << 10,
+            tail_bytes=min(setting.tail_bytes, setting.segment_bytes),
+            queue_tail_bytes=setting.queue_tail_bytes,
+            state_bytes_max=setting.state_bytes,
             queue_file_entries=200,
         )
 

@@ -1,7 +1,8 @@
 """The settings of one universe: what there is to choose, and how likely each choice is where its world does not say otherwise."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 TOPIC = "orders"
 RETURNS = "returns"
@@ -61,6 +62,12 @@ class Setting:
     snapshot_interval_ms: int = 60_000
     log_bytes_max: int | None = None
     reserve_bytes: int = 0
+    state_bytes: int | None = None
+    """The longest body of a state record; None: what fits a file of the log."""
+    tail_bytes: int = 64 << 10
+    """Recent bytes of the log in memory, at most one segment."""
+    queue_tail_bytes: int = 4 << 10
+    """Recent entries of all consume queues in memory."""
     short_writes: bool = False
     cached_reads: bool = True
 
@@ -78,6 +85,8 @@ class Setting:
     """How many messages have a body of 4 KiB or more, which is compressed."""
 
     batch_count: int = 3
+    pull_bytes: int = 1 << 20
+    """Record bytes that one pull of an ordered group asks for."""
     commit: str = "interval"
     allocate: str = "by_broker"
     drain_ms: int = 2_000
@@ -140,6 +149,14 @@ class Setting:
         shown = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("seed", "world", "faults")}
         changed = [f"{name}={value}" for name, value in shown.items() if value != getattr(usual, name)]
         return " ".join([*changed, "faults=" + ",".join(self.faults)])
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """`faults` kind → weight; `settings` name → what may be drawn for it, beside and before the usual choices."""
+
+    faults: Mapping[str, int]
+    settings: Mapping[str, tuple[object, ...]] = field(default_factory=lambda: MappingProxyType({}))
 
 
 COMMON: Mapping[str, tuple[object, ...]] = {

@@ -180,6 +180,8 @@ class PullReceived(Event):
     next_offset: int | None
     asked_t: float
     gap: tuple[int, int] | None = None
+    answered_t: float = 0.0
+    """When the broker wrote it."""
 
 
 @dataclass(frozen=True, slots=True)

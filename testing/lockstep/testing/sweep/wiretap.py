@@ -343,7 +343,7 @@ class Wiretap:
         first, end = fields.get("gapFirst"), fields.get("gapEnd")
         gap = None if first is None or end is None else (first, end)
         next_offset = fields.get("nextBeginOffset") if command.code in _PULL_CODES else None
-        received.append(PullReceived(now, *there, key, epoch, command.code, offset, next_offset, asked.t, gap))
+        received.append(PullReceived(now, *there, key, epoch, command.code, offset, next_offset, asked.t, gap, now))
         if command.code == ResponseCode.STALE_EPOCH and epoch is not None:
             received.append(StaleReceived(now, *there, key, epoch, "PULL", line.session))
         return ""

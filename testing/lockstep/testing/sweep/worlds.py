@@ -5,10 +5,10 @@ aim at one family. The same seed in the same world is the same universe.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from random import Random
 from types import MappingProxyType
 
+from lockstep.testing.sweep.recovery_worlds import RECOVERY
 from lockstep.testing.sweep.settings import (
     AUDIT,
     BROADCAST,
@@ -24,16 +24,8 @@ from lockstep.testing.sweep.settings import (
     RETURNS,
     TOPIC,
     Setting,
+    World,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class World:
-    """`faults` kind → weight; `settings` name → what may be drawn for it, beside and before the usual choices."""
-
-    faults: Mapping[str, int]
-    settings: Mapping[str, tuple[object, ...]] = field(default_factory=lambda: MappingProxyType({}))
-
 
 WORLDS: Mapping[str, World] = {
     "swarm": World({}),
@@ -321,6 +313,7 @@ WORLDS: Mapping[str, World] = {
             "manual": (False,),
         },
     ),
+    **RECOVERY,
 }
 
 NOT_IN_A_SWARM = (
@@ -338,6 +331,12 @@ NOT_IN_A_SWARM = (
     "only_silence",
     "only_broker",
     "only_everything",
+    "loss_beside_a_holder",
+    "power_after_open",
+    "power_at_commit",
+    "alter_unwatched",
+    "slow_reads",
+    "burst",
 )
 """Faults after which not every law holds, or that need a world of their own."""
 SHARES = {"swarm": 0.5, "long": 0.1}

@@ -2,7 +2,8 @@
 
 a  an epoch belongs to one session
 b  nobody is granted a queue while its holder is well: its proof is good, it has not released, it was not told that its epoch is over
-c  once a newer epoch was granted, nothing of an older one is served: no commit, no release, no renewal, no pull
+c  once a newer epoch was granted, nothing of an older one is served: no commit, no release, no renewal that is asked after that, and no
+   pull that is answered after that
 """
 
 from lockstep.protocol.codes import ResponseCode
@@ -169,13 +170,13 @@ class _Owners:
         newest = self.newest.get(event.queue)
         if event.epoch is None or newest is None or event.code != ResponseCode.SUCCESS:
             return
-        if event.epoch < newest.epoch and event.asked_t > newest.t:
+        if event.epoch < newest.epoch and event.answered_t > newest.t:
             where = f"{event.queue}: a pull from {event.offset} under epoch {event.epoch} by {who(event.machine, event.process)} was served"
-            self._bad(event.t, f"{where}: {_beaten(newest)}")
+            self._bad(event.t, f"{where} at {event.answered_t:.3f}: {_beaten(newest, when='then')}")
 
 
-def _beaten(newest: GrantAnswered) -> str:
-    return f"epoch {newest.epoch} had been granted to session {_short(newest.session)} at {newest.t:.3f}, before it was asked"
+def _beaten(newest: GrantAnswered, when: str = "it was asked") -> str:
+    return f"epoch {newest.epoch} had been granted to session {_short(newest.session)} at {newest.t:.3f}, before {when}"
 
 
 def _short(session: str | None) -> str:

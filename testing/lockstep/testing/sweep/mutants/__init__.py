@@ -1,6 +1,21 @@
 """Rules of ours, switched off by name: what a sweep must notice."""
 
-from lockstep.testing.sweep.mutants import broadcast, broker, client, copies, deadlines, hands, layouts, log, members, readers, sends, sums
+from lockstep.testing.sweep.mutants import (
+    broadcast,
+    broker,
+    client,
+    copies,
+    deadlines,
+    fences,
+    hands,
+    layouts,
+    log,
+    members,
+    readers,
+    restarts,
+    sends,
+    sums,
+)
 from lockstep.testing.sweep.mutants.registry import MUTANTS, Mutant, switched_off
 
 __all__ = [
@@ -11,11 +26,13 @@ __all__ = [
     "client",
     "copies",
     "deadlines",
+    "fences",
     "hands",
     "layouts",
     "log",
     "members",
     "readers",
+    "restarts",
     "sends",
     "sums",
     "switched_off",
