@@ -16,7 +16,7 @@ BESIDE = ["spark/pyspark_lockstep"]
 PEERS = {("dashboard", "admin"), ("testing", "admin")}
 """Imports within one floor that the plan allows."""
 PURE_FORBIDDEN = {"asyncio", "socket", "time", "random", "os", "logging", "threading", "structlog", "uvloop", "secrets", "uuid"}
-WORLD = {f"runtime/lockstep/runtime/{name}.py" for name in ("clock", "host", "files", "loop_thread")}
+WORLD = {f"runtime/lockstep/runtime/{name}.py" for name in ("clock", "host", "files", "descriptors", "loop_thread")}
 """The only product files that reach clocks, randomness, files and threads themselves."""
 WORLD_MODULES = {"time", "random", "threading", "uuid", "secrets", "tempfile", "shutil"}
 WORLD_CALLS = re.compile(

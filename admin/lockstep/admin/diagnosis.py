@@ -8,6 +8,8 @@ from lockstep.protocol.bodies import BrokerAddress, BrokerStatus
 
 CLOCK_MS_MAX = 2_000
 """Stamps that differ by more mislead whoever reads them, resets by time and start policies by time; nothing else depends on the clock."""
+DESCRIPTORS_MIN = 4_096
+"""Below it there is room for less than 3,328 connections."""
 FREE_PERCENT_MIN = 10
 """Below it, somebody should look, long before sends are refused."""
 
@@ -67,6 +69,7 @@ def broker(address: BrokerAddress, status: BrokerStatus | None, reason: str, now
         Finding("broker reached", where),
         _clock(where, status, now_ms, took_ms),
         _disk(where, status),
+        *_descriptors(where, status),
         *_standings(where, status),
     ]
 
@@ -90,6 +93,17 @@ def _disk(where: str, status: BrokerStatus) -> Finding:
             "store writable", where, f"the disk is nearly full: {told}", f"sends are refused below {_mib(reserve)}: free some space"
         )
     return Finding("store writable", where)
+
+
+def _descriptors(where: str, status: BrokerStatus) -> Iterable[Finding]:
+    limit = status.descriptor_limit
+    if limit is None:
+        return  # an older broker does not say
+    if limit >= DESCRIPTORS_MIN:
+        yield Finding("file descriptors", where)
+        return
+    problem = f"it may have {limit} file descriptors: room for few connections"
+    yield Finding("file descriptors", where, problem, f"start it with a limit of {DESCRIPTORS_MIN} or more (ulimit -n, LimitNOFILE)")
 
 
 def _mib(count: int) -> str:

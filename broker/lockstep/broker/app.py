@@ -8,6 +8,7 @@ failed  a failed write or sync: no further answer leaves, every connection is cu
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 from lockstep.broker.address import advertise
 from lockstep.broker.config import BrokerConfig
@@ -114,12 +115,14 @@ class Broker:
             log.warning("delay.outlives_retention", delays=too_long, retention_hours=config.retention_hours, why=why)
         if self.admin_port is not None:
             await self.admin_port.start()
-        self._store = store = await Store.open(config.store_config(), host, config.identity())
+        budget = config.budget(host.descriptors.limit)
+        store_config = replace(config.store_config(), open_file_count_max=budget.open_files_max)
+        self._store = store = await Store.open(store_config, host, config.identity())
         store.on_fatal = self._fail
         self._state = state = BrokerState(config.coordination(), store, host.random, topics_max=config.topics_max)
         recovery = await store.recover(state)
         self._keeper = Keeper(host, store, state)
-        server = self._build(store, state)
+        server = self._build(store, state, budget.connections_max)
         await server.bind()
         self.addresses = await advertise(server.addresses, config.advertised(), config.nameservers())
         store.store_host = _store_host(self.address, server.addresses[INTERNAL])
@@ -141,11 +144,13 @@ class Broker:
             recovered_bytes=recovery.end - recovery.from_position,
             cut_bytes=recovery.cut_bytes,
             clean=recovery.clean,
+            connections_max=budget.connections_max,
+            descriptor_limit=budget.limit,
             took_ms=host.clock.monotonic_ms() - began_ms,
             **({} if self.admin_port is None else {ADMIN: self.admin_port.address}),
         )
 
-    def _build(self, store: Store, state: BrokerState) -> Server:
+    def _build(self, store: Store, state: BrokerState, connections_max: int) -> Server:
         """Processors, dispatcher and server around the recovered state."""
         host, config, coordination = self._host, self.config, state.coordination
         topic = TopicProcessor(state.topics, auto_create=config.auto_create_topics)
@@ -165,7 +170,9 @@ class Broker:
             OffsetProcessor(host, coordination, store),
         ]
         self._dispatcher = Dispatcher(processors, store, LANES, self._heard)
-        self._server = server = Server(host, config.listeners(), self._handle, LIMITS, on_close=self._closed)
+        self._server = server = Server(
+            host, config.listeners(), self._handle, LIMITS, on_close=self._closed, connections_max=connections_max
+        )
         self._effects = Effects(coordination, server.endpoints, pulls)
         self._leases = Leases(host, coordination)
         store.on_arrival = self._arrived
@@ -249,6 +256,7 @@ class Broker:
             disk_free_bytes=disk.free_bytes,
             disk_reserve_bytes=disk.reserve_bytes,
             nameservers=() if self._registrar is None else self._registrar.told(),
+            descriptor_limit=self._host.descriptors.limit,
         )
 
     async def _render_metrics(self) -> bytes:

@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from lockstep.broker.coordination import CoordinationConfig
 from lockstep.broker.store import FlushMode, Identity, StoreConfig
+from lockstep.broker.store.config import OPEN_FILES_MAX
 from lockstep.broker.tables.topic_table import TOPICS_MAX
 from lockstep.protocol.bodies import Limits
 from lockstep.protocol.delays import DELAY_LEVELS, parse_levels
@@ -13,7 +14,9 @@ from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.frame import BODY_BYTES_MAX, FRAME_BYTES_MAX, HEADER_BYTES_MAX
 from lockstep.protocol.names import check_broker_name, check_cluster_name
 from lockstep.runtime.config import ADMIN, INTERNAL, Settings, parse_listen, parse_listeners, require_loopback_or_insecure
+from lockstep.runtime.descriptors import Budget
 from lockstep.runtime.pool import parse_address
+from lockstep.runtime.server import CONNECTIONS_MAX
 
 MIB = 1 << 20
 FEATURES = ("ordered", "sync", "records", "sequences", "layouts", "concurrent", "delays", "dead_letters", "durable_sends")
@@ -52,6 +55,11 @@ class BrokerConfig(Settings):
         ge=1,
         le=65_536,
         description="Topics of the cluster, those of groups (retry, dead letters) included; one more is refused.",
+    )
+    connections_max: int = Field(
+        default=CONNECTIONS_MAX,
+        ge=1,
+        description="Connections at once; fewer where the limit of file descriptors (ulimit -n) is low.",
     )
     insecure: bool = Field(default=False, description="Listen beyond this machine although there is no authentication yet.")
     disconnect_grace_ms: int = Field(
@@ -132,6 +140,10 @@ class BrokerConfig(Settings):
             disconnect_grace_ms=self.disconnect_grace_ms,
             session_timeout_ms=self.session_timeout_ms,
         )
+
+    def budget(self, descriptor_limit: int) -> Budget:
+        """What connections and open files may have of the process's file descriptors."""
+        return Budget.of(descriptor_limit, self.connections_max, OPEN_FILES_MAX)
 
     def store_config(self) -> StoreConfig:
         return StoreConfig(

@@ -10,6 +10,7 @@ from lockstep.protocol.names import is_system_topic
 from lockstep.runtime.admin_port import AdminPages, AdminPort, Health
 from lockstep.runtime.config import ADMIN
 from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.descriptors import Budget
 from lockstep.runtime.dispatch import Dispatcher
 from lockstep.runtime.host import Host
 from lockstep.runtime.log import announce
@@ -27,7 +28,8 @@ class Nameserver:
         self.on_fatal: Callable[[BaseException], None] | None = None
         self.table = RouteTable()
         self._processor = RouteProcessor(self.table, host.clock)
-        self._server = Server(host, config.listeners(), Dispatcher([self._processor]))
+        self._budget = Budget.of(host.descriptors.limit, config.connections_max, 0)
+        self._server = Server(host, config.listeners(), Dispatcher([self._processor]), connections_max=self._budget.connections_max)
         self._tasks = Tasks(self._failed)
         self._failure: BaseException | None = None
         self._serving = False
@@ -54,7 +56,8 @@ class Nameserver:
         self._tasks.spawn(self._scan(), "nameserver.scan")
         self._serving = True
         admin = {} if self.admin_port is None else {ADMIN: self.admin_port.address}
-        announce("nameserver.started", address=self.address, listeners=self.addresses, **admin)
+        limits = {"connections_max": self._budget.connections_max, "descriptor_limit": self._budget.limit}
+        announce("nameserver.started", address=self.address, listeners=self.addresses, **limits, **admin)
 
     async def stop(self) -> None:
         """Close the ports and every connection; brokers and clients go on with what they know, or with another nameserver."""

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.config import ADMIN, Settings, parse_listeners, require_loopback_or_insecure
 from lockstep.runtime.pool import parse_address
+from lockstep.runtime.server import CONNECTIONS_MAX
 
 
 class NameserverConfig(Settings):
@@ -22,6 +23,11 @@ class NameserverConfig(Settings):
     )
     admin_host: tuple[str, ...] = Field(
         default=(), description="Name by which the admin port may be asked (HTTP's Host), beside addresses and this machine's own name."
+    )
+    connections_max: int = Field(
+        default=CONNECTIONS_MAX,
+        ge=1,
+        description="Connections at once; fewer where the limit of file descriptors (ulimit -n) is low.",
     )
     insecure: bool = Field(default=False, description="Listen beyond this machine although there is no authentication yet.")
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="What is logged, from this level on.")

@@ -501,6 +501,8 @@ class BrokerStatus:
     disk_reserve_bytes: int
     """Sends are refused where less would be free."""
     nameservers: tuple[NameserverStanding, ...]
+    descriptor_limit: int | None = None
+    """File descriptors that its process may have."""
 
 
 @dataclass(frozen=True, slots=True)

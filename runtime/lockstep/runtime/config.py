@@ -39,7 +39,7 @@ PROGRAM_OPTIONS = frozenset(
             "insecure",
         ),
         *("disconnect_grace_ms", "session_timeout_ms", "segment_mib", "retention_hours", "disk_used_percent_max", "log_mib_max"),
-        *("disk_reserve_mib", "cut_corrupt", "log_level", "admin_listen", "admin_host", "message_delay_level"),
+        *("disk_reserve_mib", "cut_corrupt", "log_level", "admin_listen", "admin_host", "connections_max", "message_delay_level"),
         *("held_pulls_max", "held_pulls_per_group_max"),
     }
 )

@@ -7,12 +7,17 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from lockstep.protocol.errors import LockstepError
+from lockstep.runtime.address import os_reason
+from lockstep.runtime.descriptors import SHORTAGE
 from lockstep.runtime.log import get_logger
 
 log = get_logger("runtime.daemon")
 
 STOP_MS = 30_000
 """How long an ordered stop may take before the process ends without it: longer than the longest held pull (15 s) and a last flush."""
+
+ACCEPT_PAUSE_S = 1
+"""asyncio's, where no descriptor is free for another connection."""
 
 
 class Tasks:
@@ -128,7 +133,7 @@ class Daemon:
         """`run` on the running loop."""
         loop = asyncio.get_running_loop()
         self._wake, self._hurry = asyncio.Event(), asyncio.Event()
-        loop.set_exception_handler(_log_loop_error)
+        loop.set_exception_handler(LoopErrors())
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled, number)
         service.on_fatal = self._fatal
@@ -198,6 +203,24 @@ def describe(error: BaseException) -> str:
     return str(error) if isinstance(error, LockstepError) and str(error) else f"{type(error).__name__}: {error}"
 
 
-def _log_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    error = context.get("exception")
-    log.error("loop.failed", message=context.get("message"), error=repr(error), exc_info=error)
+class LoopErrors:
+    """Logs what the loop could not hand to anybody. Is a loop's exception handler."""
+
+    def __init__(self) -> None:
+        self._paused_until_s = 0.0
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if "socket" in context and isinstance(error, OSError) and error.errno in SHORTAGE:
+            self._accept_paused(loop, error)
+        else:
+            log.error("loop.failed", message=context.get("message"), error=repr(error), exc_info=error)
+
+    def _accept_paused(self, loop: asyncio.AbstractEventLoop, error: OSError) -> None:
+        """asyncio accepts nothing for a second then, and says so once for each connection that it may accept in a turn.
+
+        uvloop closes the connections that it can't accept, and does not say so.
+        """
+        if loop.time() >= self._paused_until_s:
+            self._paused_until_s = loop.time() + ACCEPT_PAUSE_S
+            log.warning("accept.paused", reason=os_reason(error), for_ms=int(ACCEPT_PAUSE_S * 1000))

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
+from lockstep.runtime.descriptors import DESCRIPTORS
+
 Buffer = bytes | bytearray | memoryview
 FileIdentity = tuple[int, int]
 """(device, inode). No other file has it while a descriptor of the file is open."""
@@ -122,7 +124,7 @@ def _sync_file_system(fd: int) -> None:
 
 
 def _sync_descriptor(path: str, flags: int, sync: Callable[[int], None]) -> None:
-    fd = os.open(path, flags | os.O_CLOEXEC)
+    fd = DESCRIPTORS.call(os.open, path, flags | os.O_CLOEXEC)
     try:
         sync(fd)
     finally:
@@ -200,13 +202,13 @@ class RealFiles:
 
     def open(self, path: str, *, create: bool = False) -> RealFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return RealFile(os.open(path, flags, 0o640))
+        return RealFile(DESCRIPTORS.call(os.open, path, flags, 0o640))
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
 
     def listdir(self, path: str) -> list[str]:
-        return sorted(os.listdir(path))
+        return sorted(DESCRIPTORS.call(os.listdir, path))
 
     def makedirs(self, path: str) -> None:
         os.makedirs(path, mode=0o750, exist_ok=True)
@@ -234,7 +236,7 @@ class RealFiles:
         try:
             for path in (*directories, *paths):
                 try:
-                    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                    fd = DESCRIPTORS.call(os.open, path, os.O_RDONLY | os.O_CLOEXEC)
                 except FileNotFoundError:
                     continue
                 device = os.fstat(fd).st_dev
@@ -252,7 +254,7 @@ class RealFiles:
             found = os.stat(path)
             if (found.st_dev, found.st_ino) in RealFiles._locked:
                 raise BlockingIOError(errno.EAGAIN, "locked by this process", path)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        fd = DESCRIPTORS.call(os.open, path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
             found = os.fstat(fd)

@@ -16,6 +16,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from lockstep.runtime.clock import Clock
+from lockstep.runtime.descriptors import DESCRIPTORS, Descriptors
 
 if TYPE_CHECKING:
     from lockstep.runtime.files import Files
@@ -184,6 +185,8 @@ class Host:
     """Of users' code that runs in this process."""
     name: str = field(default_factory=socket.gethostname)
     """Of this machine."""
+    descriptors: Descriptors = field(default_factory=Descriptors)
+    """Of this process."""
 
     @classmethod
     def current(cls) -> "Host":
@@ -195,7 +198,7 @@ class Host:
         """This machine."""
         from lockstep.runtime.files import RealFiles
 
-        return cls(Clock(), SystemRandom(), RealFiles(), PoolThreads(), read_boot_id)
+        return cls(Clock(), SystemRandom(), RealFiles(), PoolThreads(), read_boot_id, descriptors=DESCRIPTORS)
 
 
 def running_host() -> Host | None:

@@ -8,6 +8,7 @@ from lockstep.protocol.errors import LockstepError
 from lockstep.runtime import log
 from lockstep.runtime.config import Settings, load
 from lockstep.runtime.daemon import Daemon, Service, exit_code_of
+from lockstep.runtime.descriptors import DESCRIPTORS
 
 S = TypeVar("S", bound=Settings)
 
@@ -25,6 +26,7 @@ def run_program(prog: str, model: type[S], make: Callable[[S], Service], argv: S
         print(f"{prog}: {error}", file=sys.stderr)
         return EXIT_USAGE
     log.configure(getattr(config, "log_level", "info"))
+    DESCRIPTORS.prepare()
     try:
         service = make(config)
     except LockstepError as error:

@@ -92,6 +92,10 @@ class Server:
             await server.wait_closed()
         self._servers.clear()
 
+    @property
+    def connections_max(self) -> int:
+        return self._connections_max
+
     def _factory(self, name: str) -> Callable[[], Endpoint]:
         def accept() -> Endpoint:
             self._next_id += 1
@@ -102,8 +106,8 @@ class Server:
         return accept
 
     def _opened(self, endpoint: Endpoint) -> None:
-        if not self._open or len(self.endpoints) >= self._connections_max:
-            reason = f"{len(self.endpoints)} connections are open, the limit" if self._open else "the server is closing"
+        reason = self._refusal()
+        if reason is not None:
             log_limited(log, "warning", "connection.refused", peer=endpoint.peer, listener=endpoint.listener, reason=reason)
             endpoint.abort(reason)
             return
@@ -113,6 +117,16 @@ class Server:
         log.debug("connection.opened", peer=endpoint.peer, listener=endpoint.listener, id=endpoint.id)
         if self._on_connect is not None:
             self._on_connect(endpoint)
+
+    def _refusal(self) -> str | None:
+        """Why no connection may be added now."""
+        if not self._open:
+            return "the server is closing"
+        if len(self.endpoints) >= self._connections_max:
+            return f"{len(self.endpoints)} connections are open, the limit"
+        if self._host.descriptors.is_short():
+            return f"{len(self.endpoints)} connections and the files have taken all {self._host.descriptors.limit} file descriptors"
+        return None
 
     def _partial(self, change: int) -> None:
         """Beyond the limit whoever has sent the most of a frame without finishing it is cut off: never one who sends little."""

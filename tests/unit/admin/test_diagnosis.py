@@ -24,6 +24,7 @@ STATUS = BrokerStatus(
     disk_free_bytes=500 << 20,
     disk_reserve_bytes=50 << 20,
     nameservers=(NameserverStanding("n1:9876", "accepted"),),
+    descriptor_limit=4_096,
 )
 MEMBER = MemberLine("client-1", "89abcdef", "10.0.0.9:5555", True, 1, ("orders",), {"orders": "*"}, ())
 SETTINGS = GroupSettings("billing", SubscriptionPolicy.CLASSIC, consume_enable=False)
@@ -42,7 +43,13 @@ def looked_at(status: BrokerStatus | None, address: BrokerAddress = A, *, reason
 def test_a_broker_that_is_well_has_no_problem_and_says_what_was_checked() -> None:
     assert looked_at(STATUS) == []
     checks = {finding.check for finding in diagnosis.broker(A, STATUS, "", NOW, 0)}
-    assert checks == {"broker reached", "clock", "store writable", "broker registered"}
+    assert checks == {"broker reached", "clock", "store writable", "file descriptors", "broker registered"}
+
+
+@pytest.mark.parametrize(("limit", "words"), [(None, []), (1 << 20, []), (4_096, []), (4_095, ["4095"]), (256, ["256"])])
+def test_a_low_limit_of_file_descriptors_is_a_problem(limit: int | None, words: list[str]) -> None:
+    found = [f"it may have {each} file descriptors: room for few connections" for each in words]
+    assert looked_at(replace(STATUS, descriptor_limit=limit)) == [("file descriptors", each) for each in found]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import typer
 from lockstep.admin.options import complain
 from lockstep.runtime import log
 from lockstep.runtime.daemon import Daemon
+from lockstep.runtime.descriptors import DESCRIPTORS
 from lockstep.runtime.host import Host
 
 BROKERS_MAX = 26
@@ -31,4 +32,5 @@ def up_command(
         raise typer.Exit(2)
     # On a terminal the words for people say it all; a program that reads stdout waits for the events.
     log.configure(log_level, announcing=not sys.stdout.isatty())
+    DESCRIPTORS.prepare()
     raise typer.Exit(Daemon("lockstep up").run(Laptop(Host.real(), store=store, port=port, broker_count=brokers)))

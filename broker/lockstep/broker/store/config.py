@@ -19,6 +19,10 @@ class FlushMode(Enum):
     """Once a shared fdatasync covered it."""
 
 
+OPEN_FILES_MAX = 256
+"""Consume-queue files that a broker holds open at once, where the limit of file descriptors is not low."""
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """Whose store it is. Another cluster or name on the same directory is refused."""
@@ -49,7 +53,7 @@ class StoreConfig:
     """Recent log bytes kept in memory for readers that keep up."""
     queue_tail_bytes: int = 4 * MIB
     """Recent consume-queue entries kept in memory, all queues together (20 bytes each)."""
-    open_file_count_max: int = 256
+    open_file_count_max: int = OPEN_FILES_MAX
     """Consume-queue files held open at once."""
     snapshot_bytes: int = 64 * MIB
     """Log written since the last snapshot that makes the next one due."""

@@ -1,0 +1,128 @@
+"""More connections than a server may have file descriptors: who was connected goes on, files are opened, and the broker lives."""
+
+import asyncio
+import errno
+import os
+import resource
+import signal
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.headers.offsets import QueueHeader
+from support.background import Background, background
+from support.native import Native, native
+
+pytestmark = pytest.mark.e2e
+
+MIB = 1 << 20
+UNFORESEEN = ("request.failed", "loop.failed", "task.failed", "daemon.failed", "stop.failed", "effect.failed")
+
+
+@pytest.fixture(autouse=True)
+def many_descriptors_here() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def limited(folder: Path, limit: int, loop: str, module: str, *arguments: str) -> Background:
+    return Background(folder, f"{module.rpartition('.')[2]}-{limit}", "-m", "support.worker_limited", str(limit), loop, module, *arguments)
+
+
+@asynccontextmanager
+async def broker_of(folder: Path, limit: int, loop: str) -> AsyncIterator[tuple[Background, str]]:
+    options = ("--listen", "127.0.0.1:0", "--store", str(folder / "store"), "--segment-mib", "1")
+    broker = limited(folder, limit, loop, "lockstep.broker", *options)
+    try:
+        yield broker, broker.started("broker.started")["address"]
+    finally:
+        broker.end()
+
+
+def dialled(address: str, count: int) -> list[socket.socket]:
+    """So many connections, as far as the kernel takes them."""
+    host, _, port = address.rpartition(":")
+    made = []
+    for _ in range(count):
+        connection = socket.socket()
+        connection.setblocking(False)
+        assert connection.connect_ex((host, int(port))) in (0, errno.EINPROGRESS)
+        made.append(connection)
+    return made
+
+
+async def roll(client: Native, count: int) -> None:
+    """Messages that fill `count` files of the log."""
+    for _ in range(count * 3):
+        assert (await client.send("orders", os.urandom(400_000))).code == ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+@pytest.mark.parametrize("limit", [256, 1_024])
+async def test_more_connections_than_descriptors_take_nothing_from_who_was_there(tmp_path: Path, limit: int, loop: str) -> None:
+    async with broker_of(tmp_path, limit, loop) as (broker, address):
+        told = broker.find("broker.started")[0]
+        assert told["descriptor_limit"] == limit
+        assert told["connections_max"] == {256: 96, 1_024: 640}[limit]
+        async with native(address) as client:
+            await client.create("orders")
+            await roll(client, 1)
+            crowd: list[socket.socket] = []
+            for _ in range(4):
+                # All at once, and a file is due in the same turn: what is accepted there has descriptors before it can be refused.
+                broker.process.send_signal(signal.SIGSTOP)
+                crowd += dialled(address, limit // 2)
+                answers = [client.send("orders", os.urandom(400_000)) for _ in range(3)]
+                await asyncio.sleep(0)
+                broker.process.send_signal(signal.SIGCONT)
+                assert [(await answer).code for answer in answers] == [ResponseCode.SUCCESS] * 3
+            await roll(client, 70)  # a snapshot is due after 64 MiB
+            await broker.until("a snapshot is written", lambda: bool(snapshots(tmp_path)))
+            assert len(os.listdir(tmp_path / "store" / "commitlog")) > 50
+            assert len(crowd) > limit
+            assert broker.find("connection.refused")
+            paused = broker.find("accept.paused")
+            assert (0 < len(paused) < 60) if loop == "asyncio" else not paused, "asyncio waits a second, uvloop closes what it can't take"
+            for connection in crowd:
+                connection.close()
+            async with native(address) as late:
+                assert (await late.ask(RequestCode.GET_MAX_OFFSET, QueueHeader("orders", 0))).code == ResponseCode.SUCCESS
+                await roll(late, 1)
+            assert (await client.pull("orders")).code == ResponseCode.SUCCESS
+        assert [each for each in broker.events if each["event"] in UNFORESEEN] == []
+        assert broker.stop() == 0
+    with background(
+        tmp_path, "again", "-m", "lockstep.broker", "--listen", "127.0.0.1:0", "--store", str(tmp_path / "store"), ready="broker.started"
+    ) as again:
+        async with native(again.started("broker.started")["address"]) as client:
+            answer = await client.done(RequestCode.GET_MAX_OFFSET, QueueHeader("orders", 0))
+            assert answer.fields["offset"] == 3 + 4 * 3 + 70 * 3 + 3
+
+
+def snapshots(folder: Path) -> list[Path]:
+    return [path for path in (folder / "store").rglob("*") if "snapshot" in str(path) and path.is_file()]
+
+
+@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+async def test_a_nameserver_lives_too_and_serves_when_they_have_gone(tmp_path: Path, loop: str) -> None:
+    nameserver = limited(tmp_path, 256, loop, "lockstep.nameserver", "--listen", "127.0.0.1:0")
+    try:
+        told = nameserver.started("nameserver.started")
+        assert (told["connections_max"], told["descriptor_limit"]) == (128, 256)
+        crowd = dialled(told["address"], 600)
+        for connection in crowd[:5]:
+            await asyncio.get_running_loop().sock_connect(connection, crowd[0].getpeername())
+        for connection in crowd:
+            connection.close()
+        async with native(told["address"]) as client:
+            answer = await client.ask(RequestCode.GET_BROKER_CLUSTER_INFO)
+            assert answer.code == ResponseCode.ROUTE_NOT_READY
+        assert nameserver.stop() == 0
+    finally:
+        nameserver.end()

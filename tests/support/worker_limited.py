@@ -1,0 +1,21 @@
+"""A program of ours with few file descriptors, on a loop of the test's choice: LIMIT LOOP MODULE ARGUMENTS…"""
+
+import asyncio
+import resource
+import runpy
+import sys
+
+from lockstep.runtime import daemon
+
+
+def main() -> None:
+    limit, loop, module = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    if loop == "asyncio":
+        daemon.new_event_loop = asyncio.new_event_loop
+    sys.argv[:] = [module, *sys.argv[4:]]
+    runpy.run_module(module, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()
