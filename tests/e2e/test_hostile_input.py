@@ -8,7 +8,6 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from struct import pack
@@ -33,6 +32,7 @@ from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.protocol.record import encode_record
 from support.background import Background, background
 from support.hostile import BROKER_CODES, NAMESERVER_CODES, Hostile
+from support.hostile_world import UNFORESEEN, World, check_undisturbed, hostile_world
 from support.native import Native, native
 from support.peers import RawPeer
 from support.processes import clean_environment, run_program
@@ -40,57 +40,21 @@ from support.processes import clean_environment, run_program
 pytestmark = pytest.mark.e2e
 
 MIB = 1 << 20
-UNFORESEEN = ("request.failed", "loop.failed", "task.failed", "daemon.failed", "stop.failed")
-"""Log events of errors that no rule foresaw."""
-GOES_ON = 20
-"""Messages handled by the good pair that show that it goes on."""
-
-
-@dataclass
-class World:
-    nameserver: Background
-    broker: Background
-    pair: Background
-    nameserver_address: str
-    broker_address: str
-
-    def handled(self) -> int:
-        return int((self.pair.find("pair.progress") or [{"handled": 0}])[-1]["handled"])
-
-    async def goes_on(self) -> None:
-        """Returns when the good pair has done something more."""
-        goal = self.handled() + GOES_ON
-        await self.pair.until("the good pair goes on", lambda: self.handled() >= goal)
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    folder = tmp_path_factory.mktemp("hostile")
-    with background(folder, "nameserver", "-m", "lockstep.nameserver", "--listen", "127.0.0.1:0", ready="nameserver.started") as nameserver:
-        address = nameserver.started("nameserver.started")["address"]
-        options = ("--listen", "127.0.0.1:0", "--nameserver", address, "--store", str(folder / "store"))
-        with background(folder, "broker", "-m", "lockstep.broker", *options, ready="broker.started") as broker:
-            cli = ("lockstep.admin.cli", "topic", "create")
-            for topic in ("good", "fuzz"):
-                made = run_program(*cli, topic, environment=clean_environment(LOCKSTEP_NAMESERVER=address))
-                assert made.returncode == 0, made.stderr
-            with background(
-                folder, "pair", "-m", "support.good_pair", "--nameserver", address, "--topic", "good", ready="pair.ready"
-            ) as pair:
-                yield World(nameserver, broker, pair, address, broker.started("broker.started")["address"])
+    with hostile_world(tmp_path_factory.mktemp("hostile")) as made:
+        yield made
 
 
 @pytest.fixture(autouse=True)
 async def undisturbed(world: World) -> AsyncIterator[None]:
     """The good pair went on and saw nothing; the servers met nothing that no rule foresaw."""
     await world.goes_on()
-    before = {each: len(each.events) for each in (world.pair, world.broker, world.nameserver)}
+    before = {each: len(each.events) for each in (world.pair, *world.servers)}
     yield
-    await world.goes_on()
-    assert world.pair.find("pair.trouble", after=before[world.pair]) == []
-    for server in (world.broker, world.nameserver):
-        assert [each for each in server.events[before[server] :] if each["event"] in UNFORESEEN] == []
-        assert server.complained.read_text() == ""
+    await check_undisturbed(world, before)
 
 
 @pytest.fixture(params=["broker", "nameserver"])

@@ -1,0 +1,244 @@
+"""Bodies, the admin port, remarks and the log: what one peer may take of them, and that nobody beside it notices.
+
+The good pair lives through the whole file, and afterwards the broker starts again on its store.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from lockstep.protocol.codec.plain import ELEMENTS_MAX, ITEMS_MAX
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.command import RESPONSE_FLAG, Command
+from lockstep.protocol.frame import FrameBuffer, encode_frame
+from lockstep.protocol.headers.offsets import QueueHeader
+from lockstep.protocol.headers.routes import CreateTopicHeader, RegisterBrokerHeader
+from lockstep.runtime.limits import LAYOUTS_BYTES_MAX, MEMBER_BYTES_MAX, REQUEST_BYTES_MAX
+from support.background import Background, background
+from support.hostile_world import UNFORESEEN, World, check_undisturbed, hostile_world
+from support.http import fetch, raw
+from support.native import native
+from support.peers import RawPeer
+from support.processes import clean_environment, run_program
+
+pytestmark = pytest.mark.e2e
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("limits")
+
+
+@pytest.fixture(scope="module")
+def world(folder: Path) -> Iterator[World]:
+    with hostile_world(folder, "--admin-listen", "127.0.0.1:0") as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+async def undisturbed(world: World) -> AsyncIterator[None]:
+    """The good pair went on and saw nothing; the servers met nothing that no rule foresaw."""
+    await world.goes_on()
+    before = {each: len(each.events) for each in (world.pair, *world.servers)}
+    yield
+    await check_undisturbed(world, before)
+
+
+# ------------------------------------------------------------------------------------------------------------------- bodies
+
+
+def small_values(size: int, each: bytes) -> bytes:
+    """A map of `size` bytes with an unknown member: lists of as many of `each` as fit."""
+    head = b"\x81\xa7unknown"
+    inner = b"\xdc\xff\xff" + each * 65_535
+    lists, rest = divmod(size - len(head) - 5 - 5, len(inner))
+    return head + b"\xdd" + (lists + 1).to_bytes(4, "big") + inner * lists + b"\xc6" + rest.to_bytes(4, "big") + bytes(rest)
+
+
+REGISTER = RegisterBrokerHeader("broker-x", "DefaultCluster", "127.0.0.1:1", "e" * 32, 1)
+LIMITED = [
+    ("broker", RequestCode.HEART_BEAT, None, MEMBER_BYTES_MAX),
+    ("broker", RequestCode.SYNC, None, MEMBER_BYTES_MAX),
+    ("broker", RequestCode.LOCK_BATCH_MQ, None, MEMBER_BYTES_MAX),
+    ("broker", RequestCode.UNLOCK_BATCH_MQ, None, MEMBER_BYTES_MAX),
+    ("broker", RequestCode.RESET_OFFSETS, None, MEMBER_BYTES_MAX),
+    ("broker", RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("fuzz"), LAYOUTS_BYTES_MAX),
+    ("broker", RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, REQUEST_BYTES_MAX),
+    ("nameserver", RequestCode.REGISTER_BROKER, REGISTER, LAYOUTS_BYTES_MAX),
+]
+
+
+@pytest.mark.parametrize(
+    ("who", "code", "header", "limit"), LIMITED, ids=lambda value: value.name if isinstance(value, RequestCode) else ""
+)
+@pytest.mark.parametrize("each", [b"\x00", b"\x80", b"\xa1x", b"\xcd\x7f\xff"], ids=["numbers", "maps", "texts", "large numbers"])
+async def test_a_body_of_small_values_is_refused_by_its_limit_and_the_connection_stays(
+    world: World, who: str, code: RequestCode, header: object, limit: int, each: bytes
+) -> None:
+    server, address = (world.broker, world.broker_address) if who == "broker" else (world.nameserver, world.nameserver_address)
+    before = server.resident_bytes()
+    async with native(address) as client:
+        refused, remark = await client.refused(code, header, small_values(16 * MIB - 100_000, each))
+        assert (refused, f"at most {limit}" in remark) == (ResponseCode.MESSAGE_ILLEGAL, True), remark
+        for _ in range(5):
+            _, remark = await client.refused(code, header, small_values(limit, each))
+            assert limit <= ITEMS_MAX or len(each) == 3 or "elements" in remark
+            assert limit <= ITEMS_MAX or len(each) == 3 or f"more than {min(ELEMENTS_MAX, limit // 4)}" in remark
+        answer = await client.ask(RequestCode.GET_MAX_OFFSET, QueueHeader("fuzz", 0))
+        assert answer.code in (ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+    # What was sent, 16 MiB, and 5 bodies' values: 64 bytes an element at most.
+    assert server.resident_bytes() - before < 3 * 16 * MIB + 64 * ELEMENTS_MAX
+
+
+@pytest.mark.parametrize("who", ["broker", "nameserver"])
+async def test_lists_that_nest_and_claim_all_that_is_there_are_refused(world: World, who: str) -> None:
+    server, address = (world.broker, world.broker_address) if who == "broker" else (world.nameserver, world.nameserver_address)
+    code, header = (RequestCode.SYNC, None) if who == "broker" else (RequestCode.REGISTER_BROKER, REGISTER)
+    before = server.resident_bytes()
+    async with native(address) as client:
+        for _ in range(3):
+            _, remark = await client.refused(code, header, b"\x81\xa1x" + b"\xdc\xff\xff" * 1_000 + bytes(200_000))
+            assert "is not msgpack within its limits" in remark
+    assert server.resident_bytes() - before < 256 * MIB
+
+
+# --------------------------------------------------------------------------------------------------------------- admin port
+
+
+@pytest.mark.parametrize("who", ["broker", "nameserver"])
+async def test_silent_connections_to_the_admin_port_keep_no_probe_out(world: World, who: str) -> None:
+    server = world.broker if who == "broker" else world.nameserver
+    address = server.started(f"{who}.started")["admin"]
+    host, _, port = address.rpartition(":")
+    silent = []
+    for _ in range(5):
+        silent += [await asyncio.open_connection(host, int(port)) for _ in range(64)]
+        for _, writer in silent[-32:]:
+            writer.write(b"GET /livez HTTP/1.1\r\n")
+        for path in ("/livez", "/readyz"):
+            assert (await fetch(address, path))[0] == 200
+    await world.goes_on()
+    for _, writer in silent:
+        writer.close()
+
+
+@pytest.mark.parametrize("who", ["broker", "nameserver"])
+async def test_a_page_in_a_browser_reads_nothing_and_changes_nothing(world: World, who: str) -> None:
+    server = world.broker if who == "broker" else world.nameserver
+    address = server.started(f"{who}.started")["admin"]
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
+        simple = (
+            f"POST /log-level HTTP/1.1\r\nHost: {address}\r\nOrigin: http://evil\r\nContent-Type: {kind}\r\nContent-Length: 5\r\n\r\ndebug"
+        )
+        assert (await raw(address, simple.encode()))[0] == 405
+    for path in ("/metrics", "/livez", "/log-level"):
+        status, body = await raw(address, f"GET {path} HTTP/1.1\r\nHost: rebound.example:{address.rpartition(':')[2]}\r\n\r\n".encode())
+        assert (status, "--admin-host" in body, "lockstep_" in body) == (403, True, False)
+    assert await fetch(address, "/log-level") == (200, "info\n")
+
+
+# ------------------------------------------------------------------------------------------------------------------ remarks
+
+EVIL = "gone\r\n\x1b[2J\x1b[31m2026-01-01 [info] broker.started\x9b1m\x00\u202e\u2028end"
+
+
+@asynccontextmanager
+async def evil_server(code: ResponseCode) -> AsyncIterator[str]:
+    """A server that answers every request with that code and a remark that is none."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        frames = FrameBuffer()
+        while data := await reader.read(1 << 16):
+            frames.feed(data)
+            while (request := frames.next()) is not None:
+                writer.write(encode_frame(Command(code, request.opaque, RESPONSE_FLAG, remark=EVIL)))
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield "{}:{}".format(*server.sockets[0].getsockname()[:2])
+    finally:
+        server.close()
+
+
+def shown(text: str) -> None:
+    """The remark is there in words, and nothing of it that a terminal or a reader of lines would obey."""
+    assert "broker.started" in text
+    assert all(line.isprintable() for line in text.split("\n"))
+    assert not any(line.startswith(("2026-01-01", "\\x1b")) for line in text.split("\n"))
+
+
+@pytest.mark.parametrize(
+    "command", [("topic", "list"), ("topic", "create", "t"), ("group", "list"), ("cluster",), ("doctor",), ("send", "t", "x")]
+)
+async def test_a_servers_remark_reaches_no_terminal_as_it_came(world: World, command: tuple[str, ...]) -> None:
+    async with evil_server(ResponseCode.SYSTEM_ERROR) as address:
+        environment = clean_environment(LOCKSTEP_NAMESERVER=address)
+        ended = await asyncio.to_thread(run_program, "lockstep.admin.cli", *command, environment=environment)
+    assert ended.returncode == 1
+    shown(ended.stdout + ended.stderr)
+    if command != ("doctor",):
+        assert ended.stderr.count("\n") == 1
+
+
+async def test_a_nameservers_remark_reaches_no_log_line_of_a_broker_as_it_came(world: World, tmp_path: Path) -> None:
+    async with evil_server(ResponseCode.BROKER_NAME_TAKEN) as address:
+        options = ("--listen", "127.0.0.1:0", "--store", str(tmp_path / "store"), "--nameserver", address)
+        broker = Background(tmp_path, "refused", "-m", "lockstep.broker", *options)
+        assert await asyncio.to_thread(broker.process.wait, 30) == 4
+    shown(broker.complained.read_text())
+    for line in broker.said.read_text().splitlines():
+        assert line.isprintable()
+        json.loads(line)
+
+
+# ---------------------------------------------------------------------------------------------------------------------- log
+
+
+@pytest.mark.parametrize("who", ["broker", "nameserver"])
+async def test_what_a_peer_does_wrong_over_and_over_is_counted_not_written(world: World, who: str) -> None:
+    server, address = (world.broker, world.broker_address) if who == "broker" else (world.nameserver, world.nameserver_address)
+    host, _, port = address.rpartition(":")
+    before, count = len(server.events), 300
+    for _ in range(count // 50):
+        peers = [RawPeer(*await asyncio.open_connection(host, int(port))) for _ in range(50)]
+        for peer in peers:
+            await peer.send(b"GET / HTTP/1.1\r\n\r\n")
+        for peer in peers:
+            assert await peer.ended() == b""
+            await peer.close()
+
+    def told() -> int:
+        left_out = sum(each["count"] for each in server.find("events.left_out", after=before, left_out="connection.refused"))
+        return len(server.find("connection.refused", after=before)) + int(left_out)
+
+    await server.until("each is written or counted", lambda: told() >= count)
+    assert told() == count
+    assert len(server.find("connection.refused", after=before)) < count
+
+
+# ------------------------------------------------------------------------------------------------------------- and afterwards
+
+
+async def test_a_broker_that_was_sent_all_this_starts_again_on_its_store_and_serves(folder: Path) -> None:
+    options = ("-m", "lockstep.broker", "--listen", "127.0.0.1:0", "--store", str(folder / "again"))
+    with background(folder, "attacked", *options, ready="broker.started") as attacked:
+        async with native(attacked.started("broker.started")["address"]) as client:
+            await client.create("fuzz")
+            assert (await client.send("fuzz", b"x")).code == ResponseCode.SUCCESS
+            for who, code, header, limit in LIMITED:
+                if who == "broker":
+                    await client.refused(code, header, small_values(limit + 1, b"\x80"))
+                    await client.refused(code, header, small_values(limit, b"\x80"))
+        assert [each for each in attacked.events if each["event"] in UNFORESEEN] == []
+        assert attacked.stop() == 0
+    with background(folder, "later", *options, ready="broker.started") as later:
+        async with native(later.started("broker.started")["address"]) as client:
+            assert (await client.done(RequestCode.GET_MAX_OFFSET, QueueHeader("fuzz", 0))).fields["offset"] == 1
+            assert (await client.send("fuzz", b"x")).code == ResponseCode.SUCCESS

@@ -1,0 +1,62 @@
+"""One nameserver, one broker and a good pair (a producer and an ordered consumer) for tests in which somebody misbehaves."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from support.background import Background, background
+from support.processes import clean_environment, run_program
+
+UNFORESEEN = ("request.failed", "loop.failed", "task.failed", "daemon.failed", "stop.failed", "callback.failed", "effect.failed")
+"""Log events of errors that no rule foresaw."""
+GOES_ON = 20
+"""Messages handled by the good pair that show that it goes on."""
+
+
+@dataclass
+class World:
+    nameserver: Background
+    broker: Background
+    pair: Background
+    nameserver_address: str
+    broker_address: str
+
+    def handled(self) -> int:
+        return int((self.pair.find("pair.progress") or [{"handled": 0}])[-1]["handled"])
+
+    async def goes_on(self) -> None:
+        """Returns when the good pair has done something more."""
+        goal = self.handled() + GOES_ON
+        await self.pair.until("the good pair goes on", lambda: self.handled() >= goal)
+
+    @property
+    def servers(self) -> tuple[Background, Background]:
+        return self.broker, self.nameserver
+
+
+@contextmanager
+def hostile_world(folder: Path, *both: str) -> Iterator[World]:
+    """The world with topics `good` (the pair's) and `fuzz`; `both` are options of the nameserver and of the broker."""
+    listen = ("--listen", "127.0.0.1:0", *both)
+    with background(folder, "nameserver", "-m", "lockstep.nameserver", *listen, ready="nameserver.started") as nameserver:
+        address = nameserver.started("nameserver.started")["address"]
+        options = (*listen, "--nameserver", address, "--store", str(folder / "store"))
+        with background(folder, "broker", "-m", "lockstep.broker", *options, ready="broker.started") as broker:
+            cli = ("lockstep.admin.cli", "topic", "create")
+            for topic in ("good", "fuzz"):
+                made = run_program(*cli, topic, environment=clean_environment(LOCKSTEP_NAMESERVER=address))
+                assert made.returncode == 0, made.stderr
+            with background(
+                folder, "pair", "-m", "support.good_pair", "--nameserver", address, "--topic", "good", ready="pair.ready"
+            ) as pair:
+                yield World(nameserver, broker, pair, address, broker.started("broker.started")["address"])
+
+
+async def check_undisturbed(world: World, before: dict[Background, int]) -> None:
+    """The good pair goes on and has seen no trouble since `before`; the servers met nothing that no rule foresaw."""
+    await world.goes_on()
+    assert world.pair.find("pair.trouble", after=before[world.pair]) == []
+    for server in world.servers:
+        assert [each for each in server.events[before[server] :] if each["event"] in UNFORESEEN] == []
+        assert server.complained.read_text() == ""
