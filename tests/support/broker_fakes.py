@@ -134,6 +134,12 @@ class FakeStore:
         self.born_hosts.append(born_host)
         return appended
 
+    def now_ms(self) -> int:
+        return 1_800_000_000_000
+
+    def stored_ms(self, position: int, stamp_ms: int) -> int:
+        return stamp_ms
+
     def when_written(self, callback: Callable[[], None]) -> None:
         self.waiting_written.append(callback)
 

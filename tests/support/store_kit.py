@@ -39,6 +39,17 @@ class StillClock:
         return self.now_ms
 
 
+class JumpingClock(StillClock):
+    """Its wall clock is `ahead_ms` of the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ahead_ms = 0
+
+    def wall_ms(self) -> int:
+        return self.now_ms + self.ahead_ms
+
+
 class SeededRandom:
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)

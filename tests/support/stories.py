@@ -153,10 +153,10 @@ class Story:
         self.add(FrameAnswered, acked - 0.001, answerer, queue=queue, offset=offset, position=position, request=self._requests, asked_t=t)
         return self.add(SendAcked, acked, P, body=body, queue=queue, offset=offset, written=written)
 
-    def read(self, t: float, *bodies: bytes, queue: QueueKey = LOG, first: int = 0) -> "Story":
+    def read(self, t: float, *bodies: bytes, queue: QueueKey = LOG, first: int = 0, stored_t: float | None = None) -> "Story":
         """The final reading of one queue."""
         for offset, body in enumerate(bodies, first):
-            self.add(Stored, t, ("", 0), queue=queue, offset=offset, body=body)
+            self.add(Stored, t, ("", 0), queue=queue, offset=offset, body=body, stored_t=stored_t)
         return self.add(ReadingEnded, t, ("", 0), queue=queue, first=first, end=first + len(bodies))
 
     # ---------------------------------------------------------------------------------------------------------------- the end

@@ -157,7 +157,7 @@ class Broker:
         sums = {"held_max": config.held_pulls_max, "held_per_group_max": config.held_pulls_per_group_max}
         self._pulls = pulls = PullProcessor(host, self._tasks, store, state.topics, coordination, **sums)
         homes = GroupTopics(state.topics)
-        self._delays = delays = Delays(host, store, state.delays, homes, config.delay_levels_ms())
+        self._delays = delays = Delays(store, state.delays, homes, config.delay_levels_ms())
         processors = [
             SendProcessor(host, store, state.topics, state.sequences, topic, self._gate, delays),
             SendBackProcessor(host, store, coordination, delays, homes, self._gate),
@@ -177,7 +177,7 @@ class Broker:
         self._leases = Leases(host, coordination)
         store.on_arrival = self._arrived
         state.on_topic_changed.append(pulls.topic_changed)
-        self._metrics = BrokerMetrics(config, host.clock, store, state, pulls)
+        self._metrics = BrokerMetrics(config, store, state, pulls)
         return server
 
     async def _enter_term(self, store: Store, state: BrokerState, recovery: Recovery) -> None:

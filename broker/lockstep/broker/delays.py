@@ -1,9 +1,11 @@
 """Delayed messages: they wait in a queue for each delay until their time has come. RocketMQ: ScheduleMessageService.
 
-A queue's messages have one delay and stand in the order in which they were stored, so that only the first one is looked at: nothing is kept
-in memory for the others, and nobody is woken while nothing is due. A message is due at its store time + its queue's delay, by the wall
-clock; never earlier. Levels are the sender's words, and a start may bring another table of them: which queue has which delay never changes
-(protocol/delays.py), so what waits is due when it was, and queues of delays that the table has no more are emptied like the others.
+A queue's messages have one delay and stand in the order in which they were stored, so that only the first one is looked at: nothing is
+kept in memory for the others, and nobody is woken while nothing is due. A message is due at its store time + its queue's delay, never
+earlier, by the clock that stamps records: it does not follow a wall clock that jumps and returns (runtime/steady.py), and where it was
+set back, what was stored before it counts from when it was stored (store/stamps.py). Levels are the sender's words, and a start may bring
+another table of them: which queue has which delay never changes (protocol/delays.py), so what waits is due when it was, and queues of
+delays that the table has no more are emptied like the others.
 
     append ─▶ SCHEDULE_TOPIC_XXXX, queue of the level's delay ─▶ due ─▶ its own topic, with the queue's progress, in one write
 """
@@ -20,13 +22,12 @@ from lockstep.protocol.errors import BrokerError, LocalProtocolError, MessageIll
 from lockstep.protocol.names import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from lockstep.protocol.properties import HOME_LAYOUT
 from lockstep.protocol.record import RecordView, split_records
-from lockstep.runtime.host import Host
 from lockstep.runtime.log import get_logger
 
 log = get_logger("broker")
 
 LOOK_MS = 1_000
-"""While messages wait the wall clock is looked at this often: it may be set."""
+"""While messages wait the clock is looked at this often: it may be set."""
 AGAIN_MS = 1_000
 """A queue that the store refused is tried again after this."""
 TURN_COUNT = 100
@@ -69,14 +70,14 @@ class GroupTopics:
 class Delays:
     """`run` delivers what is due until it is cancelled; `arrived` is told of each queue's new messages. The store has recovered by then."""
 
-    def __init__(self, host: Host, store: Store, table: DelayTable, homes: GroupTopics, levels_ms: Sequence[int]) -> None:
-        self._clock = host.clock
+    def __init__(self, store: Store, table: DelayTable, homes: GroupTopics, levels_ms: Sequence[int]) -> None:
         self._store = store
         self._table = table
         self._homes = homes
         self._levels_ms = levels_ms
         self._due_ms = dict.fromkeys(store.queue_ids(SCHEDULE_TOPIC), 0)
-        """Queue id → wall time at which its first message is due; a queue that is empty is left out."""
+        """Queue id → when its first message is due, as Store.now_ms counts; a queue that is empty is left out."""
+        self._looked_ms = 0
         self._unreadable: dict[int, int] = {}
         """Queue id → offset that the disk did not read."""
         self._wake = asyncio.Event()
@@ -100,7 +101,10 @@ class Delays:
     async def run(self) -> None:
         while True:
             self._wake.clear()
-            now_ms = self._clock.wall_ms()
+            now_ms = self._store.now_ms()
+            if now_ms < self._looked_ms:  # the clock was set back: what waits is due so much sooner by it
+                self._due_ms = dict.fromkeys(self._due_ms, 0)
+            self._looked_ms = now_ms
             for queue_id in [queue_id for queue_id, due_ms in self._due_ms.items() if due_ms <= now_ms]:
                 await self._deliver(queue_id)
             await self._rest()
@@ -111,7 +115,7 @@ class Delays:
         if due_ms is None:
             await self._wake.wait()
             return
-        rest_ms = due_ms - self._clock.wall_ms()
+        rest_ms = due_ms - self._store.now_ms()
         if rest_ms <= 0:
             await asyncio.sleep(0)
             return
@@ -126,7 +130,7 @@ class Delays:
         offset, delay_ms = self._table.next(queue_id), delay_of(queue_id)
         result = await self._read(queue_id, offset)
         if result is None:
-            self._due_ms[queue_id] = self._clock.wall_ms() + AGAIN_MS
+            self._due_ms[queue_id] = self._store.now_ms() + AGAIN_MS
             return
         if result.status is ReadStatus.OFFSET_TOO_SMALL:
             log.error(
@@ -142,11 +146,11 @@ class Delays:
         done = 0
         for begin, _ in split_records(data):
             record = RecordView(data, begin)
-            self._due_ms[queue_id] = due_ms = record.store_ms + delay_ms
-            if due_ms > self._clock.wall_ms():
+            self._due_ms[queue_id] = due_ms = self._store.stored_ms(record.physical_offset, record.store_ms) + delay_ms
+            if due_ms > self._store.now_ms():
                 break
             if not self._pass_on(record):
-                self._due_ms[queue_id] = self._clock.wall_ms() + AGAIN_MS
+                self._due_ms[queue_id] = self._store.now_ms() + AGAIN_MS
                 break
             done += 1
         if done:

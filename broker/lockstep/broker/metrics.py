@@ -15,7 +15,6 @@ from lockstep.broker.tables.lock_table import Key
 from lockstep.broker.tables.progress_table import Progress
 from lockstep.protocol.names import DLQ_PREFIX, is_system_topic
 from lockstep.protocol.record import RecordView
-from lockstep.runtime.clock import Clock
 from lockstep.runtime.metrics import Figures
 
 LATENCY_QUEUES_MAX = 1_000
@@ -27,9 +26,8 @@ READ_BYTES = 1
 class BrokerMetrics:
     """One scrape is one `render()`."""
 
-    def __init__(self, config: BrokerConfig, clock: Clock, store: Store, state: BrokerState, pulls: PullProcessor) -> None:
+    def __init__(self, config: BrokerConfig, store: Store, state: BrokerState, pulls: PullProcessor) -> None:
         self._labels = {"cluster": config.cluster, "node_type": "broker", "node_id": config.name}
-        self._clock = clock
         self._store = store
         self._state = state
         self._pulls = pulls
@@ -84,7 +82,7 @@ class BrokerMetrics:
 
     async def _latency(self, figures: Figures, behind: Iterable[tuple[Key, Progress]]) -> None:
         """How long the oldest message that is not committed has been stored."""
-        now_ms = self._clock.wall_ms()
+        now_ms = self._store.now_ms()
         worst: dict[tuple[str, str], int] = {}
         for (group, topic, queue_id), progress in list(behind)[:LATENCY_QUEUES_MAX]:
             offset = max(progress.offset, self._store.bounds(topic, queue_id)[0])

@@ -120,6 +120,7 @@ class Keeper:
     async def keep_snapshots(self) -> None:
         """Writes a snapshot whenever one is due."""
         while await self._sleep(SNAPSHOT_CHECK_MS):
+            self._store.now_ms()  # its clock has to be looked at
             if self._store.snapshot_due(self._clock.monotonic_ms()):
                 await self.snapshot()
 
@@ -130,7 +131,7 @@ class Keeper:
     async def keep_retention(self) -> None:
         """Removes what is old, moves the groups that had not read it, watches the disk."""
         while await self._sleep(RETENTION_MS):
-            now_ms = self._clock.wall_ms()
+            now_ms = self._store.safe_now_ms()
             moved = await self._store.retention(now_ms)
             if moved:
                 self._state.coordination.retention_moved({(topic, queue_id): new_min for topic, queue_id, new_min in moved})

@@ -21,9 +21,9 @@ from lockstep.protocol.layouts import LayoutTable
 from lockstep.protocol.names import SCHEDULE_TOPIC
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.protocol.record import HOSTS, PLACE, RecordView, encode_record
-from lockstep.runtime.host import Host
+from lockstep.runtime.steady import TRUST_MS
 from support.broker_fakes import FakeHost, FakeStore
-from support.store_kit import ASYNC, SimFiles, confirmed, host_of, open_store
+from support.store_kit import ASYNC, JumpingClock, SimFiles, confirmed, host_of, open_store
 
 LEVELS = (100, 1_000, 60_000)
 FIRST = queue_of(LEVELS[0])
@@ -35,6 +35,9 @@ class Clocked(FakeStore):
     def __init__(self, host: FakeHost) -> None:
         super().__init__()
         self.host = host
+
+    def now_ms(self) -> int:
+        return self.host.clock.now_ms
 
     def append_frame(self, topic: str, queue_id: int, frame: bytes | bytearray, count: int, **how: Any) -> Any:
         if self.refuse is not None:
@@ -58,8 +61,7 @@ class Desk:
     def service(self, levels_ms: tuple[int, ...] = LEVELS) -> Delays:
         """As a start makes it, with that start's table."""
         self.levels_ms = levels_ms
-        host = cast(Host, self.host)
-        return Delays(host, cast(Any, self.store), self.table, GroupTopics(self.topics), levels_ms)
+        return Delays(cast(Any, self.store), self.table, GroupTopics(self.topics), levels_ms)
 
     def put(self, body: bytes, level: int, topic: str = "orders", queue_id: int = 2) -> None:
         record = encode_record(topic.encode(), queue_id, body, b"TAGS\x01paid", born_ms=1)
@@ -350,3 +352,93 @@ async def test_nobody_is_woken_while_nothing_waits() -> None:
         for _ in range(5):
             await asyncio.sleep(0)
         assert len(reads) == 1
+
+
+class Machine:
+    """A real store on a machine whose wall clock is `ahead_ms` of the boot clock; delays over it."""
+
+    def __init__(self) -> None:
+        self.clock = JumpingClock()
+        self.files = SimFiles()
+        self.host = host_of(self.files)
+        object.__setattr__(self.host, "clock", self.clock)
+        self.topics = TopicTable(LayoutTable(), Journal(), "broker-a")
+        self.topics.create(TopicLayout("orders", LayoutVersion(1, 7), (LayoutEntry("broker-a", 4, 4, 1),)))
+        self.table = DelayTable(Journal())
+
+    async def start(self) -> None:
+        self.store = await open_store(self.files, host=self.host)
+        self.delays = Delays(self.store, self.table, GroupTopics(self.topics), LEVELS)
+
+    async def restart(self) -> None:
+        await self.store.close(clean=False)
+        await self.start()
+
+    async def put(self, level: int) -> None:
+        record = encode_record(b"orders", 2, b"x", b"", born_ms=1)
+        self.delays.append(Letter.of(RecordView(record)), level)
+        await confirmed(self.store)
+        self.delays.arrived(queue_of(LEVELS[level - 1]))
+
+    async def pass_ms(self, ms: int) -> int:
+        """Looks every second, as the running service does; how many messages have arrived."""
+        end = self.clock.now_ms + ms
+        while self.clock.now_ms < end:
+            self.clock.now_ms = min(end, self.clock.now_ms + 1_000)
+            task = asyncio.ensure_future(self.delays.run())
+            for _ in range(20):
+                await asyncio.sleep(0)
+            task.cancel()
+            await confirmed(self.store)
+        return self.store.bounds("orders", 2)[1]
+
+
+async def test_a_delay_counts_from_now_also_when_the_wall_clock_was_an_hour_ahead_for_seconds() -> None:
+    machine = Machine()
+    await machine.start()
+    await machine.put(3)
+    machine.clock.ahead_ms = 3_600_000
+    assert await machine.pass_ms(1_000) == 0, "nor does it make anything early"
+    await machine.put(3)
+    assert await machine.pass_ms(1_500) == 0
+    machine.clock.ahead_ms = 0
+    await machine.put(3)
+    assert await machine.pass_ms(57_499) == 0
+    assert await machine.pass_ms(1) == 1
+    assert await machine.pass_ms(2_500) == 3
+    await machine.store.close()
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_what_was_stored_by_a_clock_that_is_set_back_waits_no_longer_than_its_delay(restarts: bool) -> None:
+    """The broker began while the clock was an hour ahead: it believed it, until the clock was right for five minutes."""
+    machine = Machine()
+    machine.clock.ahead_ms = 3_600_000
+    await machine.start()
+    machine.clock.ahead_ms = 0
+    await machine.pass_ms(TRUST_MS - 30_000)
+    await machine.put(3)
+    await machine.pass_ms(29_000)
+    await machine.put(1)
+    await machine.pass_ms(2_000)
+    await machine.put(1)
+    if restarts:
+        await machine.restart()
+    assert machine.store.now_ms() == machine.clock.now_ms
+    assert await machine.pass_ms(28_000) == 2
+    assert await machine.pass_ms(2_000) == 3
+    await machine.store.close()
+
+
+async def test_a_clock_that_is_behind_at_a_start_makes_nothing_early_when_it_is_set() -> None:
+    """A machine without a battery begins in 1970, and hears of the time seconds later."""
+    machine = Machine()
+    await machine.start()
+    await machine.put(3)
+    machine.clock.ahead_ms = -50 * 365 * 86_400_000
+    await machine.restart()
+    await machine.pass_ms(20_000)
+    machine.clock.ahead_ms = 0
+    assert await machine.pass_ms(39_000) == 0
+    assert await machine.pass_ms(2_000) == 1
+    await machine.store.close()

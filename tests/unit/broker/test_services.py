@@ -141,6 +141,9 @@ class Store:
         self.written: list[object] = []
         self.gate: asyncio.Event | None = None
 
+    def now_ms(self) -> int:
+        return 0
+
     def snapshot_due(self, now_ms: int) -> bool:
         return self.due
 

@@ -85,7 +85,6 @@ class SendProcessor:
         gate: SendGate,
         delays: Delays,
     ) -> None:
-        self._clock = host.clock
         self._random = host.random
         self._store = store
         self._topics = topics
@@ -115,7 +114,7 @@ class SendProcessor:
         scope = Scope(producer_id, header.partition, header.topic, header.queue_id)
         place = header.partition, header.producer_epoch, header.first_sequence, header.count
         frame = FrameSequence(producer_id, *place, header.first, header.crc, bool(header.given))
-        now_ms = self._clock.wall_ms()
+        now_ms = self._store.now_ms()
         verdict = self._sequences.check(scope, frame, now_ms=now_ms)
         if verdict is not TAKE:
             return self._answered_before(request, verdict, UNTIL[header.durable])

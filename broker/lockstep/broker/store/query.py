@@ -1,11 +1,14 @@
 """Finding single records: by time, by place."""
 
+from collections.abc import Awaitable, Callable, Sequence
+
 from lockstep.broker.store.commit_log import CommitLog
 from lockstep.broker.store.consume_queue import ConsumeQueue
 from lockstep.broker.store.frame import ENTRY, ENTRY_BYTES
 from lockstep.broker.store.queue_table import QueueTable
 from lockstep.broker.store.reader import LogBytes, QueueBytes
 from lockstep.broker.store.scan import BadRecord, read_record
+from lockstep.broker.store.stamps import Fall
 from lockstep.protocol.names import STATE_TOPIC
 from lockstep.protocol.record import INT64, MAGIC, PHYSICAL_OFFSET_AT, RECORD_BYTES_MIN, SIZE_AND_MAGIC, STORE_TIMESTAMP_AT
 from lockstep.runtime.host import Host
@@ -20,19 +23,31 @@ class Query:
         self._host = host
         self._record_bytes_max = record_bytes_max
 
-    async def offset_by_time(self, queue: ConsumeQueue | None, timestamp_ms: int) -> int:
-        """RocketMQ: getOffsetInQueueByTime, which answers the nearest message on either side; here never an older one than asked for."""
+    async def offset_by_time(self, queue: ConsumeQueue | None, timestamp_ms: int, falls: Sequence[Fall] = ()) -> int:
+        """RocketMQ: getOffsetInQueueByTime, which answers the nearest message on either side; here the first one that is not older.
+
+        Stamps rise from fall to fall: the first stretch that ends at the time or later holds the answer.
+        """
         if queue is None:
             return 0
         low, high = queue.min, queue.visible
-        while low < high:
-            middle = (low + high) // 2
-            stored_ms = await self._store_ms(queue, middle)
-            if stored_ms is None or stored_ms < timestamp_ms:
-                low = middle + 1
-            else:
-                high = middle
-        return max(low, queue.min)
+
+        async def at_or_after(index: int) -> bool:
+            stored_ms = await self._store_ms(queue, index)
+            return stored_ms is not None and stored_ms >= timestamp_ms
+
+        for fall in falls:
+
+            async def behind(index: int, position: int = fall.position) -> bool:
+                entry = await self._entry(queue, index)
+                return entry is not None and entry[0] >= position
+
+            end = await _first(low, high, behind)
+            if end > low and await at_or_after(end - 1):
+                high = end
+                break
+            low = end
+        return max(await _first(low, high, at_or_after), queue.min)
 
     async def record_at(self, position: int, confirmed: int) -> bytes | None:
         """The whole record at a log offset; None unless a good record of a queue begins there.
@@ -58,17 +73,22 @@ class Query:
 
     async def _store_ms(self, queue: ConsumeQueue, index: int) -> int | None:
         """Store time of one message; None where it is gone."""
-        entry = queue.memory_entry(index)
+        entry = await self._entry(queue, index)
         if entry is None:
-            wanted = QueueBytes(self._queues.files, *queue.place(self._queues.files, index, 1))
-            data = wanted.cached()
-            if data is None:
-                data = await wanted.wait(self._host)
-            if len(data) != ENTRY_BYTES:
-                return None
-            entry = ENTRY.unpack(data)
+            return None
         stamp = await self._bytes(entry[0] + STORE_TIMESTAMP_AT, 8)
         return None if stamp is None or len(stamp) != 8 else int(INT64.unpack(stamp)[0])
+
+    async def _entry(self, queue: ConsumeQueue, index: int) -> tuple[int, int, int] | None:
+        """(physical offset, size, tag hash) of one message; None where it is gone."""
+        entry = queue.memory_entry(index)
+        if entry is not None:
+            return entry
+        wanted = QueueBytes(self._queues.files, *queue.place(self._queues.files, index, 1))
+        data = wanted.cached()
+        if data is None:
+            data = await wanted.wait(self._host)
+        return ENTRY.unpack(data) if len(data) == ENTRY_BYTES else None
 
     async def _bytes(self, position: int, count: int) -> bytes | None:
         """Bytes of the log; None where no file holds them."""
@@ -81,3 +101,14 @@ class Query:
         wanted = LogBytes(segment, position, count)
         data = wanted.cached()
         return await wanted.wait(self._host) if data is None else data
+
+
+async def _first(low: int, high: int, holds: Callable[[int], Awaitable[bool]]) -> int:
+    """The first index in [low, high) for which `holds`, which holds for all behind it; `high` where there is none."""
+    while low < high:
+        middle = (low + high) // 2
+        if await holds(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low

@@ -12,7 +12,7 @@ Nothing is confirmed by this: that takes the sync that follows.
 """
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lockstep.broker.store.commit_log import CommitLog, Segment
 from lockstep.broker.store.config import StoreConfig
@@ -23,6 +23,7 @@ from lockstep.broker.store.queue_table import QueueTable
 from lockstep.broker.store.results import Recovery, Replay
 from lockstep.broker.store.scan import BadRecord, LogScan, ScanSink, StoredRecord, read_record
 from lockstep.broker.store.snapshot import Snapshot, Snapshots
+from lockstep.broker.store.stamps import Stamps
 from lockstep.protocol.names import STATE_TOPIC
 from lockstep.protocol.record import BLANK_MAGIC, SIZE_AND_MAGIC
 from lockstep.protocol.sequence import FrameSequence
@@ -42,8 +43,7 @@ LOST = "lost"
 class LogState:
     """What goes on from the recovered log."""
 
-    store_ms: int = 0
-    """Store time of the newest record: the next one's is not lower."""
+    stamps: Stamps = field(default_factory=Stamps)
     state_next: int = 0
     """Queue offset of the next state record."""
     last_record: int = -1
@@ -78,6 +78,7 @@ class _ReplaySink:
         return self._replay.crc_before(first.topic, first.queue_id, sequence, first.store_ms)
 
     def record(self, record: StoredRecord) -> None:
+        self._state.stamps.seen(record.position, record.store_ms)
         if record.body is not None:
             self._state.state_next = record.queue_offset + 1
             self._replay.state(record.body)
@@ -184,14 +185,13 @@ class Recoverer:
         snapshot = self._snapshot()
         start = log.start if snapshot is None else snapshot.position
         if snapshot is not None:
-            self.state = LogState(snapshot.store_ms, snapshot.state_next, snapshot.last_record)
+            self.state = LogState(Stamps(snapshot.store_ms, snapshot.falls), snapshot.state_next, snapshot.last_record)
             log.synced = max(log.synced, snapshot.position)
         await self._restore_queues(snapshot)
         if snapshot is not None:
             replay.snapshot(snapshot.plain)
         scan = LogScan(log, start, _ReplaySink(self._queues, replay, self.state, snapshot is not None or log.start == 0))
         await scan.run(self._reading.at)
-        self.state.store_ms = max(self.state.store_ms, scan.store_ms)
         if scan.last_record >= 0:
             self.state.last_record = scan.last_record
         cut_bytes = self._cut(scan)

@@ -1,8 +1,8 @@
 """Which segments may go. RocketMQ: CleanCommitLogService, CleanConsumeQueueService.
 
-A whole segment goes when the record that follows it is older than the retention time, when the log is longer than its limit, or when the
-file system is fuller than its limit: the oldest first, never the newest, never one that is being read, and never what the older kept
-snapshot needs.
+A whole segment goes when its first record and the one that follows it are older than the retention time, when the log is longer than its
+limit, or when the file system is fuller than its limit: the oldest first, never the newest, never one that is being read, and never what
+the older kept snapshot needs.
 Consumers are not asked: the caller moves their progress to the new minimum and tells them what they lost.
 """
 
@@ -13,6 +13,7 @@ from lockstep.broker.store.config import StoreConfig
 from lockstep.broker.store.frame import ENTRY_BYTES
 from lockstep.broker.store.queue_table import QueueTable
 from lockstep.broker.store.snapshot import Snapshots
+from lockstep.broker.store.stamps import Stamps
 from lockstep.protocol.record import INT64, STORE_TIMESTAMP_AT
 from lockstep.runtime.host import Host
 from lockstep.runtime.log import get_logger
@@ -33,14 +34,14 @@ class Retention:
         self._queues = queues
         self._snapshots = snapshots
 
-    async def run(self, now_ms: int) -> list[Moved]:
+    async def run(self, now_ms: int, stamps: Stamps) -> list[Moved]:
         """One round; the queues whose minimum moved."""
         needed = self._snapshots.needs_from
         if needed is None or len(self._log.segments) < 2:
             return []
         candidates = [segment for segment in self._log.segments[:-1] if segment.end <= needed]
         excess, reason = self._excess()
-        expired = await self._expired(candidates, excess, now_ms)
+        expired = await self._expired(candidates, excess, now_ms, stamps)
         free = [segment for segment in expired if self._log.segments and segment.reader_count == 0]
         # Between the question and here a reader may have come: only an unbroken run of the oldest may go.
         going: list[Segment] = []
@@ -61,13 +62,13 @@ class Retention:
             log.info("retention.removed", **facts, reason=f"older than {self._config.retention_ms / 3_600_000:g} h")
         return moved
 
-    async def _expired(self, candidates: list[Segment], excess: int, now_ms: int) -> list[Segment]:
+    async def _expired(self, candidates: list[Segment], excess: int, now_ms: int, stamps: Stamps) -> list[Segment]:
         expired: list[Segment] = []
         removed = 0
         for segment in candidates:
             if removed < excess:
                 pass
-            elif now_ms - await self._newest_ms(segment) <= self._config.retention_ms:
+            elif now_ms - await self._newest_ms(segment, now_ms, stamps) <= self._config.retention_ms:
                 break
             expired.append(segment)
             removed += segment.end - segment.start
@@ -86,19 +87,32 @@ class Retention:
             excess.append((used - space.total_bytes * config.disk_used_percent_max // 100, reason))
         return max(excess)
 
-    async def _newest_ms(self, segment: Segment) -> int:
-        """Store time of the record that follows the segment: its own are not newer. Without one, the segment is the newest."""
+    async def _newest_ms(self, segment: Segment, now_ms: int, stamps: Stamps) -> int:
+        """Store time of the record that follows the segment: its own are not newer. Without one, the segment is the newest.
+
+        Its own first record counts too: the following one may be stamped by a clock that was behind. A stamp in the future was given by a
+        clock that was ahead; it is read as the time that Stamps.true_ms says.
+        """
         following = self._log.segment_of(segment.end)
         assert following is not None, "only segments before the newest are asked for"
-        data = self._log.from_tail(following.start + STORE_TIMESTAMP_AT, 8)
+        newest_ms = 0
+        for each in (segment, following):
+            stamp_ms = await self._first_stamp_ms(each)
+            if not stamp_ms:
+                return sys.maxsize
+            newest_ms = max(newest_ms, stamp_ms if stamp_ms <= now_ms else stamps.true_ms(each.start, stamp_ms))
+        return newest_ms
+
+    async def _first_stamp_ms(self, segment: Segment) -> int:
+        data = self._log.from_tail(segment.start + STORE_TIMESTAMP_AT, 8)
         if data is None:
-            following.reader_count += 1
+            segment.reader_count += 1
             try:
-                data = await self._host.threads.run(following.file.pread, 8, STORE_TIMESTAMP_AT)
+                data = await self._host.threads.run(segment.file.pread, 8, STORE_TIMESTAMP_AT)
             finally:
-                following.reader_count -= 1
-        stamp: int = INT64.unpack(data)[0]
-        return stamp or sys.maxsize
+                segment.reader_count -= 1
+        stamp_ms: int = INT64.unpack(data)[0]
+        return stamp_ms
 
     async def _move_minimums(self) -> list[Moved]:
         moved: list[Moved] = []

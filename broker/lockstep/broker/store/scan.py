@@ -101,7 +101,6 @@ class LogScan:
         self._topics: dict[bytes, str] = {}
         self.end = position
         self.reason = ""
-        self.store_ms = 0
         self.last_record = -1
 
     async def run(self, breathe: Breathe) -> None:
@@ -166,7 +165,6 @@ class LogScan:
         if record.sequence is not None:
             self._refuse_open_frame("another frame begins")
             self._frame = _OpenFrame(record, record.sequence)
-        self.store_ms = max(self.store_ms, record.store_ms)
         frame = self._frame
         if frame is None:
             self._sink.record(record)

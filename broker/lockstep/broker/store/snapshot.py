@@ -4,10 +4,10 @@
         0   8   "LSSNAP01"
         8   4   CRC-32 of the payload
        12   8   length of the payload
-       20       payload: msgpack [P, position of the last record before P (−1: none), store time, next state offset, queues, plain]
+       20       payload: msgpack [P, position of the last record before P (−1: none), store time, next state offset, queues, plain, falls]
 
-`queues` is a list of [topic, queue id, minimum, next offset]. A snapshot counts only where the log still ends a record exactly at P: one
-that is ahead of the log, or of another log, is ignored. Two are kept.
+`queues` is a list of [topic, queue id, minimum, next offset], `falls` what stamps.py keeps (older snapshots lack it). A snapshot counts
+only where the log still ends a record exactly at P: one that is ahead of the log, or of another log, is ignored. Two are kept.
 """
 
 from dataclasses import dataclass
@@ -36,6 +36,7 @@ class Snapshot:
     state_next: int
     queues: list[tuple[str, int, int, int]]
     plain: object
+    falls: list[list[int]]
 
     @property
     def needs_from(self) -> int:
@@ -43,9 +44,11 @@ class Snapshot:
         return self.position if self.last_record < 0 else self.last_record
 
 
-def encode(position: int, last_record: int, store_ms: int, state_next: int, queues: list[list[object]], plain: object) -> bytes:
+def encode(
+    position: int, last_record: int, store_ms: int, state_next: int, queues: list[list[object]], plain: object, falls: list[list[int]]
+) -> bytes:
     """The file's bytes."""
-    payload: bytes = msgpack.packb([position, last_record, store_ms, state_next, queues, plain], use_bin_type=True)
+    payload: bytes = msgpack.packb([position, last_record, store_ms, state_next, queues, plain, falls], use_bin_type=True)
     return HEAD.pack(MAGIC, crc32(payload), len(payload)) + payload
 
 
@@ -58,13 +61,14 @@ def decode(data: bytes) -> Snapshot | None:
     if magic != MAGIC or len(payload) != size or crc32(payload) != crc:
         return None
     try:
-        position, last_record, store_ms, state_next, queues, plain = msgpack.unpackb(payload, raw=False, strict_map_key=False)
+        position, last_record, store_ms, state_next, queues, plain, *behind = msgpack.unpackb(payload, raw=False, strict_map_key=False)
+        falls = [[int(number) for number in fall] for fall in (behind[0] if behind else ())]
         rows = [_queue_row(*queue) for queue in queues]
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException):
         return None
     if not all(isinstance(value, int) for value in (position, last_record, store_ms, state_next)):
         return None
-    return Snapshot(position, last_record, store_ms, state_next, rows, plain)
+    return Snapshot(position, last_record, store_ms, state_next, rows, plain, falls)
 
 
 def _queue_row(topic: object, queue_id: object, low: object, following: object) -> tuple[str, int, int, int]:

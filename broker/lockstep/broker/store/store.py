@@ -142,6 +142,7 @@ class Store:
             if queue.visible < queue.next:
                 self._confirmations.touched[queue] = None
         self._confirmations.close_turn(found.end)
+        self._state.stamps.start(self._host.clock)
         self._recovered = True
         self._refusal = None
         self._flusher.start(self._tasks)
@@ -183,7 +184,7 @@ class Store:
             position = self._reserve(size)
         except StoreDiskError as error:
             raise ServiceNotAvailable(str(error)) from error
-        store_ms = max(state.store_ms, self._host.clock.wall_ms())
+        store_ms = state.stamps.now_ms(position)
         entries = take_frame(
             log.tail,
             frame if type(frame) is bytes else bytes(frame),
@@ -208,7 +209,7 @@ class Store:
             self._queues.added(queue, count)
             self._disk.room -= size
             self._confirmations.touched[queue] = None
-            state.store_ms = store_ms
+            state.stamps.newest_ms = store_ms
             state.last_record = POSITION.unpack_from(entries, len(entries) - 20)[0]
             if not self._turn_is_open:
                 self.dirty()
@@ -216,6 +217,20 @@ class Store:
             self.unsure(error)
             raise
         return Appended(queue_offset, position, store_ms)
+
+    def now_ms(self) -> int:
+        """Wall time as the next record is stamped with. It does not follow a jump of the wall clock before that has lasted 5 minutes: call
+        it every few seconds.
+        """
+        return self._state.stamps.now_ms(self._log.end)
+
+    def safe_now_ms(self) -> int:
+        """The earlier one of `now_ms` and the wall clock: what is old by both is old."""
+        return min(self.now_ms(), self._host.clock.wall_ms())
+
+    def stored_ms(self, position: int, stamp_ms: int) -> int:
+        """When the record at a log position was stored: its stamp, less how far the clock was ahead if it was set back since."""
+        return self._state.stamps.true_ms(position, stamp_ms)
 
     def queue_ids(self, topic: str) -> list[int]:
         """The queues of a topic that have, or had, messages."""
@@ -239,14 +254,14 @@ class Store:
         if not self._recovered:
             raise StateError("the store has not recovered yet")
         state = self._state
-        now = self._host.clock.wall_ms()
-        record = bytearray(encode_record(STATE_TOPIC.encode(), 0, body, b"", born_ms=now))
+        now_ms = self.now_ms()
+        record = bytearray(encode_record(STATE_TOPIC.encode(), 0, body, b"", born_ms=now_ms))
         if len(record) > self._log.frame_bytes_max:
             raise StoreDiskError(f"a state record of {len(record)} bytes does not fit a log file of {self._log.frame_bytes_max + 8}")
         position = self._reserve(len(record))
-        state.store_ms = max(state.store_ms, now)
+        state.stamps.newest_ms = now_ms
         PLACE.pack_into(record, 20, state.state_next, position)
-        HOSTS.pack_into(record, 48, self.store_host, state.store_ms, self.store_host)
+        HOSTS.pack_into(record, 48, self.store_host, now_ms, self.store_host)
         self._log.tail += record
         self._disk.room -= len(record)
         state.state_next += 1
@@ -411,9 +426,10 @@ class Store:
             raise StoreDiskError("a write or sync of the log failed")
         position, state = self._log.written, self._state
         needs_from = position if state.last_record < 0 else state.last_record
-        data = encode(position, state.last_record, state.store_ms, state.state_next, self._queues.plain(), plain)
+        newest_ms, falls = state.stamps.newest_ms, state.stamps.plain()
+        data = encode(position, state.last_record, newest_ms, state.state_next, self._queues.plain(), plain, falls)
         try:
-            await self._checkpointer.write(position, needs_from, state.store_ms, data)
+            await self._checkpointer.write(position, needs_from, newest_ms, data)
         except OSError as error:
             self._fail(error)
             raise StoreDiskError(f"the snapshot could not be written: {error}") from error
@@ -464,8 +480,11 @@ class Store:
         return queue.min == 0 and self._log.end - queue.min_position <= near
 
     async def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """The first offset whose message was stored at `timestamp_ms` or later; the queue's end where there is none."""
-        return await self._query.offset_by_time(self._queues.get((topic, queue_id)), timestamp_ms)
+        """The first offset whose message has the store time `timestamp_ms` or a later one; the queue's end where there is none.
+
+        No message with such a store time is skipped. Where the clock was set back, older messages may follow.
+        """
+        return await self._query.offset_by_time(self._queues.get((topic, queue_id)), timestamp_ms, self._state.stamps.falls)
 
     async def record_at(self, physical_offset: int) -> bytes | None:
         """The message at a log offset; None where none begins, where it is not confirmed yet, or where it is the broker's own state."""
@@ -484,15 +503,17 @@ class Store:
         self._confirmations.on_arrival = callback
 
     async def retention(self, now_ms: int) -> list[Moved]:
-        """Removes old segments; (topic, queue id, new minimum) of the queues that lost messages. `now_ms` is wall time.
+        """Removes old segments; (topic, queue id, new minimum) of the queues that lost messages. `now_ms`: wall time, best `safe_now_ms`.
 
         StoreDiskError where the disk refused: what is gone is not known any more, so that is final too.
         """
         try:
-            return await self._retention.run(now_ms)
+            moved = await self._retention.run(now_ms, self._state.stamps)
         except OSError as error:
             self._fail(error)
             raise StoreDiskError(f"old log files could not be removed: {error}") from error
+        self._state.stamps.forget(self._log.start)
+        return moved
 
     def disk_status(self) -> DiskStatus:
         """A fresh look at the file system."""
@@ -537,5 +558,5 @@ class Store:
             raise StoreDiskError("a write or sync of the log failed")
         self._queues.flush_all()
         await self._flusher.stop()
-        await self._checkpointer.sync_queues(self._state.store_ms)
+        await self._checkpointer.sync_queues(self._state.stamps.newest_ms)
         await self._host.threads.run(self._directory.finish)

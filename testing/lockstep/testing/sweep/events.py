@@ -83,6 +83,8 @@ class Stored(Event):
     offset: int
     body: bytes
     key: str | None = None
+    stored_t: float | None = None
+    """When, by its broker's stamp."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from lockstep.protocol.properties import ORIGIN_MESSAGE_ID
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
 from lockstep.runtime.pool import connect
+from lockstep.testing.simulation.process import EPOCH_S
 from lockstep.testing.sweep.copy_events import CopyStored
 from lockstep.testing.sweep.events import ReadingEnded, Stored
 from lockstep.testing.sweep.hand_events import LayoutInForce
@@ -91,5 +92,5 @@ async def _read_queue(universe: "Universe", endpoint: Endpoint, queue: QueueKey,
 def _found(universe: "Universe", queue: QueueKey, message: "MessageExt") -> Event:
     place = (*universe.place(), queue, message.queue_offset, message.body)
     if queue.topic in universe.setting.topics:
-        return Stored(*place, message.sharding_key)
+        return Stored(*place, message.sharding_key, message.stored_ms / 1_000 - EPOCH_S)
     return CopyStored(*place, message.reconsume_times, message.all_properties.get(ORIGIN_MESSAGE_ID, ""))

@@ -41,7 +41,7 @@ from lockstep.testing.sweep.reading import read_everything
 from lockstep.testing.sweep.services import NAMESERVER_PORT, Main, broker_main, creator_main, nameserver_main, opened_event
 from lockstep.testing.sweep.settings import MAILING, NEWS, READERS, Setting
 from lockstep.testing.sweep.storm import Storm
-from lockstep.testing.sweep.waiting import behind, end_waiting, sends_ended
+from lockstep.testing.sweep.waiting import behind, sends_ended
 from lockstep.testing.sweep.wiretap import Wiretap
 
 CREATED_WITHIN_S = 30.0
@@ -338,7 +338,6 @@ class Universe:
         for address in (*self.nameservers, *self.brokers.values(), *self.consumers, *self.classics, *self.producers):
             self.resume(address)
             self.start(address)
-        end_waiting(self)
         if len(self.setting.topics) > 1:
             self.kill(OPERATOR, power=True)
             self._recreate()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from lockstep.broker.app import Broker
 from lockstep.protocol.delays import delay_of, format_ms
 from lockstep.protocol.names import SCHEDULE_TOPIC, retry_topic
-from lockstep.testing.sweep.copy_events import DelayedAcked, WallJumped
+from lockstep.testing.sweep.copy_events import DelayedAcked
 from lockstep.testing.sweep.events import SendAcked, SendBegan, SendFailed
 from lockstep.testing.sweep.settings import MAILING, NEWS, READERS, TOPIC
 
@@ -15,19 +15,6 @@ if TYPE_CHECKING:
 
 SENDS_HEAL_S = 10.0
 """A send that began so long after the calm is acknowledged."""
-
-
-def end_waiting(universe: "Universe") -> None:
-    """Who set a broker's wall clock back sets it right: what was stored before waits for the time of that clock."""
-    walls: dict[str, list[float]] = {}
-    for jump in universe.history.of(WallJumped):
-        told = walls.setdefault(jump.machine, [0.0])
-        told.append(told[-1] + jump.jump_s)
-    for address in universe.brokers.values():
-        told = walls.get(address, [0.0])
-        if told[-1] < max(told):
-            universe.machine(address).wall_offset_s = max(told)
-            universe.history.append(WallJumped(universe.loop.now, address, 0, max(told) - told[-1]))
 
 
 def sends_ended(universe: "Universe", calm_s: float) -> None:

@@ -199,6 +199,17 @@ WORLDS: Mapping[str, World] = {
             "threaded": (False,),
         },
     ),
+    "clocks": World(
+        {"wall_glitch": 6, "kill_broker": 2, "stop_broker": 1, "reset": 1, "kill_consumer": 1},
+        {
+            "concurrent": (True,),
+            "delayed_share": (0.3,),
+            "send_every_s": (0.15, 0.3),
+            "fault_every_s": (2.0, 5.0),
+            "storm_s": (60.0,),
+            "exile": (False,),
+        },
+    ),
     "retention": World(
         {"kill_broker": 2, "stop_consumer": 2, "pause_consumer": 2, "wall_jump": 1, "power_broker": 1, "slow_disk": 1, "snapshot_rot": 1},
         {
@@ -324,6 +335,7 @@ NOT_IN_A_SWARM = (
     "delete_topic",
     "reset_at_a_restart",
     "first_sends",
+    "wall_glitch",
     "log_rot",
     "only_leave",
     "only_crash",

@@ -165,8 +165,8 @@ def test_decode_returns_none_for_anything_that_is_not_a_whole_snapshot(data: byt
 
 @given(st.binary(max_size=30), st.integers(0, 2**40), st.data())
 def test_a_snapshot_comes_back_whole_and_with_one_changed_byte_not_at_all(plain: bytes, position: int, data: Any) -> None:
-    written = encode(position, -1, 5, 6, [["orders", 0, 1, 2]], plain)
-    assert decode(written) == Snapshot(position, -1, 5, 6, [("orders", 0, 1, 2)], plain)
+    written = encode(position, -1, 5, 6, [["orders", 0, 1, 2]], plain, [[9, 8, 7]])
+    assert decode(written) == Snapshot(position, -1, 5, 6, [("orders", 0, 1, 2)], plain, [[9, 8, 7]])
     at = data.draw(st.integers(0, len(written) - 1))
     assert decode(written[:at] + bytes([written[at] ^ data.draw(st.integers(1, 255))]) + written[at + 1 :]) is None
     assert decode(written[:at]) is None

@@ -1,8 +1,9 @@
-"""D1: what waits is never early, never lost, and no oftener there than it was written.
+"""D1: what waits is never early, never late, never lost, and no oftener there than it was written.
 
-A message is due at its store time + its level's delay by its broker's wall clock. Wall clocks are true here but for their jumps: one
-forward makes what waits due so much sooner. A delayed send has no sequence: repeated after a lost answer it is there twice, and a crash
-may cut the write in two that ends the waiting: both are allowed, counted and bounded.
+A message is due at its store time + its level's delay by its broker's clock, which is its wall clock but for jumps: one that lasts is
+followed after five minutes, or by the next start, and one forward makes what waits due so much sooner. A delayed send has no sequence:
+repeated after a lost answer it is there twice, and a crash may cut the write in two that ends the waiting: both are allowed, counted and
+bounded.
 """
 
 from lockstep.protocol.codes import ResponseCode
@@ -15,6 +16,12 @@ from lockstep.testing.sweep.copy_events import DelayedAcked, DelayedAnswered, De
 from lockstep.testing.sweep.events import CallBegan, Stored
 from lockstep.testing.sweep.history import Event, History, QueueKey
 
+LATE_S = 20.0
+"""So much later than it is due a message is in its queue, the time not counted in which its broker did not run: its disk may be slow."""
+DRIFT = 0.025
+"""By how much the boot clocks of a universe differ from true time, at most: Setting.drift, with room."""
+START_S = 30.0
+"""A broker takes at most so long from the reading of its log to its open port."""
 MS = 0.002
 """Wall clocks count whole milliseconds."""
 
@@ -22,7 +29,7 @@ MS = 0.002
 def check(history: History) -> list[Violation]:
     if not history.of(DelayedWritten) and not history.of(SentBack):
         return []
-    return [*_early(history), *_retries_early(history), *_lost(history), *_bounded(history)]
+    return [*_early(history), *_late(history), *_retries_early(history), *_lost(history), *_bounded(history)]
 
 
 def possible_duplicates(history: History) -> int:
@@ -61,10 +68,36 @@ def _early(history: History) -> list[Violation]:
             if wait is None:
                 found.append(Violation("R9", call.t, f"{where}: it was never sent to {queue.broker}"))
                 continue
-            due = wait.t + delay_s(wait.level) - walls.forward_s(_machine(brokers, queue.broker), wait.t, call.t)
-            if call.t < due - MS:
+            due = wait.t + delay_s(wait.level) - _forward_s(walls, brokers, queue.broker, wait.t, call.t)
+            if call.t < due - MS - _drift_s(walls, brokers, queue.broker, wait.t, call.t):
                 found.append(Violation("D1", call.t, f"{where} {due - call.t:.3f} s early: sent at {wait.t:.3f} with level {wait.level}"))
     return found
+
+
+def _late(history: History) -> list[Violation]:
+    """Where every jump of the broker's wall clock was over soon, and none of its starts saw one: those know of no other clock."""
+    walls, brokers = Walls(history), Brokers(history)
+    first: dict[tuple[str, bytes], DelayedWritten] = {}
+    for event in history.of(DelayedWritten):
+        first.setdefault((event.queue.broker, event.body), event)
+    found = []
+    for stored in history.of(Stored):
+        broker, wait = stored.queue.broker, first.get((stored.queue.broker, stored.body))
+        if wait is None or stored.stored_t is None or not _true_clock(walls, brokers, broker):
+            continue
+        due = wait.t + delay_s(wait.level)
+        late_s = stored.stored_t - due - brokers.away_s(broker, wait.t, stored.stored_t)
+        if late_s > LATE_S:
+            text = f"{stored.queue}: delayed {stored.body!r:.60} was sent at {wait.t:.3f} with level {wait.level}"
+            found.append(Violation("D1", stored.stored_t, f"{text} and arrived {late_s:.3f} s late"))
+    return found
+
+
+def _true_clock(walls: Walls, brokers: Brokers, broker: str) -> bool:
+    wrong = walls.wrong.get(_machine(brokers, broker), ())
+    starts = [(life.opened_t - START_S, life.opened_t) for life in brokers.lives.get(broker, ())]
+    short = all(until - since <= walls.GLITCH_S for since, until in wrong)
+    return short and not any(since < end and begin < until for since, until in wrong for begin, end in starts)
 
 
 def _retries_early(history: History) -> list[Violation]:
@@ -76,11 +109,21 @@ def _retries_early(history: History) -> list[Violation]:
             waits = [sent.t + delay_s(sent.level or each.retries - 1 + FIRST_RETRY_LEVEL) for sent in asked if sent.level >= 0]
             if not waits:
                 continue  # checkers/copies.py
-            due = min(waits) - walls.forward_s(_machine(brokers, call.queue.broker), asked[0].t, call.t)
-            if call.t < due - MS:
+            due = min(waits) - _forward_s(walls, brokers, call.queue.broker, asked[0].t, call.t)
+            if call.t < due - MS - _drift_s(walls, brokers, call.queue.broker, asked[0].t, call.t):
                 text = f"{call.queue}: {each.body!r:.60} came for its try {each.retries + 1} {due - call.t:.3f} s early"
                 found.append(Violation("D1", call.t, f"{text}: sent back at {asked[0].t:.3f}"))
     return found
+
+
+def _forward_s(walls: Walls, brokers: Brokers, broker: str, since: float, until: float) -> float:
+    return walls.forward_s(_machine(brokers, broker), since, until, [life.opened_t for life in brokers.lives.get(broker, ())])
+
+
+def _drift_s(walls: Walls, brokers: Brokers, broker: str, since: float, until: float) -> float:
+    """While its wall clock is wrong a broker goes by its boot clock, which drifts."""
+    wrong = walls.wrong.get(_machine(brokers, broker), ())
+    return DRIFT * sum(min(end, until) - begin for begin, end in wrong if begin < until and end > since)
 
 
 def _machine(brokers: Brokers, broker: str) -> str:

@@ -89,6 +89,7 @@ class Life:
     interval_s: float
     term: int
     opened: int
+    opened_t: float
     ended: int | None = None
     ended_t: float | None = None
 
@@ -111,7 +112,8 @@ class Brokers:
             kind = type(event)
             if kind is BrokerOpened:
                 assert isinstance(event, BrokerOpened)
-                life = Life(event.broker, event.machine, event.process, event.flush, event.flush_interval_ms / 1000, event.term, place)
+                where = (event.broker, event.machine, event.process)
+                life = Life(*where, event.flush, event.flush_interval_ms / 1000, event.term, place, event.t)
                 self.lives.setdefault(event.broker, []).append(life)
                 by_process[event.process] = life
             elif kind is ProcessEnded:
@@ -179,6 +181,14 @@ class Brokers:
             if slow_t <= t + limit_s:
                 limit_s = max(limit_s, slow_t + SLOW_S - t + life.interval_s + SYNC_S)
         return cut if self._ran_s(process, t, ended_t) <= limit_s else None
+
+    def away_s(self, broker: str, since: float, until: float) -> float:
+        """How long the broker did not run between two times: down, starting or paused."""
+        lives = self.lives.get(broker, [])
+        times = [(life.opened_t, inf if life.ended_t is None else life.ended_t) for life in lives]
+        ran = sum(max(0.0, min(end, until) - max(begin, since)) for begin, end in times)
+        stood = sum(max(0.0, min(end, until) - max(begin, since)) for life in lives for begin, end in self._pauses.get(life.process, ()))
+        return until - since - ran + stood
 
     def _ran_s(self, process: int, since: float, until: float) -> float:
         stood = sum(max(0.0, min(end, until) - max(begin, since)) for begin, end in self._pauses.get(process, ()))

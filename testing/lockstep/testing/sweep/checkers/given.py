@@ -1,6 +1,8 @@
 """What several checkers derive of concurrent groups: which message each send back was about, how often each was asked for, wall clocks."""
 
 from collections import Counter
+from collections.abc import Iterable
+from math import inf
 
 from lockstep.protocol.names import DLQ_PREFIX, RETRY_PREFIX
 from lockstep.testing.sweep.copy_events import CopyStored, Given, SentBack, SharedCallBegan, WallJumped
@@ -53,11 +55,30 @@ class Letters:
 class Walls:
     """How far the wall clock of a machine was set forward within a time: so much sooner may something be due."""
 
+    FOLLOWED_S = (290.0, 400.0)
+    """A broker that runs follows a jump that lasts no sooner than this, and no later."""
+    GLITCH_S = 30.0
+    """A wall clock that is right again so soon was never followed by a broker that ran all the time."""
+
     def __init__(self, history: History) -> None:
         self._jumps: dict[str, list[WallJumped]] = {}
+        self.wrong: dict[str, list[tuple[float, float]]] = {}
+        """Machine → times (from, until) in which its wall clock was not what it was at the beginning."""
+        ahead: dict[str, float] = {}
         for jump in history.of(WallJumped):
             if jump.jump_s > 0:
                 self._jumps.setdefault(jump.machine, []).append(jump)
+            before = ahead.get(jump.machine, 0.0)
+            ahead[jump.machine] = before + jump.jump_s
+            times = self.wrong.setdefault(jump.machine, [])
+            if not before:
+                times.append((jump.t, inf))
+            elif not ahead[jump.machine]:
+                times[-1] = (times[-1][0], jump.t)
 
-    def forward_s(self, machine: str, since: float, until: float) -> float:
-        return sum(jump.jump_s for jump in self._jumps.get(machine, ()) if since <= jump.t <= until)
+    def forward_s(self, machine: str, since: float, until: float, starts: Iterable[float]) -> float:
+        """`starts`: when its broker opened its port. A start believes the wall clock as it is."""
+        began = [t for t in starts if since <= t <= until]
+        soonest, latest = self.FOLLOWED_S
+        jumps = self._jumps.get(machine, ())
+        return sum(j.jump_s for j in jumps if any(j.t <= t for t in began) or since - latest <= j.t <= until - soonest)

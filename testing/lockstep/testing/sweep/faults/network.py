@@ -94,6 +94,21 @@ def wall_jump(storm: Storm) -> None:
     universe.history.append(WallJumped(universe.loop.now, address, 0, jump_s))
 
 
+def wall_glitch(storm: Storm) -> None:
+    """A broker's wall clock is far ahead for seconds and right again: nothing is late, early or removed for it."""
+    universe = storm.universe
+    name, address = storm.broker()
+    jump_s = storm.random.choice([60, 3600, 365 * 86_400])
+    storm.reached("wall glitch", f"{name} {jump_s} s")
+
+    def jump(by_s: int) -> None:
+        universe.machine(address).wall_offset_s += by_s
+        universe.history.append(WallJumped(universe.loop.now, address, 0, by_s))
+
+    jump(jump_s)
+    universe.loop.at(universe.loop.now + storm.random.uniform(0.2, 5.0), jump, -jump_s)
+
+
 def drift(storm: Storm) -> None:
     universe, most = storm.universe, storm.universe.setting.drift
     address = storm.random.choice([*universe.brokers.values(), *universe.consumers])
@@ -107,4 +122,4 @@ def cut_at_copy(storm: Storm) -> None:
     _cut_at(storm, storm.random.choice(kinds), told=storm.random.random() < 0.7, skip=storm.random.randrange(3))
 
 
-KINDS = (partition, one_way, isolate, reset, cut_at_answer, silence, slow_link, wall_jump, drift, cut_at_copy)
+KINDS = (partition, one_way, isolate, reset, cut_at_answer, silence, slow_link, wall_jump, drift, cut_at_copy, wall_glitch)

@@ -111,8 +111,8 @@ def nothing_waits(patch: Patches) -> None:
     """A delayed message, and a retry, is delivered when its time has come."""
     init = Delays.__init__
 
-    def at_once(self: Delays, host: Any, store: Any, table: Any, homes: Any, levels_ms: Any) -> None:
-        init(self, host, store, table, homes, [1 for _ in levels_ms])
+    def at_once(self: Delays, store: Any, table: Any, homes: Any, levels_ms: Any) -> None:
+        init(self, store, table, homes, [1 for _ in levels_ms])
 
     patch.set(Delays, "__init__", at_once)
 
