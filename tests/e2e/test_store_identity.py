@@ -11,9 +11,14 @@ import pytest
 
 from lockstep.broker.app import Broker
 from lockstep.broker.config import BrokerConfig
+from lockstep.broker.registrar import RegistrationRefused
+from lockstep.protocol.bodies import BrokerStatus, DataVersion, RegisterBody
+from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.headers.routes import RegisterBrokerHeader
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.host import Host
-from support.background import background
+from support.native import native
 from support.processes import program, run_program
 
 pytestmark = pytest.mark.e2e
@@ -116,30 +121,86 @@ async def test_a_copy_with_a_lower_term_is_exit_4_and_takes_nothing_from_the_ori
         assert first.started["term"] == ahead.term + 1
         words = refused(4, tmp_path / "copy", "--nameserver", routes)
         assert f"is registered from {first.started['address']} with term {first.started['term']}" in words
-        assert "one of them runs on a copy" in words
-        assert "an empty store of its own" in words
+        assert "two copies of one store" in words
+        assert "Do not delete either" in words
         assert routed(routes) == {"broker-a": (first.started["address"], True)}
         assert first.stop() == 0
     words = refused(4, tmp_path / "copy", "--nameserver", routes)
     assert f"is last registered from {first.started['address']}" in words
 
 
-async def test_a_copy_with_a_higher_term_takes_the_name_and_the_original_is_told_at_once(tmp_path: Path, routes: str) -> None:
-    """A higher term replaces: it may be the same broker back from a machine that vanished. The other one logs an error and serves on."""
+def broker_ahead(store: Path, routes: str) -> Broker:
+    """A broker whose clock, and so whose term, is an hour ahead."""
+    config = BrokerConfig(listen=("127.0.0.1:0",), store=str(store), nameserver=routes)
+    return Broker(config, replace(Host.real(), clock=ClockAhead()))
+
+
+async def test_a_copy_with_a_higher_term_is_exit_4_while_the_original_lives(tmp_path: Path, routes: str) -> None:
     made(tmp_path / "one")
     shutil.copytree(tmp_path / "one", tmp_path / "copy")
-    command = ("-m", *broker(tmp_path / "one", "--nameserver", routes))
-    with background(tmp_path, "broker", *command, ready="broker.started") as first:
-        config = BrokerConfig(listen=("127.0.0.1:0",), store=str(tmp_path / "copy"), nameserver=routes)
-        copy = Broker(config, replace(Host.real(), clock=ClockAhead()))
-        await copy.start()
-        try:
-            await first.until("it is told", lambda: bool(first.find("registration.refused")))
-            assert copy.address in first.find("registration.refused")[0]["reason"]
-            assert await asyncio.to_thread(routed, routes) == {"broker-a": (copy.address, True)}
-        finally:
-            await copy.stop()
+    with program(*broker(tmp_path / "one", "--nameserver", routes), event="broker.started") as first:
+        copy = broker_ahead(tmp_path / "copy", routes)
+        with pytest.raises(RegistrationRefused, match=f"it has not seen term {first.started['term']}"):
+            await copy.start()
+        await copy.stop()
+        assert await asyncio.to_thread(routed, routes) == {"broker-a": (first.started["address"], True)}
         assert first.stop() == 0
+    assert serves(tmp_path / "one", "--nameserver", routes) > first.started["term"]
+
+
+async def test_a_copy_of_the_last_state_is_refused_while_the_original_answers(tmp_path: Path, routes: str) -> None:
+    """Copied while it runs, as by a snapshot of the volume: the copy has seen the term that is registered."""
+    with program(*broker(tmp_path / "one", "--nameserver", routes), event="broker.started") as first:
+        shutil.copytree(tmp_path / "one", tmp_path / "copy")
+        copy = broker_ahead(tmp_path / "copy", routes)
+        with pytest.raises(RegistrationRefused, match="The one that is registered answers"):
+            await copy.start()
+        await copy.stop()
+        assert await asyncio.to_thread(routed, routes) == {"broker-a": (first.started["address"], True)}
+        assert first.stop() == 0
+
+
+async def test_the_original_of_a_copy_that_ran_meanwhile_is_exit_4_and_stays_as_it_is(tmp_path: Path, routes: str) -> None:
+    with program(*broker(tmp_path / "one", "--nameserver", routes), event="broker.started") as first:
+        assert first.stop() == 0
+    shutil.copytree(tmp_path / "one", tmp_path / "copy")
+    with program(*broker(tmp_path / "copy", "--nameserver", routes), event="broker.started") as copy:
+        assert copy.stop() == 0
+    words = refused(4, tmp_path / "one", "--nameserver", routes)
+    assert f"is last registered from {copy.started['address']} with term {copy.started['term']}" in words
+    assert f"its term before that was {first.started['term']}" in words
+    serves(tmp_path / "copy", "--nameserver", routes)
+    with program(*NAMESERVER, event="nameserver.started") as fresh:
+        serves(tmp_path / "one", "--nameserver", str(fresh.started["address"]))
+
+
+async def test_a_broker_that_was_killed_again_and_again_is_accepted_each_time(tmp_path: Path, routes: str) -> None:
+    """Also after starts that no nameserver has seen."""
+    for round_ in range(3):
+        with program(*broker(tmp_path / "one", "--nameserver", routes), event="broker.started") as once:
+            once.process.kill()
+            once.process.wait()
+        if round_:
+            made(tmp_path / "one")
+
+
+async def test_a_strangers_registration_takes_no_name_from_a_broker_that_answers(tmp_path: Path, routes: str) -> None:
+    """It has read all that the broker tells of itself."""
+    with program(*broker(tmp_path / "one", "--nameserver", routes), event="broker.started") as first:
+        async with native(str(first.started["address"])) as client:
+            status = decode_body(BrokerStatus, (await client.ask(RequestCode.GET_BROKER_RUNTIME_INFO)).body)
+        store_id = json.loads((tmp_path / "one/lockstep/identity").read_text())["store_id"]
+        assert status.store_id == store_id[:8]
+        async with native(routes) as stranger:
+            for known in (status.store_id.ljust(32, "0"), store_id):
+                header = RegisterBrokerHeader("broker-a", "DefaultCluster", "127.0.0.1:1", known, status.term + 1)
+                body = encode_body(RegisterBody({"internal": "127.0.0.1:1"}, (), DataVersion(1, 1)))
+                code = ResponseCode.REGISTRATION_PENDING
+                while code == ResponseCode.REGISTRATION_PENDING:
+                    code, remark = await stranger.refused(RequestCode.REGISTER_BROKER, header, body)
+                assert code == ResponseCode.BROKER_NAME_TAKEN
+                assert (tmp_path / "one/lockstep/proof").read_text() not in remark
+        assert await asyncio.to_thread(routed, routes) == {"broker-a": (first.started["address"], True)}
 
 
 class ClockAhead(Clock):

@@ -70,6 +70,8 @@ class Broker:
         self._failed = False
         self._marked = False
         """This start's term is durable and its boot id stored: whatever comes now may be called a clean stop."""
+        self._previous_term = 0
+        """Of the store's start before this one; 0: there was none."""
         self._opened = False
         self._opened_ms = 0
         self._store: Store | None = None
@@ -184,6 +186,7 @@ class Broker:
         """A new term, durable before anyone is answered under it; then the boot id: a second crash must not hide the first."""
         clock, boot_id = self._host.clock, self._host.boot_id()
         assumed_loss = store.may_have_forgotten(boot_id) or recovery.lost_synced
+        self._previous_term = state.coordination.term
         term = next_term(state.coordination.term, clock.wall_ms())
         state.coordination.started(term, assumed_loss=assumed_loss, now_ms=clock.boot_ms())
         state.write_changes()
@@ -199,7 +202,8 @@ class Broker:
         nameservers = self.config.nameservers()
         if not nameservers:
             return
-        card = BrokerCard(self.config.name, self.config.cluster, store.store_id, self.term, self.addresses)
+        names = self.config.name, self.config.cluster
+        card = BrokerCard(*names, store.store_id, self.term, self.addresses, store.proof, self._previous_term)
         self._registrar = registrar = Registrar(
             self._host, self._tasks, card, nameservers, layouts=state.layouts.all, adopt=state.topics.adopt
         )
@@ -246,7 +250,7 @@ class Broker:
         return BrokerStatus(
             broker_name=config.name,
             cluster=config.cluster,
-            store_id=self._store.store_id,
+            store_id=self._store.store_id[:8],
             term=self.term,
             listeners=self.addresses,
             wall_ms=clock.wall_ms(),

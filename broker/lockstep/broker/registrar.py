@@ -1,23 +1,25 @@
 """The broker's word at every nameserver: who it is, where it listens, which layouts it stores. RocketMQ: BrokerOuterAPI.registerBrokerAll.
 
-One link per nameserver, all at once: registered on connect, every 30 s, and at once when something changed. The answer carries the layouts
+One link per nameserver, all at once: registered on connect, every 30 s, and at once when something changed. Many layouts go in parts, one
+request after the other: the registration counts with the last, and begins again where the connection is lost. The answer carries layouts
 that this broker lacks; it adopts them and registers again, and only an answer that carries none is an *acceptance*: a broker that clients
 are sent to knows every topic that its nameserver knows. What other brokers bring later is told to it at once (LAYOUTS_CHANGED).
 """
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar
 
-from lockstep.protocol.bodies import DataVersion, NameserverStanding, RegisterBody, RegisterReply
+from lockstep.protocol.bodies import DataVersion, NameserverStanding, RefusedLayout, RegisterBody, RegisterReply
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import LocalProtocolError, LockstepError, RemoteProtocolError, TransportError
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.routes import RegisterBrokerHeader, UnregisterBrokerHeader
+from lockstep.protocol.layouts import in_parts
 from lockstep.protocol.queue import TopicLayout
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.endpoint import Endpoint
@@ -35,8 +37,10 @@ TIMEOUT_MS = 6_000
 SETTLE_MS = 1_000
 """After the first acceptance the other nameservers have this long to object before the data port opens."""
 GOODBYE_MS = 1_000
+PENDING_MS = 1_000
+"""A registration that is pending is tried again after this."""
 ROUNDS_MAX = 10
-"""Adopt-and-register-again rounds in a row: more means that an adopted layout does not stay adopted."""
+"""Adopt-and-register-again rounds in a row in which nothing new was adopted: more means that an adopted layout does not stay adopted."""
 
 
 class RegistrationRefused(LockstepError):
@@ -55,6 +59,10 @@ class BrokerCard:
     term: int
     listeners: dict[str, str]
     """Listener name → address to dial; `internal` is always there."""
+    proof: str | None = field(default=None, repr=False)
+    """The store's secret."""
+    previous_term: int | None = None
+    """Of the store's start before this one."""
 
     @property
     def address(self) -> str:
@@ -67,6 +75,8 @@ class Standing(Enum):
     PENDING = "pending"
     """Not answered yet."""
     UNREACHABLE = "unreachable"
+    CONTESTED = "contested"
+    """The name is registered: the nameserver asks that broker whether it is still there, and decides within seconds."""
     LEARNING = "learning"
     """Its answer carried layouts: adopted, not yet registered again."""
     ACCEPTED = "accepted"
@@ -76,7 +86,8 @@ class Standing(Enum):
 class Registrar:
     """Registers with every nameserver for as long as the broker lives.
 
-    `layouts()` gives every layout that the broker stores, `adopt(layouts)` takes those that it lacked (the caller makes them durable).
+    `layouts()` gives every layout that the broker stores, `adopt(layouts)` takes those that it lacked and returns how many were new (the
+    caller makes them durable).
     A refusal before `accepted()` has returned is raised by it; a later one is an error in the log and never stops the broker.
     """
 
@@ -88,7 +99,7 @@ class Registrar:
         nameservers: Sequence[str],
         *,
         layouts: Callable[[], Iterable[TopicLayout]],
-        adopt: Callable[[Sequence[TopicLayout]], object],
+        adopt: Callable[[Sequence[TopicLayout]], int],
         period_ms: int = PERIOD_MS,
     ) -> None:
         """ConfigError for an address that is none."""
@@ -149,7 +160,9 @@ class Registrar:
                     await self._moved.wait()
             except TimeoutError:
                 self._raise_refusal()
-                return
+                if Standing.CONTESTED not in self.standings().values():
+                    return
+                settle_at = loop.time() + SETTLE_MS / 1000
 
     async def stop(self) -> None:
         """Say goodbye where this broker is known (at most 1 s), then close. The caller's Tasks end the loops."""
@@ -163,11 +176,13 @@ class Registrar:
         for peer in self._peers:
             await peer.link.close()
 
-    def word(self) -> tuple[dict[str, Any], bytes]:
-        """REGISTER_BROKER's fields and body as of now."""
+    def word(self, layouts: Sequence[TopicLayout] = (), part: int = 0, parts: int = 1) -> tuple[dict[str, Any], bytes]:
+        """REGISTER_BROKER's fields and body: one part of it."""
         card = self.card
-        header = RegisterBrokerHeader(card.name, card.cluster, card.address, card.store_id, card.term)
-        body = RegisterBody(card.listeners, tuple(self.layouts()), DataVersion(self._born_ms, self._changes))
+        header = RegisterBrokerHeader(
+            card.name, card.cluster, card.address, card.store_id, card.term, proof=card.proof, previous_term=card.previous_term
+        )
+        body = RegisterBody(card.listeners, tuple(layouts), DataVersion(self._born_ms, self._changes), part, parts)
         return to_plain(header), encode_body(body)
 
     def adopt_soon(self, layouts: Sequence[TopicLayout]) -> None:
@@ -197,6 +212,10 @@ class _Nameserver:
         self.endpoint: Endpoint | None = None
         self._registrar = registrar
         self._rounds = 0
+        self._pending = False
+        """The nameserver decides within seconds."""
+        self._refused: tuple[RefusedLayout, ...] = ()
+        """Layouts that the last registration was told are left out."""
         self.link = Link(
             host, lambda: address, handler=self._told, on_connected=self._connected, on_refused=self._unreachable, on_lost=self._lost
         )
@@ -212,34 +231,59 @@ class _Nameserver:
             await self.link.close()
 
     async def _due(self) -> None:
-        """Returns when something changed, or the period is over."""
+        """Returns when something changed, or the period is over; a pending registration is tried again soon."""
         try:
-            async with asyncio.timeout(self._registrar.period_ms / 1000):
+            async with asyncio.timeout((PENDING_MS if self._pending else self._registrar.period_ms) / 1000):
                 await self.wake.wait()
         except TimeoutError:
             pass
         self.wake.clear()
 
     async def _register(self, endpoint: Endpoint) -> None:
+        """All parts, each when the one before it was taken."""
+        self._pending = False
         try:
-            fields, body = self._registrar.word()
-            answer = await endpoint.request(RequestCode.REGISTER_BROKER, fields, body, timeout_ms=TIMEOUT_MS)
-            self._take(answer)
+            parts = in_parts(self._registrar.layouts())
+            refused: list[RefusedLayout] = []
+            missing: Sequence[TopicLayout] = ()
+            for number, part in enumerate(parts):
+                fields, body = self._registrar.word(part, number, len(parts))
+                answer = await endpoint.request(RequestCode.REGISTER_BROKER, fields, body, timeout_ms=TIMEOUT_MS)
+                reply = self._take(answer)
+                if reply is None:
+                    return
+                refused += reply.refused
+                missing = reply.layouts
+            self._tell_refused(refused)
+            self._learn(missing)
         except LocalProtocolError as error:
-            # More layouts than a frame holds: the broker serves on, under what the nameservers knew before.
+            # A layout that does not fit a frame: the broker serves on, under what the nameservers knew before.
             log.error("registration.failed", nameserver=self.address, reason=str(error))
         except (TransportError, RemoteProtocolError) as error:
             # A nameserver that does not answer is dialled anew: the link reconnects within 1 s, and connecting registers.
             log.warning("nameserver.failed", nameserver=self.address, reason=str(error))
             endpoint.close("registration failed")
 
-    def _take(self, answer: Command) -> None:
+    def _take(self, answer: Command) -> RegisterReply | None:
+        """The body of an answer that takes the part; None: the registration ends here."""
+        if answer.code == ResponseCode.SUCCESS:
+            return decode_body(RegisterReply, answer.body)
         if answer.code == ResponseCode.BROKER_NAME_TAKEN:
             self._stand(Standing.REFUSED, answer.remark or "name taken")
-        elif answer.code != ResponseCode.SUCCESS:
-            log.error("registration.failed", nameserver=self.address, code=answer.code, reason=answer.remark)
+        elif answer.code == ResponseCode.REGISTRATION_PENDING:
+            self._pending = True
+            self._stand(Standing.CONTESTED, answer.remark or "")
         else:
-            self._learn(decode_body(RegisterReply, answer.body).layouts)
+            self._pending = answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+            log.error("registration.failed", nameserver=self.address, code=answer.code, reason=answer.remark)
+        return None
+
+    def _tell_refused(self, refused: Sequence[RefusedLayout]) -> None:
+        """Logs each layout that the nameserver leaves out, once."""
+        for layout in refused:
+            if layout not in self._refused:
+                log.error("layout.refused", nameserver=self.address, topic=layout.topic, reason=layout.reason)
+        self._refused = tuple(refused)
 
     def _told(self, command: Command, endpoint: Endpoint) -> None:
         """Another broker has brought layouts: adopting one that is new here registers again (`layouts` have changed)."""
@@ -257,8 +301,7 @@ class _Nameserver:
             self._rounds = 0
             self._stand(Standing.ACCEPTED)
             return
-        self._registrar.adopt(missing)
-        self._rounds += 1
+        self._rounds = 0 if self._registrar.adopt(missing) else self._rounds + 1
         if self.standing is not Standing.ACCEPTED:
             self._stand(Standing.LEARNING)
         if self._rounds <= ROUNDS_MAX:

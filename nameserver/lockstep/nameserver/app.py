@@ -27,10 +27,10 @@ class Nameserver:
     def __init__(self, config: NameserverConfig, host: Host) -> None:
         self.on_fatal: Callable[[BaseException], None] | None = None
         self.table = RouteTable()
-        self._processor = RouteProcessor(self.table, host.clock)
+        self._tasks = Tasks(self._failed)
+        self._processor = RouteProcessor(self.table, host.clock, self._tasks)
         self._budget = Budget.of(host.descriptors.limit, config.connections_max, 0)
         self._server = Server(host, config.listeners(), Dispatcher([self._processor]), connections_max=self._budget.connections_max)
-        self._tasks = Tasks(self._failed)
         self._failure: BaseException | None = None
         self._serving = False
         self.admin_port: AdminPort | None = None

@@ -1,15 +1,17 @@
 """Answers of the nameserver. RocketMQ: DefaultRequestProcessor, ClientRequestProcessor. The rules are RouteTable's."""
 
-from lockstep.nameserver.route_table import Registration, RouteChange, RouteTable
+from lockstep.nameserver.route_table import SILENCE_MS, Registration, RouteChange, RouteTable
 from lockstep.protocol.bodies import ClusterInfo, RegisterBody, RegisterReply, TopicList, TopicRoute
 from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import MSGPACK, Command
-from lockstep.protocol.errors import BrokerNameTaken, ConfigError, RemoteProtocolError, RouteNotReady, TopicNotExist
+from lockstep.protocol.errors import BrokerNameTaken, ConfigError, RemoteProtocolError, RouteNotReady, TopicNotExist, TransportError
 from lockstep.protocol.headers.offsets import TopicHeader
 from lockstep.protocol.headers.routes import RegisterBrokerHeader, UnregisterBrokerHeader
+from lockstep.protocol.layouts import in_parts
 from lockstep.protocol.names import check_broker_name, check_cluster_name, is_system_topic
 from lockstep.runtime.clock import Clock
+from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.dispatch import Request, handles
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.flood import log_limited
@@ -21,14 +23,17 @@ log = get_logger("lockstep.nameserver")
 
 LISTENERS_MAX = 16
 """Of one broker: inside, outside, and some networks between."""
+ADDRESS_LENGTH_MAX = 255
+"""Characters of a listener's name, and of its address."""
 
 
 class RouteProcessor:
     """One instance a nameserver: its RouteTable, and which endpoint speaks for which brokers."""
 
-    def __init__(self, table: RouteTable, clock: Clock) -> None:
+    def __init__(self, table: RouteTable, clock: Clock, tasks: Tasks) -> None:
         self._table = table
         self._clock = clock
+        self._tasks = tasks
         self._speakers: dict[int, Endpoint] = {}
         """Connections that have registered a broker; on_close unregisters."""
 
@@ -37,18 +42,31 @@ class RouteProcessor:
         header: RegisterBrokerHeader = request.header
         body: RegisterBody = request.body
         _check_registration(header, body)
-        said = Registration(header.broker_name, header.cluster_name, header.store_id, header.term, dict(body.listeners), body.layouts)
+        said = Registration(
+            header.broker_name,
+            header.cluster_name,
+            header.store_id,
+            header.term,
+            dict(body.listeners),
+            body.layouts,
+            header.proof,
+            header.previous_term,
+            body.part,
+            body.parts,
+        )
         try:
             change = self._table.register(said, self._speaker(request.endpoint), self._clock.monotonic_ms())
         except BrokerNameTaken as error:
             log_limited(log, "warning", "broker.refused", name=said.name, peer=request.endpoint.peer, reason=error.remark)
             raise
+        finally:
+            for name, connection in self._table.take_challenges():
+                self._tasks.spawn(self._challenge(name, connection), f"nameserver.challenge {name}")
         _log_change(said, change, request.endpoint.peer)
         if change.superseded is not None and (older := self._speakers.get(change.superseded)) is not None:
-            # If somebody still lives there (a store was copied), it registers again and is told so now, not with its next period.
             older.close(f"broker {said.name} has registered from {request.endpoint.peer}")
         self._tell_others(change.adopted, request.endpoint)
-        return request.reply(body=RegisterReply(change.missing))
+        return request.reply(body=RegisterReply(change.missing, change.refused))
 
     @handles(RequestCode.UNREGISTER_BROKER, UnregisterBrokerHeader)
     def unregister(self, request: Request) -> Command:
@@ -60,7 +78,7 @@ class RouteProcessor:
     @handles(RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicHeader)
     def route(self, request: Request) -> Command:
         header: TopicHeader = request.header
-        route = self._table.route(header.topic, request.endpoint.listener)
+        route = self._table.route(header.topic, request.endpoint.listener, self._clock.monotonic_ms())
         if route is not None:
             return request.reply(body=route)
         self._check_ready(request)
@@ -94,10 +112,22 @@ class RouteProcessor:
         layouts = tuple(layout for topic in topics if (layout := self._table.layouts.get(topic)) is not None)
         if not layouts:
             return
-        body = encode_body(RegisterReply(layouts))
-        for speaker in self._speakers.values():
-            if speaker is not source:
-                speaker.oneway(RequestCode.LAYOUTS_CHANGED, body=body)
+        for part in in_parts(layouts):
+            body = encode_body(RegisterReply(tuple(part)))
+            for speaker in self._speakers.values():
+                if speaker is not source:
+                    speaker.oneway(RequestCode.LAYOUTS_CHANGED, body=body)
+
+    async def _challenge(self, name: str, connection: int) -> None:
+        """Asks an incumbent whether it is still there. Any answer counts: earlier versions answer that they know no such request."""
+        speaker = self._speakers.get(connection)
+        if speaker is None:
+            return
+        try:
+            await speaker.request(RequestCode.GET_BROKER_RUNTIME_INFO, timeout_ms=SILENCE_MS)
+        except TransportError:
+            return
+        self._table.answered(name, connection, self._clock.monotonic_ms())
 
     def _check_ready(self, request: Request) -> None:
         """A classic client does not know this refusal: it gets what RocketMQ answers, and keeps what it has."""
@@ -126,6 +156,8 @@ def _check_registration(header: RegisterBrokerHeader, body: RegisterBody) -> Non
     if len(body.listeners) > LISTENERS_MAX:
         raise RemoteProtocolError(f"{what} {len(body.listeners)} listeners: at most {LISTENERS_MAX}")
     for name, address in body.listeners.items():
+        if len(name) > ADDRESS_LENGTH_MAX or len(address) > ADDRESS_LENGTH_MAX:
+            raise RemoteProtocolError(f"{what} listener {name[:40]!r} at {address[:40]!r}: at most {ADDRESS_LENGTH_MAX} characters each")
         try:
             _, port = parse_address(address)
         except ConfigError as error:
@@ -147,3 +179,5 @@ def _log_change(said: Registration, change: RouteChange, peer: str) -> None:
         )
     for topic in change.adopted:
         log.info("layout.adopted", topic=topic, broker=said.name)
+    for layout in change.refused:
+        log.warning("layout.refused", topic=layout.topic, broker=said.name, reason=layout.reason)

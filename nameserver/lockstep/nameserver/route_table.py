@@ -2,32 +2,62 @@
 
 Pure: connections are ints, time is `now_ms` of a monotonic clock. One broker name, one record:
 
-    state         event                                          next
-    ------------  ---------------------------------------------  -------------------------------------------------------------
-    (unknown)     REGISTER                                       registered; *learning* where the answer carries layouts
-    learning      REGISTER with every layout                     registered and routed
-    registered    REGISTER same store and term                   registered: heard again, bound to the connection that carried it
-    registered    REGISTER same store, higher term               registered: replaced
-    registered    REGISTER other store | lower term | copy       refused (BROKER_NAME_TAKEN), nothing changes
-    registered    close of its connection, UNREGISTER, silence   unregistered: the last address stays, marked so
-    unregistered  REGISTER (same store: term not lower)          registered
+    state         event                                            next
+    ------------  -----------------------------------------------  -----------------------------------------------------------
+    (unknown)     REGISTER, fewer than 1,024 names                 registered; *learning* where the answer carries layouts
+    learning      REGISTER with every layout                       registered and routed
+    registered    REGISTER of the same start                       registered: heard again, bound to the connection that carried it
+    registered    REGISTER of another start or store               challenged: the incumbent is asked for an answer
+    challenged    answer or REGISTER of the incumbent              registered; challengers are refused for 5 s
+    challenged    REGISTER of a challenger, within 5 s             challenged; the challenger is told to try again (pending)
+    challenged    REGISTER of a challenger, after 5 s of silence   registered: the challenger replaces the incumbent
+    registered,   close of its connection, UNREGISTER, silence     unregistered: the last address stays, marked so; forgotten if it
+    challenged                                                     was never routed
+    unregistered  REGISTER                                         registered
+    unregistered  7 days without a route that named it             forgotten
+    any           REGISTER of the same store that is out of line   refused (BROKER_NAME_TAKEN), nothing changes
 
-A learning broker lacks layouts that this table has: it adopts them before it is routed, so that whoever finds it here also finds
-there every topic of the cluster.
+*The same start*: store, proof, term and address are equal. While a registered broker answers, no other start takes its name, whatever its
+term. A challenge is how the table finds out: the machine of the incumbent may have vanished without closing its connection.
+
+*Out of line*: the registration is of the store that was accepted last (same id, same proof), and its term is lower than the one accepted
+then, or it is higher but the store's previous term is lower: that store has not seen the start that was accepted last. It is a copy, a
+restored backup, or the original of a copy that has run meanwhile.
+
+A learning broker lacks layouts that this table has: it adopts them before it is routed, so that a client that finds it here also finds
+there every topic of the cluster. A registration of many layouts comes in parts, each a request; it counts with its last part.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from lockstep.protocol.bodies import BrokerAddress, TopicRoute
-from lockstep.protocol.errors import BrokerNameTaken, LocalProtocolError, RemoteProtocolError
-from lockstep.protocol.layouts import LayoutTable, check_layout
+from lockstep.protocol.bodies import BrokerAddress, RefusedLayout, TopicRoute
+from lockstep.protocol.errors import BrokerNameTaken, LocalProtocolError, RegistrationPending, RemoteProtocolError, ServiceNotAvailable
+from lockstep.protocol.layouts import PART_LAYOUTS_MAX, LayoutTable, check_layout, in_parts
+from lockstep.protocol.names import TOPIC_BYTES_MAX
 from lockstep.protocol.queue import TopicLayout
 
 INTERNAL = "internal"
 """The listener name that every broker registers and that answers where no other fits."""
 SILENCE_MS = 120_000
 """A broker registers every 30 s: four in a row are missing. RocketMQ's figure."""
+CHALLENGE_MS = 5_000
+"""How long an incumbent has to answer before a challenger replaces it, and how long its answer counts."""
+BROKERS_MAX = 1_024
+"""Names of brokers, registered or remembered."""
+FORGET_MS = 7 * 86_400_000
+"""An unregistered broker is remembered so long after the last route that named it, or after it left, whichever is later: clients may
+still dial an address that they learned then."""
+PARTS_MAX = 64
+"""Of one registration: 262,144 layouts."""
+ARRIVING_MAX = 64
+"""Registrations of several parts that may arrive at once."""
+ARRIVING_MS = 30_000
+"""One of which no part has come for so long is given up."""
+REFUSED_MAX = 1_024
+"""Layouts of one registration that are left out. Beyond them the whole is refused."""
+LAYOUTS_MAX = 131_072
+"""Topics, deleted ones included, that a nameserver keeps: what brokers allow (65,536 topics, as many deleted ones)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +71,12 @@ class Registration:
     listeners: dict[str, str]
     """Listener name → host:port that clients shall dial."""
     layouts: tuple[TopicLayout, ...] = ()
+    proof: str | None = field(default=None, repr=False)
+    """The store's secret; None: the broker is of an earlier version. Never disclosed."""
+    previous_term: int | None = None
+    """Of the store's start before this one; None: the broker is of an earlier version."""
+    part: int = 0
+    parts: int = 1
 
     @property
     def address(self) -> str:
@@ -49,13 +85,21 @@ class Registration:
     def at(self, listener: str) -> str:
         return self.listeners.get(listener) or self.address
 
+    def same_store(self, other: "Registration") -> bool:
+        """Whether both are of one store. A broker of an earlier version has no proof: its id counts alone."""
+        return self.store_id == other.store_id and (self.proof == other.proof or None in (self.proof, other.proof))
+
+    def same_start(self, other: "Registration") -> bool:
+        """Whether both are of one start of one store: a broker that registers again."""
+        return (self.store_id, self.proof, self.term, self.address) == (other.store_id, other.proof, other.term, other.address)
+
 
 @dataclass(frozen=True, slots=True)
 class RouteChange:
-    """What one registration did."""
+    """What one registration, or one part of it, did."""
 
     missing: tuple[TopicLayout, ...]
-    """Every layout of which the broker sent none or a lower one: the answer's body."""
+    """Layouts of which the broker sent none or a lower one, as many as one body holds: the answer's body."""
     adopted: tuple[str, ...]
     """Topics whose layout this table took from the broker."""
     joined: bool
@@ -64,6 +108,8 @@ class RouteChange:
     """Clients see it as registered: it has every layout."""
     superseded: int | None
     """The connection that spoke for this broker until now; its close means nothing any more."""
+    refused: tuple[RefusedLayout, ...] = ()
+    """Layouts that were left out; the others count."""
 
 
 @dataclass(slots=True)
@@ -73,86 +119,232 @@ class _Broker:
     """None: not registered."""
     heard_ms: int
     routed: bool
+    was_routed: bool
+    """Routed at any time since this record began."""
+    named_ms: int | None = None
+    """When a route named it last; None: none has."""
+    challenged_ms: int | None = None
+    """Since when an answer is awaited; None: none is."""
+    answered_ms: int | None = None
+    """When it last answered a challenge."""
+
+    @property
+    def used_ms(self) -> int:
+        """When an address of it was last given out, or it left."""
+        return max(self.heard_ms, self.named_ms or 0)
+
+
+@dataclass(slots=True)
+class _Arriving:
+    """A registration of which parts have come."""
+
+    said: Registration
+    theirs: LayoutTable
+    """What the broker has: our layouts where they are equal or were taken, its own version (without entries) where it was left out."""
+    refused_count: int
+    heard_ms: int
 
 
 class RouteTable:
+    """The records of all brokers, and the layouts of all topics."""
+
     def __init__(self, *, silence_ms: int = SILENCE_MS) -> None:
         self.layouts = LayoutTable()
         self.ready = False
         """A broker has registered since the start. One is enough to know every topic."""
         self._silence_ms = silence_ms
         self._brokers: dict[str, _Broker] = {}
+        self._arriving: dict[int, _Arriving] = {}
+        """Connection → the registration of which parts have come there."""
+        self._to_challenge: list[tuple[str, int]] = []
 
     def register(self, said: Registration, connection: int, now_ms: int) -> RouteChange:
-        """Take a broker's word; raises BrokerNameTaken (nothing changes) and RemoteProtocolError."""
+        """Accepts a broker's registration, or one part of it.
+
+        Raises BrokerNameTaken and RegistrationPending (see the table), ServiceNotAvailable where there are too many names, and
+        RemoteProtocolError. Then nothing has changed, but for `take_challenges`.
+        """
         if not said.listeners.get(INTERNAL):
             raise RemoteProtocolError(f"broker {said.name!r} registers no listener named {INTERNAL!r}: {sorted(said.listeners)}")
         known = self._brokers.get(said.name)
-        if known is not None:
-            _refuse_taken(known, said)
-        self._check_layouts(said)
-        adopted = tuple(layout.topic for layout in said.layouts if self.layouts.adopt(layout))
-        missing = self.layouts.newer_than(said.layouts)
-        joined = known is None or known.connection is None or (known.said.store_id, known.said.term) != (said.store_id, said.term)
+        if known is None:
+            self._make_room(said.name)
+        else:
+            self._check_line(known, said)
+            if known.connection not in (None, connection) and not known.said.same_start(said):
+                self._check_challenge(known, said, now_ms)
+        arriving = self._arrive(said, connection, now_ms)
+        adopted, refused = self._take_layouts(arriving, said.layouts)
+        if said.part < said.parts - 1:
+            self._arriving[connection] = arriving
+            return RouteChange((), adopted, joined=False, routed=known is not None and known.routed, superseded=None, refused=refused)
+        missing = tuple(layout for layout in self.layouts.all() if arriving.theirs.wants(layout))
+        joined = known is None or known.connection is None or not known.said.same_start(said)
         superseded = known.connection if known is not None and known.connection != connection else None
-        was_routed = known is not None and known.routed and not joined
+        routed = (known is not None and known.routed and not joined) or not missing
+        was_routed = routed or (known is not None and known.was_routed)
+        named_ms = None if known is None else known.named_ms
         # The layouts went to `self.layouts`: kept here once more they would double the memory of a nameserver.
-        self._brokers[said.name] = _Broker(replace(said, layouts=()), connection, now_ms, was_routed or not missing)
+        self._brokers[said.name] = _Broker(replace(said, layouts=()), connection, now_ms, routed, was_routed, named_ms)
         self.ready = True
-        return RouteChange(missing, adopted, joined, was_routed or not missing, superseded)
+        return RouteChange(tuple(in_parts(missing)[0]), adopted, joined, routed, superseded, refused)
 
-    def _check_layouts(self, said: Registration) -> None:
-        """Every layout that would be taken, before one is: all brokers would adopt it, and every client build its queues."""
-        for layout in said.layouts:
-            if self.layouts.wants(layout):
-                try:
-                    check_layout(layout)
-                except LocalProtocolError as error:
-                    raise RemoteProtocolError(f"broker {said.name!r} registers a layout that can't be: {error}") from None
+    def take_challenges(self) -> list[tuple[str, int]]:
+        """(broker name, connection) of incumbents to ask for an answer now; report answers to `answered`."""
+        taken, self._to_challenge = self._to_challenge, []
+        return taken
+
+    def answered(self, name: str, connection: int, now_ms: int) -> None:
+        """The incumbent has answered a challenge on its connection."""
+        known = self._brokers.get(name)
+        if known is not None and known.connection == connection:
+            known.challenged_ms, known.answered_ms = None, now_ms
 
     def unregister(self, name: str, store_id: str, term: int, connection: int) -> bool:
         """A broker says goodbye on the connection that speaks for it; anyone else's (a refused copy's) means nothing: False."""
         known = self._brokers.get(name)
         if known is None or known.connection != connection or (known.said.store_id, known.said.term) != (store_id, term):
             return False
-        _leave(known)
+        self._leave(known)
         return True
 
     def connection_closed(self, connection: int) -> tuple[str, ...]:
         """Unregister at once the brokers that this connection spoke for; their names."""
+        self._arriving.pop(connection, None)
         gone = [known for known in self._brokers.values() if known.connection == connection]
         for known in gone:
-            _leave(known)
+            self._leave(known)
         return tuple(known.said.name for known in gone)
 
     def expire(self, now_ms: int) -> dict[str, int]:
-        """Unregister whoever has been silent for `silence_ms`; name → the connection to close."""
+        """Unregister brokers that have been silent for `silence_ms`; name → the connection to close. Forget those that nobody needs."""
         silent = {
             name: known.connection
             for name, known in self._brokers.items()
             if known.connection is not None and now_ms - known.heard_ms >= self._silence_ms
         }
         for name in silent:
-            _leave(self._brokers[name])
+            self._leave(self._brokers[name])
+        for connection in [each for each, arriving in self._arriving.items() if now_ms - arriving.heard_ms >= ARRIVING_MS]:
+            del self._arriving[connection]
+        for name in [name for name, known in self._brokers.items() if known.connection is None and now_ms - known.used_ms >= FORGET_MS]:
+            del self._brokers[name]
         return silent
 
-    def route(self, topic: str, listener: str) -> TopicRoute | None:
+    def route(self, topic: str, listener: str, now_ms: int) -> TopicRoute | None:
         """The whole layout, and every address known of its brokers; None where no live topic has this name."""
         layout = self.layouts.get(topic)
         if layout is None or layout.deleted:
             return None
-        return TopicRoute(layout, self._addresses(dict.fromkeys(entry.broker_name for entry in layout.entries), listener))
+        names = [name for name in dict.fromkeys(entry.broker_name for entry in layout.entries) if name in self._brokers]
+        for name in names:
+            self._brokers[name].named_ms = now_ms
+        return TopicRoute(layout, self._addresses(names, listener))
 
     def brokers(self, listener: str) -> tuple[BrokerAddress, ...]:
-        """Every broker ever registered here, sorted by name."""
+        """Every broker known here, sorted by name."""
         return self._addresses(sorted(self._brokers), listener)
 
     def registered(self) -> tuple[str, ...]:
         """Names of the brokers registered now, sorted."""
         return tuple(sorted(name for name, known in self._brokers.items() if known.connection is not None))
 
+    # ------------------------------------------------------------------------------------------------------------- admission
+
+    def _make_room(self, name: str) -> None:
+        """Room for one more name: of those that are not registered and that no route has named, the longest away is forgotten."""
+        if len(self._brokers) < BROKERS_MAX:
+            return
+        unused = [known for known in self._brokers.values() if known.connection is None and known.named_ms is None]
+        if not unused:
+            raise ServiceNotAvailable(
+                f"broker {name!r} was not registered: this nameserver knows {BROKERS_MAX} brokers, no more are allowed"
+            )
+        del self._brokers[min(unused, key=lambda known: known.heard_ms).said.name]
+
+    def _check_line(self, known: _Broker, said: Registration) -> None:
+        """BrokerNameTaken for a store that is out of line."""
+        before = known.said
+        if not said.same_store(before):
+            return
+        if said.term < before.term:
+            raise BrokerNameTaken(f"{_out_of_line(known, said)} with term {said.term}, which is older. {_COPY_ADVICE}")
+        if said.term > before.term and said.previous_term is not None and said.previous_term < before.term:
+            raise BrokerNameTaken(
+                f"{_out_of_line(known, said)} with term {said.term}, and its term before that was {said.previous_term}: it has not seen "
+                f"term {before.term}. {_COPY_ADVICE}"
+            )
+
+    def _check_challenge(self, known: _Broker, said: Registration, now_ms: int) -> None:
+        """Returns where the challenger may replace the incumbent, which has not answered; BrokerNameTaken, RegistrationPending."""
+        assert known.connection is not None
+        if known.answered_ms is not None and now_ms - known.answered_ms < CHALLENGE_MS:
+            raise BrokerNameTaken(_taken(known, said))
+        if known.challenged_ms is None:
+            known.challenged_ms = now_ms
+            self._to_challenge.append((said.name, known.connection))
+        if now_ms - known.challenged_ms < CHALLENGE_MS:
+            raise RegistrationPending(
+                f"broker name {said.name!r} is registered from {known.said.address}, which is asked whether it is still there: "
+                f"register again in a second, it is decided within {CHALLENGE_MS // 1000} s"
+            )
+
+    # --------------------------------------------------------------------------------------------------------------- layouts
+
+    def _arrive(self, said: Registration, connection: int, now_ms: int) -> _Arriving:
+        """What has come of the registration so far. RemoteProtocolError for a part out of turn, ServiceNotAvailable for one too many."""
+        before = self._arriving.pop(connection, None)
+        if not 0 <= said.part < said.parts <= PARTS_MAX or (said.parts > 1 and len(said.layouts) > PART_LAYOUTS_MAX):
+            raise RemoteProtocolError(
+                f"broker {said.name!r} registers part {said.part} of {said.parts} with {len(said.layouts)} layouts: expected at most "
+                f"{PARTS_MAX} parts of {PART_LAYOUTS_MAX}"
+            )
+        if said.part == 0:
+            if said.parts > 1 and len(self._arriving) >= ARRIVING_MAX:
+                raise ServiceNotAvailable(f"{ARRIVING_MAX} registrations arrive in parts: register again in a second")
+            return _Arriving(replace(said, layouts=()), LayoutTable(), 0, now_ms)
+        if before is None or (before.said.part + 1, before.said.parts) != (said.part, said.parts) or not before.said.same_start(said):
+            raise RemoteProtocolError(f"broker {said.name!r} registers part {said.part} of {said.parts} out of turn: begin with part 0")
+        return _Arriving(replace(said, layouts=()), before.theirs, before.refused_count, now_ms)
+
+    def _take_layouts(self, arriving: _Arriving, layouts: Iterable[TopicLayout]) -> tuple[tuple[str, ...], tuple[RefusedLayout, ...]]:
+        """Adopts each layout that is higher than ours; (topics that were adopted, layouts that can't be and were left out)."""
+        adopted, refused = [], []
+        for layout in layouts:
+            if self.layouts.wants(layout):
+                try:
+                    self._check_layout(layout)
+                except LocalProtocolError as error:
+                    refused.append(RefusedLayout(layout.topic[:TOPIC_BYTES_MAX], str(error)))
+                    arriving.refused_count += 1
+                    if arriving.refused_count > REFUSED_MAX:
+                        raise RemoteProtocolError(f"more than {REFUSED_MAX} layouts can't be, the last: {error}") from None
+                    arriving.theirs.adopt(replace(layout, entries=()))
+                    continue
+                self.layouts.adopt(layout)
+                adopted.append(layout.topic)
+            ours = self.layouts.get(layout.topic)
+            if ours is not None and ours.version == layout.version:
+                arriving.theirs.adopt(ours)
+        return tuple(adopted), tuple(refused)
+
+    def _check_layout(self, layout: TopicLayout) -> None:
+        check_layout(layout)
+        if self.layouts.get(layout.topic) is None and len(self.layouts) >= LAYOUTS_MAX:
+            raise LocalProtocolError(
+                f"topic {layout.topic}: this nameserver knows {LAYOUTS_MAX} topics, deleted ones included; no more fit"
+            )
+
+    # ----------------------------------------------------------------------------------------------------------------- others
+
+    def _leave(self, known: _Broker) -> None:
+        known.connection = known.challenged_ms = known.answered_ms = None
+        known.routed = False
+        if not known.was_routed:
+            del self._brokers[known.said.name]
+
     def _addresses(self, names: Iterable[str], listener: str) -> tuple[BrokerAddress, ...]:
-        return tuple(_address(self._brokers[name], listener) for name in names if name in self._brokers)
+        return tuple(_address(self._brokers[name], listener) for name in names)
 
 
 def _address(known: _Broker, listener: str) -> BrokerAddress:
@@ -160,22 +352,30 @@ def _address(known: _Broker, listener: str) -> BrokerAddress:
     return BrokerAddress(said.name, said.cluster, said.at(listener), known.routed, said.term)
 
 
-def _leave(known: _Broker) -> None:
-    known.connection = None
-    known.routed = False
+def _where(known: _Broker) -> str:
+    return f"{'registered' if known.connection is not None else 'last registered'} from {known.said.address}"
 
 
-def _refuse_taken(known: _Broker, said: Registration) -> None:
-    before, live = known.said, known.connection is not None
-    name, where = said.name, f"{'registered' if live else 'last registered'} from {before.address}"
-    if said.store_id != before.store_id:
-        if live:
-            raise BrokerNameTaken(
-                f"broker name {name!r} is {where} with store {before.store_id[:8]}; the one at {said.address} has store "
-                f"{said.store_id[:8]}: give it another name and a store of its own, or stop the other broker first"
-            )
-    elif said.term < before.term or (said.term == before.term and live and said.address != before.address):
-        raise BrokerNameTaken(
-            f"store {said.store_id[:8]} of broker {name!r} is {where} with term {before.term}; the one at {said.address} has the "
-            f"same store with term {said.term}: one of them runs on a copy. Stop that one, and give it a name and an empty store of its own"
+def _taken(known: _Broker, said: Registration) -> str:
+    """Why a challenger is refused whose incumbent has answered."""
+    before = known.said
+    if not said.same_store(before):
+        return (
+            f"broker name {said.name!r} is {_where(known)} with store {before.store_id[:8]} and answers; the one at {said.address} has "
+            f"another store ({said.store_id[:8]}): give it another name and a store of its own, or stop the other broker first"
         )
+    return f"{_out_of_line(known, said)} with term {said.term}. The one that is registered answers and goes on. {_COPY_ADVICE}"
+
+
+def _out_of_line(known: _Broker, said: Registration) -> str:
+    before = known.said
+    return (
+        f"store {said.store_id[:8]} of broker {said.name!r} is {_where(known)} with term {before.term}; the one at {said.address} "
+        f"has the same store"
+    )
+
+
+_COPY_ADVICE = (
+    "There are two copies of one store, or an older state of it was restored. Do not delete either: each may hold messages that the other "
+    "lacks. Find out which one clients have used last, and run only that one (see `one store, two copies` in docs/operations.md)"
+)

@@ -310,8 +310,19 @@ class RegisterBody:
     listeners: dict[str, str]
     """Listener name → advertised host:port; `internal` is always there."""
     layouts: tuple[TopicLayout, ...]
-    """Every layout that the broker stores (of the whole cluster)."""
+    """The layouts that the broker stores (of the whole cluster): all, or in a registration of several parts those of this part."""
     data_version: DataVersion
+    part: int = 0
+    parts: int = 1
+    """A registration has as many requests, sent one after the other on one connection. It counts with the last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedLayout:
+    """A layout that the nameserver has left out of a registration."""
+
+    topic: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +330,10 @@ class RegisterReply:
     """REGISTER_BROKER's answer. In LAYOUTS_CHANGED (30008): what another broker has brought (to brokers), or a broker has (to members)."""
 
     layouts: tuple[TopicLayout, ...]
-    """Every layout of which the broker sent none or a lower one; it adopts them."""
+    """Layouts of which the broker sent none or a lower one, at most 4,096 of them; it adopts them and registers again. Empty in the answer
+    to any part but the last."""
+    refused: tuple[RefusedLayout, ...] = ()
+    """Layouts of this request that were left out. The registration counts all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -488,6 +502,7 @@ class BrokerStatus:
     broker_name: str
     cluster: str
     store_id: str
+    """The first 8 hex digits: the whole is a proof of identity at nameservers."""
     term: int
     listeners: dict[str, str]
     """Listener name → the address that others are told."""

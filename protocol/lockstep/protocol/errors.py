@@ -197,9 +197,16 @@ class DuplicateClientId(BrokerError):
 
 
 class BrokerNameTaken(BrokerError):
-    """A live broker has this name with another store, or this store with a higher term."""
+    """A live broker has this name, or this store was accepted with a later term."""
 
     code = ResponseCode.BROKER_NAME_TAKEN
+
+
+class RegistrationPending(BrokerError):
+    """The name is registered, and the nameserver asks that broker whether it is still there: register again in a second."""
+
+    code = ResponseCode.REGISTRATION_PENDING
+    retriable = True
 
 
 def _leaves(cls: type[BrokerError]) -> list[type[BrokerError]]:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -13,11 +14,12 @@ from lockstep.nameserver.config import NameserverConfig
 from lockstep.protocol.bodies import RegisterReply
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import ConfigError
-from lockstep.protocol.layouts import LayoutTable
+from lockstep.protocol.layouts import PART_LAYOUTS_MAX, LayoutTable
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.dispatch import HELD, Dispatcher, Outcome, Request, handles
 from lockstep.runtime.host import Host
+from lockstep.runtime.pool import connect
 from lockstep.runtime.server import Server
 from support.until import until
 
@@ -46,10 +48,9 @@ class Broker:
         card = BrokerCard(name, "DefaultCluster", store, term, {"internal": f"10.0.0.{port}:10911"})
         self.registrar = Registrar(HOST, self.tasks, card, nameservers, layouts=self.table.all, adopt=self.adopt, period_ms=60_000)
 
-    def adopt(self, layouts: Sequence[TopicLayout]) -> None:
+    def adopt(self, layouts: Sequence[TopicLayout]) -> int:
         self.adoptions += 1
-        for one in layouts:
-            self.table.adopt(one)
+        return sum(self.table.adopt(one) for one in layouts)
 
     async def stop(self) -> None:
         await self.registrar.stop()
@@ -295,8 +296,11 @@ async def test_a_nameserver_that_comes_back_empty_relearns_everything_from_one_b
 async def test_a_refusal_while_serving_is_only_told_and_at_once() -> None:
     async with nameserver() as served, running(Broker([served.address], term=5)) as first:
         await first.registrar.accepted()
+        (connection,) = served._processor._speakers
+        served.table.connection_closed(connection)  # as after a partition
         async with running(Broker([served.address], term=6, port=2)) as newer:
             await newer.registrar.accepted()
+            first.registrar.changed()
             await standing(first, served.address, Standing.REFUSED)
             assert first.tasks.failure is None
             assert [(b.address, b.registered) for b in served.table.brokers("internal")] == [("10.0.0.2:10911", True)]
@@ -314,7 +318,7 @@ async def test_a_refused_copy_of_the_store_leaves_without_a_word() -> None:
     async with nameserver() as served, running(Broker([served.address], term=5)) as first:
         await first.registrar.accepted()
         async with running(Broker([served.address], term=5, port=2)) as copy:
-            with pytest.raises(RegistrationRefused, match="runs on a copy"):
+            with pytest.raises(RegistrationRefused, match="two copies of one store"):
                 await copy.registrar.accepted()
         assert [(b.address, b.registered) for b in served.table.brokers("internal")] == [("10.0.0.1:10911", True)]
 
@@ -326,19 +330,70 @@ async def test_layouts_that_do_not_stay_adopted_do_not_make_an_endless_loop(monk
         registrations = 0
         plain_word = forgetful.registrar.word
 
-        def word() -> tuple[dict[str, object], bytes]:
+        def word(*part: Any) -> tuple[dict[str, object], bytes]:
             nonlocal registrations
             registrations += 1
-            forgetful.table = LayoutTable()
-            return plain_word()
+            return plain_word(*part)
 
         monkeypatch.setattr(forgetful.registrar, "word", word)
+
+        def adopt(_layouts: Sequence[TopicLayout]) -> int:
+            forgetful.adoptions += 1
+            return 0
+
+        forgetful.registrar.adopt = adopt
         forgetful.registrar.layouts = tuple
         async with running(forgetful):
             await until(lambda: forgetful.adoptions > ROUNDS_MAX)
             assert forgetful.registrar.standings() == {served.address: Standing.LEARNING}
         assert registrations == ROUNDS_MAX + 1
         assert forgetful.adoptions == ROUNDS_MAX + 1
+
+
+async def test_a_broker_whose_predecessor_vanished_waits_for_the_challenge_and_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The nameserver still has a connection to a machine that is gone; nobody answers there."""
+    monkeypatch.setattr("lockstep.nameserver.route_table.CHALLENGE_MS", 1)
+    monkeypatch.setattr("lockstep.broker.registrar.PENDING_MS", 2)
+    async with nameserver() as served:
+        vanished = await connect(HOST, served.address, handler=lambda command, endpoint: None)
+        fields, body = Broker([served.address], term=5).registrar.word()
+        assert (await vanished.request(RequestCode.REGISTER_BROKER, fields, body, timeout_ms=5_000)).code == ResponseCode.SUCCESS
+        async with running(Broker([served.address], term=6)) as again:
+            await again.registrar.accepted()
+            assert [(b.term, b.registered) for b in served.table.brokers("internal")] == [(6, True)]
+        await vanished.wait_closed()
+
+
+async def test_a_challenge_at_one_nameserver_is_waited_for_although_another_has_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lockstep.broker.registrar.SETTLE_MS", 1)
+    async with nameserver() as empty, nameserver() as taken, running(Broker([taken.address])) as first:
+        await first.registrar.accepted()
+        async with running(Broker([empty.address, taken.address], store="b" * 32, port=2)) as second:
+            await standing(second, taken.address, Standing.CONTESTED)
+            with pytest.raises(RegistrationRefused, match=taken.address):
+                await second.registrar.accepted()
+
+
+async def test_more_layouts_than_one_body_holds_are_registered_and_learned_in_parts() -> None:
+    many = [layout(f"t-{number}") for number in range(PART_LAYOUTS_MAX + 1)]
+    async with nameserver() as served, running(Broker([served.address], *many)) as first:
+        await first.registrar.accepted()
+        assert len(served.table.layouts) == len(many)
+        async with running(Broker([served.address], name="broker-b", store="b" * 32, port=2)) as second:
+            await second.registrar.accepted()
+            assert len(second.table) == len(many)
+
+
+async def test_a_layout_that_the_nameserver_leaves_out_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    wrong = TopicLayout("wrong", LayoutVersion(1 << 54, 7), layout("orders").entries)
+    async with nameserver() as served, running(Broker([served.address], layout("orders"), wrong)) as broker:
+        await broker.registrar.accepted()
+        broker.table.adopt(layout("bills"))
+        broker.registrar.changed()
+        await until(lambda: served.table.layouts.get("bills") is not None)
+        told = [record for record in caplog.records if record.name == "lockstep.broker" and "layout.refused" in record.getMessage()]
+        assert len(told) == 1
+        assert "topic=wrong" in told[0].getMessage()
 
 
 def test_an_address_that_is_none_is_refused_at_once() -> None:

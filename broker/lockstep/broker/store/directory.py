@@ -5,6 +5,7 @@
     checkpoint              three int64: store times up to which log, queues and index are on disk (Apache's, 4096 bytes)
     commitlog/ consumequeue/ index/ config/
     lockstep/identity       {"format", "cluster", "broker_name", "store_id", "segment_bytes", "queue_file_entries", "log_start"}
+    lockstep/proof          32 random hex digits, told to nameservers alone: whoever lacks them is not this store
     lockstep/boot           kernel boot id under which the store last served, a blank, the flush mode in which it did
     lockstep/synced         how far fdatasync has covered the log, in two slots of 512 bytes written in turn:
                             magic 8, number 8, log offset 8, CRC-32 of these 4; the valid slot with the higher number counts
@@ -15,6 +16,7 @@ Small files are replaced by tmp, fsync, rename, fsync of the directory.
 """
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from struct import Struct
@@ -26,6 +28,7 @@ from lockstep.broker.store.errors import IdentityError, StoreCorrupt, StoreInUse
 from lockstep.broker.store.presence import Presence
 from lockstep.protocol.crc import crc32
 from lockstep.runtime.files import File, Files
+from lockstep.runtime.host import Random
 
 FORMAT = 1
 SLOT = Struct(">8sQQI")
@@ -33,6 +36,9 @@ SLOT_BYTES = 512
 SLOT_MAGIC = b"LSSYNC01"
 CHECKPOINT = Struct(">qqq")
 CHECKPOINT_BYTES = 4096
+
+
+_PROOF = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +116,18 @@ class StoreDirectory:
                 f"store {self.root} belongs to broker {found.broker_name} of cluster {found.cluster}, not to {wanted.broker_name} of "
                 f"{wanted.cluster}: start it under its own name, or give this broker a directory of its own"
             )
+        return found
+
+    def proof(self, random: Random) -> str:
+        """The store's secret: made at its birth, or by the first start of a version that has proofs. Raises StoreCorrupt."""
+        path = f"{self.own}/proof"
+        text = self.read(path)
+        if text is None:
+            text = random.token(16).hex().encode()
+            self.replace(path, text)
+        found = text.decode("ascii", "replace").strip()
+        if not _PROOF.fullmatch(found):
+            raise StoreCorrupt(f"{path} is damaged: expected 32 hex digits; remove the file, and the next start makes another")
         return found
 
     def _adopt_log(self) -> int:

@@ -80,6 +80,8 @@ class Store:
         self.reading = Reading(host.clock)
         """How far `recover` has come."""
         self.store_id = identity.store_id
+        self.proof: str | None = None
+        """The store's secret (lockstep/proof)."""
         self.stopped_clean = clean
         """The last run closed the store in order (true for a new one)."""
         self._last_boot = directory.boot()
@@ -104,6 +106,7 @@ class Store:
                 store = cls(config, host, directory, own, clean=directory.begin())
                 try:
                     # Snapshots are written after syncs: without the record of those, the older one vouches for them.
+                    store.proof = directory.proof(host.random)
                     store._log.load(directory.load_synced() or min(store._snapshots.positions(), default=0))
                 except BaseException:  # re-raised
                     store._log.close()

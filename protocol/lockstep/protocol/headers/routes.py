@@ -1,6 +1,6 @@
 """Broker ↔ nameserver, topics."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,8 +14,14 @@ class RegisterBrokerHeader:
     store_id: str
     """32 hex digits, random, in the store: two brokers of one name are told apart by it."""
     term: int
-    """A live name with another store id, or this store id with a lower term, is refused (BROKER_NAME_TAKEN)."""
+    """Of this start. BROKER_NAME_TAKEN where another start of the name is registered and answers, or this store was accepted with a higher
+    term; REGISTRATION_PENDING while the one that is registered is asked whether it is still there."""
     broker_id: int = 0
+    proof: str | None = field(default=None, repr=False)
+    """32 hex digits, random, in the store, told to nameservers alone and disclosed by nobody. None: an earlier version."""
+    previous_term: int | None = None
+    """Of the start before this one. BROKER_NAME_TAKEN where it is lower than the term that was accepted last of this store. None: an
+    earlier version."""
 
 
 @dataclass(frozen=True, slots=True)
