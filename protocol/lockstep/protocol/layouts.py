@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from lockstep.protocol.errors import LocalProtocolError
-from lockstep.protocol.names import check_broker_name, check_topic
+from lockstep.protocol.names import check_broker_name, check_topic, is_sendable_topic
 from lockstep.protocol.queue import WRITER_MAX, LayoutEntry, TopicLayout
 
 QUEUES_PER_BROKER_MAX = 16_384
@@ -34,6 +34,8 @@ def _entry(entry: LayoutEntry) -> tuple[str, int, int, int]:
 def check_layout(layout: TopicLayout) -> None:
     """Raises LocalProtocolError, naming the topic and the limit, for a layout that no broker and no nameserver accepts."""
     check_topic(layout.topic)
+    if not is_sendable_topic(layout.topic):
+        raise LocalProtocolError(f"topic {layout.topic}: brokers write it themselves, it has no layout")
     version = layout.version
     if not (1 <= version.counter <= COUNTER_MAX and 0 <= version.writer <= WRITER_MAX):
         raise LocalProtocolError(

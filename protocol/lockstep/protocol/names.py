@@ -53,8 +53,11 @@ def is_system_topic(topic: str) -> bool:
 
 
 def is_sendable_topic(topic: str) -> bool:
-    """False for the topics that only a broker writes."""
-    return topic not in NOT_SENDABLE and not topic.startswith("LOCKSTEP_SYS_")
+    """False for the topics that only a broker writes: clients can't send to them or pull them, and they have no layout.
+
+    RocketMQ's brokers take a client's message to `rmq_sys_…` topics too (their own timers and logs); ours don't.
+    """
+    return topic not in NOT_SENDABLE and not topic.startswith(SYSTEM_PREFIXES)
 
 
 def retry_topic(group: str) -> str:

@@ -128,7 +128,7 @@ async def test_an_offset_is_answered_by_rocketmqs_table(stored: int | None, offs
     ("header", "code", "words"),
     [
         ({"topic": "nowhere"}, ResponseCode.TOPIC_NOT_EXIST, "lockstep topic create"),
-        ({"topic": "LOCKSTEP_SYS_STATE"}, ResponseCode.TOPIC_NOT_EXIST, "does not exist"),
+        ({"topic": "LOCKSTEP_SYS_STATE"}, ResponseCode.NO_PERMISSION, "own"),
         ({"topic": "a b"}, ResponseCode.SYSTEM_ERROR, "illegal"),
         ({"consumer_group": ""}, ResponseCode.SYSTEM_ERROR, "blank"),
         ({"queue_id": 4}, ResponseCode.SYSTEM_ERROR, "queue 4"),

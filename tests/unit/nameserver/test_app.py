@@ -110,7 +110,7 @@ async def test_a_registered_broker_and_its_topics_are_answered() -> None:
 
 
 async def test_system_and_deleted_topics_are_not_listed() -> None:
-    system = TopicLayout("LOCKSTEP_SYS_STATE", LayoutVersion(1, 1), ORDERS.entries)
+    system = TopicLayout("TBW102", LayoutVersion(1, 1), ORDERS.entries)
     gone = TopicLayout("gone", LayoutVersion(2, 1), ())
     async with nameserver() as served:
         broker = await connect(HOST, served.address)

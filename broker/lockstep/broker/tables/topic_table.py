@@ -28,10 +28,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from lockstep.broker.journal import Journal
-from lockstep.protocol.errors import LocalProtocolError, MessageIllegal, NoPermission, SystemError_, TopicNotExist
+from lockstep.protocol.errors import BrokerError, LocalProtocolError, MessageIllegal, NoPermission, SystemError_, TopicNotExist
 from lockstep.protocol.fields import from_plain, to_plain
 from lockstep.protocol.layouts import COUNTER_MAX, LayoutTable, check_layout
-from lockstep.protocol.names import check_topic, is_system_topic
+from lockstep.protocol.names import check_topic, is_sendable_topic, is_system_topic
 from lockstep.protocol.queue import LayoutVersion, MessageQueue, TopicLayout
 from lockstep.runtime.log import get_logger
 
@@ -94,14 +94,14 @@ class TopicTable:
         return layout.read_count(self._broker_name)
 
     def check_writable(self, topic: str, queue_id: int) -> None:
-        """TopicNotExist, or SystemError_ (RocketMQ's answer) where this broker has no such queue to write to."""
+        """NoPermission for a topic of the broker's own, TopicNotExist, SystemError_ (RocketMQ's answer) for a queue that is not there."""
         if not 0 <= queue_id < self._writable.get(topic, 0):
-            raise self._no_queue(self.live(topic), queue_id, self._writable)
+            raise self._no_queue(topic, queue_id, self._writable)
 
     def check_readable(self, topic: str, queue_id: int) -> None:
-        """TopicNotExist, or SystemError_ (RocketMQ's answer) where this broker has no such queue to read."""
+        """As `check_writable`, of a queue to read."""
         if not 0 <= queue_id < self._readable.get(topic, 0):
-            raise self._no_queue(self.live(topic), queue_id, self._readable)
+            raise self._no_queue(topic, queue_id, self._readable)
 
     def adopt(self, layouts: Iterable[TopicLayout]) -> int:
         """Takes each layout of a nameserver that is higher than the one here; returns how many. Impossible ones are logged."""
@@ -189,7 +189,10 @@ class TopicTable:
         for layout in plain:
             self._adopt(from_plain(TopicLayout, layout))
 
-    def _no_queue(self, layout: TopicLayout, queue_id: int, counts: dict[str, int]) -> SystemError_:
+    def _no_queue(self, topic: str, queue_id: int, counts: dict[str, int]) -> BrokerError:
+        if not is_sendable_topic(topic):
+            return NoPermission(f"topic {topic} is the broker's own: clients neither send to it nor read it")
+        layout = self.live(topic)
         there = f"{self._broker_name} has {counts.get(layout.topic, 0)} of them in layout {layout.version.counter}"
         return SystemError_(f"queue {queue_id} of topic {layout.topic} is illegal: {there}; refresh the route")
 
@@ -206,8 +209,9 @@ class TopicTable:
     def _adopt(self, layout: TopicLayout) -> bool:
         if not self.layouts.adopt(layout):
             return False
-        self._writable[layout.topic] = layout.write_count(self._broker_name)
-        self._readable[layout.topic] = layout.read_count(self._broker_name)
+        own = is_sendable_topic(layout.topic)  # an earlier version may have stored a layout of another one
+        self._writable[layout.topic] = layout.write_count(self._broker_name) if own else 0
+        self._readable[layout.topic] = layout.read_count(self._broker_name) if own else 0
         return True
 
     def _take(self, layout: TopicLayout) -> bool:

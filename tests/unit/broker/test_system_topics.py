@@ -1,0 +1,74 @@
+"""Topics of the brokers' own: clients neither create, delete, send to nor read them, and no layout makes them exist."""
+
+import pytest
+
+from lockstep.broker.journal import Journal
+from lockstep.broker.processors.topic import TopicProcessor
+from lockstep.broker.tables.topic_table import KIND, TopicTable
+from lockstep.protocol.errors import LocalProtocolError, NoPermission, TopicNotExist
+from lockstep.protocol.fields import to_plain
+from lockstep.protocol.layouts import LayoutTable, check_layout
+from lockstep.protocol.message import Message
+from lockstep.protocol.names import NOT_SENDABLE, SYSTEM_PREFIXES, SYSTEM_TOPICS, is_sendable_topic, is_system_topic
+from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+
+OWN = (*sorted(NOT_SENDABLE), "rmq_sys_wheel_timer", *(f"{prefix}anything" for prefix in SYSTEM_PREFIXES))
+"""Written by brokers alone."""
+RESERVED = tuple(sorted(SYSTEM_TOPICS - NOT_SENDABLE))
+"""RocketMQ's other system topics: sent to where they exist, and created by nobody."""
+
+
+def layout(topic: str, counter: int = 1) -> TopicLayout:
+    return TopicLayout(topic, LayoutVersion(counter, 7), (LayoutEntry("broker-a", 1, 1, counter),))
+
+
+def table() -> TopicTable:
+    return TopicTable(LayoutTable(), Journal(), "broker-a")
+
+
+@pytest.mark.parametrize("topic", [*OWN, *RESERVED])
+def test_a_system_topic_is_created_by_nobody(topic: str) -> None:
+    assert is_system_topic(topic)
+    topics = table()
+    for create in (
+        lambda: topics.create(layout(topic)),
+        lambda: topics.create_own(topic, 1, 1),
+        lambda: TopicProcessor(topics, auto_create=True).find_or_create(topic, 1),
+        lambda: topics.create(layout(topic).deletion),
+    ):
+        with pytest.raises(NoPermission, match=topic):
+            create()
+    assert topics.layouts.get(topic) is None
+
+
+@pytest.mark.parametrize("topic", OWN)
+def test_the_brokers_own_topic_has_no_layout_that_another_broker_or_a_nameserver_could_bring(topic: str) -> None:
+    """Its deletion would take the delayed messages with it."""
+    topics = table()
+    for each in (layout(topic), layout(topic).deletion):
+        with pytest.raises(LocalProtocolError, match=topic):
+            check_layout(each)
+        assert topics.adopt([each]) == 0
+    assert topics.layouts.get(topic) is None
+
+
+@pytest.mark.parametrize("topic", OWN)
+@pytest.mark.parametrize("there", [False, True], ids=["missing", "stored by an earlier version"])
+def test_clients_neither_send_to_it_nor_read_it(topic: str, there: bool) -> None:
+    topics = table()
+    if there:
+        topics.apply((KIND, to_plain(layout(topic))))
+    assert not is_sendable_topic(topic)
+    for check in (topics.check_writable, topics.check_readable):
+        with pytest.raises(NoPermission, match=topic):
+            check(topic, 0)
+    with pytest.raises(LocalProtocolError, match=topic):
+        Message(topic, b"x")
+
+
+@pytest.mark.parametrize("topic", RESERVED)
+def test_others_are_not_there_but_are_no_secret(topic: str) -> None:
+    assert is_sendable_topic(topic)
+    with pytest.raises(TopicNotExist):
+        table().check_writable(topic, 0)
+    check_layout(layout(topic))
