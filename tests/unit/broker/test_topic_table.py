@@ -3,9 +3,10 @@
 import pytest
 
 from lockstep.broker.journal import Journal, decode_changes
-from lockstep.broker.tables.topic_table import TopicTable
+from lockstep.broker.tables.topic_table import COUNTER_STEP_MAX, TopicTable
 from lockstep.protocol.errors import LocalProtocolError, MessageIllegal, NoPermission, SystemError_, TopicNotExist
-from lockstep.protocol.layouts import QUEUES_PER_BROKER_MAX, LayoutTable
+from lockstep.protocol.fields import to_plain
+from lockstep.protocol.layouts import COUNTER_MAX, QUEUES_PER_BROKER_MAX, LayoutTable, check_layout
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 
 
@@ -195,3 +196,72 @@ def test_what_can_not_be_is_refused(asked: TopicLayout, error: type[Exception]) 
     with pytest.raises(error):
         topics.create(asked)
     assert topics.layouts.get(asked.topic) is None
+
+
+# ------------------------------------------------------------------------------------------------------------------- limits
+
+
+@pytest.mark.parametrize("here", [0, 1, 7])
+def test_a_requested_counter_is_at_most_2_to_the_20_above_the_one_here(here: int) -> None:
+    topics = table()
+    if here:
+        topics.create(layout(here))
+    with pytest.raises(MessageIllegal, match=f"topic t: layout counter {here + COUNTER_STEP_MAX + 1} is more than 1048576 above {here}"):
+        topics.create(layout(here + COUNTER_STEP_MAX + 1))
+    assert topics.create(layout(here + COUNTER_STEP_MAX)) == topics.live("t")
+
+
+def test_a_counter_that_is_raised_is_checked_after_it() -> None:
+    """An earlier version stored a deletion with the highest counter: the topic stays deleted, and its layout can be registered."""
+    topics = table()
+    topics.adopt([layout(COUNTER_MAX, queues=0)])
+    for create in (lambda: topics.create(layout(1)), lambda: topics.create_own("t", 1, 1)):
+        with pytest.raises(MessageIllegal, match="expected 1 to 9007199254740992"):
+            create()
+    found = topics.layouts.get("t")
+    assert found is not None
+    check_layout(found)
+
+
+def test_a_topic_with_the_highest_counter_lives_on_as_it_is() -> None:
+    topics = table()
+    topics.adopt([layout(COUNTER_MAX)])
+    assert topics.create(layout(1)) == layout(COUNTER_MAX)
+    with pytest.raises(MessageIllegal, match="layout counter"):
+        topics.create(layout(COUNTER_MAX).deletion)
+    with pytest.raises(MessageIllegal, match="layout counter"):
+        topics.create_own("t", 9, 9)
+
+
+def test_one_topic_more_than_allowed_is_refused_by_name() -> None:
+    topics = TopicTable(LayoutTable(), Journal(), "broker-a", topics_max=2)
+    topics.create(layout(1, topic="a"))
+    topics.create(layout(1, topic="b"))
+    for create in (lambda: topics.create(layout(1, topic="c")), lambda: topics.create_own("c", 1, 1)):
+        with pytest.raises(NoPermission, match="topic c was not created: the cluster has 2 topics, topics_max allows 2"):
+            create()
+    topics.create(layout(2, topic="a", queues=8))
+    topics.create(layout(3, topic="a", queues=0))
+    topics.create(layout(1, topic="c"))
+    assert topics.adopt([layout(1, topic="d")]) == 1, "what the cluster has it keeps"
+    with pytest.raises(NoPermission, match="topic a "):
+        topics.create(layout(4, topic="a"))
+
+
+def test_no_new_name_is_taken_while_too_many_deletions_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lockstep.broker.tables.topic_table.TOMBSTONES_MAX", 2)
+    topics = table()
+    topics.adopt([layout(2, topic=name, queues=0) for name in ("a", "b")])
+    with pytest.raises(NoPermission, match="topic c was not created: the cluster remembers 2 deleted topics"):
+        topics.create(layout(1, topic="c"))
+    topics.create(layout(1, topic="a"))
+    topics.create(layout(1, topic="c"))
+
+
+def test_a_store_with_impossible_layouts_opens_serves_and_names_them(caplog: pytest.LogCaptureFixture) -> None:
+    topics = table()
+    topics.restore([to_plain(layout(COUNTER_MAX + 1)), to_plain(layout(1, topic="good"))])
+    topics.log_impossible()
+    assert topics.live("t") == layout(COUNTER_MAX + 1)
+    topics.check_readable("t", 0)
+    assert [record.getMessage().split()[:2] for record in caplog.records] == [["layout.impossible", "topic=t"]]

@@ -1,7 +1,12 @@
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lockstep.client.consumer.rebalance import MemberLists, plan
+from lockstep.protocol.allocate import BY_BROKER, owner_of
+from lockstep.protocol.bodies import ListVersion, MemberList
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, MessageQueue, TopicLayout
 
 GROWN = TopicLayout(
@@ -71,3 +76,44 @@ def test_no_queue_stands_twice_and_counts_agree(entries: tuple[LayoutEntry, ...]
     assert len(set(layout.write_queues)) == len(layout.write_queues) == sum(map(layout.write_count, "abc"))
     for queue in layout.read_queues + layout.write_queues:
         assert layout.added_in(queue) in {entry.counter for entry in entries}
+
+
+# ---------------------------------------------------------------------------------------------- cost of a layout of many brokers
+
+MANY = TopicLayout(
+    "t",
+    LayoutVersion(1, 7),
+    (*(LayoutEntry(f"foreign-{number}", 16_384, 16_384, 1) for number in range(3)), LayoutEntry("own", 4, 4, 1)),
+)
+
+
+def test_a_broker_and_a_member_pay_for_the_queues_of_their_own_broker() -> None:
+    """49,156 queues are some 5 MB."""
+    layout = TopicLayout(MANY.topic, MANY.version, MANY.entries)
+    lists = MemberLists("me")
+    lists.adopt("own", MemberList(("me", "other"), ListVersion(1, 1)))
+    tracemalloc.start()
+    try:
+        own = layout.queues_of("own")
+        owners = [owner_of(layout, queue, ("me", "other")) for queue in own]
+        wanted = plan("me", BY_BROKER, {"t": layout}, lists, previous={}, reachable=lambda _: True).wanted
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert [queue.queue_id for queue in own] == [0, 1, 2, 3]
+    assert [layout.number_of[queue] for queue in own] == [49_152, 49_153, 49_154, 49_155]
+    assert (owners, list(wanted)) == (["me", "other"] * 2, [own[0], own[2]])
+    assert peak_bytes < 100_000
+
+
+@given(ENTRIES)
+def test_numbers_by_arithmetic_are_places_in_the_layout(entries: tuple[LayoutEntry, ...]) -> None:
+    layout = TopicLayout("t", LayoutVersion(9, 1), entries)
+    assert dict(layout.number_of) == {queue: number for number, queue in enumerate(layout.read_queues)}
+    assert list(layout.each_read_queue()) == list(layout.read_queues)
+    assert list(layout.each_read_queue(by_name=True)) == sorted(layout.read_queues)
+    assert (layout.read_total, layout.write_total) == (len(layout.read_queues), len(layout.write_queues))
+    for name in {entry.broker_name for entry in entries}:
+        assert layout.queues_of(name) == [queue for queue in layout.read_queues if queue.broker_name == name]
+        assert MessageQueue("t", name, layout.id_count(name)) not in layout.number_of
+        assert MessageQueue("other", name, 0) not in layout.number_of

@@ -172,7 +172,7 @@ class TopicTable:
             try:
                 check_layout(layout)
             except LocalProtocolError as error:
-                then = "nameservers leave this topic out; delete it, or alter it within the limits"
+                then = "nameservers leave this topic out, no client is sent here for it; see `limits of topics` in docs/operations.md"
                 log.error("layout.impossible", topic=layout.topic, reason=str(error), then=then)
 
     def apply(self, change: tuple[object, ...]) -> str:

@@ -8,6 +8,7 @@ seed gives one behaviour.
 import errno
 import posixpath
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from math import inf
 from random import Random
@@ -115,6 +116,15 @@ class SimFiles:
         """Files in which the last power cut left a whole write behind one that it took, or tore."""
 
     # -- the disk's owner --------------------------------------------------------------------
+
+    def copied(self, seed: int | str) -> "SimFiles":
+        """Another disk with the same files as of now, as a snapshot of a volume has them."""
+        other = SimFiles(seed, self.capacity_bytes, self.short_writes, self.cached_reads)
+        other.names = deepcopy(self.names)
+        other.durable_names = dict(other.names)
+        other.directories = set(self.directories)
+        other.inode_count = self.inode_count
+        return other
 
     def crash(self, *, power: bool, keep: Callable[[str, bytes | None], bool] | None = None) -> None:
         """The process ends now. `power`: so does the machine, and unsynced writes are kept, dropped or torn as the dice fall.

@@ -9,11 +9,14 @@ from lockstep.admin.reset_plan import Target, held_range, moves
 from lockstep.client.instance import Instance
 from lockstep.client.topics import create_topic
 from lockstep.protocol.bodies import OffsetRange, QueueOffset, ResetBody
+from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import LockstepError, TransportError
 from lockstep.protocol.fields import to_plain
+from lockstep.protocol.headers.routes import CreateTopicHeader
 from lockstep.protocol.headers.send import SendMessageHeader
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.layouts import COUNTER_MAX
+from lockstep.protocol.queue import LayoutEntry, LayoutVersion, MessageQueue, TopicLayout
 from lockstep.runtime.host import Host
 from lockstep.runtime.pool import call
 from lockstep.testing.sweep.hand_events import FirstSendAcked
@@ -127,6 +130,25 @@ def first_sends_main(universe: "Universe", topic: str) -> Main:
 
     async def main(stop: asyncio.Event) -> int:
         await asyncio.gather(*(send(name, address) for name, address in universe.brokers.items()))
+        return 0
+
+    return main
+
+
+def strange_layouts_main(universe: "Universe", name: str, topic: str) -> Main:
+    """Layouts with counters that would leave no room for the next one, to one broker: it refuses what it must, and registers on."""
+    entries = (LayoutEntry(name, 1, 1, 1),)
+    steps = ((COUNTER_MAX - 1, entries), (COUNTER_MAX, ()), (1 << 20, entries), ((1 << 20) + 1, ()), (1, entries))
+
+    async def main(stop: asyncio.Event) -> int:
+        header = to_plain(CreateTopicHeader(topic, 1, 1))
+        address = f"{universe.brokers[name]}:{BROKER_PORT}"
+        for counter, queues in steps:
+            body = encode_body(TopicLayout(topic, LayoutVersion(counter, 7), queues))
+            try:
+                await call(Host.current(), address, RequestCode.UPDATE_AND_CREATE_TOPIC, header, body, timeout_ms=3_000)
+            except LockstepError:
+                return 0
         return 0
 
     return main

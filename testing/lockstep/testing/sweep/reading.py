@@ -56,6 +56,9 @@ async def read_everything(universe: "Universe") -> None:
 async def _read_layouts(universe: "Universe") -> None:
     admin = AdminClient(Host.current(), universe.nameserver)
     try:
+        registered = {broker.name for broker in await admin.brokers() if broker.registered}
+        if away := sorted(set(universe.brokers) - registered):
+            universe.wrong("every broker is registered", f"not registered after the calm: {away}")
         topics = await admin.topics()
         for topic in topics:
             layout = (await admin.route(topic)).layout

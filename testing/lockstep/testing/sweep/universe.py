@@ -245,7 +245,7 @@ class Universe:
         code = await main(stop)
         if process.alive and not self.over:
             self.history.append(ProcessEnded(*self.place(), "exit"))
-            if code:
+            if code and process.machine.name in self._roles:
                 self.storm.exited(process.machine.name, code)
 
     def kill(self, address: str, *, power: bool = False) -> None:

@@ -66,8 +66,12 @@ WORLDS: Mapping[str, World] = {
         {"creators": (2,), "queues": (1, 3), "nameservers": (1, 2)},
     ),
     "first": World(
-        {"first_sends": 6, "kill_broker": 2, "nameserver": 1, "partition": 2, "alter": 1, "reset": 1},
+        {"first_sends": 6, "strange_layouts": 2, "kill_broker": 2, "nameserver": 1, "partition": 2, "alter": 1, "reset": 1},
         {"auto_create": (True,), "nameservers": (1, 2), "brokers": (2, 3), "fault_every_s": (0.7, 2.0), "storm_s": (40.0,)},
+    ),
+    "copies": World(
+        {"copy_store": 4, "kill_consumer": 2, "stop_consumer": 2},
+        {"fault_every_s": (2.0, 5.0), "storm_s": (40.0,), "exile": (False,), "late_chance": (0.0,)},
     ),
     "regrace": World({"regrace": 4, "kill_consumer": 2, "pause_consumer": 2, "isolate": 2, "partition": 1, "stop_consumer": 1}),
     "recontract": World(
@@ -336,6 +340,8 @@ NOT_IN_A_SWARM = (
     "reset_at_a_restart",
     "first_sends",
     "wall_glitch",
+    "copy_store",
+    "strange_layouts",
     "log_rot",
     "only_leave",
     "only_crash",

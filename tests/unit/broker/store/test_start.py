@@ -120,7 +120,7 @@ async def test_the_directory_is_apaches_and_ours_lies_apart() -> None:
     await store.write_snapshot([])
     await store.close()
     assert files.listdir(PATH) == ["checkpoint", "commitlog", "config", "consumequeue", "index", "lock", "lockstep"]
-    assert files.listdir(PATH + "/lockstep") == ["identity", "snapshot-00000000000000000098", "synced"]
+    assert files.listdir(PATH + "/lockstep") == ["identity", "proof", "snapshot-00000000000000000098", "synced"]
     assert files.exists("/store/consumequeue/orders/3/00000000000000000000")
     checkpoint = bytes(files.names["/store/checkpoint"].cache)
     assert len(checkpoint) == 4096
@@ -323,3 +323,28 @@ def test_the_synced_length_survives_one_torn_slot() -> None:
     torn.save_synced(250)
     assert torn.slot_position == 250
     torn.unlock()
+
+
+async def test_a_stores_proof_is_made_once_and_a_store_of_an_earlier_version_gets_one() -> None:
+    files = SimFiles()
+    first = await open_store(files)
+    proof = first.proof
+    await first.close()
+    again = await open_store(files)
+    assert again.proof == proof
+    await again.close()
+    assert proof is not None
+    assert len(proof) == 32
+    files.unlink(PATH + "/lockstep/proof")
+    older = await open_store(files)
+    assert older.proof not in (None, proof)
+    await older.close()
+
+
+async def test_a_damaged_proof_is_named_and_the_store_is_free_again() -> None:
+    files = SimFiles()
+    await (await open_store(files)).close()
+    files.names[PATH + "/lockstep/proof"].cache[:4] = b"####"
+    for _ in range(2):
+        with pytest.raises(StoreCorrupt, match="lockstep/proof is damaged"):
+            await open_store(files)

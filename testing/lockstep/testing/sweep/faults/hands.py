@@ -2,7 +2,8 @@
 
 from lockstep.admin.reset_plan import Target
 from lockstep.testing.sweep.begins import begin_one
-from lockstep.testing.sweep.operators import OPERATOR, delete_main, first_sends_main, recreate_main, reset_main
+from lockstep.testing.sweep.operators import OPERATOR, delete_main, first_sends_main, recreate_main, reset_main, strange_layouts_main
+from lockstep.testing.sweep.services import broker_main
 from lockstep.testing.sweep.settings import MAILING, READERS, RETURNS, TOPIC
 from lockstep.testing.sweep.storm import Storm
 
@@ -115,4 +116,27 @@ def first_sends(storm: Storm) -> None:
         universe.launch(f"10.0.3.{20 + number}", "admin", first_sends_main(universe, topic))
 
 
-KINDS = (reset_progress, begin_group, delete_topic, reset_at_a_restart, first_sends)
+def copy_store(storm: Storm) -> None:
+    """A broker is started on a copy of another one's store, on another machine, while that one runs: it must end with exit 4."""
+    universe = storm.universe
+    name, address = storm.broker()
+    if not universe.alive(address):
+        return
+    copy = f"10.0.5.{1 + storm.random.randrange(200)}"
+    if universe.alive(copy):
+        return
+    disk = universe.machine(address).disk.copied(f"{universe.setting.seed}/{copy}")
+    universe.loop.machine(copy, disk=disk)
+    storm.note("copied", copy, f"the store of {name}")
+    universe.launch(copy, "broker", broker_main(universe, name, copy))
+
+
+def strange_layouts(storm: Storm) -> None:
+    """A broker is asked for the highest layout counter, for its deletion, and for the topic again."""
+    name, _ = storm.broker()
+    topic = f"strange-{storm.random.randrange(1_000_000)}"
+    storm.note("strange layouts", topic, f"at {name}")
+    storm.universe.launch("10.0.3.30", "admin", strange_layouts_main(storm.universe, name, topic))
+
+
+KINDS = (reset_progress, begin_group, delete_topic, reset_at_a_restart, first_sends, copy_store, strange_layouts)

@@ -2,7 +2,12 @@
 
 from typing import Any
 
+from lockstep.broker.tables import topic_table
 from lockstep.broker.tables.topic_table import TopicTable
+from lockstep.nameserver import route_table
+from lockstep.nameserver.route_table import Registration, RouteTable
+from lockstep.protocol import layouts
+from lockstep.protocol.layouts import LayoutTable
 from lockstep.testing.sweep.mutants.registry import Patches, mutant
 
 CONVERGENCE = "tests/unit/broker/test_layout_convergence.py::"
@@ -40,3 +45,86 @@ def removed_queues_come_back(patch: Patches) -> None:
         return max((queue_id + 1 for queue_id in self._stored(layout.topic) if first <= queue_id < end), default=0)
 
     patch.set(TopicTable, "_lost", lost)
+
+
+# ------------------------------------------------------------------------------------------------------- limits, registrations
+
+TOPICS = "tests/unit/broker/test_topic_table.py::"
+ROUTES = "tests/unit/nameserver/test_route_table.py::"
+OWN = "tests/unit/broker/test_system_topics.py::"
+
+
+@mutant("first", aimed=TOPICS + "test_a_requested_counter_is_at_most_2_to_the_20_above_the_one_here")
+def any_counter_is_taken(patch: Patches) -> None:
+    """A requested counter is at most 2^20 above the one here: nobody uses the counters of a topic up."""
+    patch.set(topic_table, "COUNTER_STEP_MAX", 1 << 60)
+
+
+@mutant("first", aimed=TOPICS + "test_one_topic_more_than_allowed_is_refused_by_name")
+def topics_have_no_limit(patch: Patches) -> None:
+    """A broker creates no topic beyond topics_max."""
+    patch.set(TopicTable, "_check_room", lambda self, topic, known: None)
+
+
+@mutant("first", aimed=OWN + "test_the_brokers_own_topic_has_no_layout_that_another_broker_or_a_nameserver_could_bring")
+def system_topics_have_layouts(patch: Patches) -> None:
+    """A topic of the brokers' own has no layout, and so no deletion."""
+    patch.set(layouts, "is_sendable_topic", lambda topic: True)
+
+
+@mutant("first", aimed=ROUTES + "test_a_layout_that_can_not_be_is_left_out_and_named_and_the_others_count")
+def one_layout_refuses_a_broker(patch: Patches) -> None:
+    """A nameserver leaves an impossible layout out, and takes the registration."""
+    patch.set(route_table, "REFUSED_MAX", 0)
+
+
+@mutant("copies")
+def a_higher_term_replaces(patch: Patches) -> None:
+    """While a registered broker answers, no other start takes its name."""
+    patch.set(RouteTable, "_check_challenge", lambda self, known, said, now_ms: None)
+
+
+@mutant("first", aimed=ROUTES + "test_a_registered_broker_that_does_not_answer_is_replaced_when_its_time_is_over")
+def who_is_silent_keeps_the_name(patch: Patches) -> None:
+    """A registered broker that does not answer within 5 s is replaced."""
+    patch.set(route_table, "CHALLENGE_MS", 1 << 40)
+
+
+@mutant("first", aimed=ROUTES + "test_a_store_that_has_not_seen_the_start_that_was_accepted_last_is_refused")
+def copies_are_accepted(patch: Patches) -> None:
+    """A store that has not seen the term that was accepted last is refused."""
+    patch.set(RouteTable, "_check_line", lambda self, known, said: None)
+
+
+@mutant("first", aimed=ROUTES + "test_a_registered_broker_that_answers_is_replaced_by_nobody")
+def proofs_are_not_compared(patch: Patches) -> None:
+    """Who lacks the store's proof is another one, whatever else it knows."""
+    patch.set(
+        Registration,
+        "same_start",
+        lambda self, other: (self.store_id, self.term, self.address) == (other.store_id, other.term, other.address),
+    )
+
+
+@mutant("first", aimed=ROUTES + "test_a_registration_counts_with_its_last_part")
+def the_first_part_is_the_whole(patch: Patches) -> None:
+    """A registration in parts counts with its last part, and all of them say what the broker has."""
+    arrive = RouteTable._arrive
+
+    def forgets(self: RouteTable, said: Any, connection: int, now_ms: int) -> Any:
+        arriving = arrive(self, said, connection, now_ms)
+        arriving.theirs = LayoutTable()
+        return arriving
+
+    patch.set(RouteTable, "_arrive", forgets)
+
+
+@mutant("first", aimed=ROUTES + "test_a_broker_that_was_never_routed_is_forgotten_with_its_connection")
+def strangers_are_remembered(patch: Patches) -> None:
+    """A broker that was never routed is forgotten when its connection is gone."""
+
+    def leave(self: RouteTable, known: Any) -> None:
+        known.connection = None
+        known.routed = False
+
+    patch.set(RouteTable, "_leave", leave)

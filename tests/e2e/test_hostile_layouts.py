@@ -1,0 +1,163 @@
+"""Layouts and registrations that nobody should ask for: they are refused one by one, the honest pair goes on, and everything restarts.
+
+Each row runs beside a nameserver, a broker and a good pair (a producer and an ordered consumer). Afterwards the broker is killed and
+started again: it registers, and serves.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from lockstep.protocol.bodies import ClusterInfo, DataVersion, RegisterBody, RegisterReply, TopicList
+from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.headers.routes import CreateTopicHeader, RegisterBrokerHeader
+from lockstep.protocol.layouts import COUNTER_MAX, QUEUES_PER_BROKER_MAX
+from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from support.background import Background, background
+from support.native import Member, Native, native
+from support.processes import clean_environment, run_program
+
+pytestmark = pytest.mark.e2e
+
+MIB = 1 << 20
+UNFORESEEN = ("request.failed", "loop.failed", "task.failed", "daemon.failed", "stop.failed")
+GOES_ON = 20
+TOPICS_MAX = 4_500
+"""More than one part of a registration."""
+INVENTED = 3_000
+"""Brokers that do not exist."""
+
+
+@dataclass
+class World:
+    nameserver: Background
+    broker: Background
+    pair: Background
+    nameserver_address: str
+    broker_address: str
+    command: tuple[str, ...]
+    folder: Path
+
+    async def goes_on(self) -> None:
+        goal = self.handled() + GOES_ON
+        await self.pair.until("the good pair goes on", lambda: self.handled() >= goal)
+
+    def handled(self) -> int:
+        return int((self.pair.find("pair.progress") or [{"handled": 0}])[-1]["handled"])
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with background(
+        tmp_path, "nameserver", "-m", "lockstep.nameserver", "--listen", "127.0.0.1:0", ready="nameserver.started"
+    ) as nameserver:
+        routes = nameserver.started("nameserver.started")["address"]
+        options = ("--listen", "127.0.0.1:0", "--store", str(tmp_path / "store"), "--segment-mib", "8", "--topics-max", str(TOPICS_MAX))
+        command = ("-m", "lockstep.broker", "--nameserver", routes, *options)
+        with background(tmp_path, "broker", *command, ready="broker.started") as broker:
+            made = run_program("lockstep.admin.cli", "topic", "create", "good", environment=clean_environment(LOCKSTEP_NAMESERVER=routes))
+            assert made.returncode == 0, made.stderr
+            pair = ("-m", "support.good_pair", "--nameserver", routes, "--topic", "good")
+            with background(tmp_path, "pair", *pair, ready="pair.ready") as good:
+                yield World(nameserver, broker, good, routes, broker.started("broker.started")["address"], command, tmp_path)
+
+
+@pytest.fixture(autouse=True)
+async def undisturbed(world: World) -> AsyncIterator[None]:
+    """The good pair saw nothing; the broker, killed, starts again and registers."""
+    await world.goes_on()
+    yield
+    await world.goes_on()
+    assert world.pair.find("pair.trouble") == []
+    for server in (world.broker, world.nameserver):
+        assert [each for each in server.events if each["event"] in UNFORESEEN] == []
+    world.broker.process.kill()
+    world.broker.process.wait()
+    (world.folder / "again").mkdir()
+    with background(world.folder / "again", "broker", *world.command, ready="broker.started") as again:
+        assert again.find("layout.impossible") == []
+        async with native(world.nameserver_address) as client:
+            found = decode_body(ClusterInfo, (await client.done(RequestCode.GET_BROKER_CLUSTER_INFO)).body).brokers
+            assert [each.address for each in found if each.registered] == [again.started("broker.started")["address"]]
+
+
+def layout(topic: str, counter: int, *brokers: str, queues: int = 1) -> TopicLayout:
+    return TopicLayout(topic, LayoutVersion(counter, 7), tuple(LayoutEntry(name, queues, queues, 1) for name in brokers))
+
+
+def create(client: Native, wanted: TopicLayout) -> "asyncio.Future[object]":
+    return client.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader(wanted.topic), encode_body(wanted))  # type: ignore[return-value]
+
+
+async def test_no_sequence_of_counters_keeps_a_topic_or_its_broker_from_going_on(world: World) -> None:
+    """The highest counter, its deletion, and the topic again: the broker could never register again."""
+    async with native(world.broker_address) as client:
+        for wanted in (
+            layout("t", COUNTER_MAX - 1, "broker-a"),
+            layout("t", COUNTER_MAX, "broker-a"),
+            layout("t", (1 << 20) + 1, "broker-a"),
+        ):
+            code, remark = await client.refused(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("t"), encode_body(wanted))
+            assert (code, "1048576 above 0" in remark) == (ResponseCode.MESSAGE_ILLEGAL, True)
+        for wanted in (layout("t", 1 << 20, "broker-a"), layout("t", (1 << 20) + 1), layout("t", 1, "broker-a")):
+            await client.done(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("t"), encode_body(wanted))
+        await client.create("after")
+        assert (await client.send("t", b"x")).code == ResponseCode.SUCCESS
+
+
+async def test_one_topic_too_many_is_refused_by_name(world: World) -> None:
+    async with native(world.broker_address) as client:
+        answers = await asyncio.gather(*(create(client, layout(f"t-{number}", 1, "broker-a")) for number in range(TOPICS_MAX)))
+        refused = [answer for answer in answers if answer.code != ResponseCode.SUCCESS]  # type: ignore[attr-defined]
+        assert [answer.code for answer in refused] == [ResponseCode.NO_PERMISSION]  # type: ignore[attr-defined]
+        assert f"topic t-{TOPICS_MAX - 1} was not created: the cluster has {TOPICS_MAX} topics" in refused[0].remark  # type: ignore[attr-defined]
+    async with native(world.nameserver_address) as client:
+        while len(decode_body(TopicList, (await client.done(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)).body).topics) < TOPICS_MAX:
+            await world.goes_on()
+
+
+async def test_a_layout_of_many_brokers_costs_a_member_and_its_broker_their_own_queues(world: World) -> None:
+    foreign = tuple(f"broker-{number}" for number in range(3))
+    huge = TopicLayout(
+        "huge",
+        LayoutVersion(1, 7),
+        (*layout("huge", 1, *foreign, queues=QUEUES_PER_BROKER_MAX).entries, LayoutEntry("broker-a", 4, 4, 1)),
+    )
+    too_many = layout("more", 1, *foreign, "broker-3", "broker-a", queues=QUEUES_PER_BROKER_MAX)
+    before = world.broker.resident_bytes()
+    async with native(world.broker_address) as client:
+        code, remark = await client.refused(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("more"), encode_body(too_many))
+        assert (code, "81920 queues over all brokers, 65536 allowed" in remark) == (ResponseCode.MESSAGE_ILLEGAL, True)
+        await client.done(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("huge"), encode_body(huge))
+        member = Member(client, "huge", "readers")
+        await member.join()
+        assert (await member.lock(3)).epoch > 0
+    assert world.broker.resident_bytes() - before < 16 * MIB
+
+
+async def test_invented_brokers_are_forgotten_and_cost_a_fixed_sum(world: World) -> None:
+    before = world.nameserver.resident_bytes()
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(native(world.nameserver_address))
+        answers = []
+        for number in range(INVENTED):
+            header = RegisterBrokerHeader(f"b-{number}", "DefaultCluster", "127.0.0.1:1", f"{number:032x}", 1)
+            body = RegisterBody({"internal": "127.0.0.1:1"}, (), DataVersion(1, 1))
+            answers.append(client.ask(RequestCode.REGISTER_BROKER, header, encode_body(body)))
+        codes = [answer.code for answer in await asyncio.gather(*answers)]
+        assert (codes.count(ResponseCode.SUCCESS), codes.count(ResponseCode.SERVICE_NOT_AVAILABLE)) == (1_023, INVENTED - 1_023)
+        long = RegisterBody({"internal": "h" * 300 + ":1"}, (), DataVersion(1, 1))
+        _, remark = await client.refused(RequestCode.REGISTER_BROKER, RegisterBrokerHeader("b", "c", "h:1", "e" * 32, 1), encode_body(long))
+        assert "at most 255 characters" in remark
+    async with native(world.nameserver_address) as client:
+        while len(decode_body(ClusterInfo, (await client.done(RequestCode.GET_BROKER_CLUSTER_INFO)).body).brokers) > 1:
+            await world.goes_on()
+        last = RegisterBrokerHeader("b-last", "DefaultCluster", "127.0.0.1:1", "e" * 32, 1)
+        answer = await client.done(RequestCode.REGISTER_BROKER, last, encode_body(RegisterBody({"internal": "h:1"}, (), DataVersion(1, 1))))
+        assert decode_body(RegisterReply, answer.body).layouts != ()
+    assert world.nameserver.resident_bytes() - before < 16 * MIB
