@@ -330,15 +330,17 @@ async def test_a_stores_proof_is_made_once_and_a_store_of_an_earlier_version_get
     first = await open_store(files)
     proof = first.proof
     await first.close()
-    again = await open_store(files)
-    assert again.proof == proof
-    await again.close()
     assert proof is not None
     assert len(proof) == 32
+    files.names[PATH + "/lockstep/proof"].cache[:] = b"d" * 32
+    again = await open_store(files)
+    assert again.proof == "d" * 32, "what is there is read"
+    await again.close()
     files.unlink(PATH + "/lockstep/proof")
     older = await open_store(files)
-    assert older.proof not in (None, proof)
+    assert older.proof == proof
     await older.close()
+    assert files.exists(PATH + "/lockstep/proof")
 
 
 async def test_a_damaged_proof_is_named_and_the_store_is_free_again() -> None:
