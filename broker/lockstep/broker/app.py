@@ -20,7 +20,7 @@ from lockstep.broker.processors.lock import START_LANE, LockProcessor
 from lockstep.broker.processors.offset import OffsetProcessor
 from lockstep.broker.processors.pull import UNSENT_BYTES_MAX, PullProcessor
 from lockstep.broker.processors.query import QUERY_LANE, QueryProcessor
-from lockstep.broker.processors.send import NOWHERE, SendGate, SendProcessor
+from lockstep.broker.processors.send import SendGate, SendProcessor
 from lockstep.broker.processors.send_back import SEND_BACK_LANE, SendBackProcessor
 from lockstep.broker.processors.status import StatusProcessor
 from lockstep.broker.processors.topic import TopicProcessor
@@ -31,9 +31,9 @@ from lockstep.broker.store import Recovery, Store
 from lockstep.protocol.bodies import BrokerStatus
 from lockstep.protocol.command import Command
 from lockstep.protocol.delays import format_ms
-from lockstep.protocol.errors import LocalProtocolError, StateError
+from lockstep.protocol.errors import StateError
+from lockstep.protocol.ids import store_host_of
 from lockstep.protocol.names import SCHEDULE_TOPIC
-from lockstep.protocol.record import pack_host
 from lockstep.runtime.admin_port import AdminPages, AdminPort, Health
 from lockstep.runtime.config import ADMIN, INTERNAL
 from lockstep.runtime.daemon import Tasks
@@ -127,7 +127,7 @@ class Broker:
         server = self._build(store, state, budget.connections_max)
         await server.bind()
         self.addresses = await advertise(server.addresses, config.advertised(), config.nameservers())
-        store.store_host = _store_host(self.address, server.addresses[INTERNAL])
+        store.store_host = store_host_of(self.address, store.store_id)
         await self._enter_term(store, state, recovery)
         state.topics.log_impossible()
         state.topics.keep_stored_queues()
@@ -347,13 +347,3 @@ class Broker:
         await store.sync()
         if self._registrar is not None:
             await self._registrar.stop()
-
-
-def _store_host(*candidates: str) -> bytes:
-    """The first address that fits a record: 8 bytes, IPv4. A name that others resolve does not."""
-    for address in candidates:
-        try:
-            return pack_host(address)
-        except LocalProtocolError:
-            continue
-    return NOWHERE

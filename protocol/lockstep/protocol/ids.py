@@ -4,9 +4,13 @@
     UNIQ_KEY      prefix 10 (IPv4 4, pid 2, random 4), ms of the month 4, counter 2  → 32 hex digits, upper case
 
 A UNIQ_KEY is opaque to everyone but RocketMQ's tools, which read the time from it.
+
+A broker that advertises an IPv4 address stores that as its store host, as RocketMQ does. One that advertises anything else (a DNS name,
+IPv6) stores a host that stands for its store: an address of 240.0.0.0/4, which is reserved and belongs to no machine (ADR 11).
 """
 
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from struct import Struct
 
 from lockstep.protocol.errors import LocalProtocolError
@@ -15,6 +19,23 @@ from lockstep.protocol.record import host_address, pack_host
 UNIQUE_PREFIX_BYTES = 10
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _OFFSET_ID = Struct(">8sq")
+RESERVED_FIRST, RESERVED_COUNT = 240, 15
+"""First bytes of the reserved addresses, without 255: 255.255.255.255 is the broadcast address."""
+
+
+def store_host_of(address: str, store_id: str) -> bytes:
+    """The 8 bytes that a broker stores as its store host: the address that it advertises, else what stands for its store."""
+    try:
+        return pack_host(address)
+    except LocalProtocolError:
+        digest = sha256(store_id.encode()).digest()
+        ip = bytes((RESERVED_FIRST + digest[0] % RESERVED_COUNT,)) + digest[1:4]
+        return ip + bytes(2) + digest[4:6]  # a port above 65,535 would make the whole message unreadable to RocketMQ's Java clients
+
+
+def names_a_store(host: str) -> bool:
+    """Whether a store host ("ip:port") stands for a store: there is no such address."""
+    return int(host.partition(".")[0]) >= RESERVED_FIRST
 
 
 def offset_message_id(host: str, physical_offset: int) -> str:

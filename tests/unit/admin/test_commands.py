@@ -316,8 +316,32 @@ def test_message_show_finds_the_broker_by_asking_and_never_dials_the_ids_address
     assert (found["broker"], found["queue_id"], found["queue_offset"], found["offset_message_id"]) == ("broker-b", 1, 3, message_id)
     assert (found["tags"], found["keys"], found["properties"]["tenant"]) == ("created", ["k1"], "a")
     assert "created \\x1b[31m" in lockstep("message", "show", message_id).out
-    assert_failed(lockstep("message", "show", message_id, "--broker", "broker-a"), "another message")
+    assert_failed(lockstep("message", "show", message_id, "--broker", "broker-a"), "is there")
     assert_failed(lockstep("message", "show", message_id, "--broker", "broker-x"), "broker-x", "broker-a, broker-b")
+
+
+def test_message_show_prints_neither_of_two_messages_with_one_id_unless_a_broker_is_named(lockstep: Any, cluster: FakeCluster) -> None:
+    """Logs of before brokers with DNS names had store hosts of their own."""
+    for name, broker in cluster.brokers.items():
+        broker.by_position[4_096] = stored(Message("orders", name.encode()), 0, 0, 4_096, store_host="0.0.0.0:0")
+    message_id = offset_message_id("0.0.0.0:0", 4_096)
+    assert_failed(lockstep("message", "show", message_id), "2 messages have the id", "broker-a, broker-b", "--broker")
+    for name in cluster.brokers:
+        assert lockstep("message", "show", message_id, "--broker", name, "--json").json["body"] == name
+
+
+def test_message_show_says_what_each_broker_has_where_no_message_has_the_id(lockstep: Any, cluster: FakeCluster) -> None:
+    cluster.brokers["broker-a"].by_position[4_096] = stored(Message("orders", b"other"), 0, 0, 4_096)
+    run = lockstep("message", "show", offset_message_id("250.1.2.3:7", 4_096))
+    other = offset_message_id(STORE_HOST, 4_096)
+    assert_failed(run, "the store that 250.1.2.3:7 stands for", f"broker-a: message {other} is there", "broker-b: ", "no message at 4096")
+    assert_failed(lockstep("message", "show", offset_message_id("10.1.2.3:7", 8)), "the broker at 10.1.2.3:7", "no message at 8")
+
+
+def test_message_show_is_not_held_up_by_a_broker_that_is_down(lockstep: Any, cluster: FakeCluster) -> None:
+    cluster.brokers["broker-b"].by_position[4_096] = stored(Message("orders", b"here"), 0, 0, 4_096)
+    cluster.run(cluster.brokers["broker-a"].stop())
+    assert lockstep("message", "show", offset_message_id(STORE_HOST, 4_096), "--json").json["body"] == "here"
 
 
 @pytest.mark.parametrize(

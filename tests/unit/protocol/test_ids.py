@@ -1,9 +1,12 @@
+from ipaddress import ip_address, ip_network
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.protocol.errors import LocalProtocolError
-from lockstep.protocol.ids import UniqueKeys, offset_message_id, parse_offset_message_id
+from lockstep.protocol.ids import UniqueKeys, names_a_store, offset_message_id, parse_offset_message_id, store_host_of
+from lockstep.protocol.record import host_address
 
 PREFIX = bytes.fromhex("7F0000010A1B18B4AAC2")
 NOVEMBER_2023_MS = 1698796800000
@@ -35,6 +38,33 @@ def test_offset_ids_come_back_as_they_went(ip: tuple[int, ...], port: int, offse
 def test_other_texts_are_no_offset_id(text: str) -> None:
     with pytest.raises(LocalProtocolError, match="message id"):
         parse_offset_message_id(text)
+
+
+@pytest.mark.parametrize(("address", "host"), [("10.0.0.5:10911", "10.0.0.5:10911"), ("127.0.0.1:1", "127.0.0.1:1")])
+def test_a_broker_that_advertises_an_ipv4_address_stores_it(address: str, host: str) -> None:
+    assert host_address(store_host_of(address, "a" * 32)) == host
+    assert not names_a_store(host)
+
+
+@pytest.mark.parametrize("address", ["broker-a:10911", "[::1]:10911", "localhost:1"])
+def test_any_other_address_is_replaced_by_one_of_the_store_that_no_machine_has(address: str) -> None:
+    host = host_address(store_host_of(address, "a" * 32))
+    ip, _, port = host.partition(":")
+    assert ip_address(ip) in ip_network("240.0.0.0/4")
+    assert not ip.startswith("255.")
+    assert int(port) <= 65_535, "RocketMQ's Java clients read no message with a higher one"
+    assert names_a_store(host)
+    assert host == host_address(store_host_of("another-name:1", "a" * 32)), "an address that changes changes no id"
+    assert parse_offset_message_id(offset_message_id(host, 7)) == (host, 7)
+
+
+def test_the_store_host_of_a_store_is_pinned() -> None:
+    """Stored in every record of a log: it must not change with a version."""
+    assert host_address(store_host_of("broker-a:10911", "0123456789abcdef" * 2)) == "242.177.189.67:39239"
+
+
+def test_ten_thousand_stores_have_ten_thousand_store_hosts() -> None:
+    assert len({store_host_of("broker:1", f"{number:032x}") for number in range(10_000)}) == 10_000
 
 
 def test_a_unique_key_holds_prefix_time_of_the_month_and_counter() -> None:

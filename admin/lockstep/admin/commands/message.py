@@ -5,13 +5,13 @@ from typing import Annotated, Any
 
 import typer
 
-from lockstep.admin.client import AdminClient
+from lockstep.admin.client import AdminClient, gather
 from lockstep.admin.options import DEFAULT_NAMESERVER, CommandFailed, JsonOption, NameserverOption, run
 from lockstep.admin.render import body_text, print_json, print_table, stamp
 from lockstep.admin.tracking import MEANINGS, Track, tracks
 from lockstep.protocol.bodies import BrokerAddress
-from lockstep.protocol.errors import BrokerError, LocalProtocolError, RemoteProtocolError, TransportError
-from lockstep.protocol.ids import parse_offset_message_id
+from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
+from lockstep.protocol.ids import names_a_store, parse_offset_message_id
 from lockstep.protocol.message import MessageExt, decode_messages
 from lockstep.runtime.host import Host
 from lockstep.runtime.text import printable
@@ -34,7 +34,8 @@ def show_command(
     nameserver: NameserverOption = DEFAULT_NAMESERVER,
     as_json: JsonOption = False,
 ) -> None:
-    """One stored message. The address inside the id is compared, never dialled: it is often one that cannot be reached from here.
+    """One stored message. The address inside the id is compared, never dialled: it is often one that cannot be reached from here, or
+    stands for a broker's store. Every broker is asked for the record at the id's place in its log; a record knows its own id.
 
     --track compares positions, as RocketMQ does: CONSUMED (the group's progress is behind it), CONSUMED_BUT_FILTERED (so it is, and what
     the group subscribes to now lacks the message's tag), NOT_CONSUME_YET, NOT_ONLINE (no member is connected), PULL (the group pulls),
@@ -46,8 +47,8 @@ def show_command(
 async def _show(message_id: str, broker: str | None, nameserver: str, as_json: bool, *, with_tracks: bool) -> None:
     host, offset = parse_id(message_id)
     admin = AdminClient(Host.current(), nameserver)
-    asked = candidates(await admin.brokers(), host, broker)
-    message, found_at = await _find(admin, asked, message_id.upper(), offset)
+    asked = candidates(await admin.brokers(), broker)
+    message, found_at = await _find(admin, asked, message_id.upper(), host, offset)
     found = await tracks(admin, found_at, message) if with_tracks else []
     if as_json:
         print_json(message_json(message) | ({"track": [_track_json(each) for each in found]} if with_tracks else {}))
@@ -79,11 +80,8 @@ def parse_id(message_id: str) -> tuple[str, int]:
     return host, offset
 
 
-def candidates(brokers: Sequence[BrokerAddress], host: str, name: str | None) -> list[BrokerAddress]:
-    """Whom to ask, in order: the named broker; else those registered under the id's address, then the others.
-
-    Asking a wrong one is harmless: a record carries its own id, which is compared.
-    """
+def candidates(brokers: Sequence[BrokerAddress], name: str | None) -> list[BrokerAddress]:
+    """Whom to ask: the named broker, else all."""
     if name is not None:
         named = [broker for broker in brokers if broker.name == name]
         if not named:
@@ -92,22 +90,35 @@ def candidates(brokers: Sequence[BrokerAddress], host: str, name: str | None) ->
         return named
     if not brokers:
         raise CommandFailed("no broker has registered")
-    return sorted(brokers, key=lambda broker: broker.address != host)
+    return list(brokers)
 
 
-async def _find(admin: AdminClient, asked: Sequence[BrokerAddress], message_id: str, offset: int) -> tuple[MessageExt, BrokerAddress]:
-    said = []
+async def _find(
+    admin: AdminClient, asked: Sequence[BrokerAddress], message_id: str, host: str, offset: int
+) -> tuple[MessageExt, BrokerAddress]:
+    """The one message with this id. CommandFailed where there is none, and where records of two brokers have it."""
+    answers = await gather({broker.name: admin.view(broker, offset) for broker in asked})
+    said, found = dict(answers.failed), list[tuple[MessageExt, BrokerAddress]]()
     for broker in asked:
+        if broker.name in said:
+            continue
         try:
-            record = await admin.view(broker, offset)
-            message = next(iter(decode_messages(record, broker.name)), None)
-        except (BrokerError, TransportError, RemoteProtocolError) as error:
-            said.append(f"{broker.name}: {error}")
+            message = next(iter(decode_messages(answers.given[broker.name], broker.name)), None)
+        except RemoteProtocolError as error:
+            said[broker.name] = str(error)
             continue
         if message is not None and message.offset_message_id == message_id:
-            return message, broker
-        said.append(f"{broker.name}: another message is there")
-    raise CommandFailed(f"message {message_id} was not found ({'; '.join(said)})")
+            found.append((message, broker))
+        else:
+            said[broker.name] = "another message is there" if message is None else f"message {message.offset_message_id} is there"
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = ", ".join(broker.name for _, broker in found)
+        raise CommandFailed(f"{len(found)} messages have the id {message_id}, at the brokers {names}: name one of them by --broker")
+    whose = f"the store that {host} stands for" if names_a_store(host) else f"the broker at {host}"
+    why = "; ".join(f"{broker.name}: {said[broker.name]}" for broker in asked)
+    raise CommandFailed(f"message {message_id}, stored by {whose} at log offset {offset}, was not found ({why})")
 
 
 def message_json(message: MessageExt) -> dict[str, Any]:

@@ -1,0 +1,40 @@
+"""The store host in a broker's records, and so in their ids: its address where that fits, else what stands for its store."""
+
+from pathlib import Path
+
+from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.headers.offsets import ViewMessageHeader
+from lockstep.protocol.headers.send import SendRecordsReply
+from lockstep.protocol.ids import message_id_of, names_a_store, offset_message_id
+from lockstep.protocol.message import decode_messages
+from lockstep.protocol.record import RecordView
+from support.whole_broker import dialled, frame, place, running, settings
+
+
+async def stored_by(path: Path, advertised: str, queue_id: int = 0) -> tuple[SendRecordsReply, str]:
+    """One message at a broker with this address: where it is, and its id as its record says."""
+    config = settings(path, advertise=(advertised,))
+    async with running(config) as broker, dialled(broker) as client:
+        await client.create()
+        header, data, _ = frame(0, 1, queue_id=queue_id)
+        found = place(await client.done(RequestCode.SEND_RECORDS, header, data))
+        record = (await client.done(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(found.physical_offset))).body
+        view = RecordView(record)
+        (message,) = decode_messages(bytes(record), "broker-a")
+        assert message.offset_message_id == message_id_of(view.store_host, view.physical_offset)
+        assert message.offset_message_id == offset_message_id(found.store_host, found.physical_offset)
+        return found, message.offset_message_id
+
+
+async def test_brokers_with_dns_names_give_messages_at_the_same_log_offset_different_ids(tmp_path: Path) -> None:
+    (first, first_id), (second, second_id) = [await stored_by(tmp_path / name, "localhost:0") for name in ("a", "b")]
+    assert first.physical_offset == second.physical_offset
+    assert first_id != second_id
+    assert names_a_store(first.store_host)
+    assert names_a_store(second.store_host)
+
+
+async def test_the_store_host_survives_a_restart_under_another_name(tmp_path: Path) -> None:
+    first, _ = await stored_by(tmp_path, "localhost:0")
+    again, _ = await stored_by(tmp_path, "LOCALHOST:0", 1)
+    assert again.store_host == first.store_host
