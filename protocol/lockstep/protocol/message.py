@@ -217,6 +217,10 @@ def _body_size(size: int) -> LocalProtocolError:
     return LocalProtocolError(f"the message body has {size} bytes, over max value, MAX: {BODY_BYTES_MAX}")
 
 
+UNPACKED_KEPT_BYTES = 64 * 1024
+"""Decompressed bodies of this size and above are not kept in their messages."""
+
+
 class MessageExt:
     """A message as it was stored. Fields are read from the pulled bytes when they are first asked for; only `body` can raise then.
 
@@ -250,12 +254,21 @@ class MessageExt:
 
     @property
     def body(self) -> bytes:
-        """What was sent. RemoteProtocolError where it is stored compressed and can't be decompressed, or to more than 4 MiB."""
+        """What was sent. RemoteProtocolError where it is stored compressed and can't be decompressed, or to more than 4 MiB.
+
+        It is kept for the next call. A compressed body of UNPACKED_KEPT_BYTES or more is not, and is decompressed again by each call:
+        it may be a thousand times as large as what is stored, and what a consumer holds is limited by the stored bytes.
+        """
         body = self._body
         if body is None:
             data, start = self._data, self._start
-            packed = data[start + SYS_FLAG_AT + 3] & SYS_COMPRESSED  # the flag is in the last of its four bytes
-            body = self._body = self._unpacked() if packed else data[start + BODY_AT : self._topic_at - 1]
+            if data[start + SYS_FLAG_AT + 3] & SYS_COMPRESSED:  # the flag is in the last of its four bytes
+                body = self._unpacked()
+                if len(body) >= UNPACKED_KEPT_BYTES:
+                    return body
+            else:
+                body = data[start + BODY_AT : self._topic_at - 1]
+            self._body = body
         return body
 
     def _unpacked(self) -> bytes:

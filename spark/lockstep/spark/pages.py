@@ -80,8 +80,9 @@ class Page:
             run.append(_plain(body, *place))
             size += len(run[-1])
             if size >= PLAIN_BYTES_MAX or number == self.count:
-                yield slice(first, number), pa.array(run, pa.binary())
+                part, made = slice(first, number), pa.array(run, pa.binary())
                 first, size, run = number, 0, []
+                yield part, made
 
     def messages(self, broker_name: str) -> list[MessageExt]:
         """The same records, whole."""

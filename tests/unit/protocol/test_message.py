@@ -1,6 +1,7 @@
 import copy
 import dataclasses
 import pickle
+import tracemalloc
 from collections.abc import Callable
 from datetime import UTC, datetime
 from struct import pack_into
@@ -289,3 +290,36 @@ def test_a_topic_length_byte_beyond_127_is_refused() -> None:
 
 def test_no_bytes_are_no_messages() -> None:
     assert decode_messages(b"", "b") == []
+
+
+def kept_bytes(look: Callable[[], object]) -> int:
+    """Memory that is still held after `look`."""
+    tracemalloc.start()
+    try:
+        look()
+        return tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+
+def page_of_compressed(count: int, body_bytes: int) -> list[MessageExt]:
+    record = encode_message(Message("t", bytes(body_bytes)), 0, "A" * 32, 1, compress_over=4_096)
+    return decode_messages(record * count, "broker-a")
+
+
+def test_a_page_whose_large_compressed_bodies_have_all_been_looked_at_holds_none_of_them() -> None:
+    page = page_of_compressed(50, BODY_BYTES_MAX)
+    assert kept_bytes(lambda: [len(message.body) for message in page]) < BODY_BYTES_MAX // 2
+    assert page[0].body == bytes(BODY_BYTES_MAX), "and can be looked at again"
+
+
+@pytest.mark.parametrize(("body_bytes", "kept"), [(64 * 1024 - 1, True), (64 * 1024, False)])
+def test_a_decompressed_body_is_kept_below_64_kib(body_bytes: int, kept: bool) -> None:
+    (message,) = page_of_compressed(1, body_bytes)
+    assert len(message.body) == body_bytes
+    assert (message.body is message.body) is kept
+
+
+def test_a_body_that_is_stored_as_it_is_is_kept() -> None:
+    (message,) = decode_messages(encode_message(Message("t", bytes(100_000)), 0, "A" * 32, 1), "broker-a")
+    assert message.body is message.body

@@ -14,7 +14,7 @@ from lockstep.protocol.record import INT64, QUEUE_OFFSET_AT, STORE_TIMESTAMP_AT,
 from lockstep.spark.columns import ARROW_TYPES, Columns  # noqa: E402
 from lockstep.spark.options import COLUMN_TYPES, SourceOptions  # noqa: E402
 from lockstep.spark.pages import INT64 as LONG  # noqa: E402
-from lockstep.spark.pages import QUEUE_OFFSET, Page, keys, property_of  # noqa: E402
+from lockstep.spark.pages import PLAIN_BYTES_MAX, QUEUE_OFFSET, Page, keys, property_of  # noqa: E402
 
 QUEUE = MessageQueue("t", "broker-a", 3)
 EVERY = ",".join(COLUMN_TYPES)
@@ -192,3 +192,20 @@ def test_a_property_is_found_at_its_own_name_only() -> None:
     assert property_of(b"xK\x01no\x02K\x01v", head) == b"v"
     assert property_of(b"xK\x01no", head) is None
     assert property_of(b"", head) is None
+
+
+def test_of_a_page_of_compressed_bodies_no_more_than_two_batches_are_unpacked_at_once() -> None:
+    count, body = 24, bytes(4 << 20)
+    record = bytearray(encode_message(Message("t", body), QUEUE.queue_id, "A" * 32, 5, compress_over=4_096))
+    data = b""
+    for offset in range(count):
+        record[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8] = INT64.pack(offset)
+        data += record
+    assert len(data) < 1 << 20
+    before, sizes, held = pa.total_allocated_bytes(), [], []
+    for batch in Columns(options(columns=EVERY), QUEUE, 11).batches(page_of(data, count)):
+        sizes.append(batch.nbytes)
+        held.append(pa.total_allocated_bytes() - before)
+    assert sum(sizes) > count * len(body)
+    assert max(sizes) < PLAIN_BYTES_MAX + len(body) + (1 << 20)
+    assert max(held) < 2 * max(sizes)

@@ -156,7 +156,8 @@ class ConsumerConfig:
     queue_count_max: int = 1_000
     """Messages of one queue held here at most. RocketMQ: pullThresholdForQueue."""
     queue_bytes_max: int = 100 << 20
-    """Record bytes of one queue held here, exceeded by one pull at most. RocketMQ: pullThresholdSizeForQueue."""
+    """Stored bytes of one queue held here, exceeded by one pull at most: compressed bodies count as they are stored, and a message keeps
+    what it has decompressed below 64 KiB. RocketMQ: pullThresholdSizeForQueue."""
     queue_span_max: int = 2_000
     """Pulling waits while next pull offset − first unfinished offset exceeds this. RocketMQ: consumeConcurrentlyMaxSpan."""
     drain_timeout_ms: int = 30_000

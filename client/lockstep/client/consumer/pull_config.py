@@ -49,7 +49,8 @@ class PullConsumerConfig:
     queue_count_max: int = 1_000
     """Messages of one queue held here at most: nothing is fetched beyond. RocketMQ: pullThresholdForQueue."""
     queue_bytes_max: int = 100 << 20
-    """Record bytes of one queue held here, exceeded by one pull at most. RocketMQ: pullThresholdSizeForQueue."""
+    """Stored bytes of one queue held here, exceeded by one pull at most: compressed bodies count as they are stored, and a message keeps
+    what it has decompressed below 64 KiB. RocketMQ: pullThresholdSizeForQueue."""
     stop_timeout_ms: int = 8_000
     """How long a stop waits for the answers to its last commits."""
 
