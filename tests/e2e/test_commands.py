@@ -140,11 +140,13 @@ def test_message_show(lockstep: Cluster) -> None:
     assert "hello" in lockstep.done("message", "show", sent["offset_message_id"].lower(), "--broker", sent["broker"])
 
 
-def test_tail_shows_what_is_there_what_comes_and_ends_with_ctrl_c(lockstep: Cluster) -> None:
+@pytest.mark.parametrize("ignored", [False, True], ids=["", "SIGINT was ignored at first"])
+def test_tail_shows_what_is_there_what_comes_and_ends_with_ctrl_c(lockstep: Cluster, ignored: bool) -> None:
     ended = lockstep.run("tail", "orders", "--from-start", "--count", "1", "--tag", "paid", "--json")
     assert (ended.returncode, json.loads(ended.stdout)["body"]) == (0, "hello")
+    background = ["/bin/sh", "-c", "trap '' INT; exec \"$@\"", "sh"] if ignored else []
     tail = subprocess.Popen(
-        [sys.executable, "-m", CLI, "tail", "orders"],
+        [*background, sys.executable, "-m", CLI, "tail", "orders"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

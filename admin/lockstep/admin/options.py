@@ -1,6 +1,5 @@
 """Options that several commands share, and the one way in which a command runs and fails."""
 
-import asyncio
 import logging
 import sys
 from collections.abc import Coroutine
@@ -8,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from lockstep.admin.interrupt import Interrupted, run_interruptible
 from lockstep.protocol.errors import ConfigError, LocalProtocolError, LockstepError
 from lockstep.runtime.text import printable
 
@@ -30,17 +30,17 @@ class CommandFailed(LockstepError):
     """The command did what it could, and part of it failed; the message says which part."""
 
 
-def run(work: Coroutine[Any, Any, None]) -> None:
+def run(work: Coroutine[Any, Any, None], *, interrupted: int = 130, end_s: float | None = None) -> None:
     """Run a command to its end. One line on stderr where it fails, and exit 2 for what can't be, whatever the state of the cluster (a
-    name, a time, an address), 1 for all else; 130 on Ctrl-C."""
+    name, a time, an address), 1 for all else; `interrupted` on Ctrl-C, at once on a second one and, if given, after `end_s`."""
     # The line on stderr says it all: what the SDK logs on the way would say it twice.
     logger = logging.getLogger("lockstep")
     logger.addHandler(logging.NullHandler())
     logger.propagate = False
     try:
-        asyncio.run(work)
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
+        run_interruptible(work, exit_code=interrupted, end_s=end_s)
+    except (Interrupted, KeyboardInterrupt):
+        raise typer.Exit(interrupted) from None
     except BrokenPipeError:
         # `lockstep tail … | head`: whoever read has gone, which is no failure. What is still buffered has nowhere to go.
         sys.stdout = sys.stderr

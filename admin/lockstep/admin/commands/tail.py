@@ -33,6 +33,8 @@ PAUSE_S = 1
 """After a failed pull."""
 BYTES_MAX = 256 * 1024
 COUNT_MAX = 256
+END_S = 3
+"""Ctrl-C ends it after this at the latest, also where a name is being looked up or whoever reads its output has stopped reading."""
 GO_ON = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED)
 """Answers without messages that name the offset to go on with."""
 
@@ -46,10 +48,7 @@ def tail_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document a line.")] = False,
 ) -> None:
     """Print messages as they are stored, from the end of every queue on. Ctrl-C ends it."""
-    try:
-        run(_tail(topic, from_start, count, tag, nameserver, as_json))
-    except typer.Exit as ended:
-        raise typer.Exit(0 if ended.exit_code == 130 else ended.exit_code) from None
+    run(_tail(topic, from_start, count, tag, nameserver, as_json), interrupted=0, end_s=END_S)
 
 
 async def _tail(topic: str, from_start: bool, count: int | None, tag: str, nameserver: str, as_json: bool) -> None:
@@ -100,8 +99,7 @@ class Tail:
             await self._done
         finally:
             await self._tasks.cancel_all()
-            for link in self._links.values():
-                await link.close()
+            await asyncio.gather(*(link.close() for link in self._links.values()))
 
     async def _begin(self) -> None:
         """Take the ends of all queues at once, so that what is stored from now on is shown."""
