@@ -305,7 +305,9 @@ class Dispatcher:
             request.endpoint.send(outcome)
         elif type(outcome) is Pending:
             # Encoded now, so that what can't be encoded is answered as an error here, not raised in the log's callback.
-            self._when[outcome.until](partial(_deliver, request, encode_frame(outcome.command)))
+            asked = request.command
+            deliver = partial(_deliver, request.endpoint, asked.code, asked.opaque, asked.codec, encode_frame(outcome.command))
+            self._when[outcome.until](deliver)
             # The log is mostly confirmed at the end of this loop turn.
             request.endpoint.flush_soon()
         elif outcome is not HELD:
@@ -340,8 +342,9 @@ class Dispatcher:
             _fail(request.command, request.endpoint, error)
 
 
-def _deliver(request: Request, frame: bytes) -> None:
+def _deliver(endpoint: Endpoint, code: int, opaque: int, codec: int, frame: bytes) -> None:
+    """Sends an answer that has waited. It is not handed the request: that one's body is not kept for so long."""
     try:
-        request.endpoint.send_frame(frame)
+        endpoint.send_frame(frame)
     except Exception as error:
-        _fail(request.command, request.endpoint, error)
+        _fail(Command(code, opaque, codec=codec), endpoint, error)

@@ -1,7 +1,9 @@
 """Requests to handlers, outcomes to answers."""
 
 import asyncio
+import gc
 import logging
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -287,6 +289,26 @@ async def test_a_body_beyond_its_limit_is_not_decoded(monkeypatch: pytest.Monkey
     monkeypatch.setattr(dispatch, "decode_body", lambda *_: pytest.fail("decoded"))
     bench.ask(RequestCode.SYNC, body=bytes((64 << 10) + 1))
     assert (await bench.answer()).code == ResponseCode.MESSAGE_ILLEGAL
+
+
+class Body(bytearray):
+    """Bytes that can be watched."""
+
+
+async def test_an_answer_that_waits_for_the_log_keeps_nothing_of_its_request() -> None:
+    """100,000 may wait for the disk, and what they sent has up to 16 MiB each."""
+    bench = Bench()
+    bench.dispatcher._routes[RequestCode.SEND_RECORDS] = replace(
+        bench.dispatcher._routes[RequestCode.SEND_RECORDS], handler=lambda request: Pending(request.reply())
+    )
+    body = Body(b"large")
+    kept = weakref.ref(body)
+    bench.dispatcher(Command(RequestCode.SEND_RECORDS, 7, body=body), bench.endpoint)
+    del body
+    gc.collect()
+    assert kept() is None
+    bench.log.confirm()
+    assert (await bench.answer()).opaque == 7
 
 
 @pytest.mark.parametrize("code", [RequestCode.GET_MAX_OFFSET, RequestCode.SEND_MESSAGE, RequestCode.LOCK_BATCH_MQ, 7777])
