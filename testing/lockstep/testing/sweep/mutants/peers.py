@@ -1,0 +1,101 @@
+"""What one peer may cause: an error ends one request, and a request, a connection, a remark and a log line have their limits."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from lockstep.broker.journal import Change, Journal
+from lockstep.broker.store import Store
+from lockstep.protocol.codec import plain
+from lockstep.protocol.frame import FRAME_BYTES_MAX
+from lockstep.runtime import admin_port, endpoint
+from lockstep.runtime.admin_port import AdminPort
+from lockstep.runtime.descriptors import Descriptors
+from lockstep.runtime.dispatch import Answering, Dispatcher
+from lockstep.runtime.flood import Flood
+from lockstep.testing.sweep.mutants.registry import Patches, mutant
+
+ONE_BUG = "tests/unit/broker/test_one_bug_one_request.py"
+JOURNAL = "tests/unit/broker/test_journal.py"
+DESCRIPTORS = "tests/unit/runtime/test_descriptors.py"
+ADMIN_PORT = "tests/unit/runtime/test_admin_port.py"
+
+
+@mutant("swarm", aimed=f"{ONE_BUG}::test_a_pull_that_fails_leaves_the_other_pulls_of_its_turn_alone")
+def an_error_of_a_pull_ends_its_turn(patch: Patches) -> None:
+    """An error in one pull is that pull's answer; the others of the turn are served."""
+    patch.set(Answering, "__exit__", lambda self, kind, error, trace: False)
+
+
+@mutant("swarm", aimed=f"{ONE_BUG}::test_a_change_that_is_half_done_ends_the_broker_and_nothing_is_answered")
+def half_a_change_is_gone_on_from(patch: Patches) -> None:
+    """A broker whose tables disagree with its log ends, and answers nothing from them."""
+    patch.set(Store, "unsure", lambda self, error: None)
+
+
+@mutant(
+    "swarm", aimed="tests/unit/broker/test_journal.py::test_a_change_that_can_not_be_encoded_is_refused_and_neither_applied_nor_written"
+)
+def changes_are_applied_before_they_are_encoded(patch: Patches) -> None:
+    """A change that can't be encoded is not applied."""
+    do: Any = Journal.do
+
+    def late(self: Journal, change: Change, apply: Callable[[Change], object]) -> None:
+        apply(change)
+        do(self, change, lambda _: None)
+
+    patch.set(Journal, "do", late)
+
+
+@mutant("swarm", aimed="tests/unit/runtime/test_dispatch.py::test_a_body_beyond_its_limit_is_not_decoded")
+def every_body_may_fill_a_frame(patch: Patches) -> None:
+    """The body of a request has the limit that its handler declares, and is not decoded beyond it."""
+    add: Any = Dispatcher._add
+    patch.set(Dispatcher, "_add", lambda self, mark, handler, name: add(self, replace(mark, body_bytes_max=FRAME_BYTES_MAX), handler, name))
+
+
+@mutant("swarm", aimed="tests/unit/protocol/test_msgpack.py::test_elements_are_as_many_as_the_bytes_are_worth_and_half_a_million_at_most")
+def elements_are_not_counted(patch: Patches) -> None:
+    """The lists and maps of one body have at most so many elements together."""
+    patch.set(plain, "_counter", lambda elements_max: lambda container: container)
+
+
+@mutant("swarm", aimed=f"{DESCRIPTORS}::test_every_way_to_a_file_has_the_reserve")
+def files_have_no_reserve(patch: Patches) -> None:
+    """A file is opened with a reserved descriptor where connections hold all others."""
+    patch.set(Descriptors, "call", lambda self, function, *args: function(*args))
+
+
+@mutant("swarm", aimed=f"{DESCRIPTORS}::test_as_many_files_as_are_reserved_are_opened_while_connections_hold_the_rest")
+def connections_are_taken_while_the_reserve_is_short(patch: Patches) -> None:
+    """While a reserved descriptor is in use no connection is added."""
+    patch.set(Descriptors, "is_short", lambda self: False)
+
+
+@mutant("swarm", aimed="tests/unit/runtime/test_text.py::test_no_remark_reaches_a_log_line_an_error_or_a_terminal_as_it_came")
+def remarks_are_taken_as_they_came(patch: Patches) -> None:
+    """Control characters and line breaks of a peer's remark are escaped where it comes in."""
+    patch.set(endpoint, "printable", lambda text: text)
+
+
+@mutant("swarm", aimed="tests/unit/runtime/test_flood.py::test_ten_of_a_name_pass_in_a_second_and_the_rest_is_counted")
+def every_event_is_logged(patch: Patches) -> None:
+    """What a peer does wrong over and over is logged ten times a second, and counted."""
+    patch.set(Flood, "passes", lambda self, event, now_ms: True)
+
+
+@mutant("swarm", aimed=f"{ADMIN_PORT}::test_the_oldest_connection_without_a_whole_request_makes_room_for_the_newest")
+def the_newest_connection_is_cut(patch: Patches) -> None:
+    """Where the admin port is full the oldest connection without a whole request is closed, never the newest."""
+    made: Any = admin_port._Connection.connection_made
+
+    def cut(self: Any, transport: Any) -> None:
+        made(self, transport) if len(self._open) < admin_port.WAITING_MAX else transport.abort()
+
+    patch.set(admin_port._Connection, "connection_made", cut)
+
+
+@mutant("swarm", aimed=f"{ADMIN_PORT}::test_a_host_is_an_address_or_a_name_of_this_machine")
+def the_admin_port_has_any_name(patch: Patches) -> None:
+    """The admin port answers to addresses and to names of its machine, not to another name that resolves to it."""
+    patch.set(AdminPort, "_is_ours", lambda self, host: True)
