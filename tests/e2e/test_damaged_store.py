@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.protocol.bodies import Verdict
-from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.bodies import BrokerStatus, Verdict
+from lockstep.protocol.codec.msgpack_body import decode_body
+from lockstep.protocol.codes import RequestCode
 from support.background import Background, background
 from support.damage import Damage
 from support.native import Member, Native, Stream, native
@@ -148,7 +149,7 @@ async def test_a_whole_unsynced_segment_that_never_reached_the_disk_is_cut(tmp_p
 
 
 @pytest.mark.parametrize("at", [21, 300, 1_090])
-async def test_a_flipped_bit_below_the_synced_length_stops_the_start_and_cut_corrupt_goes_on_before_it(tmp_path: Path, at: int) -> None:
+async def test_a_flipped_bit_below_the_synced_length_stops_the_start_and_cut_corrupt_loses_that_message(tmp_path: Path, at: int) -> None:
     """In the queue offset, the body, the properties of a record."""
     life, damage = await lived(tmp_path / "s", 10)
     damage.say_synced(life.frames[9])
@@ -157,8 +158,14 @@ async def test_a_flipped_bit_below_the_synced_length_stops_the_start_and_cut_cor
     words = stops(tmp_path / "s", life.frames[4])
     assert f"and {life.frames[9]} bytes had been synced" in words
     assert damage.segments[0].read_bytes() == before, "a start that stops changes nothing"
-    life.cut(4)
-    await goes_on(tmp_path / "s", life, "--cut-corrupt")
+    whole = [body for offset, body in enumerate(life.bodies) if offset != 40]
+    async with served(tmp_path / "s", "--cut-corrupt") as (broker, client):
+        assert await client.told("orders") == (whole, [40])
+        (said,) = broker.find("store.set_aside")
+        assert (said["lost_messages"], said["lost_queues"], said["lost_offsets"]) == (1, 1, ["orders:0 40..40"])
+    async with served(tmp_path / "s") as (broker, client):
+        assert await client.told("orders") == (whole, [40])
+        assert broker.stop() == 0
 
 
 async def test_a_synced_tail_that_is_gone_stops_the_start(tmp_path: Path) -> None:
@@ -170,16 +177,34 @@ async def test_a_synced_tail_that_is_gone_stops_the_start(tmp_path: Path) -> Non
     await goes_on(tmp_path / "s", life, "--cut-corrupt")
 
 
-async def test_damage_below_the_snapshot_is_never_served_and_what_is_whole_is(tmp_path: Path) -> None:
-    life, damage = await lived(tmp_path / "s", 10, killed=False)
+async def test_damage_below_the_snapshot_is_told_as_a_gap_and_everything_else_is_served(tmp_path: Path) -> None:
+    """A flipped bit and 4 KiB of zeros in a part of the log that no start reads."""
+    life, damage = await lived(tmp_path / "s", 150, killed=False)
     damage.flip(life.frames[4] + 300)
+    damage.zero(life.frames[20] + 100, 4_096)
+    zeroed = [200, 201, 202, 203]
+    whole = [body for offset, body in enumerate(life.bodies) if offset not in (40, *zeroed)]
+    for _ in range(2):
+        async with served(tmp_path / "s") as (broker, client):
+            assert await client.told("orders") == (whole, [40, *zeroed])
+            assert broker.stop() == 0
     async with served(tmp_path / "s") as (broker, client):
-        assert (await client.pull("orders", 39, max_msg_nums=1)).code == ResponseCode.SUCCESS
-        answer = await client.pull("orders", 40, max_msg_nums=1)
-        assert answer.code == ResponseCode.SYSTEM_ERROR
-        assert str(life.frames[4]) in (answer.remark or "")
-        assert (await client.pull("orders", 41, max_msg_nums=1)).code == ResponseCode.SUCCESS
-        await broker.until("it is logged", lambda: bool(broker.find("read.failed", offset=40)))
+        status = await client.done(RequestCode.GET_BROKER_RUNTIME_INFO)
+        assert decode_body(BrokerStatus, status.body).damaged_messages == 5
+
+
+async def test_entries_that_point_elsewhere_lose_no_message(tmp_path: Path) -> None:
+    life, damage = await lived(tmp_path / "s", 150, killed=False)
+    entries = damage.store / "consumequeue/orders/0" / f"{0:020d}"
+    with entries.open("r+b") as file:
+        file.seek(20 * 300)
+        wrong = file.read(20)
+        file.seek(20 * 310)
+        file.write(wrong * 1_000)
+    async with served(tmp_path / "s") as (broker, client):
+        assert await client.told("orders") == (life.bodies, [])
+        assert broker.find("queue.repaired") or broker.find("queues.rebuilding")
+        assert broker.stop() == 0
 
 
 # -------------------------------------------------------------------------------------------------------------- snapshots
@@ -263,16 +288,25 @@ async def test_what_can_be_made_again_is(tmp_path: Path, killed: bool, names: tu
     await goes_on(tmp_path / "s", life)
 
 
-@pytest.mark.parametrize("number", [1, 2])
-async def test_a_log_that_lacks_a_file_stops_the_start_at_its_place(tmp_path: Path, number: int) -> None:
-    """In the middle, and the last."""
-    _, damage = await lived(tmp_path / "s", 250, killed=False)
+@pytest.mark.parametrize("number", [0, 1, 2])
+async def test_a_log_that_lacks_a_file_stops_the_start_at_its_place_and_cut_corrupt_serves_the_others(tmp_path: Path, number: int) -> None:
+    """The first, one in the middle, and the last."""
+    life, damage = await lived(tmp_path / "s", 250, killed=False)
     assert len(damage.segments) == 3
     missing = damage.segments[number]
+    held = [int(path.name) for path in damage.segments] + [1 << 40]
+    kept = [frame for frame, start in enumerate(life.frames) if not held[number] <= start < held[number + 1]]
+    whole = [body for frame in kept for body in life.bodies[frame * FRAME : frame * FRAME + FRAME]]
     missing.unlink()
     ended = run_program(*command(tmp_path / "s"))
     assert (ended.returncode, ended.stderr.count("\n")) == (5, 1), (ended.returncode, ended.stderr)
     assert str(int(missing.name)) in ended.stderr
+    async with served(tmp_path / "s", "--cut-corrupt") as (broker, client):
+        found, lost = await client.told("orders")
+        assert (found, len(lost)) == (whole, len(life.bodies) - len(whole))
+        assert broker.stop() == 0
+    async with served(tmp_path / "s") as (_, client):
+        assert (await client.told("orders"))[0] == whole
 
 
 async def test_a_damaged_identity_is_not_guessed(tmp_path: Path) -> None:

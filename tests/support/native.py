@@ -86,6 +86,21 @@ class Native:
         assert answer.code == ResponseCode.PULL_NOT_FOUND, answer.remark
         return found
 
+    async def told(self, topic: str, queue_id: int = 0) -> tuple[list[bytes], list[int]]:
+        """The bodies of one queue, and the offsets that it was told to be lost: as a consumer reads, again after SYSTEM_BUSY."""
+        found: list[bytes] = []
+        lost: list[int] = []
+        while (answer := await self.pull(topic, at := len(found) + len(lost), queue_id)).code != ResponseCode.PULL_NOT_FOUND:
+            if answer.code == ResponseCode.SUCCESS:
+                found += bodies(answer)
+            elif answer.code == ResponseCode.PULL_OFFSET_MOVED:
+                assert answer.fields["nextBeginOffset"] > at, answer
+                lost += range(at, answer.fields["nextBeginOffset"])
+            else:
+                assert answer.code == ResponseCode.SYSTEM_BUSY, answer
+                await asyncio.sleep(0)
+        return found, lost
+
 
 def bodies(answer: Command) -> list[bytes]:
     """The message bodies that a pull brought."""

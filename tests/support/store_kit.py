@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from lockstep.broker.store import FlushMode, Identity, Recovery, Store, StoreConfig
+from lockstep.broker.store import FlushMode, Identity, ReadStatus, Recovery, Store, StoreConfig
+from lockstep.protocol.errors import SystemBusy
 from lockstep.protocol.record import encode_record
 from lockstep.protocol.sequence import FrameSequence, seal
 from lockstep.runtime.host import Host
@@ -205,6 +206,42 @@ async def everything(store: Store, topic: str = "orders", queue_id: int = 0) -> 
         assert len(bodies) == result.count
         found += bodies
         offset = result.next_offset
+
+
+@dataclass
+class Told:
+    """What a reader of one queue was given and what it was told to be lost."""
+
+    found: dict[int, bytes] = field(default_factory=dict)
+    lost: list[int] = field(default_factory=list)
+    """Offsets."""
+    busy_count: int = 0
+
+
+async def read_told(store: Store, topic: str = "orders", queue_id: int = 0) -> Told:
+    """Reads a queue as a consumer does: again after SYSTEM_BUSY, behind a gap after LOST. Each step goes forward."""
+    from lockstep.protocol.record import RecordView, split_records
+
+    told = Told()
+    offset, high = store.bounds(topic, queue_id)
+    while offset < high:
+        try:
+            result = await store.read_some(topic, queue_id, offset, 7, 4096)
+        except SystemBusy:
+            told.busy_count += 1
+            assert told.busy_count < 200, f"{topic} {queue_id} at {offset} stays busy"
+            await store._repairs.idle.wait()
+            continue
+        assert result.next_offset > offset, f"{topic} {queue_id} at {offset}: {result.status}"
+        if result.status is ReadStatus.LOST:
+            told.lost += range(offset, result.next_offset)
+        data = b"".join(result.parts)
+        for number, (start, _) in enumerate(split_records(data)):
+            view = RecordView(data, start)
+            assert (view.topic.decode(), view.queue_id, view.queue_offset) == (topic, queue_id, offset + number)
+            told.found[view.queue_offset] = view.body
+        offset = result.next_offset
+    return told
 
 
 SYNC = FlushMode.SYNC

@@ -70,6 +70,7 @@ def broker(address: BrokerAddress, status: BrokerStatus | None, reason: str, now
         _clock(where, status, now_ms, took_ms),
         _disk(where, status),
         *_descriptors(where, status),
+        _damage(where, status),
         *_standings(where, status),
     ]
 
@@ -104,6 +105,14 @@ def _descriptors(where: str, status: BrokerStatus) -> Iterable[Finding]:
         return
     problem = f"it may have {limit} file descriptors: room for few connections"
     yield Finding("file descriptors", where, problem, f"start it with a limit of {DESCRIPTORS_MIN} or more (ulimit -n, LimitNOFILE)")
+
+
+def _damage(where: str, status: BrokerStatus) -> Finding:
+    if not status.damaged_messages and not status.damaged_bytes:
+        return Finding("store whole", where)
+    what = f"{status.damaged_messages} messages are lost to damage of the log, {status.damaged_bytes} bytes of it are no records"
+    step = "the broker's log names the places (`store.damaged`); look at the disk, and at docs/operations.md, Damage and repair"
+    return Finding("store whole", where, what, step)
 
 
 def _mib(count: int) -> str:

@@ -261,6 +261,8 @@ class Broker:
             disk_reserve_bytes=disk.reserve_bytes,
             nameservers=() if self._registrar is None else self._registrar.told(),
             descriptor_limit=self._host.descriptors.limit,
+            damaged_messages=self._store.damage.message_count,
+            damaged_bytes=self._store.damaged_bytes,
         )
 
     async def _render_metrics(self) -> bytes:

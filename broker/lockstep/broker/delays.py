@@ -18,7 +18,7 @@ from lockstep.broker.store import Appended, ReadResult, ReadStatus, Store, Store
 from lockstep.broker.tables.delay_table import DelayTable
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.delays import delay_of, level_of, queue_of
-from lockstep.protocol.errors import BrokerError, LocalProtocolError, MessageIllegal, RemoteProtocolError
+from lockstep.protocol.errors import BrokerError, LocalProtocolError, MessageIllegal, RemoteProtocolError, SystemBusy
 from lockstep.protocol.names import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from lockstep.protocol.properties import HOME_LAYOUT
 from lockstep.protocol.record import RecordView, split_records
@@ -30,6 +30,11 @@ LOOK_MS = 1_000
 """While messages wait the clock is looked at this often: it may be set."""
 AGAIN_MS = 1_000
 """A queue that the store refused is tried again after this."""
+LOSSES = {
+    ReadStatus.OFFSET_TOO_SMALL: "retention removed messages that still waited",
+    ReadStatus.LOST: "the log is damaged there: messages that still waited are lost",
+}
+"""Why what comes next is not there, and never will be."""
 TURN_COUNT = 100
 TURN_BYTES = 256 << 10
 """Delivered of one queue in one loop turn."""
@@ -132,11 +137,10 @@ class Delays:
         if result is None:
             self._due_ms[queue_id] = self._store.now_ms() + AGAIN_MS
             return
-        if result.status is ReadStatus.OFFSET_TOO_SMALL:
-            log.error(
-                "delay.gap", delay_ms=delay_ms, first=offset, end=result.min_offset, why="retention removed messages that still waited"
-            )
-            self._table.delivered(queue_id, result.min_offset)
+        if result.status in LOSSES:
+            why = LOSSES[result.status]
+            log.error("delay.gap", delay_ms=delay_ms, first=offset, end=result.next_offset, why=why)
+            self._table.delivered(queue_id, result.next_offset)
             return
         if result.status is not ReadStatus.FOUND:
             if self._store.bounds(SCHEDULE_TOPIC, queue_id)[1] <= offset:  # else one has arrived while the disk was read
@@ -165,7 +169,7 @@ class Delays:
         for count in (TURN_COUNT, 1):
             try:
                 return await self._store.read_some(SCHEDULE_TOPIC, queue_id, offset, count, TURN_BYTES)
-            except (OSError, StoreCorrupt) as error:
+            except (OSError, StoreCorrupt, SystemBusy) as error:
                 why = str(error)
         if self._unreadable.get(queue_id) != offset:
             self._unreadable[queue_id] = offset

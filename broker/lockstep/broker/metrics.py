@@ -13,6 +13,7 @@ from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Store, StoreCorrupt
 from lockstep.broker.tables.lock_table import Key
 from lockstep.broker.tables.progress_table import Progress
+from lockstep.protocol.errors import SystemBusy
 from lockstep.protocol.names import DLQ_PREFIX, is_system_topic
 from lockstep.protocol.record import RecordView
 from lockstep.runtime.metrics import Figures
@@ -88,7 +89,7 @@ class BrokerMetrics:
             offset = max(progress.offset, self._store.bounds(topic, queue_id)[0])
             try:
                 read = await self._store.read_some(topic, queue_id, offset, 1, READ_BYTES)
-            except (OSError, StoreCorrupt):
+            except (OSError, StoreCorrupt, SystemBusy):
                 continue  # a pull of it is refused and says why; the other figures are told
             if read.parts:
                 age_ms = now_ms - RecordView(b"".join(read.parts)).store_ms
@@ -124,6 +125,9 @@ class BrokerMetrics:
         figures.gauge(
             "rocketmq_broker_permission", "6: reads and writes; 4: the disk is full, reads only.", rows=[((), 6 if disk.writable else 4)]
         )
+        text = "Stored and lost to damage of the log: consumers are told of the gaps."
+        figures.gauge("lockstep_store_damaged_messages", text, rows=[((), store.damage.message_count)])
+        figures.gauge("lockstep_store_damaged_bytes", "Bytes of the log that hold no good record.", rows=[((), store.damaged_bytes)])
         figures.gauge("lockstep_disk_free_bytes", "Free space beside the log.", rows=[((), disk.free_bytes)])
         figures.gauge("lockstep_disk_reserve_bytes", "Free space below which sends are refused.", rows=[((), disk.reserve_bytes)])
         figures.gauge("lockstep_term", "Rises with each start.", rows=[((), self._state.coordination.term)])

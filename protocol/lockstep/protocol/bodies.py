@@ -518,6 +518,10 @@ class BrokerStatus:
     nameservers: tuple[NameserverStanding, ...]
     descriptor_limit: int | None = None
     """File descriptors that its process may have."""
+    damaged_messages: int = 0
+    """Stored and lost to damage of the log; consumers are told of the gaps."""
+    damaged_bytes: int = 0
+    """Of the log in which no good record was found."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ def looked_at(status: BrokerStatus | None, address: BrokerAddress = A, *, reason
 def test_a_broker_that_is_well_has_no_problem_and_says_what_was_checked() -> None:
     assert looked_at(STATUS) == []
     checks = {finding.check for finding in diagnosis.broker(A, STATUS, "", NOW, 0)}
-    assert checks == {"broker reached", "clock", "store writable", "file descriptors", "broker registered"}
+    assert checks == {"broker reached", "clock", "store writable", "store whole", "file descriptors", "broker registered"}
 
 
 @pytest.mark.parametrize(("limit", "words"), [(None, []), (1 << 20, []), (4_096, []), (4_095, ["4095"]), (256, ["256"])])
@@ -143,3 +143,9 @@ def test_a_member_is_listed_at_every_broker_of_its_topics_and_all_agree() -> Non
     command = "`lockstep group update billing --subscription-policy classic --no-consume`"
     assert diagnosis.group(uneven)[0].step.startswith(f"{command} gives all of them the settings")
     assert diagnosis.group(replace(report, members=())) == [], "a group without a member has nothing to be incomplete"
+
+
+def test_damage_of_the_log_is_a_finding() -> None:
+    found = looked_at(replace(STATUS, damaged_messages=3, damaged_bytes=0))
+    assert found == [("store whole", "3 messages are lost to damage of the log, 0 bytes of it are no records")]
+    assert looked_at(replace(STATUS, damaged_messages=0, damaged_bytes=7))[0][0] == "store whole"

@@ -13,6 +13,7 @@ serves all deadlines. However many are woken or due at once, so many are served 
 
 import asyncio
 from collections import OrderedDict, deque
+from dataclasses import replace
 from functools import lru_cache
 
 from lockstep.broker.coordination import Coordination
@@ -73,6 +74,7 @@ CODES = {
     ReadStatus.OFFSET_AT_END: ResponseCode.PULL_NOT_FOUND,
     ReadStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
     ReadStatus.OFFSET_TOO_LARGE: ResponseCode.PULL_OFFSET_MOVED,
+    ReadStatus.LOST: ResponseCode.PULL_OFFSET_MOVED,
 }
 """The other two depend on the offset: 0 waits for the first message, anything else has moved."""
 
@@ -302,6 +304,9 @@ class PullProcessor:
 
     def _deliver(self, pull: Pull, result: ReadResult) -> None:
         status = result.status
+        if status is ReadStatus.LOST and pull.gap is not None:
+            # One gap in one answer: this one is told by the next pull, from the same offset.
+            status, result = ReadStatus.NO_MATCHED, replace(result, status=ReadStatus.NO_MATCHED, next_offset=pull.offset)
         code = CODES.get(status, ResponseCode.PULL_NOT_FOUND if pull.offset == 0 else ResponseCode.PULL_OFFSET_MOVED)
         skipped = status is ReadStatus.NO_MATCHED and not pull.fresh and result.next_offset >= result.max_offset
         pull.fresh = False

@@ -11,16 +11,17 @@ Bytes appended wait in `tail`, the recent end of the log in memory, until `write
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from errno import ENOENT
 from struct import Struct
 
-from lockstep.broker.store.errors import StoreCorrupt, StoreDiskError
+from lockstep.broker.store.errors import StoreDiskError
 from lockstep.broker.store.presence import Presence
+from lockstep.broker.store.survey import LogSurvey
 from lockstep.protocol.record import BLANK_MAGIC
 from lockstep.runtime.files import Buffer, File, Files
 
 BLANK = Struct(">iI")
 BLANK_BYTES = 8
-NAME_DIGITS = 20
 COPY_BYTES = 1 << 20
 
 
@@ -35,6 +36,31 @@ def write_all(file: File, data: Buffer, offset: int) -> None:
             if more == 0:
                 raise StoreDiskError(f"write of {len(view)} bytes at {offset} stopped after {written}")
             written += more
+
+
+class AbsentFile:
+    """Stands for a log file that is missing: it reads as a file of no bytes."""
+
+    def size(self) -> int:
+        return 0
+
+    def pread(self, count: int, offset: int) -> bytes:
+        return b""
+
+    def pread_cached(self, count: int, offset: int) -> bytes | None:
+        return b""
+
+    def pwritev(self, buffers: Sequence[Buffer], offset: int) -> int:
+        raise OSError(ENOENT, "a log file is missing")
+
+    def truncate(self, size: int) -> None:
+        raise OSError(ENOENT, "a log file is missing")
+
+    def sync(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
 
 class Segment:
@@ -84,15 +110,22 @@ class CommitLog:
         self.written = 0
         self.synced = 0
         self._unsynced: list[Segment] = []
+        self.first_missing = False
+        """The file with which the log began is gone, and the start goes on without it."""
         self._names_changed = False
         """Files were created since the directory was last synced."""
         self._stray: list[str] = []
-        """Files behind a gap: `begin` removes them, once the start has found nothing wrong."""
+        """Files behind a gap above the synced length: `begin` removes them, once the start has found nothing wrong."""
 
     @property
     def start(self) -> int:
         """The oldest position that is still there."""
         return self.segments[0].start if self.segments else 0
+
+    @property
+    def files_end(self) -> int:
+        """Where the newest file ends."""
+        return self.segments[-1].end if self.segments else 0
 
     @property
     def end(self) -> int:
@@ -106,50 +139,34 @@ class CommitLog:
 
     # -- opening ---------------------------------------------------------------------------------
 
-    def load(self, synced: int) -> None:
-        """Opens what is there. A gap or a short file is corruption below `synced`, behind it an unfinished tail that reads as zeros."""
-        for name in self._files.listdir(self._directory):
-            if not (len(name) == NAME_DIGITS and name.isdecimal()):
-                continue
-            start = int(name)
-            path = f"{self._directory}/{name}"
-            if self.segments and start != self.segments[-1].end:
-                position = self.segments[-1].end
-                if position < synced:
-                    raise StoreCorrupt(f"log file {path} begins at {start}, expected {position}: a file is missing", position=position)
-                self._stray.append(path)
-                continue
-            if start % self._segment_bytes:
-                raise StoreCorrupt(f"log file {path}: its name is no multiple of the segment length {self._segment_bytes}", position=start)
-            if not self.segments and start > synced:
-                if synced:
-                    raise StoreCorrupt(f"the log begins at {start}, but was synced up to {synced}: files are missing", position=synced)
-                # Nothing was ever synced, and a power cut kept a later name and lost the first.
-                self._stray.append(path)
-                continue
-            self.segments.append(self._open_segment(path, start, synced))
-        self.synced = synced
+    def load(self, survey: LogSurvey) -> None:
+        """Opens what the survey found. Nothing is changed: what is short or absent reads as zeros until `begin`."""
+        for start in survey.starts:
+            path = f"{self._directory}/{start:020d}"
+            file: File = AbsentFile() if start in survey.absent else self._files.open(path)
+            self.segments.append(Segment(path, start, self._segment_bytes, file))
+        self._stray = [f"{self._directory}/{start:020d}" for start in survey.stray]
+        self.synced = survey.synced
+        self.first_missing = survey.first_missing
 
-    def _open_segment(self, path: str, start: int, synced: int) -> Segment:
-        file = self._files.open(path)
-        size = file.size()
-        if size != self._segment_bytes:
-            if size > self._segment_bytes or start + size < synced:
-                raise StoreCorrupt(f"log file {path} has {size} bytes, expected {self._segment_bytes}", position=start + size)
-            file.truncate(self._segment_bytes)
-        return Segment(path, start, self._segment_bytes, file)
-
-    def begin(self, end: int, *, clean: bool) -> None:
+    def begin(self, end: int, *, clean: bool, aside: str | None = None) -> None:
         """Appending goes on at `end`: what lies behind it is made zero, later files go. Nothing counts as synced above `synced`.
 
         Durable at once unless `clean` says that nothing lies there: a record appended meanwhile must not be followed by stale ones.
+        `aside`: a directory into which the files go instead of being removed.
         """
         for segment in [s for s in self.segments if s.start >= end and s.start > self.start]:
             self.segments.remove(segment)
             segment.file.close()
-            self._stray.append(segment.path)
+            if not isinstance(segment.file, AbsentFile):
+                self._stray.append(segment.path)
         for path in self._stray:
-            self._files.unlink(path)
+            if aside is None:
+                self._files.unlink(path)
+            else:
+                self._files.rename(path, f"{aside}/{path.rpartition('/')[2]}")
+        for segment in self.segments:
+            self._complete(segment)
         if self.segments and end < self.segments[-1].end:
             last = self.segments[-1]
             last.file.truncate(end - last.start)
@@ -166,6 +183,13 @@ class CommitLog:
         if self.segments:
             self._presence.watch(self.segments[-1].path)
 
+    def _complete(self, segment: Segment) -> None:
+        """A file that is absent or short gets its full length; what it lacked is zeros."""
+        if isinstance(segment.file, AbsentFile):
+            segment.file = self._files.open(segment.path, create=True)
+        if segment.file.size() < self._segment_bytes:
+            segment.file.truncate(self._segment_bytes)
+
     def rewrite(self, position: int, end: int) -> None:
         """Writes [position, end) back over itself.
 
@@ -178,6 +202,23 @@ class CommitLog:
                 data = segment.file.pread(min(COPY_BYTES, stop - at), at - segment.start)
                 write_all(segment.file, data, at - segment.start)
                 at += len(data)
+
+    def copy(self, position: int, end: int, path: str) -> None:
+        """Copies [position, end) into a file of its own, durably."""
+        file = self._files.open(path, create=True)
+        try:
+            for segment in self.segments:
+                at, stop = max(position, segment.start), min(end, segment.end)
+                while at < stop:
+                    data = segment.file.pread(min(COPY_BYTES, stop - at), at - segment.start)
+                    if not data:
+                        break
+                    write_all(file, data, at - position)
+                    at += len(data)
+            file.sync()
+        finally:
+            file.close()
+        self._files.sync_directory(path.rpartition("/")[0])
 
     def replace_segments(self, position: int, end: int) -> None:
         """Copies the files that hold [position, end) into new ones: after a failed sync, what is read may not be on the disk."""

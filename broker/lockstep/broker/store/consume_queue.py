@@ -9,6 +9,7 @@ Entry i of the queue stands at byte 20·i of the files laid end to end. Files ar
 from the log and built again where they are missing, so nothing waits for them: recent entries stand in memory and are written in bulk.
 """
 
+from collections.abc import Callable
 from errno import ENOENT
 
 from lockstep.broker.store.commit_log import write_all
@@ -35,6 +36,8 @@ class QueueFiles:
         """Files whose names were once in `_directories`; a start can't know what the life before it left."""
         self._unsynced: dict[str, None] = {}
         """Paths written since then."""
+        self._held: list[Callable[[], None]] | None = None
+        """While a start reads the log: what it will cut and remove when it has found nothing wrong."""
 
     def path(self, queue: "ConsumeQueue", at: int) -> str:
         """The file that holds byte `at` of the queue."""
@@ -97,14 +100,34 @@ class QueueFiles:
         """Syncs with descriptors of its own: it runs in a worker thread. What was dropped meanwhile is passed over."""
         self._files.sync_many(paths, directories)
 
+    def entries(self, directory: str, index: int, count: int) -> bytes:
+        """Up to `count` entries from `index` on, as far as one file has them. Empty when it is missing. For a worker thread."""
+        at = index * ENTRY_BYTES
+        within = at % self.file_bytes
+        data = self.read(f"{directory}/{at - within:020d}", min(count * ENTRY_BYTES, self.file_bytes - within), within)
+        return data[: len(data) - len(data) % ENTRY_BYTES]
+
     def names(self, queue: "ConsumeQueue") -> list[int]:
         """First bytes of the queue's files, in order."""
         if not self._files.exists(queue.directory):
             return []
         return [int(name) for name in self._files.listdir(queue.directory) if len(name) == 20 and name.isdecimal()]
 
+    def hold(self) -> None:
+        """Until `release` nothing is cut or removed: a start that is refused leaves the files as they were."""
+        self._held = []
+
+    def release(self) -> None:
+        """Does what was held back, in order."""
+        held, self._held = self._held or [], None
+        for change in held:
+            change()
+
     def cut(self, queue: "ConsumeQueue", at: int) -> None:
         """Makes everything from byte `at` on zero."""
+        if self._held is not None:
+            self._held.append(lambda: self.cut(queue, at))
+            return
         for start in self.names(queue):
             path = f"{queue.directory}/{start:020d}"
             if start >= at and start > 0:
@@ -126,6 +149,9 @@ class QueueFiles:
 
     def remove_below(self, queue: "ConsumeQueue", at: int) -> None:
         """Removes the files that lie wholly below byte `at`."""
+        if self._held is not None:
+            self._held.append(lambda: self.remove_below(queue, at))
+            return
         for start in self.names(queue):
             if start + self.file_bytes <= at:
                 self.remove(f"{queue.directory}/{start:020d}")
@@ -150,8 +176,8 @@ class QueueFiles:
             at = middle * ENTRY_BYTES
             data = self.read(f"{directory}/{at - at % self.file_bytes:020d}", ENTRY_BYTES, at % self.file_bytes)
             physical, size, _ = ENTRY.unpack(data) if len(data) == ENTRY_BYTES else (0, 0, 0)
-            # An entry without a size is missing: its message is below the log's start.
-            if size <= 0 or physical < log_start:
+            # An entry without a size is missing: its message is below the log's start. A lost one (damage.py) keeps its place.
+            if size == 0 or physical < log_start:
                 low = middle + 1
             else:
                 high, position = middle, physical
@@ -229,6 +255,13 @@ class ConsumeQueue:
             with memoryview(self._entries) as view, view[(self.flushed - self._base) * ENTRY_BYTES :] as data:
                 files.write(self, self.flushed * ENTRY_BYTES, bytes(data))
             self.flushed = self.next
+
+    def rewrite(self, index: int, entries: bytes) -> None:
+        """Replaces those of the entries from `index` on that memory holds."""
+        skip = max(0, self._base - index)
+        data = entries[skip * ENTRY_BYTES :][: max(0, self.next - index - skip) * ENTRY_BYTES]
+        at = (index + skip - self._base) * ENTRY_BYTES
+        self._entries[at : at + len(data)] = data
 
     def trim(self, keep: int) -> None:
         """Keeps about the last `keep` entries in memory, and all that the files lack."""

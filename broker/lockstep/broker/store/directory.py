@@ -11,6 +11,9 @@
                             magic 8, number 8, log offset 8, CRC-32 of these 4; the valid slot with the higher number counts
     lockstep/sync_failed    a sync failed in this boot: what is read may not be on the disk
     lockstep/snapshot-N     the tables at log offset N (snapshot.py)
+    lockstep/start          the log offset at which the log begins; written before retention removes what lies below
+    lockstep/damage         what is known to be damaged (damage.py)
+    lockstep/set-aside-N/   what a start with --cut-corrupt took out of the store, and manifest.json
 
 Small files are replaced by tmp, fsync, rename, fsync of the directory.
 """
@@ -26,6 +29,7 @@ from lockstep.broker.store.config import Identity, StoreConfig
 from lockstep.broker.store.consume_queue import QueueFiles
 from lockstep.broker.store.errors import IdentityError, StoreCorrupt, StoreInUse
 from lockstep.broker.store.presence import Presence
+from lockstep.broker.store.survey import LogFile, LogSurvey, adopted_queue_entries, adopted_segment_bytes, log_files, survey_log
 from lockstep.protocol.crc import crc32
 from lockstep.runtime.files import File, Files
 from lockstep.runtime.host import Random
@@ -34,6 +38,7 @@ FORMAT = 1
 SLOT = Struct(">8sQQI")
 SLOT_BYTES = 512
 SLOT_MAGIC = b"LSSYNC01"
+SNAPSHOT_PREFIX = "snapshot-"
 CHECKPOINT = Struct(">qqq")
 CHECKPOINT_BYTES = 4096
 
@@ -63,6 +68,7 @@ class StoreDirectory:
         self.log = f"{root}/commitlog"
         self.queues = f"{root}/consumequeue"
         self.own = f"{root}/lockstep"
+        self.damage_path = f"{self.own}/damage"
         self._release: Callable[[], None] | None = None
         self._slots: File | None = None
         self._slot_number = 0
@@ -71,7 +77,7 @@ class StoreDirectory:
         """The log offset that the newest slot names."""
 
     def lock(self) -> None:
-        """Creates the directories and takes the lock; StoreInUse where another has it."""
+        """Creates the directory when it is missing and takes the lock; StoreInUse when another process has it."""
         files = self._files
         files.makedirs(self.root)
         try:
@@ -81,8 +87,6 @@ class StoreDirectory:
                 f"store {self.root} is open in another broker: stop that one, or give this one a directory of its own"
             ) from error
         self.presence.watch(f"{self.root}/lock")
-        for name in ("commitlog", "consumequeue", "index", "config", "lockstep"):
-            files.makedirs(f"{self.root}/{name}")
         # The life before this one may have died between making a name and syncing it.
         for above in directories_above(self.root):
             try:
@@ -90,7 +94,6 @@ class StoreDirectory:
             except PermissionError:
                 pass  # a directory above the store that this user may pass but not read: it was made by someone else
         files.sync_directory(self.root)
-        files.sync_directory(self.own)
 
     def unlock(self) -> None:
         if self._slots is not None:
@@ -100,23 +103,90 @@ class StoreDirectory:
             self._release()
             self._release = None
 
-    def identity(self, wanted: Identity, config: StoreConfig, new_store_id: str) -> StoreIdentity:
-        """Reads the identity, or gives the directory one; IdentityError where it is another's."""
+    # -- before anything is changed --------------------------------------------------------------
+
+    def survey(self, wanted: Identity, config: StoreConfig, new_store_id: str) -> tuple[StoreIdentity, LogSurvey, bool]:
+        """Whose directory it is and what its log consists of; whether it has no identity yet. Changes nothing.
+
+        IdentityError when it is another's; StoreCorrupt as survey.py says.
+        """
         text = self.read(f"{self.own}/identity")
+        found = log_files(self._files, self.log)
         if text is None:
-            log_start = self._adopt_log()
-            fresh = StoreIdentity(
-                wanted.cluster, wanted.broker_name, new_store_id, config.segment_bytes, config.queue_file_entries, log_start
+            identity = self._new_identity(wanted, config, new_store_id, found)
+            start: int | None = identity.log_start
+        else:
+            identity = parse_identity(text, f"{self.own}/identity")
+            if (identity.cluster, identity.broker_name) != (wanted.cluster, wanted.broker_name):
+                raise IdentityError(
+                    f"store {self.root} belongs to broker {identity.broker_name} of cluster {identity.cluster}, not to "
+                    f"{wanted.broker_name} of {wanted.cluster}: start it under its own name, or give this broker a directory of its own"
+                )
+            start = self.read_start()
+        return identity, self.survey_log(identity, found, start, cut_corrupt=config.cut_corrupt), text is None
+
+    def survey_log(self, identity: StoreIdentity, found: list[LogFile], start: int | None, *, cut_corrupt: bool) -> LogSurvey:
+        """What the log consists of; StoreCorrupt as survey.py says."""
+        snapshots = self.snapshot_positions()
+        # Snapshots are written after syncs: without the record of those, the older one vouches for them.
+        synced = max(self.read_synced()[1] or min(snapshots, default=0), identity.log_start)
+        needed = max((position for position in snapshots if position <= synced), default=0)
+        size = identity.segment_bytes
+        return survey_log(found, self.log, size, start=start, synced=synced, needed=needed, cut_corrupt=cut_corrupt)
+
+    def _new_identity(self, wanted: Identity, config: StoreConfig, new_store_id: str, found: list[LogFile]) -> StoreIdentity:
+        """Of a new store, or of a log that another program made: it begins where its first file does, nothing below counts as lost."""
+        own = self._files.listdir(self.own) if self._files.exists(self.own) else []
+        left = [name for name in own if not name.endswith(".tmp")]
+        if left and (found or self.snapshot_positions()):
+            raise StoreCorrupt(
+                f"{self.own}/identity is missing, and {left[0]} and a log are there: restore it, it names cluster, broker and store id. "
+                "Nothing was changed"
             )
-            self.replace(f"{self.own}/identity", json.dumps({"format": FORMAT, **_plain(fresh)}, indent=1).encode())
-            return fresh
-        found = _parse_identity(text, f"{self.own}/identity")
-        if (found.cluster, found.broker_name) != (wanted.cluster, wanted.broker_name):
-            raise IdentityError(
-                f"store {self.root} belongs to broker {found.broker_name} of cluster {found.cluster}, not to {wanted.broker_name} of "
-                f"{wanted.cluster}: start it under its own name, or give this broker a directory of its own"
-            )
-        return found
+        segment_bytes, entries, start = config.segment_bytes, config.queue_file_entries, 0
+        if found:
+            segment_bytes = adopted_segment_bytes(found, self.log)
+            entries = adopted_queue_entries(self._files, self.queues, entries)
+            start = found[0].start
+        return StoreIdentity(wanted.cluster, wanted.broker_name, new_store_id, segment_bytes, entries, start)
+
+    def snapshot_positions(self) -> list[int]:
+        """Positions that have a snapshot file, oldest first."""
+        names = self._files.listdir(self.own) if self._files.exists(self.own) else []
+        tails = [name[len(SNAPSHOT_PREFIX) :] for name in names if name.startswith(SNAPSHOT_PREFIX)]
+        return sorted(int(tail) for tail in tails if tail.isdecimal())
+
+    def read_start(self) -> int | None:
+        """Where the log began when retention last ran; None: an older version, which did not record it."""
+        text = self.read(f"{self.own}/start")
+        if text is None:
+            return None
+        if not text.strip().isdigit():
+            raise StoreCorrupt(f"{self.own}/start is damaged: expected the log offset at which the log begins. Restore it, or remove it")
+        return int(text)
+
+    def read_synced(self) -> tuple[int, int]:
+        """(number, log offset) of the newest slot; (0, 0) when there is none."""
+        data = self.read(f"{self.own}/synced") or b""
+        newest = (0, 0)
+        for at in (0, SLOT_BYTES):
+            slot = data[at : at + SLOT.size]
+            if len(slot) == SLOT.size:
+                magic, number, position, crc = SLOT.unpack(slot)
+                if magic == SLOT_MAGIC and crc == crc32(slot[:24]):
+                    newest = max(newest, (number, position))
+        return newest
+
+    # -- changes ---------------------------------------------------------------------------------
+
+    def establish(self, identity: StoreIdentity, *, fresh: bool) -> None:
+        """Makes what is missing of the directories, and the identity of a new store durable before anything else."""
+        for name in ("commitlog", "consumequeue", "index", "config", "lockstep"):
+            self._files.makedirs(f"{self.root}/{name}")
+        self._files.sync_directory(self.root)
+        self._files.sync_directory(self.own)
+        if fresh:
+            self.replace(f"{self.own}/identity", json.dumps({"format": FORMAT, **_plain(identity)}, indent=1).encode())
 
     def proof(self, random: Random) -> str:
         """The store's secret: made at its birth, or by the first start of a version that has proofs. Raises StoreCorrupt."""
@@ -130,12 +200,22 @@ class StoreDirectory:
             raise StoreCorrupt(f"{path} is damaged: expected 32 hex digits; remove the file, and the next start makes another")
         return found
 
-    def _adopt_log(self) -> int:
-        """A log that another program made begins where its first file does: nothing below counts as lost."""
-        start = min((int(name) for name in self._files.listdir(self.log) if name.isdecimal()), default=0)
-        if self.load_synced() < start:
-            self.save_synced(start)
-        return start
+    def save_start(self, position: int) -> None:
+        """Records where the log begins, before the files below it go: a first file that is missing is then known from one that went."""
+        self.replace(f"{self.own}/start", b"%d\n" % position)
+
+    def save_damage(self, data: bytes) -> None:
+        self.replace(self.damage_path, data)
+
+    def set_aside(self) -> str:
+        """A new directory `lockstep/set-aside-N` for what a start takes out of the store."""
+        number = 1
+        while self._files.exists(f"{self.own}/set-aside-{number}"):
+            number += 1
+        path = f"{self.own}/set-aside-{number}"
+        self._files.makedirs(path)
+        self._files.sync_directory(self.own)
+        return path
 
     def begin(self) -> bool:
         """Marks the store as open; whether it had been closed in order."""
@@ -177,7 +257,7 @@ class StoreDirectory:
     # -- synced length ---------------------------------------------------------------------------
 
     def load_synced(self) -> int:
-        """How far a sync had covered the log for certain."""
+        """How far a sync had covered the log for certain. Opens the slots for `save_synced`."""
         if self._slots is not None:
             return self.slot_position
         path = f"{self.own}/synced"
@@ -188,13 +268,7 @@ class StoreDirectory:
             self._slots.sync()
             self._files.sync_directory(self.own)
         self.presence.watch(path)
-        for at in (0, SLOT_BYTES):
-            data = self._slots.pread(SLOT.size, at)
-            if len(data) == SLOT.size:
-                magic, number, position, crc = SLOT.unpack(data)
-                if magic == SLOT_MAGIC and crc == crc32(data[:24]) and number > self._slot_number:
-                    self._slot_number = number
-                    self.slot_position = position
+        self._slot_number, self.slot_position = self.read_synced()
         return self.slot_position
 
     def save_synced(self, position: int) -> None:
@@ -274,7 +348,7 @@ def _plain(identity: StoreIdentity) -> dict[str, object]:
     return {name: getattr(identity, name) for name in StoreIdentity.__slots__}
 
 
-def _parse_identity(text: bytes, path: str) -> StoreIdentity:
+def parse_identity(text: bytes, path: str) -> StoreIdentity:
     try:
         found = json.loads(text)
         if found["format"] != FORMAT:

@@ -74,7 +74,7 @@ class Query:
     async def _store_ms(self, queue: ConsumeQueue, index: int) -> int | None:
         """Store time of one message; None where it is gone."""
         entry = await self._entry(queue, index)
-        if entry is None:
+        if entry is None or entry[1] < RECORD_BYTES_MIN:
             return None
         stamp = await self._bytes(entry[0] + STORE_TIMESTAMP_AT, 8)
         return None if stamp is None or len(stamp) != 8 else int(INT64.unpack(stamp)[0])

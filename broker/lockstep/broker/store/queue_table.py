@@ -66,6 +66,11 @@ class QueueTable:
         if queue.next - queue.flushed >= FLUSH_ENTRY_COUNT:
             self._flush(queue)
 
+    @property
+    def waiting_count(self) -> int:
+        """Entries that only memory has."""
+        return self._waiting
+
     def flush_some(self) -> None:
         """While all entries together are too many, writes those of the queues that have waited longest. Call it once a turn."""
         for _ in range(FLUSH_QUEUES_PER_TURN):

@@ -2,23 +2,27 @@
 
 The steps of a read stand in one generator that asks for bytes. Asked without waiting, it stops where they are in neither memory nor page
 cache; asked again with waiting, a worker thread fetches them. Records that lie side by side in the log go out as one piece.
+
+What comes from a file is checked: each entry names a record of this topic, queue and offset, whose CRC holds. What stands before the first
+that does not is answered; when nothing does, `Mismatch` names it, and repair.py finds out whether the entry or the record is wrong. Entries
+of lost messages (damage.py) are answered as LOST.
 """
 
 import sys
 from array import array
 from bisect import bisect_right
 from collections.abc import Generator
-from itertools import accumulate
+from itertools import accumulate, islice
 from struct import Struct
 
 from lockstep.broker.store.commit_log import CommitLog, Segment
 from lockstep.broker.store.consume_queue import ConsumeQueue, QueueFiles
-from lockstep.broker.store.errors import StoreCorrupt
+from lockstep.broker.store.damage import LOST_SIZE
 from lockstep.broker.store.frame import ENTRY_BYTES, POSITION
 from lockstep.broker.store.results import ReadResult, ReadStatus
-from lockstep.broker.store.scan import BadRecord, read_record
+from lockstep.broker.store.scan import BadRecord, good_properties, read_record
 from lockstep.protocol.crc import crc32
-from lockstep.protocol.record import BODY_AT, CRC_MASK, MAGIC, RECORD_BYTES_MIN
+from lockstep.protocol.record import BODY_AT, CRC_MASK, MAGIC, RECORD_BYTES_MIN, SYS_IPV6_MASK
 from lockstep.runtime.host import Host
 
 SCAN_ENTRY_COUNT_MIN = 800
@@ -26,8 +30,12 @@ SCAN_ENTRY_COUNT_MIN = 800
 GAP_BYTES_MAX = 16 * 1024
 """Records that lie nearer than this are fetched from the file with one read."""
 FETCH_BYTES_MAX = 1 << 20
-CHECKED = Struct(">IIIi12xq48xI")
-"""Of a record: size, magic, body CRC, queue id, physical offset, body length."""
+STORED_BYTES_MAX = 32 << 20
+"""An entry with a larger size is damaged: no record is as long."""
+CHECKED = Struct(">IIIi4xqqI44xI")
+"""Of a record: size, magic, body CRC, queue id, queue offset, physical offset, system flag, body length."""
+PLACED = Struct(">qi")
+"""Of an entry: physical offset, size."""
 _SWAP = sys.byteorder == "little"
 
 Run = tuple[int, int]
@@ -75,6 +83,16 @@ class LogBytes:
             return await host.threads.run(self._segment.file.pread, self._count, self._at)
         finally:
             self._segment.reader_count -= 1
+
+
+class Mismatch(Exception):
+    """The entry at `offset` and the record that it names do not fit."""
+
+    def __init__(self, queue: ConsumeQueue, offset: int, position: int, reason: str) -> None:
+        super().__init__(reason)
+        self.queue = queue
+        self.offset = offset
+        self.position = position
 
 
 Steps = Generator[QueueBytes | LogBytes, bytes, ReadResult]
@@ -130,33 +148,64 @@ class Reader:
     def _steps(self, queue: ConsumeQueue, offset: int, max_count: int, max_bytes: int, hashes: frozenset[int] | None) -> Steps:
         wanted = max_count if hashes is None else max(SCAN_ENTRY_COUNT_MIN, max_count)
         count = min(wanted, queue.visible - offset)
-        if queue.in_memory(offset):
+        trusted = queue.in_memory(offset)
+        if trusted:
             entries = queue.recent(offset, count)
         else:
             entries = yield QueueBytes(self._files, *queue.place(self._files, offset, count))
             entries = entries[: len(entries) - len(entries) % ENTRY_BYTES]
         if offset < queue.min:
             return ReadResult(ReadStatus.OFFSET_TOO_SMALL, queue.min, queue.min, queue.visible)
-        if not queue.in_memory(offset):
-            check_entries(entries, queue, offset)
-        runs, taken, scanned = choose(entries, max_count, max_bytes, hashes)
+        present = present_count(entries)
+        if not present:
+            lost = lost_count(entries)
+            if not lost:
+                raise Mismatch(queue, offset, -1, "the queue's file has no entry there")
+            return ReadResult(ReadStatus.LOST, offset + lost, queue.min, queue.visible)
+        entries = entries[: present * ENTRY_BYTES]
+        while True:
+            runs, taken, scanned = choose(entries, max_count, max_bytes, hashes)
+            try:
+                indexes = range(taken) if hashes is None else matching(entries, hashes, taken)
+                parts = yield from self._parts(queue, offset, entries, runs, indexes, trusted=trusted)
+            except Mismatch as mismatch:
+                if mismatch.offset == offset:
+                    raise
+                entries = entries[: (mismatch.offset - offset) * ENTRY_BYTES]
+                continue
+            if parts is None:
+                return ReadResult(ReadStatus.OFFSET_TOO_SMALL, queue.min, queue.min, queue.visible)
+            status = ReadStatus.FOUND if taken else ReadStatus.NO_MATCHED
+            return ReadResult(status, offset + scanned, queue.min, queue.visible, parts, taken, sum(map(len, parts)))
+
+    def _parts(
+        self, queue: ConsumeQueue, offset: int, entries: bytes, runs: list[Run], indexes: "list[int] | range", *, trusted: bool
+    ) -> "Generator[QueueBytes | LogBytes, bytes, list[bytes] | None]":
+        """The bytes of the runs, which are the entries at `indexes`; None when retention has just removed them.
+
+        `trusted`: the entries were in memory.
+        """
         parts: list[bytes] = []
+        check = Check(queue, offset, entries, indexes)
         for position, size, inner in self._fetches(runs):
             data = self._log.from_tail(position, size)
+            verify = self._verify and not trusted
             if data is None:
                 segment = self._log.segment_of(position)
-                if segment is None:
-                    return ReadResult(ReadStatus.OFFSET_TOO_SMALL, queue.min, queue.min, queue.visible)
+                if segment is None and position < self._log.start and (queue.min_position or 0) < self._log.start:
+                    return None
+                if segment is None or position + size > segment.end:
+                    raise check.outside(position, None if segment is None else segment.end)
                 data = yield LogBytes(segment, position, size)
-                if self._verify:
-                    for at, run_size in inner:
-                        self._check(data[at - position : at - position + run_size], at, queue)
+                verify = self._verify
+            if verify:
+                for at, run_size in inner:
+                    check.run(data[at - position : at - position + run_size], at)
             if len(inner) == 1:
                 parts.append(data)
             else:
                 parts += [data[at - position : at - position + run_size] for at, run_size in inner]
-        status = ReadStatus.FOUND if taken else ReadStatus.NO_MATCHED
-        return ReadResult(status, offset + scanned, queue.min, queue.visible, parts, taken, sum(map(len, parts)))
+        return parts
 
     def _fetches(self, runs: list[Run]) -> list[tuple[int, int, list[Run]]]:
         """(position, bytes, runs within): what to read at once."""
@@ -167,7 +216,7 @@ class Reader:
             if fetches and position < tail_start:
                 start, length, inner = fetches[-1]
                 end = position + size
-                near = position - (start + length) <= GAP_BYTES_MAX and end - start <= FETCH_BYTES_MAX
+                near = 0 <= position - (start + length) <= GAP_BYTES_MAX and end - start <= FETCH_BYTES_MAX
                 if near and self._log.segment_of(start) is self._log.segment_of(position):
                     fetches[-1] = (start, end - start, inner)
                     inner.append(run)
@@ -175,29 +224,79 @@ class Reader:
             fetches.append((position, size, [run]))
         return fetches
 
-    def _check(self, data: bytes, position: int, queue: ConsumeQueue) -> None:
-        """What comes from a file is what was written. StoreCorrupt names the position: a damaged record is never served."""
-        unpack, queue_id, end, at = CHECKED.unpack_from, queue.queue_id, len(data), 0
-        view = memoryview(data)
-        while at < end:
+
+class Check:
+    """Compares what one read took from files with the entries that name it, in their order."""
+
+    __slots__ = ("_count", "_entries", "_indexes", "_offset", "_ordinal", "_queue")
+
+    def __init__(self, queue: ConsumeQueue, offset: int, entries: bytes, indexes: "list[int] | range") -> None:
+        self._queue = queue
+        self._offset = offset
+        """Of the first entry."""
+        self._entries = entries
+        self._indexes = indexes
+        """Of the entries that were chosen."""
+        self._count = len(indexes)
+        self._ordinal = 0
+        """Which of them comes next."""
+
+    def run(self, data: bytes, position: int) -> None:
+        """`data` was read at `position`. Mismatch names the first entry that does not name its record."""
+        unpack, queue, end, at = CHECKED.unpack_from, self._queue, len(data), 0
+        queue_id, name, view = queue.queue_id, queue.topic_field.field, memoryview(data)
+        self._find(position)
+        while at < end and self._ordinal < self._count:
             if end - at < RECORD_BYTES_MIN:
                 break
-            size, magic, crc, stored_queue, physical, body_bytes = unpack(data, at)
-            stop = at + size
-            if magic != MAGIC or physical != position + at or stored_queue != queue_id or body_bytes > size or stop > end:
+            size, magic, crc, stored_queue, queue_offset, physical, sys_flag, body_bytes = unpack(data, at)
+            stop, behind, index = at + size, at + BODY_AT + body_bytes, self._indexes[self._ordinal]
+            if magic != MAGIC or physical != position + at or stored_queue != queue_id or behind > stop or stop > end:
                 break
-            if crc32(view[at + BODY_AT : at + BODY_AT + body_bytes]) & CRC_MASK != crc:
+            if queue_offset != self._offset + index or PLACED.unpack_from(self._entries, index * ENTRY_BYTES) != (physical, size):
+                break
+            if sys_flag & SYS_IPV6_MASK or crc32(view[at + BODY_AT : behind]) & CRC_MASK != crc:
+                break
+            properties_at = behind + len(name) + 2
+            if properties_at > stop or data[behind : properties_at - 2] != name or not good_properties(data, properties_at, stop):
                 break
             at = stop
+            self._ordinal += 1
         if at != end:
             try:
                 size = int.from_bytes(data[at : at + 4], "big")
                 record = read_record(data[at : at + size], position + at, {})
-                reason = f"it belongs to queue {record.queue_id} of {record.topic}"
+                reason = f"it is offset {record.queue_offset} of queue {record.queue_id} of {record.topic}"
             except BadRecord as bad:
                 reason = str(bad)
-            text = f"log position {position + at}, read for queue {queue_id} of {queue.topic}: {reason}"
-            raise StoreCorrupt(text, position=position + at)
+            raise self._mismatch(position + at, reason)
+
+    def outside(self, position: int, segment_end: int | None) -> Mismatch:
+        """The run at `position` does not end within the segment, or no segment holds it: the first entry of which that is true."""
+        self._find(position)
+        while segment_end is not None and self._ordinal < self._count - 1:
+            at, size = PLACED.unpack_from(self._entries, self._indexes[self._ordinal] * ENTRY_BYTES)
+            if at + size > segment_end:
+                break
+            self._ordinal += 1
+        return self._mismatch(position, "the entry points outside of the log")
+
+    def _find(self, position: int) -> None:
+        """The entry that names `position` comes next: those before it were in memory."""
+        for ordinal in range(self._ordinal, self._count):
+            if POSITION.unpack_from(self._entries, self._indexes[ordinal] * ENTRY_BYTES)[0] == position:
+                self._ordinal = ordinal
+                return
+
+    def _mismatch(self, position: int, reason: str) -> Mismatch:
+        index = self._indexes[min(self._ordinal, self._count - 1)]
+        return Mismatch(self._queue, self._offset + index, position, reason)
+
+
+def matching(entries: bytes, hashes: frozenset[int], count: int) -> list[int]:
+    """The first `count` entries whose tag hash is among `hashes`."""
+    found = (index for index, tag in enumerate(_words(entries)[4::5]) if tag in hashes)
+    return list(islice(found, count))
 
 
 def outside_bounds(queue: ConsumeQueue | None, offset: int) -> ReadResult | None:
@@ -216,26 +315,36 @@ def outside_bounds(queue: ConsumeQueue | None, offset: int) -> ReadResult | None
     return None
 
 
-def check_entries(entries: bytes, queue: ConsumeQueue, offset: int) -> None:
-    """Between minimum and end every entry names a record. StoreCorrupt where one does not: to pass over it would lose its message."""
+def present_count(entries: bytes) -> int:
+    """How many entries from the first on may name a record. Between minimum and end all do, but for lost ones (damage.py)."""
+    words = _words(entries)
+    places, sizes = words[0::5], words[2::5]
+    if not sizes:
+        return 0
+    if min(sizes) >= RECORD_BYTES_MIN and max(sizes) <= STORED_BYTES_MAX and min(places) >= 0:
+        return len(sizes)
+    good = (RECORD_BYTES_MIN <= size <= STORED_BYTES_MAX and place >= 0 for place, size in zip(places, sizes, strict=True))
+    return next(index for index, is_good in enumerate(good) if not is_good)
+
+
+def lost_count(entries: bytes) -> int:
+    """How many entries from the first on are those of lost messages."""
+    sizes = _words(entries)[2::5]
+    return next((index for index, size in enumerate(sizes) if size != LOST_SIZE), len(sizes))
+
+
+def _words(entries: bytes) -> "array[int]":
+    """Five int32 an entry: position high and low, size, tag hash high and low."""
     words = array("i", entries)
     if _SWAP:
         words.byteswap()
-    sizes = words[2::5]
-    if not sizes or min(sizes) < RECORD_BYTES_MIN:
-        at = offset + next((index for index, size in enumerate(sizes) if size < RECORD_BYTES_MIN), 0)
-        raise StoreCorrupt(
-            f"offset {at} of queue {queue.queue_id} of {queue.topic} has no entry in {queue.directory}: remove that directory while the "
-            "broker is stopped, and its start builds it again from the log"
-        )
+    return words
 
 
 def choose(entries: bytes, max_count: int, max_bytes: int, hashes: frozenset[int] | None) -> tuple[list[Run], int, int]:
     """(runs, messages taken, entries scanned). The first message always fits."""
-    # An entry as five int32: position high, position low, size, tag high, tag low (the tag is an int32 with its sign carried on).
-    words = array("i", entries)
-    if _SWAP:
-        words.byteswap()
+    # The tag hash is an int32 with its sign carried on: its low word says it all.
+    words = _words(entries)
     sizes = words[2::5]
     if hashes is not None:
         return _choose_matching(entries, sizes, words[4::5], max_count, max_bytes, hashes)

@@ -12,20 +12,28 @@ Nothing is confirmed by this: that takes the sync that follows.
 """
 
 import asyncio
+import json
 from dataclasses import dataclass, field
+from enum import Enum
+from struct import Struct
 
 from lockstep.broker.store.commit_log import CommitLog, Segment
 from lockstep.broker.store.config import StoreConfig
+from lockstep.broker.store.consume_queue import ConsumeQueue
+from lockstep.broker.store.damage import LOST_SIZE, DamageTable, lost_entry
 from lockstep.broker.store.directory import StoreDirectory
 from lockstep.broker.store.errors import StoreCorrupt
-from lockstep.broker.store.frame import ENTRY, ENTRY_BYTES, due_of
+from lockstep.broker.store.frame import ENTRY, ENTRY_BYTES
 from lockstep.broker.store.queue_table import QueueTable
+from lockstep.broker.store.rebuild import EntryRebuild, entry_of
 from lockstep.broker.store.results import Recovery, Replay
-from lockstep.broker.store.scan import BadRecord, LogScan, ScanSink, StoredRecord, read_record
+from lockstep.broker.store.scan import NOTHING, BadRecord, LogScan, StoredRecord, Stretch, read_record
 from lockstep.broker.store.snapshot import Snapshot, Snapshots
 from lockstep.broker.store.stamps import Stamps
+from lockstep.broker.store.survey import LogSurvey
+from lockstep.protocol.crc import crc32
 from lockstep.protocol.names import STATE_TOPIC
-from lockstep.protocol.record import BLANK_MAGIC, SIZE_AND_MAGIC
+from lockstep.protocol.record import BLANK_MAGIC, BODY_AT, MAGIC, SIZE_AND_MAGIC
 from lockstep.protocol.sequence import FrameSequence
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.log import get_logger
@@ -35,6 +43,17 @@ logger = get_logger("broker")
 ZERO_CHUNK_BYTES = 1 << 20
 TELL_MS = 5_000
 """How often a long recovery says how far it is."""
+HELD_ENTRIES_MAX = 8_000_000
+"""Entries that a start keeps in memory, 160 MB, before it begins to write consume queues although it has not read the whole log."""
+SAMPLED_QUEUES_MAX = 1_024
+"""Queues of which a start compares entries with the log; every read compares its own."""
+SAMPLED_FILES_MAX = 64
+"""Files of one queue whose first and last entry are compared."""
+TOLD_MAX = 20
+"""Ranges of lost offsets in one line of the log; the manifest has all."""
+NAMED = Struct(">IIIi4xqq")
+"""Of a record: size, magic, body CRC, queue id, queue offset, physical offset."""
+QUEUE_OFFSET_AT = 20
 LOST = "lost"
 """In place of a boot id: no boot has this one, so the store counts as having forgotten something."""
 
@@ -50,21 +69,22 @@ class LogState:
     """Log offset of the newest record; −1 while there is none."""
 
 
-def entry_of(record: StoredRecord) -> bytes:
-    """The record's consume-queue entry."""
-    due_ms = due_of(record.topic, record.queue_id, record.store_ms)
-    return ENTRY.pack(record.position, record.size, record.tag if due_ms is None else due_ms)
-
-
 class _ReplaySink:
-    """Hands good records on: entries to their queues, state and frames to the replay."""
+    """Hands good records on: entries to their queues, state and frames to the replay. No file is written while entries fit in memory."""
 
-    def __init__(self, queues: QueueTable, replay: Replay, state: LogState, dense: bool) -> None:
+    def __init__(self, queues: QueueTable, replay: Replay, state: LogState, damage: DamageTable, *, dense: bool, skips: bool) -> None:
         self._queues = queues
         self._replay = replay
         self._state = state
+        self._damage = damage
         self._dense = dense
         """Every queue's next offset is known; without a snapshot the first record of a queue may have any."""
+        self._skips = skips
+        """Damage is passed over instead of ending the scan."""
+        self._lost_at = 0
+        self.stretches: list[Stretch] = []
+        """Damage that was not known before."""
+        self.lost_count = 0
 
     def expected_offset(self, topic: str, queue_id: int) -> int | None:
         if topic == STATE_TOPIC:
@@ -88,49 +108,26 @@ class _ReplaySink:
         queue = self._queues.get((record.topic, record.queue_id))
         if queue is None:
             queue = self._queues.obtain(record.topic, record.queue_id)
-            queue.restore(record.queue_offset, record.queue_offset)
+            first = 0 if self._dense else record.queue_offset
+            queue.restore(first, first)
+        if missing := record.queue_offset - queue.next:
+            self.lost_count += self._damage.add_lost(record.topic, record.queue_id, queue.next, record.queue_offset)
+            queue.add(lost_entry(self._lost_at) * missing, missing)
+            self._queues.added(queue, missing)
         queue.add(entry_of(record), 1)
         self._queues.added(queue, 1)
-        self._queues.flush_full(queue)
-        self._queues.flush_some()
+        if self._queues.waiting_count > HELD_ENTRIES_MAX:
+            self._queues.files.release()
+            self._queues.flush_all()
 
     def frame(self, first: StoredRecord, sequence: FrameSequence) -> None:
         self._replay.frame(first.topic, first.queue_id, first.queue_offset, first.position, sequence, sequence.count, first.store_ms)
 
-
-class _RebuildSink:
-    """Fills consume queues whose files are missing, from the log's start up to the snapshot. Nothing else is touched."""
-
-    def __init__(self, queues: QueueTable, missing: dict[tuple[str, int], int], minimum: dict[tuple[str, int], int]) -> None:
-        self._queues = queues
-        self._missing = missing
-        """Queue → next offset by the snapshot."""
-        self._minimum = minimum
-        self._next: dict[tuple[str, int], int] = {}
-
-    def expected_offset(self, topic: str, queue_id: int) -> int | None:
-        return self._next.get((topic, queue_id))
-
-    def crc_before(self, first: StoredRecord, sequence: FrameSequence) -> int | None:
-        return None
-
-    def record(self, record: StoredRecord) -> None:
-        key = (record.topic, record.queue_id)
-        if not record.queued or key not in self._missing:
-            return
-        self._next[key] = record.queue_offset + 1
-        if record.queue_offset < self._minimum[key]:
-            return
-        queue = self._queues.obtain(*key)
-        if queue.next != record.queue_offset:
-            queue.restore(record.queue_offset, record.queue_offset)
-        queue.add(entry_of(record), 1)
-        self._queues.added(queue, 1)
-        self._queues.flush_full(queue)
-        self._queues.flush_some()
-
-    def frame(self, first: StoredRecord, sequence: FrameSequence) -> None:
-        pass
+    def damaged(self, stretch: Stretch) -> bool:
+        self._lost_at = stretch.begin
+        if not stretch.known:
+            self.stretches.append(stretch)
+        return self._skips
 
 
 class Reading:
@@ -151,8 +148,71 @@ class Reading:
         await asyncio.sleep(0)
 
 
+class _NullSink:
+    """Takes everything; the queue offsets have to be dense."""
+
+    def __init__(self) -> None:
+        self._next: dict[tuple[str, int], int] = {}
+
+    def expected_offset(self, topic: str, queue_id: int) -> int | None:
+        return self._next.get((topic, queue_id))
+
+    def crc_before(self, first: StoredRecord, sequence: FrameSequence) -> int | None:
+        return None
+
+    def record(self, record: StoredRecord) -> None:
+        if record.queued:
+            self._next[record.topic, record.queue_id] = record.queue_offset + 1
+
+    def frame(self, first: StoredRecord, sequence: FrameSequence) -> None:
+        pass
+
+    def damaged(self, stretch: Stretch) -> bool:
+        return False
+
+
+async def read_whole(log: CommitLog, survey: LogSurvey) -> None:
+    """Reads a log that another program made to its end. StoreCorrupt, with the place, when it has anything that is no record of ours."""
+    log.load(survey)
+    try:
+        scan = LogScan(log, log.start, _NullSink())
+        await scan.run(_breathe)
+        for segment in log.segments:
+            at = max(scan.end, segment.start)
+            while at < segment.end:
+                data = segment.file.pread(min(ZERO_CHUNK_BYTES, segment.end - at), at - segment.start)
+                if data.count(0) != len(data):
+                    why = scan.reason or f"zeros, and other bytes before {at + len(data)}"
+                    raise StoreCorrupt(
+                        f"log position {scan.end} in {segment.path}: {why}. The directory has no lockstep/identity, so another program "
+                        "made it, and its log can't be read to the end. If that program was killed, let it start and stop once. "
+                        "Nothing was changed",
+                        position=scan.end,
+                    )
+                at += len(data)
+    finally:
+        log.close()
+
+
+async def _breathe(_position: int) -> None:
+    await asyncio.sleep(0)
+
+
+class Borne(Enum):
+    """What the log says of a snapshot."""
+
+    OUT = "a record ends at its position"
+    AHEAD = "the log does not reach it"
+    DAMAGED = "the record before its position can't be read"
+    CHANGED = "the record there is not what it was"
+    OTHER = "no record ends where one did"
+
+
 class Recoverer:
-    """One start's reading. `run` may wait for the disk, and lets others run now and then: nothing is served yet."""
+    """One start's reading. `run` may wait for the disk, and lets others run now and then: nothing is served yet.
+
+    Until `_judge` has returned nothing is changed but memory.
+    """
 
     def __init__(
         self,
@@ -161,6 +221,7 @@ class Recoverer:
         log: CommitLog,
         queues: QueueTable,
         snapshots: Snapshots,
+        damage: DamageTable,
         *,
         reading: Reading,
         log_start: int,
@@ -171,48 +232,91 @@ class Recoverer:
         self._log = log
         self._queues = queues
         self._snapshots = snapshots
+        self._damage = damage
         self._reading = reading
         self._log_start = log_start
         """Where the log began when the store got its identity: from there on it holds all state."""
         self._clean = clean
         self.state = LogState()
         self._lost_synced = False
+        self._lost_below = 0
+        """Messages below the snapshot that turned out to be lost."""
         self._unwanted: list[int] = []
         """Snapshots to remove once the log has turned out to be whole."""
+        self._suspect: tuple[Snapshot, Borne] | None = None
+        """A snapshot from below the synced length that the log does not bear out."""
 
     async def run(self, replay: Replay) -> Recovery:
-        log = self._log
+        log, files = self._log, self._queues.files
+        files.hold()
+        synced = log.synced
         snapshot = self._snapshot()
         start = log.start if snapshot is None else snapshot.position
         if snapshot is not None:
             self.state = LogState(Stamps(snapshot.store_ms, snapshot.falls), snapshot.state_next, snapshot.last_record)
             log.synced = max(log.synced, snapshot.position)
-        await self._restore_queues(snapshot)
+        wrong = self._restore_queues(snapshot)
         if snapshot is not None:
             replay.snapshot(snapshot.plain)
-        scan = LogScan(log, start, _ReplaySink(self._queues, replay, self.state, snapshot is not None or log.start == 0))
+        dense = snapshot is not None or log.start == 0
+        sink = _ReplaySink(self._queues, replay, self.state, self._damage, dense=dense, skips=self._config.cut_corrupt)
+        scan = LogScan(log, start, sink, solid=log.synced, known=self._damage.stretches)
         await scan.run(self._reading.at)
         if scan.last_record >= 0:
             self.state.last_record = scan.last_record
-        cut_bytes = self._cut(scan)
+        self._judge(scan, sink)
+        if snapshot is not None and wrong and not self._config.cut_corrupt:
+            await self._read_below(snapshot.position)
+        cut_bytes = self._cut(scan, sink, start)
+        files.release()
+        if snapshot is not None:
+            await self._rebuild(wrong, snapshot.position)
         self._queues.flush_all()
         for queue in self._queues:
-            queue.find_min(self._queues.files, log.start)
-        return Recovery(start, scan.end, cut_bytes, self._clean, self._lost_synced)
+            before = queue.min
+            queue.find_min(files, log.start)
+            if log.first_missing:
+                self._lost_below += queue.min - before
+        self._damage.trim(log.start, self._minimum)
+        if self._damage.changed:
+            self._directory.save_damage(self._damage.encode())
+        if self._directory.read_start() != log.start:
+            self._directory.save_start(log.start)
+        if log.synced < synced:
+            self._directory.save_synced(log.synced)
+        return Recovery(start, scan.end, cut_bytes, self._clean, self._lost_synced, sink.lost_count + self._lost_below)
+
+    def _minimum(self, topic: str, queue_id: int) -> int:
+        queue = self._queues.get((topic, queue_id))
+        return 0 if queue is None else queue.min
 
     # -- the snapshot ----------------------------------------------------------------------------
 
     def _snapshot(self) -> Snapshot | None:
         """The newest snapshot that the log still bears out; the next older one is counted in as well, the others are no longer wanted."""
         chosen: Snapshot | None = None
-        for position in reversed(self._snapshots.positions()):
+        for position in reversed(self._directory.snapshot_positions()):
             snapshot = self._snapshots.load(position)
-            if snapshot is None or not self._borne_out(snapshot):
+            if snapshot is None:
+                logger.warning("snapshot.damaged", position=position, then="an older one and the log behind it are read instead")
+                self._unwanted.append(position)
+                continue
+            borne = self._borne_out(snapshot)
+            if borne is not Borne.OUT and position <= self._log.synced:
+                # It was written when the log was durable up to it, and nothing below that has been cut since.
+                self._suspect = self._suspect or (snapshot, borne)
+                if borne in (Borne.DAMAGED, Borne.CHANGED) and self._config.cut_corrupt:
+                    self._damage.add_stretch(snapshot.last_record, position, "the record before a snapshot can't be read")
+                    borne = Borne.OUT
+            if borne is not Borne.OUT:
                 self._unwanted.append(position)
                 continue
             self._unwanted += self._snapshots.keep(position, snapshot.needs_from)
             chosen = chosen or snapshot
-        if chosen is None and self._log.start > self._log_start and not self._config.cut_corrupt:
+        if chosen is None and self._log.start > max(self._log_start, self._damage.state_from):
+            if self._config.cut_corrupt:
+                self._damage.give_up_state(self._log.start)
+                return None
             raise StoreCorrupt(
                 f"no snapshot in {self._directory.own} fits the log, which begins at {self._log.start}: the state of groups and topics is "
                 "lost. Restore lockstep/snapshot-*, or start with --cut-corrupt to go on without it",
@@ -220,107 +324,190 @@ class Recoverer:
             )
         return chosen
 
-    def _borne_out(self, snapshot: Snapshot) -> bool:
+    def _borne_out(self, snapshot: Snapshot) -> Borne:
+        log = self._log
         if snapshot.last_record < 0:
-            return snapshot.position == self._log.start
-        segment = self._log.segment_of(snapshot.last_record)
+            return Borne.OUT if snapshot.position == log.start else Borne.OTHER
+        if self._damage.stretches.get(snapshot.last_record, -1) >= snapshot.position:
+            return Borne.OUT
+        segment = log.segment_of(snapshot.last_record)
         if segment is None:
-            return False
-        behind = self._end_of_record(segment, snapshot.last_record)
+            return Borne.AHEAD
+        data = self._record_at(segment, snapshot.last_record)
+        if data is None:
+            return Borne.DAMAGED
+        behind = snapshot.last_record + len(data)
         if behind == snapshot.position:
-            return True
-        if behind is None or snapshot.position != segment.end:
-            return False
-        size, magic = SIZE_AND_MAGIC.unpack(segment.file.pread(8, behind - segment.start))
-        return bool(magic == BLANK_MAGIC and behind + size == segment.end)
+            same = snapshot.last_crc is None or crc32(data[:BODY_AT]) == snapshot.last_crc
+            return Borne.OUT if same else Borne.CHANGED
+        if snapshot.position != segment.end:
+            return Borne.OTHER
+        head = segment.file.pread(8, behind - segment.start)
+        size, magic = SIZE_AND_MAGIC.unpack(head) if len(head) == 8 else (0, 0)
+        return Borne.OUT if magic == BLANK_MAGIC and behind + size == segment.end else Borne.DAMAGED
 
-    def _end_of_record(self, segment: Segment, position: int) -> int | None:
-        head = segment.file.pread(4, position - segment.start)
-        size = int.from_bytes(head, "big")
+    def _record_at(self, segment: Segment, position: int) -> bytes | None:
+        """The good record at `position`; None when there is none."""
+        size = int.from_bytes(segment.file.pread(4, position - segment.start), "big")
         if size > segment.end - position:
             return None
+        data = segment.file.pread(size, position - segment.start)
         try:
-            read_record(segment.file.pread(size, position - segment.start), position, {})
+            read_record(data, position, {})
         except BadRecord:
             return None
-        return position + size
+        return data
 
     # -- consume queues --------------------------------------------------------------------------
 
-    async def _restore_queues(self, snapshot: Snapshot | None) -> None:
+    def _restore_queues(self, snapshot: Snapshot | None) -> list[ConsumeQueue]:
+        """What the snapshot says of the queues; those whose entries below it are missing or disagree with the log."""
         files = self._queues.files
         known = {} if snapshot is None else {(topic, queue_id): (low, following) for topic, queue_id, low, following in snapshot.queues}
-        missing: dict[tuple[str, int], int] = {}
-        for key, (low, following) in known.items():
+        wrong: list[ConsumeQueue] = []
+        sampled = max(1, len(known) // SAMPLED_QUEUES_MAX)
+        for number, (key, (low, following)) in enumerate(known.items()):
             queue = self._queues.obtain(*key)
             queue.restore(low, following)
-            if low < following and not self._entries_there(key, following):
-                missing[key] = following
+            if low < following and not self._entries_agree(queue, low, following, sampled=number % sampled == 0):
+                files.cut(queue, 0)
+                wrong.append(queue)
             elif not self._clean:
                 files.cut(queue, following * ENTRY_BYTES)
         if not self._clean or snapshot is None:
             for key in self._directory.queue_directories():
                 if key not in known:
                     files.cut(self._queues.fresh(*key), 0)
-        if missing and snapshot is not None:
-            await self._rebuild(missing, snapshot.position)
+        return wrong
 
-    def _entries_there(self, key: tuple[str, int], following: int) -> bool:
-        """The last entry below the snapshot names a record of the log; entries are written and synced in order."""
-        at = (following - 1) * ENTRY_BYTES
-        files = self._queues.files
-        path = files.path(self._queues.obtain(*key), at)
-        data = files.read(path, ENTRY_BYTES, at % files.file_bytes)
+    def _entries_agree(self, queue: ConsumeQueue, low: int, following: int, *, sampled: bool) -> bool:
+        """The first and the last entry below the snapshot are there; of sampled queues, those at the edges of files name their records.
+
+        A first entry that retention has removed since the snapshot looks like one that is missing: that queue is written again too.
+        """
+        if not self._agrees(queue, following - 1, look=sampled) or not self._agrees(queue, low, look=sampled):
+            return False
+        if not sampled:
+            return True
+        per_file = self._queues.files.file_bytes // ENTRY_BYTES
+        firsts = range((low // per_file + 1) * per_file, following, per_file)
+        edges = [index for first in firsts[:SAMPLED_FILES_MAX] for index in (first - 1, first)]
+        return all(self._agrees(queue, index, look=True) for index in edges)
+
+    def _agrees(self, queue: ConsumeQueue, index: int, *, look: bool) -> bool:
+        """`look`: at the head of the record that the entry names. Below the log's start there is none any more."""
+        data = self._queues.files.entries(queue.directory, index, 1)
         position, size, _ = ENTRY.unpack(data) if len(data) == ENTRY_BYTES else (0, 0, 0)
-        return bool(0 < size <= self._log.segments[-1].end - position)
+        log = self._log
+        if size == LOST_SIZE:
+            return True
+        segment = log.segment_of(position)
+        if size <= 0 or position + size > (segment.end if segment is not None else log.start):
+            return False
+        if not look or segment is None:
+            return True
+        head = segment.file.pread(QUEUE_OFFSET_AT + 16, position - segment.start)
+        if len(head) < QUEUE_OFFSET_AT + 16:
+            return False
+        stored_size, magic, _, queue_id, offset, physical = NAMED.unpack(head)
+        return bool((stored_size, magic, queue_id, offset, physical) == (size, MAGIC, queue.queue_id, index, position))
 
-    async def _rebuild(self, missing: dict[tuple[str, int], int], limit: int) -> None:
-        minimum = {key: self._queues.obtain(*key).min for key in missing}
-        for key in missing:
-            queue = self._queues.obtain(*key)
-            self._queues.files.cut(queue, 0)
-            queue.restore(queue.min, queue.min)
-        sink: ScanSink = _RebuildSink(self._queues, missing, minimum)
-        scan = LogScan(self._log, self._log.start, sink, limit)
+    async def _read_below(self, limit: int) -> None:
+        """Reads what a rebuild will need. StoreCorrupt when it is damaged: nothing has been changed yet."""
+        scan = LogScan(self._log, self._log.start, _NullSink(), limit, known=self._damage.stretches)
         await scan.run(self._reading.at)
-        if scan.reason and not self._config.cut_corrupt:
+        if scan.end < limit:
             raise self._corrupt(scan)
-        self._queues.flush_all()
-        for key, following in missing.items():
-            queue = self._queues.obtain(*key)
-            if queue.next != following:
-                queue.restore(following, following)
+
+    async def _rebuild(self, wrong: list[ConsumeQueue], limit: int) -> None:
+        """Writes the entries of these queues below `limit` again from the log."""
+        if not wrong:
+            return
+        logger.warning("queues.rebuilding", count=len(wrong), why="their entries are missing or disagree with the log")
+        sink = EntryRebuild(self._queues.files, whole=True)
+        for queue in wrong:
+            sink.add(queue, queue.min, queue.flushed)  # what was read behind the snapshot is in memory
+        scan = LogScan(self._log, self._log.start, sink, limit, known=self._damage.stretches)
+        await scan.run(self._reading.at)
+        sink.finish(scan.end)
+        for stretch in sink.stretches:
+            self._damage.add_stretch(stretch.begin, stretch.end, stretch.reason)
+        lost = sum(self._damage.add_lost(*row) for row in sink.lost)
+        if sink.stretches:
+            places = [f"{stretch.begin}: {stretch.reason}" for stretch in sink.stretches[:TOLD_MAX]]
+            logger.error("store.damaged", lost_messages=lost, positions=places, then="consumers are told of the gaps (QueueGap)")
+        self._lost_below += lost
 
     # -- the tail --------------------------------------------------------------------------------
 
     def _corrupt(self, scan: LogScan) -> StoreCorrupt:
         return StoreCorrupt(
-            f"log position {scan.end}: {scan.reason or 'nothing is there'}, and {self._log.synced} bytes had been synced. Restore the "
-            "store, or start with --cut-corrupt to go on without everything from there on",
+            f"log position {scan.end}: {scan.reason or NOTHING}, and {self._log.synced} bytes had been synced. Restore the store, or start "
+            "with --cut-corrupt to go on without what is damaged; nothing was changed",
             position=scan.end,
         )
 
-    def _cut(self, scan: LogScan) -> int:
+    def _judge(self, scan: LogScan, sink: _ReplaySink) -> None:
+        """Raises StoreCorrupt when the log is not what was written, unless damage may be passed over. The last step without a change."""
+        if scan.end < self._log.synced and not self._config.cut_corrupt:
+            raise self._corrupt(scan)
+        if self._suspect is not None and not sink.stretches and (self._suspect[1] is Borne.OTHER or not self._config.cut_corrupt):
+            snapshot, borne = self._suspect
+            path = f"{self._directory.own}/snapshot-{snapshot.position:020d}"
+            raise StoreCorrupt(
+                f"log position {snapshot.last_record}: {borne.value}, and {path} was taken when a record began there and ended at "
+                f"{snapshot.position}: the log is another broker's, or an older copy. Put the right files into commitlog; nothing was "
+                "changed",
+                position=snapshot.last_record,
+            )
+
+    def _cut(self, scan: LogScan, sink: _ReplaySink, start: int) -> int:
         """Ends the log where the scan ended; how many bytes that were not zero went."""
-        log, end = self._log, scan.end
-        if end < log.synced:
-            if not self._config.cut_corrupt:
-                raise self._corrupt(scan)
-            self._lost_synced = True
-            # Should this start die before what follows from the loss is durable, the next one must still know of it.
-            self._directory.mark_boot(LOST, "async")
-            log.synced = end
-            self._directory.save_synced(end)
-        self._snapshots.remove(self._unwanted)
+        log, end, aside = self._log, scan.end, None
         clean = self._clean and not scan.reason
         cut_bytes = 0 if clean else self._bytes_behind(end)
-        log.begin(end, clean=clean)
+        if end < log.synced or sink.stretches or log.first_missing:
+            self._lost_synced = True
+            aside = self._set_aside(end, sink, cut_bytes if end < log.synced else 0)
+            # Should this start die before what follows from the loss is durable, the next one must still know of it.
+            self._directory.mark_boot(LOST, "async")
+            self._directory.save_damage(self._damage.encode())
+            if end < log.synced:
+                log.synced = end
+                self._directory.save_synced(end)
+        self._snapshots.remove(self._unwanted)
+        log.begin(end, clean=clean, aside=aside)
         if self._directory.sync_has_failed():
             log.replace_segments(log.synced, end)
             self._directory.mark_sync_failed(False)
         elif not self._clean:
             log.rewrite(log.synced, end)
         return cut_bytes
+
+    def _set_aside(self, end: int, sink: _ReplaySink, cut_bytes: int) -> str:
+        """Copies what will be cut, writes down what is lost, and says so; the directory."""
+        for stretch in sink.stretches:
+            if stretch.followed:
+                self._damage.add_stretch(stretch.begin, stretch.end, stretch.reason)
+        aside = self._directory.set_aside()
+        if cut_bytes:
+            self._log.copy(end, end + cut_bytes, f"{aside}/{end:020d}")
+        skipped = [stretch for stretch in sink.stretches if stretch.followed]
+        lost = [list(row) for row in self._damage.lost()]
+        rows = [[stretch.begin, stretch.end, stretch.reason] for stretch in skipped]
+        facts = {"skipped": rows, "cut_from": end if cut_bytes else None, "cut_bytes": cut_bytes, "lost_messages": sink.lost_count}
+        self._directory.replace(f"{aside}/manifest.json", json.dumps({**facts, "lost_offsets": lost}, indent=1).encode())
+        logger.error(
+            "store.set_aside",
+            directory=aside,
+            skipped_bytes=sum(stretch.end - stretch.begin for stretch in skipped),
+            skipped_stretches=len(skipped),
+            cut_bytes=cut_bytes,
+            lost_messages=sink.lost_count,
+            lost_queues=len({(topic, queue_id) for topic, queue_id, _, _ in self._damage.lost()}),
+            lost_offsets=[f"{topic}:{queue_id} {first}..{behind - 1}" for topic, queue_id, first, behind in self._damage.lost()[:TOLD_MAX]],
+        )
+        return aside
 
     def _bytes_behind(self, end: int) -> int:
         """Distance from `end` to the last byte that is not zero; a zero stretch of 1 MiB ends the search in each file."""

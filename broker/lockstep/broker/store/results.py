@@ -30,6 +30,8 @@ class ReadStatus(Enum):
     EMPTY = "no message in queue"
     """The queue exists and never had a message."""
     NO_QUEUE = "no matched logic queue"
+    LOST = "messages lost to damage"
+    """The messages from the offset on are damaged in the log; `next_offset` is behind them."""
 
 
 @dataclass(slots=True)
@@ -60,7 +62,10 @@ class Recovery:
     clean: bool
     """The store had been closed in order."""
     lost_synced: bool = False
-    """The log was cut where a sync had covered it (`cut_corrupt`): offsets that readers have seen will name other messages."""
+    """Damage below the synced length was passed over or cut (`cut_corrupt`): state may be lost, and after a cut offsets that readers have
+    seen will name other messages."""
+    lost_messages: int = 0
+    """Queue offsets found to be lost by this start; consumers are told of each (QueueGap)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import sys
 
 from lockstep.broker.store.commit_log import CommitLog, Segment
 from lockstep.broker.store.config import StoreConfig
+from lockstep.broker.store.directory import StoreDirectory
 from lockstep.broker.store.frame import ENTRY_BYTES
 from lockstep.broker.store.queue_table import QueueTable
 from lockstep.broker.store.snapshot import Snapshots
@@ -27,12 +28,15 @@ Moved = tuple[str, int, int]
 class Retention:
     """Removes old segments and moves the queues' minimums."""
 
-    def __init__(self, config: StoreConfig, host: Host, log: CommitLog, queues: QueueTable, snapshots: Snapshots) -> None:
+    def __init__(
+        self, config: StoreConfig, host: Host, log: CommitLog, queues: QueueTable, snapshots: Snapshots, directory: StoreDirectory
+    ) -> None:
         self._config = config
         self._host = host
         self._log = log
         self._queues = queues
         self._snapshots = snapshots
+        self._directory = directory
 
     async def run(self, now_ms: int, stamps: Stamps) -> list[Moved]:
         """One round; the queues whose minimum moved."""
@@ -53,6 +57,7 @@ class Retention:
             return []
         for _ in going:
             self._log.forget_oldest()
+        await self._host.threads.run(self._directory.save_start, going[-1].end)
         await self._host.threads.run(self._log.remove, going)
         moved = await self._move_minimums()
         facts = {"files": len(going), "bytes": going[-1].end - going[0].start, "queues": len(moved)}

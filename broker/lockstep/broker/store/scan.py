@@ -1,10 +1,21 @@
-"""Reading the log record by record, trusting nothing. Used at start; nothing here changes a file."""
+"""Reading the log record by record, trusting nothing. The start, the repair of a consume queue, the background scrub and
+`lockstep store check` all use this scan; nothing here changes a file.
 
-from collections.abc import Awaitable, Callable
+Where the bytes are no good record the scan looks for the next position at which one certainly begins (`LogScan._next_good`):
+
+1. behind the record that is bad, when its own head still names its place and length;
+2. at the next bytes that are a whole good record of this very position with a queue offset that can follow, and with another record, a
+   blank or the end of the log behind it;
+3. at the beginning of a later segment: a record never spans two.
+
+What lies between is a `Stretch`. Its bytes stay where they are.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from lockstep.broker.store.commit_log import BLANK_BYTES, CommitLog
+from lockstep.broker.store.commit_log import BLANK_BYTES, CommitLog, Segment
 from lockstep.broker.store.frame import TAGS, tag_code
 from lockstep.protocol.crc import crc32
 from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
@@ -14,7 +25,9 @@ from lockstep.protocol.record import (
     BODY_AT,
     CRC_MASK,
     HEAD,
+    INT64,
     MAGIC,
+    PHYSICAL_OFFSET_AT,
     RECORD_BYTES_MIN,
     SIZE_AND_MAGIC,
     SYS_IPV6_MASK,
@@ -26,9 +39,37 @@ from lockstep.protocol.sequence import STAMP_HEAD, FrameSequence, crc_digits_at,
 WINDOW_BYTES = 1 << 20
 """Read at once. A record that is longer is read whole."""
 Breathe = Callable[[int], Awaitable[None]]
-"""Told the log offset that a long reading has come to; others run meanwhile."""
+"""Called with the log offset that a long reading has come to; other tasks run meanwhile."""
+ReadAt = Callable[[Segment, int, int], Awaitable[bytes]]
+"""(segment, count, byte in the file) → bytes."""
 PREPARED = 0x4
 ROLLED_BACK = 0xC
+NOTHING = "nothing is there"
+MAGIC_BYTES = MAGIC.to_bytes(4, "big")
+BLANK_MAGIC_BYTES = BLANK_MAGIC.to_bytes(4, "big")
+
+
+async def read_here(segment: Segment, count: int, at: int) -> bytes:
+    """Reads in the loop: for a start, when nothing is served yet."""
+    return segment.file.pread(count, at)
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Bytes [begin, end) of the log that hold no good record."""
+
+    begin: int
+    end: int
+    reason: str
+    followed: bool = True
+    """A good record, or the end of the log, follows at `end`. False: nothing good was found behind `begin`."""
+    known: bool = False
+    """It is on record in `lockstep/damage`."""
+
+    @property
+    def records_max(self) -> int:
+        """How many records may have been there."""
+        return (self.end - self.begin) // RECORD_BYTES_MIN
 
 
 @dataclass(slots=True)
@@ -53,17 +94,21 @@ class ScanSink(Protocol):
     """Takes what a scan found good, in log order; the records of an idempotent frame only once the whole frame is good."""
 
     def expected_offset(self, topic: str, queue_id: int) -> int | None:
-        """The queue offset that the next record must have; None where any will do."""
+        """The queue offset that the next record must have; None when any will do. Behind a stretch a higher one may follow."""
         ...
 
     def crc_before(self, first: StoredRecord, sequence: FrameSequence) -> int | None:
-        """The running CRC that this frame of a scope not met yet goes on from; None where nobody knows it."""
+        """The running CRC that this frame of a scope not met yet goes on from; None when it is not known."""
         ...
 
     def record(self, record: StoredRecord) -> None: ...
 
     def frame(self, first: StoredRecord, sequence: FrameSequence) -> None:
         """A whole idempotent frame, after its records."""
+        ...
+
+    def damaged(self, stretch: Stretch) -> bool:
+        """Whether the scan goes on behind the stretch. For a known one the answer does not count."""
         ...
 
 
@@ -83,73 +128,126 @@ class BadRecord(Exception):
     """Why the bytes at a position are no record."""
 
 
-class LogScan:
-    """Reads from a position to the first bytes that are no good record, or to `limit`.
+class BadFrame(BadRecord):
+    """The records are good and their idempotent frame is not: all of it is damaged."""
 
-    After `run`: `end` is where the good log ends, `reason` why ("" for zeros, the files' end or the limit).
+
+class LogScan:
+    """Reads from a position to `limit`, to the log's end, or to the first bytes that are no good record.
+
+    Below `solid` everything must be records: zeros there are damage, and the sink says whether the scan goes on behind it. At or above,
+    the first bytes that are no good record end the log. With a `limit`, `solid` is the limit.
+    After `run`: `end` is where the good log ends, `reason` why ("" for zeros, the end of the files or the limit).
     """
 
-    def __init__(self, log: CommitLog, position: int, sink: ScanSink, limit: int | None = None) -> None:
+    def __init__(
+        self,
+        log: CommitLog,
+        position: int,
+        sink: ScanSink,
+        limit: int | None = None,
+        *,
+        solid: int = 0,
+        known: Mapping[int, int] | None = None,
+        read: ReadAt = read_here,
+        window_bytes: int = WINDOW_BYTES,
+        frames: bool = True,
+    ) -> None:
         self._log = log
         self._sink = sink
         self._limit = limit
+        self._solid = solid if limit is None else limit
+        self._known = known or {}
+        """Begin → end of stretches that are on record."""
+        self._read = read
+        self._window_bytes = window_bytes
+        self._frames = frames
+        """False: a part of the log is read, which may begin or end within an idempotent frame. Each record counts alone."""
         self._window = b""
         self._window_start = position
         self._frame: _OpenFrame | None = None
         self._scopes: dict[tuple[str, int, str, int], tuple[int, int, int]] = {}
         """(producer, partition, topic, queue) → (epoch, next sequence, running CRC) of the scope's last frame here."""
         self._topics: dict[bytes, str] = {}
+        self._missing_max = 0
+        """How many records the stretches so far may have held."""
         self.end = position
         self.reason = ""
         self.last_record = -1
 
     async def run(self, breathe: Breathe) -> None:
         """`breathe(position)` is awaited after each window."""
-        position, breath_at = self.end, self.end + WINDOW_BYTES
-        try:
-            while (segment := self._log.segment_of(position)) is not None and (self._limit is None or position < self._limit):
-                left = segment.end - position
-                head = self._bytes(position, min(BLANK_BYTES, left), left)
-                size, magic = SIZE_AND_MAGIC.unpack(head) if len(head) == BLANK_BYTES else (0, 0)
-                if size == 0 and magic == 0:
+        position, breath_at = self.end, self.end + self._window_bytes
+        while self._limit is None or position < self._limit:
+            segment = self._log.segment_of(position)
+            if segment is None:
+                if position >= self._log.start:
                     break
-                if magic == BLANK_MAGIC and size == left:
-                    self._refuse_open_frame("the segment ends")
-                    position = segment.end
-                else:
-                    record, data = self._record(position, size, magic, left)
-                    self._take(record, data)
-                    position += size
-                if self._frame is None:
-                    self.end = position
-                if position >= breath_at:
-                    breath_at = position + WINDOW_BYTES
-                    await breathe(position)
+                position = self._log.start  # retention has removed what was to be read
+                self._frame = None
+                continue
+            if position in self._known:
+                position = self._skip(Stretch(position, self._known[position], "on record", known=True))
+                continue
+            try:
+                size = await self._next(segment, position)
+                if not size:
+                    self._refuse_open_frame("the log ends")
+                    return
+            except BadRecord as bad:
+                behind = await self._damage(bad, position, breathe)
+                if behind is None:
+                    return
+                position = behind
+                continue
+            position += size
+            if self._frame is None:
+                self.end = position
+            if position >= breath_at:
+                breath_at = position + self._window_bytes
+                await breathe(position)
+        try:
             self._refuse_open_frame("the log ends")
         except BadRecord as bad:
-            self.reason = str(bad)
+            await self._damage(bad, position, breathe)
 
-    def _bytes(self, position: int, count: int, left: int) -> bytes:
+    async def _next(self, segment: Segment, position: int) -> int:
+        """Takes the record or blank at `position`; its length, 0 where the log ends."""
+        left = segment.end - position
+        head = await self._bytes(segment, position, min(BLANK_BYTES, left))
+        size, magic = SIZE_AND_MAGIC.unpack(head) if len(head) == BLANK_BYTES else (0, 0)
+        if size == 0 and magic == 0:
+            if position < self._solid:
+                raise BadRecord(NOTHING)
+            return 0
+        if magic == BLANK_MAGIC and size == left:
+            self._refuse_open_frame("the segment ends")
+            return left
+        record, data = await self._record(segment, position, size, magic)
+        self._take(record, data)
+        return record.size
+
+    async def _bytes(self, segment: Segment, position: int, count: int) -> bytes:
         at = position - self._window_start
         if at < 0 or at + count > len(self._window):
-            segment = self._log.segment_of(position)
-            assert segment is not None
-            self._window = segment.file.pread(min(left, max(WINDOW_BYTES, count)), position - segment.start)
+            left = segment.end - position
+            self._window = await self._read(segment, min(left, max(self._window_bytes, count)), position - segment.start)
             self._window_start = position
             at = 0
         return self._window[at : at + count]
 
-    def _record(self, position: int, size: int, magic: int, left: int) -> tuple[StoredRecord, bytes]:
+    async def _record(self, segment: Segment, position: int, size: int, magic: int) -> tuple[StoredRecord, bytes]:
+        left = segment.end - position
         if magic != MAGIC:
             raise BadRecord(f"magic {magic:#010x}, expected {MAGIC:#010x}")
         if not RECORD_BYTES_MIN <= size <= left:
             raise BadRecord(f"size {size}, expected {RECORD_BYTES_MIN} to {left}")
-        data = self._bytes(position, size, left)
+        data = await self._bytes(segment, position, size)
         if len(data) != size:
             raise BadRecord(f"{len(data)} of its {size} bytes are there")
         record = read_record(data, position, self._topics)
         expected = self._expected(record)
-        if record.queued and expected is not None and record.queue_offset != expected:
+        if record.queued and expected is not None and not 0 <= record.queue_offset - expected <= self._missing_max:
             raise BadRecord(f"queue offset {record.queue_offset} of {record.topic} {record.queue_id}, expected {expected}")
         return record, data
 
@@ -159,10 +257,13 @@ class LogScan:
             return self._sink.expected_offset(record.topic, record.queue_id)
         if (record.topic, record.queue_id) != (frame.first.topic, frame.first.queue_id):
             raise BadRecord(f"a record of another queue within the frame at {frame.first.position}")
-        return frame.first.queue_offset + len(frame.records)
+        expected = frame.first.queue_offset + len(frame.records)
+        if record.queue_offset != expected:
+            raise BadRecord(f"queue offset {record.queue_offset} of {record.topic} {record.queue_id}, expected {expected}")
+        return expected
 
     def _take(self, record: StoredRecord, data: bytes) -> None:
-        if record.sequence is not None:
+        if record.sequence is not None and self._frames:
             self._refuse_open_frame("another frame begins")
             self._frame = _OpenFrame(record, record.sequence)
         frame = self._frame
@@ -191,7 +292,7 @@ class LogScan:
         if previous is not None:
             crc = frame_crc(previous, frame.data, crc_digits_at(frame.data))
             if crc != sequence.crc:
-                raise BadRecord(f"frame of {sequence.count} records: running CRC {sequence.crc:#010x}, its bytes give {crc:#010x}")
+                raise BadFrame(f"frame of {sequence.count} records: running CRC {sequence.crc:#010x}, its bytes give {crc:#010x}")
         self._scopes[scope] = (sequence.epoch, sequence.next, sequence.crc)
         self._frame = None
         for record in frame.records:
@@ -202,9 +303,130 @@ class LogScan:
     def _refuse_open_frame(self, what: str) -> None:
         frame = self._frame
         if frame is not None:
-            raise BadRecord(
+            raise BadFrame(
                 f"{what} after {len(frame.records)} of the {frame.sequence.count} records of the frame at {frame.first.position}"
             )
+
+    # -- behind damage ---------------------------------------------------------------------------
+
+    async def _damage(self, bad: BadRecord, position: int, breathe: Breathe) -> int | None:
+        """Where the scan goes on behind the bad bytes at `position`; None: it ends here."""
+        frame, begin, behind = self._frame, position, None
+        if frame is not None and isinstance(bad, BadFrame):
+            begin = frame.first.position
+            behind = frame.records[-1].position + frame.records[-1].size
+        if (begin if frame is None else frame.first.position) >= self._solid:
+            self.reason = str(bad)
+            return None
+        if behind is None:
+            behind = await self._next_good(position, breathe)
+        end = behind if behind is not None else self._limit if self._limit is not None else self._log.files_end
+        stretch = Stretch(begin, end, str(bad), followed=behind is not None)
+        if not self._sink.damaged(stretch):
+            self.reason = str(bad)
+            return None
+        if isinstance(bad, BadFrame):
+            self._frame = None
+        if behind is not None:
+            return self._skip(stretch)
+        # The log will be cut here: an idempotent frame is whole or not there.
+        self._frame = None
+        self.end = begin if frame is None else frame.first.position
+        self.reason = str(bad)
+        return None
+
+    def _skip(self, stretch: Stretch) -> int:
+        """Goes on behind the stretch. The records of an open frame that were read are good."""
+        self._keep_open_frame()
+        if stretch.known:
+            self._sink.damaged(stretch)
+        self._missing_max += stretch.records_max
+        self.end = stretch.end
+        return stretch.end
+
+    def _keep_open_frame(self) -> None:
+        frame, self._frame = self._frame, None
+        if frame is None:
+            return
+        for record in frame.records:
+            self._sink.record(record)
+        self._sink.frame(frame.first, frame.sequence)
+        self.last_record = frame.records[-1].position
+
+    async def _next_good(self, position: int, breathe: Breathe) -> int | None:
+        """The next position behind `position` at which a good record, a blank or the end of the log begins for certain."""
+        segment = self._log.segment_of(position)
+        if segment is None:
+            return None
+        head = await self._bytes(segment, position, min(BODY_AT, segment.end - position))
+        if len(head) == BODY_AT:
+            size, magic = map(int, SIZE_AND_MAGIC.unpack_from(head))
+            named = magic == MAGIC and INT64.unpack_from(head, PHYSICAL_OFFSET_AT)[0] == position
+            if named and RECORD_BYTES_MIN <= size <= segment.end - position and await self._resumes(position + size):
+                return position + size
+        at = position + 1
+        while (segment := self._log.segment_of(at)) is not None and (self._limit is None or at < self._limit):
+            if at == segment.start and await self._resumes(at):
+                return at
+            found = await self._find(segment, at, breathe)
+            if found is not None:
+                return found
+            at = segment.end
+        return None
+
+    async def _find(self, segment: Segment, at: int, breathe: Breathe) -> int | None:
+        """The first position from `at` on in this segment at which a record or blank certainly begins."""
+        end = segment.end if self._limit is None else min(segment.end, self._limit)
+        while at + BLANK_BYTES <= end:
+            data = await self._read(segment, min(self._window_bytes, end - at), at - segment.start)
+            place = -1
+            while (place := _next_magic(data, place + 1)) >= 0:
+                if place >= 4 and await self._starts(segment, at + place - 4):
+                    return at + place - 4
+            at += max(1, len(data) - BLANK_BYTES + 1)
+            await breathe(at)
+        return None
+
+    async def _starts(self, segment: Segment, position: int) -> bool:
+        """A whole good record that can follow begins here, with something good behind it; or a blank that fills the segment."""
+        left = segment.end - position
+        head = await self._bytes(segment, position, min(BLANK_BYTES, left))
+        if len(head) < BLANK_BYTES:
+            return False
+        size, magic = SIZE_AND_MAGIC.unpack(head)
+        if magic == BLANK_MAGIC:
+            return bool(size == left)
+        missing_max, self._missing_max = self._missing_max, self._missing_max + (position - self.end) // RECORD_BYTES_MIN
+        frame, self._frame = self._frame, None
+        try:
+            await self._record(segment, position, size, magic)
+        except BadRecord:
+            return False
+        finally:
+            self._missing_max, self._frame = missing_max, frame
+        return await self._resumes(position + size)
+
+    async def _resumes(self, position: int) -> bool:
+        """A record or blank may well begin here, or the log ends here: the second witness, beside the record before it."""
+        segment = self._log.segment_of(position)
+        if segment is None or position == self._limit:
+            return True
+        left = segment.end - position
+        head = await self._bytes(segment, position, min(PHYSICAL_OFFSET_AT + 8, left))
+        if len(head) < min(PHYSICAL_OFFSET_AT + 8, left):
+            return False
+        size, magic = SIZE_AND_MAGIC.unpack_from(head) if len(head) >= BLANK_BYTES else (0, 0)
+        if magic == BLANK_MAGIC:
+            return bool(size == left)
+        if size == 0 and magic == 0:
+            return bool(position >= self._solid)
+        return bool(magic == MAGIC and len(head) == PHYSICAL_OFFSET_AT + 8 and INT64.unpack_from(head, PHYSICAL_OFFSET_AT)[0] == position)
+
+
+def _next_magic(data: bytes, start: int) -> int:
+    """Where the magic of a record or of a blank stands next; −1 when there is none."""
+    places = [place for place in (data.find(MAGIC_BYTES, start), data.find(BLANK_MAGIC_BYTES, start)) if place >= 0]
+    return min(places, default=-1)
 
 
 def read_record(data: bytes, position: int, topics: dict[bytes, str]) -> StoredRecord:
@@ -224,6 +446,8 @@ def read_record(data: bytes, position: int, topics: dict[bytes, str]) -> StoredR
     properties_at = behind + 3 + data[behind]
     if properties_at > size or properties_at + (data[properties_at - 2] << 8 | data[properties_at - 1]) != size:
         raise BadRecord(f"its fields do not make its size {size}")
+    if not good_properties(data, properties_at, size):
+        raise BadRecord("its properties have a byte 0 or are not UTF-8")
     body = data[BODY_AT:behind]
     if crc32(body) & CRC_MASK != crc:
         raise BadRecord("body CRC")
@@ -233,8 +457,6 @@ def read_record(data: bytes, position: int, topics: dict[bytes, str]) -> StoredR
         topic = topics[name] = _topic(name)
     transaction = sys_flag & SYS_TRANSACTION_MASK
     properties = data[properties_at:]
-    if 0 in properties:
-        raise BadRecord("a byte 0 in the properties")
     tag = properties.find(TAGS)
     return StoredRecord(
         topic,
@@ -248,6 +470,22 @@ def read_record(data: bytes, position: int, topics: dict[bytes, str]) -> StoredR
         _sequence(properties) if properties.startswith(STAMP_HEAD) else None,
         body if topic == STATE_TOPIC else None,
     )
+
+
+def good_properties(data: bytes, begin: int, end: int) -> bool:
+    """Whether [begin, end) may be the properties of a record, whose length stands before `begin`. No CRC covers them: zeros are known as a
+    sector that never reached the disk, and what is not UTF-8 was never taken in."""
+    if begin + (data[begin - 2] << 8 | data[begin - 1]) != end:
+        return False
+    properties = data[begin:end]
+    if 0 in properties:
+        return False
+    if not properties.isascii():
+        try:
+            properties.decode()
+        except UnicodeDecodeError:
+            return False
+    return True
 
 
 def _topic(name: bytes) -> str:

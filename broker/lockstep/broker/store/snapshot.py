@@ -4,7 +4,8 @@
         0   8   "LSSNAP01"
         8   4   CRC-32 of the payload
        12   8   length of the payload
-       20       payload: msgpack [P, position of the last record before P (−1: none), store time, next state offset, queues, plain, falls]
+       20       payload: msgpack [P, position of the last record before P (−1: none), store time, next state offset, queues, plain, falls,
+                CRC-32 of the first 88 bytes of that record (null: none)]
 
 `queues` is a list of [topic, queue id, minimum, next offset], `falls` what stamps.py keeps (older snapshots lack it). A snapshot counts
 only where the log still ends a record exactly at P: one that is ahead of the log, or of another log, is ignored. Two are kept.
@@ -15,13 +16,12 @@ from struct import Struct
 
 import msgpack  # type: ignore[import-untyped]
 
-from lockstep.broker.store.directory import StoreDirectory
+from lockstep.broker.store.directory import SNAPSHOT_PREFIX, StoreDirectory
 from lockstep.protocol.crc import crc32
 from lockstep.runtime.files import Files
 
 MAGIC = b"LSSNAP01"
 HEAD = Struct(">8sIQ")
-PREFIX = "snapshot-"
 KEPT_COUNT = 2
 
 
@@ -37,6 +37,8 @@ class Snapshot:
     queues: list[tuple[str, int, int, int]]
     plain: object
     falls: list[list[int]]
+    last_crc: int | None = None
+    """CRC-32 of the last record's first 88 bytes; None in a snapshot of an older version."""
 
     @property
     def needs_from(self) -> int:
@@ -45,10 +47,17 @@ class Snapshot:
 
 
 def encode(
-    position: int, last_record: int, store_ms: int, state_next: int, queues: list[list[object]], plain: object, falls: list[list[int]]
+    position: int,
+    last_record: int,
+    store_ms: int,
+    state_next: int,
+    queues: list[list[object]],
+    plain: object,
+    falls: list[list[int]],
+    last_crc: int | None = None,
 ) -> bytes:
     """The file's bytes."""
-    payload: bytes = msgpack.packb([position, last_record, store_ms, state_next, queues, plain, falls], use_bin_type=True)
+    payload: bytes = msgpack.packb([position, last_record, store_ms, state_next, queues, plain, falls, last_crc], use_bin_type=True)
     return HEAD.pack(MAGIC, crc32(payload), len(payload)) + payload
 
 
@@ -68,7 +77,8 @@ def decode(data: bytes) -> Snapshot | None:
         return None
     if not all(isinstance(value, int) for value in (position, last_record, store_ms, state_next)):
         return None
-    return Snapshot(position, last_record, store_ms, state_next, rows, plain, falls)
+    last_crc = behind[1] if len(behind) > 1 and isinstance(behind[1], int) else None
+    return Snapshot(position, last_record, store_ms, state_next, rows, plain, falls, last_crc)
 
 
 def _queue_row(topic: object, queue_id: object, low: object, following: object) -> tuple[str, int, int, int]:
@@ -86,12 +96,6 @@ class Snapshots:
         self._directory = directory
         self.kept: list[tuple[int, int]] = []
         """(position, oldest log offset needed) of the snapshots on disk that count, oldest first."""
-
-    def positions(self) -> list[int]:
-        """Positions that have a file, oldest first."""
-        names = self._files.listdir(self._directory.own)
-        tails = [name[len(PREFIX) :] for name in names if name.startswith(PREFIX)]
-        return sorted(int(tail) for tail in tails if tail.isdecimal())
 
     def load(self, position: int) -> Snapshot | None:
         data = self._directory.read(self._path(position))
@@ -123,4 +127,4 @@ class Snapshots:
         return min((needed for _, needed in self.kept), default=None)
 
     def _path(self, position: int) -> str:
-        return f"{self._directory.own}/{PREFIX}{position:020d}"
+        return f"{self._directory.own}/{SNAPSHOT_PREFIX}{position:020d}"

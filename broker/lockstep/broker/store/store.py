@@ -17,22 +17,26 @@ from lockstep.broker.store.checkpoint import Checkpointer
 from lockstep.broker.store.commit_log import CommitLog
 from lockstep.broker.store.config import FlushMode, Identity, StoreConfig
 from lockstep.broker.store.confirmation import CALLBACK_FAILED, Confirmations
+from lockstep.broker.store.damage import DamageTable
 from lockstep.broker.store.directory import StoreDirectory, StoreIdentity
 from lockstep.broker.store.disk import DiskWatch
 from lockstep.broker.store.errors import StoreDiskError
 from lockstep.broker.store.flusher import Flusher
 from lockstep.broker.store.frame import POSITION, STAMP, due_of, take_frame
+from lockstep.broker.store.presence import Presence
 from lockstep.broker.store.query import Query
 from lockstep.broker.store.queue_table import QueueTable
-from lockstep.broker.store.reader import Reader
-from lockstep.broker.store.recovery import LogState, Reading, Recoverer
+from lockstep.broker.store.reader import Mismatch, Reader
+from lockstep.broker.store.recovery import LogState, Reading, Recoverer, read_whole
+from lockstep.broker.store.repair import QueueRepairs
 from lockstep.broker.store.results import Appended, DiskStatus, ReadResult, Recovery, Replay
 from lockstep.broker.store.retention import Moved, Retention
 from lockstep.broker.store.snapshot import Snapshots, encode
+from lockstep.protocol.crc import crc32
 from lockstep.protocol.errors import MessageIllegal, ServiceNotAvailable, StateError
 from lockstep.protocol.names import STATE_TOPIC
 from lockstep.protocol.properties import COPY_BYTES_MAX
-from lockstep.protocol.record import HOSTS, PLACE, RECORD_BYTES_MIN, encode_record
+from lockstep.protocol.record import BODY_AT, HOSTS, PLACE, RECORD_BYTES_MIN, encode_record
 from lockstep.runtime.daemon import Tasks, call_apart
 from lockstep.runtime.host import Host
 from lockstep.runtime.metrics import Timing
@@ -55,13 +59,16 @@ class Store:
         """The largest record that a sender may send: any copy of it fits a file of the log, too."""
         self._queues = QueueTable(directory.queue_files(identity, config.open_file_count_max), config.queue_tail_bytes)
         self._snapshots = Snapshots(host.files, directory)
+        self.damage = DamageTable()
+        """Known damage of the log, and the messages lost with it."""
         self._confirmations = Confirmations()
         self._tasks = Tasks(self._fail)
         self._flusher = Flusher(config, host, self._log, directory, on_synced=self._synced, on_failed=self._fail)
         self._checkpointer = Checkpointer(config, host, directory, self._flusher, self._queues, self._snapshots)
         self._reader = Reader(self._log, self._queues.files, host, verify=config.verify_reads)
+        self._repairs = QueueRepairs(self._log, self._queues, self.damage, directory, host, self._tasks)
         self._query = Query(self._log, self._queues, host, config.record_bytes_max)
-        self._retention = Retention(config, host, self._log, self._queues, self._snapshots)
+        self._retention = Retention(config, host, self._log, self._queues, self._snapshots, directory)
         self._disk = DiskWatch(config, host.files)
         self._state = LogState()
         self._turn_is_open = False
@@ -102,12 +109,17 @@ class Store:
         try:
             directory.lock()
             try:
-                own = directory.identity(identity, config, host.random.token(16).hex())
+                own, found, fresh = directory.survey(identity, config, host.random.token(16).hex())
+                if fresh and found.starts:
+                    await read_whole(CommitLog(host.files, directory.log, own.segment_bytes, 0, Presence(host.files)), found)
+                directory.establish(own, fresh=fresh)
+                directory.load_synced()
                 store = cls(config, host, directory, own, clean=directory.begin())
                 try:
-                    # Snapshots are written after syncs: without the record of those, the older one vouches for them.
                     store.proof = directory.proof(host.random)
-                    store._log.load(directory.load_synced() or min(store._snapshots.positions(), default=0))
+                    store._log.load(found)
+                    if (known := directory.read(directory.damage_path)) is not None:
+                        store.damage.restore(known, directory.damage_path)
                 except BaseException:  # re-raised
                     store._log.close()
                     raise
@@ -129,6 +141,7 @@ class Store:
             self._log,
             self._queues,
             self._snapshots,
+            self.damage,
             reading=self.reading,
             log_start=self._log_start,
             clean=self.stopped_clean,
@@ -430,12 +443,20 @@ class Store:
         position, state = self._log.written, self._state
         needs_from = position if state.last_record < 0 else state.last_record
         newest_ms, falls = state.stamps.newest_ms, state.stamps.plain()
-        data = encode(position, state.last_record, newest_ms, state.state_next, self._queues.plain(), plain, falls)
+        last_crc = None if state.last_record < 0 else self._head_crc(state.last_record)
+        data = encode(position, state.last_record, newest_ms, state.state_next, self._queues.plain(), plain, falls, last_crc)
         try:
             await self._checkpointer.write(position, needs_from, newest_ms, data)
         except OSError as error:
             self._fail(error)
             raise StoreDiskError(f"the snapshot could not be written: {error}") from error
+
+    def _head_crc(self, position: int) -> int | None:
+        """CRC-32 of the head of the record at `position`: it tells this log from another one with a record at the same place."""
+        head = self._log.from_tail(position, BODY_AT)
+        if head is None and (segment := self._log.segment_of(position)) is not None:
+            head = segment.file.pread(BODY_AT, position - segment.start)
+        return None if head is None else crc32(head)
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -444,18 +465,25 @@ class Store:
     ) -> ReadResult | None:
         """Confirmed messages from `offset` on, at most `max_count` and `max_bytes` (the first always fits), those whose tag hash is wanted.
 
-        None where the disk would have to be waited for: then `read_cold`. StoreCorrupt where a file holds something else than was written.
+        None where the disk would have to be waited for: then `read_cold`. What damage has lost is answered as LOST. BusyFor while an entry
+        that does not fit its record is compared with the log.
         """
-        return self._reader.read(self._queues.get((topic, queue_id)), offset, max_count, max_bytes, tag_hashes)
+        try:
+            return self._reader.read(self._queues.get((topic, queue_id)), offset, max_count, max_bytes, tag_hashes)
+        except Mismatch as mismatch:
+            raise self._repairs.begin(mismatch) from None
 
     async def read_cold(
         self, topic: str, queue_id: int, offset: int, *, max_count: int, max_bytes: int, tag_hashes: frozenset[int] | None = None
     ) -> ReadResult:
         """As `read`, waiting for the disk in a worker thread."""
-        return await self._reader.read_waiting(self._queues.get((topic, queue_id)), offset, max_count, max_bytes, tag_hashes)
+        try:
+            return await self._reader.read_waiting(self._queues.get((topic, queue_id)), offset, max_count, max_bytes, tag_hashes)
+        except Mismatch as mismatch:
+            raise self._repairs.begin(mismatch) from None
 
     async def read_some(self, topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int) -> ReadResult:
-        """At once where it can be, else when the disk has answered. Raises OSError and StoreCorrupt."""
+        """At once where it can be, else when the disk has answered. Raises OSError and BusyFor."""
         result = self.read(topic, queue_id, offset, max_count=max_count, max_bytes=max_bytes)
         if result is None:
             result = await self.read_cold(topic, queue_id, offset, max_count=max_count, max_bytes=max_bytes)
@@ -512,6 +540,9 @@ class Store:
         """
         try:
             moved = await self._retention.run(now_ms, self._state.stamps)
+            if moved:
+                self.damage.trim(self._log.start, lambda topic, queue_id: self.bounds(topic, queue_id)[0])
+                await self._repairs.save()
         except OSError as error:
             self._fail(error)
             raise StoreDiskError(f"old log files could not be removed: {error}") from error
@@ -529,6 +560,11 @@ class Store:
             count, size = totals.get(queue.topic, (0, 0))
             totals[queue.topic] = count + queue.visible, size + queue.bytes_in
         return totals
+
+    @property
+    def damaged_bytes(self) -> int:
+        """Bytes of the log that are known to hold no good record."""
+        return self.damage.byte_count
 
     @property
     def unsynced_bytes(self) -> int:

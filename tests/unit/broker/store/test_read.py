@@ -1,16 +1,19 @@
 """Reading: RocketMQ's statuses, limits, filters, one piece for what lies side by side, cold reads, damage that is never served."""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.broker.store import ReadResult, ReadStatus, Store, StoreCorrupt
+from lockstep.broker.store import ReadResult, ReadStatus, Store
 from lockstep.broker.store.frame import ENTRY
 from lockstep.broker.store.reader import choose
+from lockstep.protocol.errors import SystemBusy
 from lockstep.protocol.record import BODY_AT, INT64, MAGIC, SIZE_AND_MAGIC
 from lockstep.protocol.tags import tags_code
-from lockstep.testing.simulation.disk import SimFile, SimFiles
-from support.store_kit import LOG, append, bodies_of, confirmed, everything, host_of, open_store, record
+from lockstep.testing.simulation.disk import Fault, SimFile, SimFiles
+from support.store_kit import LOG, append, bodies_of, confirmed, everything, host_of, open_store, read_told, record
 
 A, B = tags_code("A"), tags_code("B")
 
@@ -151,15 +154,23 @@ async def test_a_read_crosses_segments_and_queue_files() -> None:
 async def test_damage_in_a_file_is_never_served(at: int) -> None:
     """Bits flipped in size, magic, queue id, physical offset or body of a record that comes from a file."""
     files = SimFiles()
-    store = await cold_store(files, segment_bytes=1 << 20)
+    store = await cold_store(files, segment_bytes=1 << 20, snapshot=True)
     store._log.tail_start = store._log.end
     store._log.tail.clear()
     position = 2 * len(record(b"0" + b"." * 100))
     files.flip(LOG, position + at)
-    with pytest.raises(StoreCorrupt, match=f"log position {position}, read for queue 0 of orders") as error:
-        read(store, 0)
-    assert error.value.position == position
-    assert read(store, 2, max_count=5).count == 5
+    assert read(store, 0).count == 1, "what stands before it is answered"
+    with pytest.raises(SystemBusy, match="offset 1 of queue 0 of orders is compared with the log"):
+        read(store, 1)
+    told = await read_told(store)
+    assert (sorted(told.found), told.lost) == ([0, *range(2, 50)], [1])
+    assert (store.damage.message_count, store.damage.lost()) == (1, [("orders", 0, 1, 2)])
+    assert (await read_told(store, queue_id=1)).lost == []
+    await store.close()
+    store = await open_store(files, segment_bytes=1 << 20)
+    again = await read_told(store)
+    assert (again.found, again.lost, again.busy_count) == (told.found, [1], 0), "it is on record"
+    assert store.damage.message_count == 1
     await store.close()
 
 
@@ -202,22 +213,93 @@ async def test_a_record_is_found_by_its_place_alone_and_state_is_secret() -> Non
 
 
 @pytest.mark.parametrize("cached", [True, False])
-async def test_an_entry_that_is_missing_is_told_and_never_passed_over(cached: bool) -> None:
-    """Its message is in the log: an answer that goes on behind it would lose it."""
+async def test_entries_that_are_missing_are_written_again_from_the_log_when_they_are_read(cached: bool) -> None:
+    """Their messages are in the log: an answer that goes on behind them would lose them."""
     files = SimFiles(cached_reads=cached)
     store = await cold_store(files, queue_file_entries=20, snapshot=True)
     name = "/store/consumequeue/orders/0/"
     files.overwrite(f"{name}{0:020d}", 20 * 3, bytes(40))
     files.names.pop(f"{name}{400:020d}")
-    assert bodies_of((await store.read_cold("orders", 0, 0, max_count=3, max_bytes=1 << 20)).parts)
-    for offset, damaged in ((0, 3), (3, 3), (4, 4), (20, 20), (30, 30)):
-        with pytest.raises(StoreCorrupt, match=f"offset {damaged} of queue 0 of orders has no entry in /store/consumequeue/orders/0"):
-            await store.read_cold("orders", 0, offset, max_count=10, max_bytes=1 << 20)
+    told = await read_told(store)
+    assert (sorted(told.found), told.lost) == (list(range(50)), [])
+    assert store.damage.message_count == 0
     await store.close()
-    for path in [path for path in files.names if path.startswith(name)]:
-        files.names.pop(path)
     store = await open_store(files, queue_file_entries=20)
-    assert len(await everything(store)) == 50
+    assert (await read_told(store)).busy_count == 0
+    await store.close()
+
+
+def rewrite(files: SimFiles, queue_id: int, first: int, entries: list[tuple[int, int]]) -> None:
+    """Puts other entries (position, size) into a queue's files of 20 entries."""
+    for index, (position, size) in enumerate(entries, first):
+        at = index * 20
+        path = f"/store/consumequeue/orders/{queue_id}/{at - at % 400:020d}"
+        files.overwrite(path, at % 400, ENTRY.pack(position, size, 0))
+
+
+@pytest.mark.parametrize("cached", [True, False])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda size: (0, size),
+        lambda size: (size, size),
+        lambda size: (size // 2, size),
+        lambda size: (1 << 50, size),
+        lambda size: (-5, size),
+        lambda size: (0, 2 * size),
+        lambda size: (0, (1 << 31) - 1),
+        lambda size: (0, 1 << 20),
+    ],
+)
+async def test_entries_that_point_elsewhere_are_written_again_and_no_message_is_lost(
+    wrong: Callable[[int], tuple[int, int]], cached: bool
+) -> None:
+    files = SimFiles(cached_reads=cached)
+    size = len(record(b"0" + b"." * 100))
+    for first, count in ((0, 1), (7, 1), (7, 30), (0, 50), (49, 1)):
+        store = await cold_store(files, queue_file_entries=20, snapshot=True, tail_bytes=400, queue_tail_bytes=100)
+        high = store.bounds("orders", 0)[1]
+        rewrite(files, 0, first, [wrong(size)] * count)
+        told = await read_told(store)
+        assert (sorted(told.found), told.lost) == (list(range(high)), []), (first, count)
+        assert store.damage.message_count == 0
+        await store.close()
+        files = SimFiles(cached_reads=cached)
+
+
+async def test_the_repair_of_a_queue_reads_only_between_the_entries_that_are_right() -> None:
+    files = SimFiles()
+    store = await cold_store(files, count=1_000, queue_file_entries=20, snapshot=True, queue_tail_bytes=100, segment_bytes=1 << 20)
+    rewrite(files, 0, 200, [(0, 150)])
+    asked: list[int] = []
+    pread = SimFile.pread
+
+    def counted(file: SimFile, count: int, offset: int) -> bytes:
+        if "/commitlog/" in file._path:
+            asked.append(count)
+        return pread(file, count, offset)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SimFile, "pread", counted)
+        with pytest.raises(SystemBusy):
+            await store.read_cold("orders", 0, 200, max_count=1, max_bytes=1)
+        await store._repairs.idle.wait()
+    assert sum(asked) < 200_000, "of a log of 200,000 bytes"
+    assert bodies_of((await store.read_cold("orders", 0, 200, max_count=1, max_bytes=1)).parts) == [b"400" + b"." * 100]
+    await store.close()
+
+
+async def test_a_read_that_fails_while_a_queue_is_repaired_ends_nothing_and_is_tried_again() -> None:
+    files = SimFiles()
+    store = await cold_store(files, queue_file_entries=20, snapshot=True, queue_tail_bytes=100, tail_bytes=400)
+    rewrite(files, 0, 10, [(0, 150)])
+    with pytest.raises(SystemBusy):
+        store.read("orders", 0, 10, max_count=1, max_bytes=1)
+    files.faults.append(Fault("read", "commitlog"))
+    await store._repairs.idle.wait()
+    assert not store._failed
+    told = await read_told(store)
+    assert (sorted(told.found), told.lost) == (list(range(50)), [])
     await store.close()
 
 

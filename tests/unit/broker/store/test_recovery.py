@@ -159,20 +159,6 @@ async def test_a_flipped_bit_below_the_synced_length_stops_the_start_with_its_po
     await store.close()
 
 
-async def test_a_flag_cuts_corruption_and_the_next_start_is_well() -> None:
-    files = SimFiles()
-    await killed_with(files, 10, synced=8)
-    files.flip(LOG, 3 * SIZE + 100)
-    store, found = await recovered(files, cut_corrupt=True)
-    assert (found.end, len(await everything(store))) == (3 * SIZE, 3)
-    append(store, b"next")
-    await confirmed(store)
-    await kill(store, files)
-    store, found = await recovered(files)
-    assert (await everything(store))[-1] == b"next"
-    await store.close()
-
-
 async def test_the_synced_length_is_recorded_within_a_second_of_its_sync() -> None:
     files = SimFiles()
     host = host_of(files)

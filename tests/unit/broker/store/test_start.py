@@ -120,7 +120,7 @@ async def test_the_directory_is_apaches_and_ours_lies_apart() -> None:
     await store.write_snapshot([])
     await store.close()
     assert files.listdir(PATH) == ["checkpoint", "commitlog", "config", "consumequeue", "index", "lock", "lockstep"]
-    assert files.listdir(PATH + "/lockstep") == ["identity", "proof", "snapshot-00000000000000000098", "synced"]
+    assert files.listdir(PATH + "/lockstep") == ["identity", "proof", "snapshot-00000000000000000098", "start", "synced"]
     assert files.exists("/store/consumequeue/orders/3/00000000000000000000")
     checkpoint = bytes(files.names["/store/checkpoint"].cache)
     assert len(checkpoint) == 4096
@@ -312,6 +312,7 @@ def test_the_synced_length_survives_one_torn_slot() -> None:
     files = SimFiles()
     directory = StoreDirectory(files, PATH)
     directory.lock()
+    files.makedirs(f"{PATH}/lockstep")
     assert directory.load_synced() == 0
     for position in (100, 200, 300):
         directory.save_synced(position)

@@ -9,7 +9,7 @@ from lockstep.broker.store.commit_log import CommitLog, SyncPlan
 from lockstep.broker.store.confirmation import Confirmations
 from lockstep.broker.store.consume_queue import ConsumeQueue
 from lockstep.broker.store.directory import StoreDirectory
-from lockstep.broker.store.recovery import Recoverer
+from lockstep.broker.store.recovery import Borne, Recoverer
 from lockstep.broker.store.store import Store
 from lockstep.testing.simulation.disk import SimFiles
 from lockstep.testing.sweep.mutants.registry import Patches, mutant
@@ -86,14 +86,14 @@ def snapshot_before_sync(patch: Patches) -> None:
 @mutant("power", "disk", aimed="tests/unit/broker/store/test_snapshots.py::test_a_snapshot_ahead_of_the_log_is_ignored_and_goes")
 def a_snapshot_ahead_of_the_log_is_believed(patch: Patches) -> None:
     """A snapshot that the log does not bear out is removed."""
-    patch.set(Recoverer, "_borne_out", lambda self, snapshot: True)
+    patch.set(Recoverer, "_borne_out", lambda self, snapshot: Borne.OUT)
 
 
 @mutant("power", "disk", aimed="tests/unit/broker/store/test_recovery.py::test_a_torn_tail_is_cut_and_zero_again")
 def the_cut_tail_is_not_zeroed(patch: Patches) -> None:
     """What lies behind the end of the recovered log is zero again, durably."""
 
-    def begin(self: CommitLog, end: int, *, clean: bool) -> None:
+    def begin(self: CommitLog, end: int, *, clean: bool, aside: str | None = None) -> None:
         for path in self._stray:
             self._files.unlink(path)
         self._stray = []

@@ -1,0 +1,168 @@
+"""What a running store does when an entry of a consume queue and the record that it names do not fit.
+
+The log decides: the stretch between the nearest entries on either side that do fit is read again, in worker threads and short turns, and
+the entries between them are written from it. An entry that pointed elsewhere is right again; one whose record is damaged becomes that of a
+lost message (damage.py), and whoever reads there is told of the gap. Reads of that place are answered SYSTEM_BUSY meanwhile.
+"""
+
+import asyncio
+
+from lockstep.broker.store.commit_log import CommitLog, Segment
+from lockstep.broker.store.consume_queue import ConsumeQueue
+from lockstep.broker.store.damage import DamageTable
+from lockstep.broker.store.directory import StoreDirectory
+from lockstep.broker.store.frame import ENTRY, ENTRY_BYTES
+from lockstep.broker.store.queue_table import QueueTable
+from lockstep.broker.store.reader import Mismatch
+from lockstep.broker.store.rebuild import EntryRebuild
+from lockstep.broker.store.scan import BadRecord, LogScan, ReadAt, read_record
+from lockstep.protocol.record import RECORD_BYTES_MIN
+from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.dispatch import BusyFor
+from lockstep.runtime.host import Host
+from lockstep.runtime.log import get_logger
+
+log = get_logger("broker")
+
+WINDOW_BYTES = 64 << 10
+"""Of the log, handled in one turn of the loop: a millisecond or two."""
+NEIGHBOURS_MAX = 1_024
+"""Entries on either side that are looked at one by one."""
+RUNNING_MAX = 2
+"""Repairs at a time: they read the disk that everybody reads."""
+RETRY_MS = 200
+
+
+def threaded(host: Host) -> ReadAt:
+    """Reads in a worker thread; retention leaves the file alone meanwhile."""
+
+    async def read(segment: Segment, count: int, at: int) -> bytes:
+        segment.reader_count += 1
+        try:
+            return await host.threads.run(segment.file.pread, count, at)
+        finally:
+            segment.reader_count -= 1
+
+    return read
+
+
+async def next_turn(_position: int) -> None:
+    await asyncio.sleep(0)
+
+
+class QueueRepairs:
+    """At most one repair of a queue at a time, RUNNING_MAX of all."""
+
+    def __init__(
+        self, log: CommitLog, queues: QueueTable, damage: DamageTable, directory: StoreDirectory, host: Host, tasks: Tasks
+    ) -> None:
+        self._log = log
+        self._queues = queues
+        self._damage = damage
+        self._directory = directory
+        self._host = host
+        self._tasks = tasks
+        self._read = threaded(host)
+        self._running: dict[ConsumeQueue, None] = {}
+        self._tried: dict[ConsumeQueue, int] = {}
+        """Queue → the offset at which its last repair began: one that fails again there is given up."""
+        self._slots = asyncio.Semaphore(RUNNING_MAX)
+        self._saving = asyncio.Lock()
+        self.idle = asyncio.Event()
+        """Set while no repair runs."""
+        self.idle.set()
+        self.repaired_count = 0
+        """Entries that pointed elsewhere, since the store was opened."""
+
+    def begin(self, mismatch: Mismatch) -> BusyFor:
+        """Repairs the place, unless that is under way; what its reader is answered."""
+        queue = mismatch.queue
+        if queue not in self._running:
+            self._running[queue] = None
+            self.idle.clear()
+            self._tasks.spawn(self._run(mismatch), f"repair {queue.topic} {queue.queue_id}")
+        return BusyFor(f"offset {mismatch.offset} of queue {queue.queue_id} of {queue.topic} is compared with the log", RETRY_MS)
+
+    async def _run(self, mismatch: Mismatch) -> None:
+        queue, offset = mismatch.queue, mismatch.offset
+        facts = {"topic": queue.topic, "queue_id": queue.queue_id}
+        log.error("store.mismatch", **facts, offset=offset, position=mismatch.position, error=str(mismatch))
+        try:
+            async with self._slots:
+                await self._repair(queue, offset, given_up=self._tried.get(queue) == offset)
+                self._tried[queue] = offset
+        except OSError as error:
+            log.error("queue.repair_failed", **facts, offset=offset, error=str(error), then="it is tried again when the place is read")
+        finally:
+            self._running.pop(queue, None)
+            if not self._running:
+                self.idle.set()
+
+    async def _repair(self, queue: ConsumeQueue, offset: int, *, given_up: bool) -> None:
+        """Writes the entries around `offset` again. `given_up`: that did not help, so the message at `offset` is lost."""
+        first, position = (offset, self._log.start) if given_up else await self._below(queue, offset)
+        end, limit = (offset + 1, self._log.start) if given_up else await self._above(queue, offset)
+        sink = EntryRebuild(self._queues.files, whole=False)
+        sink.add(queue, first, end, keeps_first=True)
+        known = self._damage.stretches
+        scan = LogScan(self._log, position, sink, limit, known=known, read=self._read, window_bytes=WINDOW_BYTES, frames=False)
+        await scan.run(next_turn)
+        sink.finish(position)
+        if queue.min > end:
+            return  # dropped, or removed by retention meanwhile
+        self._damage.found_again(queue.topic, queue.queue_id, first, end)
+        lost = sum(self._damage.add_lost(*row) for row in sink.lost)
+        self.repaired_count += sink.count
+        facts = {"topic": queue.topic, "queue_id": queue.queue_id, "first": first, "end": end, "lost_messages": lost}
+        if sink.lost:
+            places = [f"{stretch.begin}: {stretch.reason}" for stretch in sink.stretches[:4]]
+            log.error("store.damaged", **facts, positions=places, then="consumers are told of the gap (QueueGap)")
+        else:
+            log.warning("queue.repaired", **facts)
+        await self.save()
+
+    async def save(self) -> None:
+        """Makes the table of damage durable when it has changed."""
+        async with self._saving:
+            if self._damage.changed:
+                await self._host.threads.run(self._directory.save_damage, self._damage.encode())
+
+    async def _below(self, queue: ConsumeQueue, offset: int) -> tuple[int, int]:
+        """(first entry to write, log position to read from): behind the nearest entry below that names its record."""
+        for index in range(offset - 1, max(queue.min, offset - NEIGHBOURS_MAX) - 1, -1):
+            behind = await self._agrees(queue, index)
+            if behind is not None:
+                return index + 1, behind
+        return queue.min, self._log.start
+
+    async def _above(self, queue: ConsumeQueue, offset: int) -> tuple[int, int]:
+        """(end of the entries to write, log position to read up to): behind the nearest entry above that names its record.
+
+        Beyond NEIGHBOURS_MAX every step is twice as long as the one before.
+        """
+        index, step = offset + 1, 1
+        while index < queue.visible:
+            behind = await self._agrees(queue, index)
+            if behind is not None:
+                return index + 1, behind
+            if index - offset >= NEIGHBOURS_MAX:
+                step *= 2
+            index += step
+        return queue.visible, self._log.written
+
+    async def _agrees(self, queue: ConsumeQueue, index: int) -> int | None:
+        """Where the record ends that entry `index` names; None when they do not fit."""
+        entry = queue.memory_entry(index)
+        if entry is None:
+            data = await self._host.threads.run(self._queues.files.entries, queue.directory, index, 1)
+            entry = ENTRY.unpack(data) if len(data) == ENTRY_BYTES else (0, 0, 0)
+        position, size, _ = entry
+        segment = self._log.segment_of(position)
+        if size < RECORD_BYTES_MIN or segment is None or position + size > segment.end:
+            return None
+        try:
+            record = read_record(await self._read(segment, size, position - segment.start), position, {})
+        except BadRecord:
+            return None
+        fits = (record.topic, record.queue_id, record.queue_offset) == (queue.topic, queue.queue_id, index)
+        return position + size if fits else None

@@ -1,0 +1,171 @@
+"""The read-only look at a directory that comes before a start changes anything in it.
+
+`survey` reads names, lengths and small files. It returns what a start may rely on, or raises with the exact place:
+
+| what it finds                                                  | then                                                            |
+|----------------------------------------------------------------|-----------------------------------------------------------------|
+| no identity, and files of `lockstep/` that come after one      | StoreCorrupt: the identity is missing                           |
+| no identity, log files of one length that follow one another   | `adopted`: their length is the store's; the log is read to its  |
+|                                                                | end before anything is written (store.py)                       |
+| no identity, any other log files                               | StoreCorrupt                                                    |
+| a log file that is longer than the store's length, or whose    | StoreCorrupt, also with --cut-corrupt: these are not this       |
+| name is no multiple of it                                      | store's files                                                   |
+| the first or a middle log file is missing, or one is short,    | StoreCorrupt; with --cut-corrupt what is missing reads as       |
+| below the synced length                                        | zeros, which the scan finds                                     |
+| the same above the synced length                               | an unfinished tail                                              |
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lockstep.broker.store.errors import StoreCorrupt
+from lockstep.broker.store.frame import ENTRY_BYTES
+from lockstep.runtime.files import Files
+
+NAME_DIGITS = 20
+SEGMENT_BYTES_MIN = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class LogSurvey:
+    """The log's files."""
+
+    starts: tuple[int, ...]
+    """First positions of the files that make up the log, one segment length apart."""
+    stray: tuple[int, ...]
+    """Files behind a gap above the synced length: left by a power cut, they go."""
+    absent: frozenset[int]
+    """Those of `starts` that have no file."""
+    synced: int
+    first_missing: bool = False
+    """The log began before the first of `starts`."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    start: int
+    size: int
+
+
+def is_log_name(name: str) -> bool:
+    return len(name) == NAME_DIGITS and name.isdecimal()
+
+
+def log_files(files: Files, directory: str) -> list[LogFile]:
+    """The files of a commit log in order; other names are left alone."""
+    if not files.exists(directory):
+        return []
+    found = []
+    for name in files.listdir(directory):
+        if is_log_name(name):
+            file = files.open(f"{directory}/{name}")
+            try:
+                found.append(LogFile(int(name), file.size()))
+            finally:
+                file.close()
+    return found
+
+
+def adopted_segment_bytes(found: list[LogFile], directory: str) -> int:
+    """The length of the log files of a directory without an identity. StoreCorrupt when they do not make one log."""
+    size = found[0].size
+    for number, file in enumerate(found):
+        path = f"{directory}/{file.start:020d}"
+        if file.size != size or size < SEGMENT_BYTES_MIN:
+            raise StoreCorrupt(
+                f"log file {path} has {file.size} bytes, {found[0].start:020d} has {size}: the directory has no lockstep/identity, and its "
+                "log files are not of one length. Nothing was changed",
+                position=file.start,
+            )
+        expected = found[0].start + number * size
+        if file.start % size or file.start != expected:
+            raise StoreCorrupt(
+                f"log file {path}: expected one that begins at {expected}, in files of {size} bytes: the directory has no "
+                "lockstep/identity, and its log files do not follow one another. Nothing was changed",
+                position=file.start,
+            )
+    return size
+
+
+def adopted_queue_entries(files: Files, directory: str, default: int) -> int:
+    """Entries of a consume-queue file of a directory without an identity: those of the first that is found."""
+    if not files.exists(directory):
+        return default
+    for topic in files.listdir(directory):
+        for queue in files.listdir(f"{directory}/{topic}"):
+            for name in files.listdir(f"{directory}/{topic}/{queue}"):
+                if is_log_name(name):
+                    file = files.open(f"{directory}/{topic}/{queue}/{name}")
+                    try:
+                        size = file.size()
+                    finally:
+                        file.close()
+                    return size // ENTRY_BYTES if size and not size % ENTRY_BYTES else default
+    return default
+
+
+def survey_log(
+    found: list[LogFile],
+    directory: str,
+    segment_bytes: int,
+    *,
+    start: int | None,
+    synced: int,
+    needed: int,
+    cut_corrupt: bool,
+) -> LogSurvey:
+    """`start`: where the log began when retention last ran; None: not recorded. `needed`: a position whose file has to be there when
+    `cut_corrupt` goes on without what is missing (that of the newest snapshot)."""
+    path: Callable[[int], str] = lambda at: f"{directory}/{at:020d}"  # noqa: E731
+    for file in found:
+        if file.start % segment_bytes or file.size > segment_bytes:
+            raise StoreCorrupt(
+                f"log file {path(file.start)} has {file.size} bytes, this store's files have {segment_bytes} and are named by multiples of "
+                "it: it is not this store's. Take it out of the directory, or restore the store. Nothing was changed",
+                position=file.start,
+            )
+    sizes = {file.start: file.size for file in found}
+    first = _first(found, path, start, synced, cut_corrupt)
+    if first is None:
+        if not cut_corrupt or not synced:
+            return LogSurvey((), tuple(sizes), frozenset(), synced)
+        first = (needed if needed else start or 0) // segment_bytes * segment_bytes
+    starts, absent, at = [], set(), first
+    while at in sizes or at < synced:
+        if at not in sizes:
+            if not cut_corrupt:
+                if any(other > at for other in sizes):
+                    raise _missing(path(at), at, f"the log was synced up to {synced}")
+                break  # the scan ends here, below the synced length
+            absent.add(at)
+        elif at + sizes[at] < min(synced, at + segment_bytes) and not cut_corrupt:
+            raise StoreCorrupt(
+                f"log file {path(at)} has {sizes[at]} bytes, expected {segment_bytes}, and the log was synced up to {synced}. Restore it, "
+                "or start with --cut-corrupt to go on without what it lacks",
+                position=at + sizes[at],
+            )
+        starts.append(at)
+        at += segment_bytes
+    stray = tuple(other for other in sizes if other >= at)
+    return LogSurvey(tuple(starts), stray, frozenset(absent), synced, first > (start or 0) and start is not None)
+
+
+def _first(found: list[LogFile], path: Callable[[int], str], start: int | None, synced: int, cut_corrupt: bool) -> int | None:
+    """The position at which the log begins; None: no file of it is there."""
+    if not found:
+        return None
+    first = found[0].start
+    expected = start if start is not None else first if first <= synced else 0
+    if first <= expected:
+        return first
+    if synced <= expected:
+        return None  # a power cut kept a later name and lost the first: nothing that was synced is missing
+    if cut_corrupt:
+        return first
+    raise _missing(path(expected), expected, f"the log begins at {first}, expected {expected}, and was synced up to {synced}")
+
+
+def _missing(path: str, position: int, why: str) -> StoreCorrupt:
+    return StoreCorrupt(
+        f"log file {path} is missing: {why}. Restore it, or start with --cut-corrupt to go on without what it held", position=position
+    )

@@ -1,0 +1,205 @@
+"""--cut-corrupt goes on with what is whole: a damaged stretch becomes a gap; what lies behind it and state that is still true stay."""
+
+import json
+
+import pytest
+
+from lockstep.broker.store import Store, StoreCorrupt
+from lockstep.testing.simulation.disk import SimFiles
+from support.store_kit import (
+    BORN_HOST,
+    LOG,
+    NEVER,
+    PATH,
+    Recorded,
+    append,
+    confirmed,
+    everything,
+    kill,
+    open_store,
+    read_told,
+    record,
+    recovered,
+    sequenced,
+)
+
+SIZE = len(record(b"0" * 100))
+
+
+async def synced(store: Store) -> None:
+    store._end_turn()
+    await store._flusher.sync(record=True)
+
+
+async def killed(files: SimFiles, count: int, **settings: int) -> None:
+    """`count` messages of SIZE bytes, all of them known to be synced; every fifth is followed by a state record."""
+    store = await open_store(files, **NEVER, **settings)
+    for number in range(count):
+        append(store, b"%d" % (number % 10) * 100)
+        if number % 5 == 4:
+            store.append_state(b"state %d" % number)
+    await synced(store)
+    await kill(store, files)
+
+
+async def refused(files: SimFiles, match: str) -> None:
+    """Without the flag, and no file of the log has changed."""
+    before = {path: bytes(inode.cache) for path, inode in files.names.items() if "/commitlog/" in path}
+    with pytest.raises(StoreCorrupt, match=match):
+        await recovered(files)
+    files.crash(power=False)
+    assert {path: bytes(inode.cache) for path, inode in files.names.items() if "/commitlog/" in path} == before
+
+
+def manifest(files: SimFiles, number: int = 1) -> dict[str, object]:
+    found: dict[str, object] = json.loads(bytes(files.names[f"{PATH}/lockstep/set-aside-{number}/manifest.json"].cache))
+    return found
+
+
+@pytest.mark.parametrize(("at", "count"), [(100, 1), (1, 1), (5, 1), (30, 1), (30, 300), (0, SIZE), (0, 2 * SIZE), (190, 20)])
+async def test_a_damaged_stretch_is_passed_over_and_everything_behind_it_stays(at: int, count: int) -> None:
+    files = SimFiles()
+    await killed(files, 40)
+    position = 2 * SIZE
+    files.overwrite(LOG, position + at, bytes([byte ^ 0x55 for byte in files.names[LOG].cache[position + at : position + at + count]]))
+    await refused(files, f"log position {position}: ")
+    recorded = Recorded()
+    store, found = await recovered(files, recorded, cut_corrupt=True)
+    lost = list(range(2, 2 + (at + count + SIZE - 1) // SIZE))
+    told = await read_told(store)
+    assert (told.lost, sorted(told.found)) == (lost, [number for number in range(40) if number not in lost])
+    assert [int(state.split()[1]) for state in recorded.states] == list(range(4, 40, 5)), "state behind the damage is still true"
+    assert (found.lost_synced, found.lost_messages, found.cut_bytes) == (True, len(lost), 0)
+    report = manifest(files)
+    assert report["lost_offsets"] == [["orders", 0, lost[0], lost[-1] + 1]]
+    assert report["lost_messages"] == len(lost)
+    assert append(store, b"next") == 40, "no offset is given twice"
+    await confirmed(store)
+    await kill(store, files)
+    for _ in range(2):
+        store, found = await recovered(files)
+        again = await read_told(store)
+        assert (again.lost, len(again.found), found.lost_synced) == (lost, 41 - len(lost), False)
+        await store.close()
+
+
+async def test_the_bytes_of_a_damaged_stretch_stay_and_a_copy_put_back_is_read_again() -> None:
+    files = SimFiles()
+    await killed(files, 10)
+    files.flip(LOG, 3 * SIZE + 100)
+    before = bytes(files.names[LOG].cache)
+    store, _ = await recovered(files, cut_corrupt=True)
+    await store.close()
+    assert bytes(files.names[LOG].cache) == before
+    files.flip(LOG, 3 * SIZE + 100)
+    files.remove_tree(f"{PATH}/consumequeue")
+    files.unlink(f"{PATH}/lockstep/damage")
+    store, _ = await recovered(files)
+    told = await read_told(store)
+    assert (len(told.found), told.lost) == (10, [])
+    await store.close()
+
+
+async def test_a_damaged_record_takes_no_other_record_of_its_idempotent_frame_along() -> None:
+    files = SimFiles()
+    store = await open_store(files, **NEVER)
+    crc, first, starts = 0, 0, []
+    for _ in range(3):
+        frame, sequence = sequenced([b"%d" % number * 100 for number in range(5)], first=first, previous_crc=crc)
+        starts.append(store.append_frame("orders", 0, frame, 5, born_host=BORN_HOST, sequenced=True).physical_offset)
+        crc, first = sequence.crc, sequence.next
+    await synced(store)
+    await kill(store, files)
+    files.flip(LOG, starts[1] + (starts[2] - starts[1]) - SIZE // 2)
+    recorded = Recorded()
+    store, _ = await recovered(files, recorded, cut_corrupt=True)
+    told = await read_told(store)
+    assert (told.lost, len(told.found)) == ([9], 14)
+    assert [frame[4].first for frame in recorded.frames] == [0, 5, 10], "its producer's repeat is still known as one"
+    await store.close()
+
+
+async def test_a_tail_that_is_gone_is_cut_and_what_was_cut_is_kept_aside() -> None:
+    files = SimFiles()
+    await killed(files, 10)
+    end = files.names[LOG].used_bytes
+    files.overwrite(LOG, 6 * SIZE, b"\xff" * (end - 6 * SIZE))
+    before = bytes(files.names[LOG].cache)
+    store, found = await recovered(files, cut_corrupt=True)
+    report = manifest(files)
+    start = report["cut_from"]
+    assert isinstance(start, int)
+    cut = before[start:end]
+    assert (found.lost_synced, found.cut_bytes, len(await everything(store))) == (True, len(cut), 5)
+    assert report["cut_bytes"] == len(cut)
+    assert bytes(files.names[f"{PATH}/lockstep/set-aside-1/{start:020d}"].cache) == cut
+    assert append(store, b"next") == 5
+    await store.close()
+    store, found = await recovered(files)
+    assert (await everything(store))[-1] == b"next"
+    await store.close()
+
+
+@pytest.mark.parametrize("missing", [0, 1, 2])
+async def test_without_a_log_file_the_others_are_read_and_state_stays(missing: int) -> None:
+    files = SimFiles()
+    store = await open_store(files, segment_bytes=4096)
+    for number in range(60):
+        append(store, b"%d" % (number % 10) * 100)
+    store.append_state(b"state")
+    await store.write_snapshot(["tables"])
+    await store.close()
+    names = sorted(path for path in files.names if "/commitlog/" in path)
+    assert len(names) == 3
+    files.remove_tree(names[missing])
+    left = {path: bytes(files.names[path].cache) for path in names if path in files.names}
+    await refused(files, rf"{names[missing]} is missing|log position {4096 * missing}: nothing is there")
+    assert {path: bytes(files.names[path].cache) for path in names if path in files.names} == left
+    recorded = Recorded()
+    store, found = await recovered(files, recorded, cut_corrupt=True)
+    assert recorded.snapshots == [["tables"]], "what a snapshot holds of groups and topics is still true"
+    assert found.lost_messages > 0 or missing > 0
+    low, high = store.bounds("orders", 0)
+    assert high == 60, "offsets go on behind those that were given"
+    told = await read_told(store)
+    per_file = [0, 20, 40, 60]
+    lost = set(range(60)) - set(told.found)
+    assert lost == set(range(low)) | set(told.lost)
+    assert lost, per_file
+    assert all(told.found[offset] == b"%d" % (offset % 10) * 100 for offset in told.found)
+    assert append(store, b"next") == 60
+    await store.close()
+    store, found = await recovered(files)
+    assert (await everything(store))[-1] == b"next"
+    await store.close()
+
+
+async def test_a_lost_offset_that_retention_passes_is_forgotten() -> None:
+    files = SimFiles()
+    await killed(files, 60, segment_bytes=4096)
+    files.flip(f"{PATH}/commitlog/{0:020d}", 3 * SIZE + 100)
+    store, _ = await recovered(files, cut_corrupt=True, log_bytes_max=4096)
+    assert (store.damage.message_count, store.damage.byte_count) == (1, SIZE)
+    await store.write_snapshot(["tables"])
+    append(store, b"x")
+    await store.write_snapshot(["tables"])
+    await store.retention(0)
+    assert (store.damage.message_count, store.damage.byte_count) == (0, 0)
+    await store.close()
+
+
+async def test_a_first_file_that_retention_removed_is_told_from_one_that_is_missing() -> None:
+    files = SimFiles()
+    store = await open_store(files, segment_bytes=4096, log_bytes_max=9000)
+    for _ in range(80):
+        append(store, b"x" * 100)
+    await store.write_snapshot([])
+    await store.retention(0)
+    start = store._log.start
+    assert start > 0
+    await store.close()
+    store, _ = await recovered(files)
+    assert store._log.start == start
+    await store.close()
+    files.remove_tree(f"{PATH}/commitlog/{start:020d}")
+    await refused(files, f"{start:020d} is missing")

@@ -1,0 +1,151 @@
+"""The law that damage is never silent, for random damage of a store that does not run.
+
+A start either refuses and leaves the directory as it was, or every message that was stored is read as it was written or told as lost.
+"""
+
+from dataclasses import dataclass, field
+from random import Random
+
+import pytest
+
+from lockstep.broker.store import IdentityError, StoreCorrupt
+from lockstep.testing.simulation.disk import SimFiles
+from support.store_kit import BORN_HOST, Recorded, append, confirmed, everything, kill, open_store, read_told, recovered, sequenced
+
+QUEUES = (("orders", 0), ("orders", 1), ("bills", 0))
+
+
+@dataclass
+class Stored:
+    """A store that was closed or killed, and what is in it."""
+
+    files: SimFiles
+    bodies: dict[tuple[str, int], list[bytes]] = field(default_factory=lambda: {key: [] for key in QUEUES})
+    states: int = 0
+
+
+async def stored(random: Random) -> Stored:
+    files = SimFiles(random.randrange(1 << 30), cached_reads=random.random() < 0.7)
+    made = Stored(files)
+    settings = {"segment_bytes": random.choice((4096, 8192, 16384)), "queue_file_entries": random.choice((8, 32)), "tail_bytes": 512}
+    store = await open_store(files, **settings, queue_tail_bytes=400)
+    crc, first = 0, 0
+    for _ in range(random.randrange(20, 80)):
+        kind = random.random()
+        topic, queue_id = key = random.choice(QUEUES)
+        bodies = [b"%d:" % len(made.bodies[key]) + random.randbytes(random.choice((3, 60, 300))) for _ in range(random.randint(1, 4))]
+        if kind < 0.2 and key == QUEUES[0]:
+            frame, sequence = sequenced(bodies, first=first, previous_crc=crc, topic=topic, queue_id=queue_id)
+            store.append_frame(topic, queue_id, frame, len(bodies), born_host=BORN_HOST, sequenced=True)
+            crc, first = sequence.crc, sequence.next
+        elif kind < 0.8:
+            append(store, *bodies, topic=topic, queue_id=queue_id)
+        else:
+            store.append_state(b"state %d" % made.states)
+            made.states += 1
+            bodies = []
+        made.bodies[key] += bodies
+        if random.random() < 0.1:
+            await store.write_snapshot(made.states)
+    if random.random() < 0.5:
+        await store.close()
+    else:
+        await store.sync()
+        store._flusher._record = True
+        await store._flusher.sync(record=True)
+        await confirmed(store)
+        await kill(store, files)
+    return made
+
+
+def harm(random: Random, files: SimFiles) -> str:
+    """One damage; what it is."""
+    logs = sorted(path for path in files.names if "/commitlog/" in path)
+    path = random.choice(logs)
+    used = files.names[path].used_bytes
+    kind = random.choice(("flip", "flip", "zero", "noise", "file", "short", "entries", "entries", "swap", "queue file", "snapshot"))
+    if kind == "flip" and used:
+        at = random.randrange(used)
+        files.flip(path, at, random.randrange(8))
+        return f"bit of {path} at {at}"
+    if kind in ("zero", "noise") and used:
+        at, size = random.randrange(used), random.choice((20, 512, 2000))
+        size = min(size, len(files.names[path].cache) - at)
+        files.overwrite(path, at, bytes(size) if kind == "zero" else random.randbytes(size))
+        return f"{size} bytes of {kind} in {path} at {at}"
+    if kind == "file" and len(logs) > 1:
+        files.remove_tree(path)
+        return f"{path} is gone"
+    if kind == "short":
+        at = random.randrange(len(files.names[path].cache))
+        for buffer in (files.names[path].durable, files.names[path].cache):
+            del buffer[at:]
+        files.names[path].measure()
+        return f"{path} has {at} bytes"
+    queues = sorted(path for path in files.names if "/consumequeue/" in path)
+    if kind == "snapshot":
+        path = random.choice([name for name in files.names if "/snapshot-" in name] or [path])
+        if files.names[path].used_bytes:
+            files.flip(path, random.randrange(files.names[path].used_bytes))
+        return f"a bit of {path}"
+    if not queues:
+        return "nothing"
+    path = random.choice(queues)
+    if kind == "queue file":
+        files.remove_tree(path)
+        return f"{path} is gone"
+    if kind == "swap" and len(queues) > 1:
+        other = random.choice(queues)
+        files.names[path], files.names[other] = files.names[other], files.names[path]
+        files.durable_names.update(files.names)
+        return f"{path} and {other} are swapped"
+    at = random.randrange(len(files.names[path].cache))
+    files.overwrite(path, at, random.randbytes(random.choice((1, 4, 60)))[: len(files.names[path].cache) - at])
+    return f"entries of {path} at {at}"
+
+
+def contents(files: SimFiles) -> dict[str, bytes]:
+    """Of every file that a refused start may not touch."""
+    return {path: bytes(inode.cache) for path, inode in files.names.items() if path.rpartition("/")[2] not in ("lock", "abort", "start")}
+
+
+async def check(made: Stored, what: str, *, cut_corrupt: bool) -> bool:
+    """Whether it started; the law."""
+    before = contents(made.files)
+    try:
+        store, found = await recovered(made.files, Recorded(), cut_corrupt=cut_corrupt)
+    except (StoreCorrupt, IdentityError):
+        made.files.crash(power=False)
+        after = contents(made.files)
+        assert {path for path in before if after.get(path) != before[path]} == set(), f"{what}: a refused start changed files"
+        return False
+    for _ in range(2):
+        for key in QUEUES:
+            told = await read_told(store, *key)
+            low, high = store.bounds(*key)
+            expected = made.bodies[key]
+            assert {offset: body for offset, body in told.found.items() if expected[offset] != body} == {}, what
+            missing = set(range(low, high)) - set(told.found) - set(told.lost)
+            assert not missing, f"{what}: {key} {sorted(missing)} neither read nor told"
+            if all("/consumequeue/" in each or each == "nothing" for each in what.split("; ")):
+                assert (told.lost, low) == ([], 0), f"{what}: {key} lost {told.lost}, begins at {low}: its log is whole"
+            if not found.lost_synced and not found.lost_messages:
+                assert (low, high) == (0, len(expected)), f"{what}: {key} has {low}..{high}, had {len(expected)}"
+        assert sum(end - first for _, _, first, end in store.damage.lost()) == store.damage.message_count
+        await store.close()
+        store, again = await recovered(made.files, Recorded())
+        assert not again.lost_synced
+    append(store, b"next")
+    await confirmed(store)
+    assert (await everything(store))[-1] == b"next"
+    await store.close()
+    return True
+
+
+@pytest.mark.parametrize("seed", range(400))
+async def test_what_is_damaged_is_refused_or_told_and_nothing_else_is_lost(seed: int) -> None:
+    random = Random(seed)
+    made = await stored(random)
+    what = "; ".join(harm(random, made.files) for _ in range(random.choice((1, 1, 2))))
+    if not await check(made, what, cut_corrupt=False):
+        assert await check(made, what, cut_corrupt=True) or "identity" in what, what

@@ -1,0 +1,179 @@
+"""Opening a directory that is not quite ours: understood whole, or refused with the place and left as it was."""
+
+from collections.abc import Callable
+
+import pytest
+
+from lockstep.broker.store import IdentityError, Store, StoreCorrupt
+from lockstep.protocol.record import SYS_IPV6_MASK
+from lockstep.testing.simulation.disk import SimFiles
+from support.store_kit import (
+    IDENTITY,
+    LOG,
+    PATH,
+    Recorded,
+    append,
+    config,
+    confirmed,
+    everything,
+    host_of,
+    kill,
+    open_store,
+    record,
+    recovered,
+)
+
+SIZE = len(record(b"x" * 100))
+
+
+async def with_messages(files: SimFiles, count: int, **settings: int) -> None:
+    store = await open_store(files, **settings)
+    for _ in range(count):
+        append(store, b"x" * 100)
+    await store.write_snapshot(["tables"])
+    await store.close()
+
+
+def forget_ours(files: SimFiles) -> None:
+    """As another program leaves a directory: its log and consume queues, and nothing of ours."""
+    files.remove_tree(f"{PATH}/lockstep")
+
+
+def contents(files: SimFiles) -> dict[str, bytes]:
+    return {path: bytes(inode.cache) for path, inode in files.names.items() if path != f"{PATH}/lock"}
+
+
+async def refused(files: SimFiles, match: str, error: type[Exception] = StoreCorrupt, **settings: object) -> None:
+    """With and without --cut-corrupt, and nothing has changed."""
+    before = contents(files)
+    for cut_corrupt in (False, True):
+        with pytest.raises(error, match=match):
+            await Store.open(config(cut_corrupt=cut_corrupt, **settings), host_of(files), IDENTITY)
+        assert contents(files) == before
+
+
+@pytest.mark.parametrize("default", [4096, 16384, 1 << 20])
+async def test_a_foreign_log_keeps_its_own_file_length(default: int) -> None:
+    """Where the length was taken from the settings, the first file was stretched and all others were deleted."""
+    files = SimFiles()
+    await with_messages(files, 50, segment_bytes=8192, queue_file_entries=16)
+    forget_ours(files)
+    logs = {path: data for path, data in contents(files).items() if "/commitlog/" in path}
+    store, _ = await recovered(files, segment_bytes=default)
+    assert len(await everything(store)) == 50
+    append(store, b"next")
+    await confirmed(store)
+    await kill(store, files)
+    store, _ = await recovered(files, segment_bytes=default)
+    assert (await everything(store))[-1] == b"next"
+    await store.close()
+    assert {len(inode.cache) for path, inode in files.names.items() if "/commitlog/" in path} == {8192}
+    assert {len(inode.cache) for path, inode in files.names.items() if "/consumequeue/" in path} == {320}
+    assert all(contents(files)[path] == data for path, data in list(logs.items())[:-1])
+
+
+async def test_a_foreign_log_with_files_of_different_lengths_is_refused() -> None:
+    files = SimFiles()
+    await with_messages(files, 60, segment_bytes=4096)
+    forget_ours(files)
+    path = f"{PATH}/commitlog/{4096:020d}"
+    files.open(path).truncate(8192)
+    await refused(files, f"log file {path} has 8192 bytes, 00000000000000000000 has 4096")
+
+
+async def test_a_foreign_log_that_lacks_a_middle_file_is_refused() -> None:
+    files = SimFiles()
+    await with_messages(files, 60, segment_bytes=4096)
+    forget_ours(files)
+    files.remove_tree(f"{PATH}/commitlog/{4096:020d}")
+    await refused(files, f"log file {PATH}/commitlog/{8192:020d}: expected one that begins at 4096")
+
+
+def ipv6(files: SimFiles) -> None:
+    at = 3 * SIZE + 36
+    files.overwrite(LOG, at, SYS_IPV6_MASK.to_bytes(4, "big"))
+
+
+def other_magic(files: SimFiles) -> None:
+    files.overwrite(LOG, 3 * SIZE + 4, (0xDAA320A7 + 1).to_bytes(4, "big"))
+
+
+def torn(files: SimFiles) -> None:
+    files.overwrite(LOG, 3 * SIZE + 40, bytes(10 * SIZE))
+
+
+def hole(files: SimFiles) -> None:
+    files.overwrite(LOG, 3 * SIZE, bytes(SIZE))
+
+
+@pytest.mark.parametrize("harm", [ipv6, other_magic, torn, hole])
+async def test_a_foreign_log_with_anything_that_is_not_read_is_refused_at_its_place(harm: Callable[[SimFiles], None]) -> None:
+    """It was taken for an unfinished tail: what followed was cut, 7 of 10 messages."""
+    files = SimFiles()
+    await with_messages(files, 10)
+    forget_ours(files)
+    harm(files)
+    await refused(files, rf"log position {3 * SIZE} in {LOG}: .*another program made it")
+
+
+async def test_the_last_record_of_a_foreign_log_is_no_unfinished_tail() -> None:
+    files = SimFiles()
+    await with_messages(files, 4)
+    forget_ours(files)
+    ipv6(files)
+    await refused(files, f"log position {3 * SIZE}")
+
+
+async def test_a_directory_whose_identity_is_gone_is_refused() -> None:
+    files = SimFiles()
+    await with_messages(files, 10)
+    files.unlink(f"{PATH}/lockstep/identity")
+    await refused(files, "lockstep/identity is missing")
+
+
+@pytest.mark.parametrize("segment_bytes", [4096, 32768])
+async def test_log_files_that_are_not_of_the_stores_length_are_refused(segment_bytes: int) -> None:
+    """Ours by its identity, with the log files of another store."""
+    files, other = SimFiles(), SimFiles()
+    await with_messages(files, 200, segment_bytes=8192)
+    await with_messages(other, 400, segment_bytes=segment_bytes)
+    files.remove_tree(f"{PATH}/commitlog")
+    files.makedirs(f"{PATH}/commitlog")
+    for path in [path for path in other.names if "/commitlog/" in path]:
+        files.names[path] = files.durable_names[path] = other.names[path]
+    await refused(files, "it is not this store's" if segment_bytes > 8192 else "it is not this store's|bytes, expected 8192|")
+
+
+@pytest.mark.parametrize("same_sizes", [True, False])
+async def test_the_commit_log_of_another_broker_is_refused(same_sizes: bool) -> None:
+    files, other = SimFiles(), SimFiles()
+    await with_messages(files, 20)
+    host = host_of(other)
+    host.clock.now_ms += 12_345  # type: ignore[attr-defined]
+    store = await open_store(other, host=host)
+    for number in range(25):
+        append(store, b"y" * (100 if same_sizes or number else 101))
+    await store.close()
+    files.names[LOG] = files.durable_names[LOG] = other.names[LOG]
+    before = contents(files)
+    store = await Store.open(config(), host_of(files), IDENTITY)
+    with pytest.raises(StoreCorrupt, match=f"log position {19 * SIZE}: .*the log is another broker's, or an older copy"):
+        await store.recover(Recorded())
+    await store.close(clean=False)
+    assert {path: data for path, data in contents(files).items() if path in before} == before
+
+
+async def test_an_identity_of_another_broker_is_refused_before_anything_is_made() -> None:
+    files = SimFiles()
+    await with_messages(files, 10)
+    path = f"{PATH}/lockstep/identity"
+    files.names[path].cache[:] = files.names[path].cache.replace(b"broker-a", b"broker-b")
+    await refused(files, "belongs to broker broker-b", IdentityError)
+
+
+async def test_a_refused_new_directory_is_not_filled() -> None:
+    files = SimFiles()
+    files.makedirs(f"{PATH}/commitlog")
+    files.open(f"{PATH}/commitlog/{7:020d}", create=True).pwritev([b"not ours" * 1000], 0)
+    await refused(files, "do not follow one another")
+    assert files.listdir(PATH) == ["commitlog", "lock"]
