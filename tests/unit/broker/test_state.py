@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from lockstep.broker.services import Keeper
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Store
 from lockstep.protocol.bodies import HeartbeatBody, LockItem, ReconcileBody, SyncBody, SyncItem, Verdict
@@ -164,3 +165,24 @@ async def test_a_frame_whose_bytes_changed_is_no_good_end_of_the_log_also_as_the
     found = await life.store.recover(life.state)
     assert (found.end, life.store.end_offset(TOPIC, 0)) == (at, 2)
     await killed(life, files)
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_topic_made_again_while_a_snapshot_is_written_is_empty_after_a_start_too(turns: int) -> None:
+    """A snapshot of later tables would know the new topic at a position in front of the deletion, which a start then passes over."""
+    files = SimFiles()
+    life = await started(files)
+    life.begin()
+    life.send(PRODUCERS[0], 0, 2)
+    await life.store.sync()
+    writing = asyncio.ensure_future(Keeper(host_of(files), life.store, life.state).snapshot())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    life.lay_out(0)
+    life.lay_out(2)
+    assert life.store.bounds(TOPIC, 0) == (2, 2)
+    await writing
+    seen = await killed(life, files)
+    again = await started(files)
+    assert tables(again) == seen
+    await again.store.close()

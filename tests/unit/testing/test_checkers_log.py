@@ -47,6 +47,13 @@ def test_what_retention_removed_is_not_asked_for() -> None:
     assert Story().sent(1, b"m0", 0).sent(2, b"m1", 1).read(9, b"m1", first=1).broken(check) == []
 
 
+def test_where_nothing_is_removed_a_queue_begins_at_its_first_message() -> None:
+    kept = Story().add(BrokerOpened, 0.5, B2, term=101, removes_nothing=True).sent(1, b"m0", 0).sent(2, b"m1", 1)
+    assert kept.read(9, b"m1", first=1).broken(check) == ["R1"]
+    kept = Story().add(BrokerOpened, 0.5, B2, term=101, removes_nothing=True).sent(1, b"m0", 0)
+    assert kept.read(9, b"m0").broken(check) == []
+
+
 def test_queue_offsets_are_dense() -> None:
     assert Story().read(9, b"m0", b"m1").add(ReadingEnded, 9.1, first=0, end=3).broken(check) == ["O8"]
     hole = Story().add(Stored, 9, offset=0, body=b"a").add(Stored, 9, offset=2, body=b"b").add(ReadingEnded, 9, first=0, end=3)

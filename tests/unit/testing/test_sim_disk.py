@@ -148,3 +148,14 @@ def test_a_power_cut_tells_where_a_whole_write_stands_behind_a_lost_one(writes: 
     assert list(disk.holed) == ["/file"] * holed
     disk.crash(power=True)
     assert not disk.holed, "it tells of the last one"
+
+
+def test_what_watches_the_disk_is_told_of_each_operation_before_it_and_forgotten_by_a_crash() -> None:
+    disk = SimFiles()
+    told: list[tuple[str, str, bool]] = []
+    disk.watch = lambda operation, path: told.append((operation, path, disk.exists(path)))
+    disk.open("/file", create=True).pwritev([b"x"], 0)
+    disk.unlink("/file")
+    assert told == [("create", "/file", False), ("write", "/file", True), ("unlink", "/file", True)]
+    disk.crash(power=False)
+    assert disk.watch is None

@@ -89,6 +89,8 @@ class SimFiles:
     """Operations that change something, until the process is dead: everything then raises. The one at which it dies fails too; reads don't
     count.
     """
+    watch: Callable[[str, str], object] | None = None
+    """Called with (operation, path) before each operation: for what is to happen at a certain one."""
     on_death: Callable[[], object] | None = None
     """Called when the countdown is over: kill the machine there."""
     delays_s: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -134,6 +136,7 @@ class SimFiles:
         self.process += 1
         self.dead = False
         self.countdown = None
+        self.watch = None
         self.faults = []
         self.locked = set()
         if not power:
@@ -200,6 +203,8 @@ class SimFiles:
         if process != self.process or self.dead or (self.denied is not None and self.denied()):
             raise OSError(errno.EBADF, "file of a dead process", path)
         self.operation_count += 1
+        if self.watch is not None:
+            self.watch(operation, path)
         if self.delays_s and self.stall is not None and (delay_s := self.delays_s.get(operation)) is not None:
             self.stall(self.random.uniform(*delay_s))
         for fault in self.faults:

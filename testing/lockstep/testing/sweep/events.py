@@ -55,6 +55,8 @@ class BrokerOpened(Event):
     flush_interval_ms: int = 500
     grace_ms: int = 3_000
     session_timeout_ms: int = 20_000
+    removes_nothing: bool = False
+    """Retention has no reason to remove anything while this lasts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from lockstep.protocol.headers.send import SendMessageHeader
 from lockstep.protocol.layouts import COUNTER_MAX
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, MessageQueue, TopicLayout
 from lockstep.runtime.host import Host
-from lockstep.runtime.pool import call
+from lockstep.runtime.pool import call, connect
 from lockstep.testing.sweep.hand_events import FirstSendAcked
 from lockstep.testing.sweep.history import QueueKey, Reached
 from lockstep.testing.sweep.services import BROKER_PORT, Main
@@ -71,6 +71,34 @@ def _wanted(
             exact = Target("offset", held.min_offset + (held.max_offset - held.min_offset) * target.value // 1_000)
         (move,) = moves([queue], (), ranges, exact, by_time)
         yield QueueOffset(queue.queue_id, move.after)
+
+
+def reset_twice_main(universe: "Universe", broker: str, group: str, topic: str, shares: Sequence[int]) -> Main:
+    """Resets at one broker, written one behind the other, so that it handles all of them in one turn of its loop.
+
+    `shares`: of each of them in turn, in thousandths of what each queue holds.
+    """
+
+    async def main(stop: asyncio.Event) -> int:
+        admin, address = AdminClient(Host.current(), universe.nameserver), f"{universe.brokers[broker]}:{BROKER_PORT}"
+        try:
+            route = await admin.route(topic)
+            queues = [queue for queue in route.layout.read_queues if queue.broker_name == broker]
+            held = await admin.offsets(by_name(route.brokers)[broker], topic) if broker in by_name(route.brokers) else ()
+            ranges = {MessageQueue(topic, broker, one.queue_id): one for one in held}
+            bodies = [ResetBody(group, topic, tuple(_wanted(queues, ranges, Target("offset", share), {}))) for share in shares]
+            endpoint = await connect(Host.current(), address, timeout_ms=3_000)
+            try:
+                sent = [endpoint.request(RequestCode.RESET_OFFSETS, {}, encode_body(body), timeout_ms=3_000) for body in bodies]
+                await asyncio.gather(*sent)
+            finally:
+                endpoint.abort("the resets are done")
+            universe.history.append(Reached(*universe.place(), "progress reset", f"{broker} {shares} of 1,000"))
+        except LockstepError as error:
+            universe.history.append(Reached(*universe.place(), "reset failed", f"{error!r:.120}"))
+        return 0
+
+    return main
 
 
 def delete_main(universe: "Universe", topic: str) -> Main:

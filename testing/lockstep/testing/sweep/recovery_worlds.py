@@ -24,7 +24,7 @@ RECOVERY: Mapping[str, World] = {
         {"flush": ("sync",), "exile": (False,), "manual": (False,), "fault_every_s": (3.0,), "storm_s": (60.0,)},
     ),
     "split_records": World(
-        {"burst": 4, "kill_broker": 1, "stop_consumer": 1},
+        {"reset_twice": 4, "kill_broker": 1, "stop_consumer": 1},
         {
             "state_bytes": (60, 120),
             "consumers": (2, 3),
@@ -59,6 +59,32 @@ RECOVERY: Mapping[str, World] = {
             "pull_bytes": (400, 2_000, 1 << 20),
             "segment_bytes": (16 << 10, 32 << 10),
             "fault_every_s": (1.0, 2.0),
+            "storm_s": (60.0,),
+        },
+    ),
+    "files": World(
+        {"power_at_file": 6, "kill_broker": 2, "power_broker": 1},
+        {
+            "segment_bytes": (8 << 10,),
+            "log_bytes_max": (8 << 10, 24 << 10),
+            "snapshot_interval_ms": (1_000, 15_000, 25_000),
+            "send_every_s": (0.03, 0.06),
+            "exile": (False,),
+            "fault_every_s": (3.0, 6.0),
+            "storm_s": (90.0,),
+        },
+    ),
+    "rebuilt": World(
+        {"lose_consume_queues": 4, "power_broker": 1, "stop_consumer": 1},
+        {"snapshot_interval_ms": (1_000, 5_000), "exile": (False,), "fault_every_s": (4.0,), "storm_s": (60.0,)},
+    ),
+    "repeats": World(
+        {"repeat_after_snapshot": 3, "kill_broker": 1},
+        {
+            "snapshot_interval_ms": (500,),
+            "producers": (2, 3),
+            "exile": (False,),
+            "fault_every_s": (5.0,),
             "storm_s": (60.0,),
         },
     ),

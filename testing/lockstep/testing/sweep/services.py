@@ -113,7 +113,7 @@ def broker_main(universe: "Universe", name: str, address: str) -> Main:
             store=STORE,
             disk_used_percent_max=100,
             insecure=True,
-            flush=setting.flush,  # type: ignore[arg-type]
+            flush=universe.flush,  # type: ignore[arg-type]
             disconnect_grace_ms=universe.grace_ms,
             session_timeout_ms=setting.session_timeout_ms,
         )
@@ -138,6 +138,7 @@ def opened_event(universe: "Universe", broker: Broker) -> BrokerOpened:
         flush_interval_ms=universe.setting.flush_interval_ms,
         grace_ms=config.disconnect_grace_ms,
         session_timeout_ms=config.coordination().session_timeout_ms,
+        removes_nothing=universe.setting.log_bytes_max is None,
     )
 
 

@@ -56,7 +56,7 @@ class Storm:
             disk = universe.machine(address).disk
             disk.delays_s.clear()
             disk.faults.clear()
-            disk.countdown = None
+            disk.countdown = disk.watch = None
             disk.capacity_bytes = 1 << 40
         for mend in list(self.rotten.values()):
             mend()

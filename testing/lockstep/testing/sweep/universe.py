@@ -108,6 +108,8 @@ class Universe:
         """Group → where it begins; a group that is not here has not begun."""
         self.grace_ms = setting.grace_ms
         """Of brokers that start from now on."""
+        self.flush = setting.flush
+        """Of brokers that start from now on."""
         self.expression = "*"
         """What consumers that start from now on subscribe to."""
         self.poison: dict[bytes, None] = {}

@@ -354,7 +354,10 @@ NOT_IN_A_SWARM = (
     "power_at_commit",
     "alter_unwatched",
     "slow_reads",
-    "burst",
+    "reset_twice",
+    "power_at_file",
+    "lose_consume_queues",
+    "repeat_after_snapshot",
 )
 """Faults after which not every law holds, or that need a world of their own."""
 SHARES = {"swarm": 0.5, "long": 0.1}

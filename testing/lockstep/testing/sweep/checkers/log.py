@@ -11,7 +11,7 @@ from lockstep.protocol.codes import ResponseCode
 from lockstep.testing.sweep.checkers.facts import Brokers, Deletions
 from lockstep.testing.sweep.checkers.messages import Messages
 from lockstep.testing.sweep.checkers.violation import Violation, who
-from lockstep.testing.sweep.events import CallBegan, SendAcked, SendBegan, Stored
+from lockstep.testing.sweep.events import BrokerOpened, CallBegan, SendAcked, SendBegan, Stored
 from lockstep.testing.sweep.hand_events import LayoutSent
 from lockstep.testing.sweep.history import History, QueueKey
 from lockstep.testing.sweep.wire_events import FrameAnswered, FrameWritten, GrantAnswered
@@ -25,6 +25,7 @@ def check(history: History) -> list[Violation]:
     messages, brokers = Messages(history), Brokers(history)
     return [
         *_dense(messages),
+        *_from_the_first(history, messages),
         *_one_message_a_place(history, brokers),
         *_generations_tell(history),
         *_made_anew(history, messages),
@@ -49,6 +50,16 @@ def _dense(messages: Messages) -> list[Violation]:
             text = f"{queue}: the final log should have {read.first} … {read.end - 1}; missing {missing}, beyond {beyond}"
             found.append(Violation("O8", read.t, text))
     return found
+
+
+def _from_the_first(history: History, messages: Messages) -> list[Violation]:
+    """R1: where retention removes nothing and no topic was deleted, each queue begins at offset 0."""
+    deletions, keeping = Deletions(history), {event.broker: event.removes_nothing for event in history.of(BrokerOpened)}
+    return [
+        Violation("R1", read.t, f"{queue}: the final log begins at {read.first}, and nobody has removed what stood below")
+        for queue, read in messages.read.items()
+        if read.first > 0 and keeping.get(queue.broker) and not deletions.any_of(queue.topic)
+    ]
 
 
 class _Known:

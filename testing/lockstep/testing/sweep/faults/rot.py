@@ -5,7 +5,9 @@ from collections.abc import Iterator
 from struct import error as StructError
 
 from lockstep.broker.store.directory import SLOT, SLOT_BYTES, SLOT_MAGIC
-from lockstep.protocol.record import BODY_AT, BODY_LENGTH_AT, INT32
+from lockstep.protocol.properties import SEQUENCE_DIGITS
+from lockstep.protocol.record import BODY_AT, BODY_LENGTH_AT, INT32, record_bounds
+from lockstep.protocol.sequence import STAMP_HEAD, find_sequence
 from lockstep.testing.simulation import SimFiles
 from lockstep.testing.sweep.services import STORE
 from lockstep.testing.sweep.storm import Storm
@@ -41,9 +43,10 @@ def log_rot(storm: Storm) -> None:
 
 
 def _place(storm: Storm, disk: SimFiles) -> tuple[str, int] | None:
-    """(path, byte) of the body of some record between the newest snapshot's position and the synced length.
+    """(path, byte) of the body, or of the properties, of some record between the newest snapshot's position and the synced length.
 
-    A body has a CRC. Of what the broker itself writes into the head of a record nothing is known but that it fits.
+    A body has a CRC, and an idempotent frame has one over all that its producer wrote. Of what the broker itself writes into the head of a
+    record nothing is known but that it fits.
     """
     snapshots = [int(found[1]) for path in disk.names if (found := re.fullmatch(rf"{STORE}/lockstep/snapshot-(\d+)", path))]
     begin, end = max(snapshots, default=0), _synced(disk)
@@ -52,18 +55,26 @@ def _place(storm: Storm, disk: SimFiles) -> tuple[str, int] | None:
         named = re.fullmatch(rf"{STORE}/commitlog/(\d{{20}})", path)
         if named is not None:
             first = int(named[1])
-            bodies = _bodies(bytes(inode.cache))
-            places += [(path, at) for start, stop in bodies if begin <= first + start and first + stop <= end for at in range(start, stop)]
+            covered = _covered(bytes(inode.cache))
+            places += [(path, at) for start, stop in covered if begin <= first + start and first + stop <= end for at in range(start, stop)]
     return storm.random.choice(places) if places else None
 
 
-def _bodies(log: bytes) -> Iterator[tuple[int, int]]:
-    """[first, end) of each record's body in one file."""
+def _covered(log: bytes) -> Iterator[tuple[int, int]]:
+    """[first, end) of what a CRC covers in one file: the bodies, and the other properties of a record that carries a frame's CRC.
+
+    The CRC of a frame whose past nobody knows is not compared.
+    """
     at = 0
     while at + BODY_AT <= len(log) and (size := INT32.unpack_from(log, at)[0]) > 0:
         count = INT32.unpack_from(log, at + BODY_LENGTH_AT)[0]
         if count > 0 and count + BODY_AT <= size:
             yield at + BODY_AT, at + BODY_AT + count
+            _, properties_at, end = record_bounds(log, at)
+            sequence = find_sequence(log[properties_at:end])
+            others = properties_at + len(STAMP_HEAD) + SEQUENCE_DIGITS + 1
+            if sequence is not None and not sequence.first_known and others < end:
+                yield others, end
         at += size
 
 

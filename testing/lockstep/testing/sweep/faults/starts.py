@@ -4,7 +4,9 @@ from lockstep.testing.simulation import SimFiles
 from lockstep.testing.sweep.copy_events import WallJumped
 from lockstep.testing.sweep.faults.brokers import ADMIN
 from lockstep.testing.sweep.history import Answer, Event
+from lockstep.testing.sweep.operators import OPERATOR, reset_twice_main
 from lockstep.testing.sweep.services import alter_main
+from lockstep.testing.sweep.settings import GROUP, TOPIC
 from lockstep.testing.sweep.storm import Storm
 from lockstep.testing.sweep.wire_events import CommitAnswered
 
@@ -14,7 +16,8 @@ AWAY_S = 12.0
 
 
 def loss_beside_a_holder(storm: Storm) -> None:
-    """A broker loses its power and returns with another grace, while one consumer cannot reach it and another one starts anew.
+    """A broker loses its power and returns with another grace, perhaps another flush mode, while one consumer cannot reach it and another
+    one starts anew.
 
     What the first consumer holds there it may work on until its own grace is over.
     """
@@ -22,8 +25,9 @@ def loss_beside_a_holder(storm: Storm) -> None:
     _, address = storm.broker()
     holder, newcomer = random.sample(universe.consumers, 2)
     universe.grace_ms = random.choice([1_000, 3_000, 8_000])
+    universe.flush = random.choice(["async", "async", "sync"])
     storm.block("partition", [(holder, address), (address, holder)], AWAY_S)
-    storm.note("power", address, f"grace {universe.grace_ms} ms from now on")
+    storm.note("power", address, f"{universe.flush} flush, grace {universe.grace_ms} ms from now on")
     universe.kill(address, power=True)
     storm.note("kill", newcomer)
     universe.kill(newcomer)
@@ -124,23 +128,20 @@ def slow_reads(storm: Storm) -> None:
     storm.later(storm.random.choice([3.0, 8.0]), disk.delays_s.pop, "read", None)
 
 
-def burst(storm: Storm) -> None:
-    """A broker stands still while members come and go, handles in one turn what has come meanwhile, and is killed, with its clients."""
+def reset_twice(storm: Storm) -> None:
+    """A group is reset twice in one turn of a broker's loop, and the broker is killed soon after."""
     universe, random = storm.universe, storm.random
-    _, address = storm.broker()
-    seconds = random.choice([0.5, 1.5, 2.5])
-    storm.pause(address, seconds)
-    for consumer in universe.consumers[1:]:
-        storm.later(random.uniform(0.1, seconds), universe.stop, consumer)
-        storm.later(seconds + 3.0, storm.start_when_ended, consumer)
+    name, address = storm.broker()
+    shares = (random.randrange(1_001), random.randrange(1_001))
+    storm.note("reset progress", f"{GROUP} at {name}", shares)
+    universe.launch(OPERATOR, "admin", reset_twice_main(universe, name, GROUP, TOPIC, shares))
 
     def kill() -> None:
-        for one in (address, *universe.consumers):
-            storm.note("kill", one)
-            universe.kill(one)
-            storm.later(random.choice([0.2, 0.5]), universe.start, one)
+        storm.note("kill", address)
+        universe.kill(address)
+        storm.later(random.choice([0.1, 0.5]), universe.start, address)
 
-    storm.later(seconds + random.choice([0.01, 0.05, 0.2]), kill)
+    storm.later(random.choice([0.02, 0.05, 0.3]), kill)
 
 
-KINDS = (loss_beside_a_holder, power_after_open, power_at_commit, alter_unwatched, slow_reads, burst)
+KINDS = (loss_beside_a_holder, power_after_open, power_at_commit, alter_unwatched, slow_reads, reset_twice)
