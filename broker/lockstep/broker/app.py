@@ -155,7 +155,7 @@ class Broker:
     def _build(self, store: Store, state: BrokerState, connections_max: int) -> Server:
         """Processors, dispatcher and server around the recovered state."""
         host, config, coordination = self._host, self.config, state.coordination
-        topic = TopicProcessor(state.topics, auto_create=config.auto_create_topics)
+        topic = TopicProcessor(state.topics, auto_create=config.auto_create_topics, may_begin=store.check_beginning)
         sums = {"held_max": config.held_pulls_max, "held_per_group_max": config.held_pulls_per_group_max}
         self._pulls = pulls = PullProcessor(host, self._tasks, store, state.topics, coordination, **sums)
         homes = GroupTopics(state.topics)
@@ -188,6 +188,7 @@ class Broker:
         assumed_loss = store.may_have_forgotten(boot_id) or recovery.lost_synced
         self._previous_term = state.coordination.term
         term = next_term(state.coordination.term, clock.wall_ms())
+        state.coordination.set_day(store.safe_now_ms())
         state.coordination.started(term, assumed_loss=assumed_loss, now_ms=clock.boot_ms())
         state.write_changes()
         await store.sync()

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from lockstep.broker.effects import CloseConnection, Effect, Notify, PushLayout, PushQueueFree, StalePulls
 from lockstep.broker.journal import Change, Journal
+from lockstep.broker.tables.activity_table import ActivityTable
 from lockstep.broker.tables.group_table import Group, GroupTable
 from lockstep.broker.tables.lock_table import Fence, Key, LockTable
 from lockstep.broker.tables.progress_table import ProgressTable
@@ -17,7 +18,7 @@ from lockstep.broker.tables.session_table import SessionTable
 from lockstep.broker.tables.settings_table import SettingsTable
 from lockstep.protocol.allocate import BY_BROKER, owner_of
 from lockstep.protocol.bodies import FreeQueue, Limits, ListVersion
-from lockstep.protocol.errors import ConfigError, StoreError
+from lockstep.protocol.errors import ConfigError, NoPermission, StoreError
 from lockstep.protocol.layouts import LayoutTable
 from lockstep.protocol.queue import MessageQueue
 
@@ -39,6 +40,12 @@ class CoordinationConfig:
     """RocketMQ: CHANNEL_EXPIRED_TIMEOUT."""
     classic_restart_ms: int = 30_000
     """How long a recorded classic member may take to come back after a start: one heartbeat interval of RocketMQ's clients."""
+    groups_max: int = 10_000
+    """Groups of which anything is known."""
+    progress_max: int = 2_000_000
+    """(group, topic, queue) with progress, and as many with a lock."""
+    group_idle_days: int = 30
+    """A group without a member and without a commit for so long is forgotten; 0: none is."""
 
     def __post_init__(self) -> None:
         if self.disconnect_grace_ms < 1_000:
@@ -77,6 +84,9 @@ class Books:
         self.locks = LockTable(journal)
         self.progress = ProgressTable(journal)
         self.settings = SettingsTable(journal)
+        self.activity = ActivityTable(journal)
+        self.may_begin: Callable[[str], None] | None = None
+        """Raises ServiceNotAvailable where the disk has no room for state that begins something, named for people."""
         self.overruled: dict[str, int] = {}
         """Group → how often a member's subscriptions replaced those of others, since the start."""
         self.term = 0
@@ -113,6 +123,70 @@ class Books:
 
     def do(self, change: Change) -> None:
         self.journal.do(change, self.apply)
+
+    # ------------------------------------------------------------------------------------------------------------- groups
+
+    def begin(self, group: str) -> None:
+        """Call before anything is recorded of a group. NoPermission above the limit of groups, ServiceNotAvailable where the disk is too
+        full for what is new; a group that is known is only noted as active.
+        """
+        if group not in self.activity:
+            limit = self.config.groups_max
+            if len(self.activity) >= limit:
+                raise NoPermission(
+                    f"{self.config.broker_name} knows {len(self.activity)} groups, {limit} are allowed (--groups-max): group {group} is "
+                    "refused. Groups without a member and a commit are forgotten after --group-idle-days"
+                )
+            self.check_disk(f"group {group}")
+        self.activity.active(group)
+
+    def check_progress(self, key: Key, count: int = 1) -> None:
+        """Room for `count` more queues with progress, where this one has none. Raises as `begin`."""
+        if self.progress.get(key) is not None:
+            return
+        limit = self.config.progress_max
+        if len(self.progress) + count > limit:
+            raise NoPermission(
+                f"{self.config.broker_name} keeps progress of {len(self.progress)} queues of groups, {limit} are allowed (--progress-max): "
+                f"group {key[0]} can't begin in {key[1]}"
+            )
+        self.check_disk(f"progress of group {key[0]} in {key[1]}")
+
+    def check_locks(self, key: Key) -> None:
+        """Room for one more lock. Raises as `begin`."""
+        limit = self.config.progress_max
+        if len(self.locks) >= limit:
+            raise NoPermission(f"{self.config.broker_name} keeps {limit} locks, more are not allowed (--progress-max): {key} is refused")
+        self.check_disk(f"a lock of group {key[0]} in {key[1]}")
+
+    def check_disk(self, what: str) -> None:
+        """ServiceNotAvailable where the disk is too full for state that begins something."""
+        if self.may_begin is not None:
+            self.may_begin(what)
+
+    def tidy(self, group: str) -> None:
+        """A group of which no table has anything any more is not known."""
+        known = self.groups.get(group) or self.progress.topics(group) or self.locks.of_group(group) or self.settings.get(group)
+        if group in self.activity and not known:
+            self.activity.forgotten(group)
+
+    def in_use(self, group: str) -> bool:
+        """Whether it has a member, a queue that is held, or settings of an operator."""
+        known = self.groups.get(group)
+        used = known is not None and (known.members or known.contract is not None)
+        return bool(used or self.locks.held_count(group) or self.settings.get(group))
+
+    def forget(self, group: str) -> None:
+        """Forgets the group with its progress and its locks."""
+        self.activity.forgotten(group)
+        self.drop_group(group)
+
+    def drop_group(self, group: str) -> None:
+        """What `forget` records, live or from the log."""
+        self.progress.drop_group(group)
+        self.locks.drop_group(group)
+        self.groups.drop_group(group)
+        self.overruled.pop(group, None)
 
     # ------------------------------------------------------------------------------------------------------------- queues
 
@@ -192,7 +266,7 @@ class Books:
                 self.tell_free(key)
 
     def join(self, group: str, client_id: str, session: str | None) -> None:
-        """The one way onto a list."""
+        """The one way onto a list. Call `begin` before."""
         if self.groups.join(group, client_id, session):
             self._rouse()
 
@@ -201,6 +275,7 @@ class Books:
         self.groups.leave(group, client_id)
         self._rouse()
         self.settle(group)
+        self.tidy(group)
 
     def settle(self, name: str) -> None:
         """Drops the contract when the last member is gone. One that has left and still drains a queue is not gone."""
@@ -209,6 +284,7 @@ class Books:
             return
         self.end_group(name)
         self.groups.agree(name, None)
+        self.tidy(name)
 
     # ------------------------------------------------------------------------------------------------------------ effects
 
@@ -239,10 +315,13 @@ class Books:
         keys = self.locks.of_topic(topic)
         for key in keys:
             self._stale(key, 0)
+        groups = dict.fromkeys(key[0] for key in keys)
+        groups |= dict.fromkeys(group for group in self.progress.groups() if self.progress.of_topic(group, topic))
         self.locks.drop_topic(topic)
         self.progress.drop_topic(topic)
-        for group in dict.fromkeys(key[0] for key in keys):
+        for group in groups:
             self.settle(group)
+            self.tidy(group)
 
     def drain(self) -> list[Effect]:
         """What is to be done in the world, in this order: close, answer stale pulls, tell of layouts, notify, tell of free queues."""

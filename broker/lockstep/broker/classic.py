@@ -60,6 +60,9 @@ class ClassicRules:
         holder = books.locks.holder(key)
         if holder is not None and not (holder.classic and (holder.client_id == client_id or self._expired(key, now_ms))):
             return False
+        if books.locks.get(key) is None:
+            books.check_locks(key)
+        books.begin(key[0])
         if holder is None or holder.client_id != client_id or self._expired(key, now_ms):
             books.grant(key, None, client_id)
         self._leases[key] = now_ms
@@ -154,6 +157,8 @@ class ClassicRules:
         if not 0 <= offset <= end:
             raise LocalProtocolError(f"offset {offset} of {topic} queue {queue_id}: expected 0 to {end}, where the queue ends")
         progress = books.progress.get(key)
+        books.check_progress(key)
+        books.begin(group)
         if progress is not None and offset >= progress.offset:
             books.progress.commit(key, offset, 0, now_ms)
             return

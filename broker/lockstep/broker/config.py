@@ -73,6 +73,11 @@ class BrokerConfig(Settings):
     disk_reserve_mib: int | None = Field(
         default=None, ge=0, description="Free space below which sends are refused; unset: 256, or 5 % of a small disk."
     )
+    groups_max: int = Field(default=10_000, ge=1, description="Groups of which anything is known; above it new ones are refused.")
+    progress_max: int = Field(default=2_000_000, ge=1, description="Queues of groups with progress; above it no group begins in more.")
+    group_idle_days: int = Field(
+        default=30, ge=0, description="A group without a member and without a commit for so long is forgotten; 0: none is."
+    )
     held_pulls_max: int = Field(
         default=200_000, ge=1_000, description="Pulls that wait for messages at a time; above it the oldest is answered."
     )
@@ -139,6 +144,9 @@ class BrokerConfig(Settings):
             features=FEATURES,
             disconnect_grace_ms=self.disconnect_grace_ms,
             session_timeout_ms=self.session_timeout_ms,
+            groups_max=self.groups_max,
+            progress_max=self.progress_max,
+            group_idle_days=self.group_idle_days,
         )
 
     def budget(self, descriptor_limit: int) -> Budget:

@@ -18,7 +18,8 @@ from lockstep.broker.journal import Change, Journal
 from lockstep.broker.membership import Membership
 from lockstep.broker.reconcile import OffsetsByTime, Reconciliation
 from lockstep.broker.reset import reset
-from lockstep.broker.status import group_names, group_status
+from lockstep.broker.status import group_names, group_status, queue_keys, queue_status
+from lockstep.broker.tables.activity_table import DAY_MS, ActivityTable
 from lockstep.broker.tables.group_table import GroupTable
 from lockstep.broker.tables.lock_table import Key, LockTable
 from lockstep.broker.tables.progress_table import Progress, ProgressTable
@@ -33,6 +34,7 @@ from lockstep.protocol.bodies import (
     LockBatchBody,
     LockBatchReply,
     MemberList,
+    QueueStatus,
     ReconcileBody,
     ReconcileReply,
     ResetBody,
@@ -66,7 +68,7 @@ class Coordination:
     Running: heard() for every frame that comes in, the calls below, tick() when it says; drain() whenever `wake` was called.
     """
 
-    KINDS = Books.KINDS | GroupTable.KINDS | LockTable.KINDS | ProgressTable.KINDS | SettingsTable.KINDS
+    KINDS = Books.KINDS | ActivityTable.KINDS | GroupTable.KINDS | LockTable.KINDS | ProgressTable.KINDS | SettingsTable.KINDS
     """First words of the journal changes that `apply` takes."""
 
     def __init__(self, config: CoordinationConfig, layouts: LayoutTable, bounds: QueueBounds, journal: Journal) -> None:
@@ -113,6 +115,10 @@ class Coordination:
             self._books.groups.apply(change)
         elif kind in SettingsTable.KINDS:
             self._books.settings.apply(change)
+        elif kind in ActivityTable.KINDS:
+            self._books.activity.apply(change)
+            if kind == "group.forgotten":
+                self._books.drop_group(change[1])
         else:
             self._books.apply(change)
 
@@ -127,6 +133,7 @@ class Coordination:
             "locks": books.locks.snapshot(),
             "progress": books.progress.snapshot(),
             "settings": books.settings.snapshot(),
+            "activity": books.activity.snapshot(),
         }
 
     def restore(self, plain: Mapping[str, Any]) -> None:
@@ -137,6 +144,7 @@ class Coordination:
         books.locks.restore(plain["locks"])
         books.progress.restore(plain["progress"])
         books.settings.restore(plain.get("settings", []))
+        books.activity.restore(plain.get("activity", []))
 
     # -------------------------------------------------------------------------------------------------------------- start
 
@@ -157,6 +165,7 @@ class Coordination:
             if not books.holding:
                 books.do(("broker.hold", True))
         self._mend_progress()
+        self._know_groups()
         self._begin_grace(now_ms)
 
     def opened(self, now_ms: int) -> None:
@@ -170,6 +179,14 @@ class Coordination:
         self._books.contracts_held = {group.name: None for group in self._books.groups if group.contract is not None}
         self._membership.recorded(now_ms)
         self._classic.recorded(now_ms)
+
+    def _know_groups(self) -> None:
+        """A log from before activity was recorded: its groups were active today."""
+        books = self._books
+        for names in ([group.name for group in books.groups], books.progress.groups(), books.locks.groups(), books.settings.groups()):
+            for name in names:
+                if name not in books.activity:
+                    books.activity.active(name)
 
     def _mend_progress(self) -> None:
         """Progress outside its queue: the log was cut, and those offsets will be given to other messages; or the last life ended between
@@ -223,6 +240,30 @@ class Coordination:
             dues.append(self._opened_ms + self._books.told_grace_ms)
         return max(now_ms + 1, min(due for due in dues if due is not None))
 
+    def set_day(self, wall_ms: int) -> bool:
+        """What day it is, for the activity of groups. Whether it is another one than before."""
+        activity, before = self._books.activity, self._books.activity.today
+        activity.today = wall_ms // DAY_MS
+        return activity.today != before
+
+    def idle_groups(self) -> list[str]:
+        """Groups to forget. Call it once a day: a group that is in use counts as active on each day on which it is asked about."""
+        books = self._books
+        for name in list(books.activity):
+            if books.in_use(name):
+                books.activity.active(name)
+        days = books.config.group_idle_days
+        return [name for name in books.activity if books.activity.idle_days(name) >= days] if days else []
+
+    def forget_group(self, group: str) -> int | None:
+        """Forgets a group that is idle still; how many queues it had progress in. None: it is not idle any more."""
+        books = self._books
+        if books.in_use(group) or books.activity.idle_days(group) < books.config.group_idle_days:
+            return None
+        count = sum(1 for _ in books.progress.of_group(group))
+        books.forget(group)
+        return count
+
     def drain(self) -> list[Effect]:
         """What is to be done in the world, in order; each effect once."""
         return self._books.drain()
@@ -255,8 +296,8 @@ class Coordination:
 
     def member_count(self, group: str) -> int:
         """How many members the group has here."""
-        members = self._membership.member_list(group)
-        return 0 if members is None else len(members.members)
+        known = self._books.groups.get(group)
+        return 0 if known is None else len(known.member_ids)
 
     def online(self, group: str) -> bool:
         """Whether the group has a member here (RocketMQ's condition for a pull that brings no subscription)."""
@@ -347,20 +388,54 @@ class Coordination:
 
     def retention_moved(self, minimums: Mapping[tuple[str, int], int]) -> None:
         """Retention removed what lies below the new minimum of (topic, queue id): groups that were not there yet are moved, and told."""
-        progress_table = self._books.progress
-        for key, progress in list(progress_table):
-            new_min = minimums.get(key[1:], 0)
-            if progress.offset < new_min:
-                first = progress.offset if progress.gap is None else progress.gap[0]
-                progress_table.set(key, replace(progress, offset=new_min, attempts=0, gap=(first, new_min)))
+        table = self._books.progress
+        moved = dict.fromkeys(topic for topic, _ in minimums)
+        for group in table.groups():
+            for topic in [topic for topic in table.topics(group) if topic in moved]:
+                for queue_id, progress in table.of_topic(group, topic):
+                    new_min = minimums.get((topic, queue_id), 0)
+                    if progress.offset < new_min:
+                        first = progress.offset if progress.gap is None else progress.gap[0]
+                        table.set((group, topic, queue_id), replace(progress, offset=new_min, attempts=0, gap=(first, new_min)))
 
     def progress(self) -> Iterator[tuple[Key, Progress]]:
-        """Of every (group, topic, queue id) that has one."""
+        """Of every (group, topic, queue id) that has one: all at once, for tests and small brokers."""
         return iter(self._books.progress)
+
+    def progress_topics(self, group: str) -> list[str]:
+        """Topics in which the group has progress."""
+        return self._books.progress.topics(group)
+
+    def progress_of(self, group: str, topic: str) -> list[tuple[int, Progress]]:
+        """(queue id, progress) of the group in the topic."""
+        return self._books.progress.of_topic(group, topic)
+
+    def progress_at(self, key: Key) -> Progress | None:
+        return self._books.progress.get(key)
+
+    @property
+    def progress_count(self) -> int:
+        """(group, topic, queue) that have progress."""
+        return len(self._books.progress)
+
+    @property
+    def group_count(self) -> int:
+        """Groups of which anything is known."""
+        return len(self._books.activity)
+
+    @property
+    def may_begin(self) -> Callable[[str], None] | None:
+        """Raises ServiceNotAvailable where the disk has no room for state that begins something."""
+        return self._books.may_begin
+
+    @may_begin.setter
+    def may_begin(self, check: Callable[[str], None] | None) -> None:
+        self._books.may_begin = check
 
     def configure(self, settings: GroupSettings) -> None:
         """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP. The answer waits until the log is confirmed."""
         check_group(settings.group)
+        self._books.begin(settings.group)
         self._books.settings.set(settings)
 
     def contract(self, group: str) -> ConsumerGroup | None:
@@ -377,14 +452,26 @@ class Coordination:
         return group_names(self._books)
 
     def status(self, group: str, now_ms: int, address: Callable[[int], str]) -> GroupStatus | None:
-        """GROUP_STATUS of one group; `address` names the peer of a connection."""
-        return group_status(self._books, self._membership, self._classic, group, now_ms, address)
+        """GROUP_STATUS of one group, all at once; `address` names the peer of a connection."""
+        return self.status_with(group, [self.queue_status(key, now_ms) for key in self.queue_keys(group)], now_ms, address)
 
-    def held_counts(self) -> dict[str, int]:
-        """Group → queues that somebody holds: 0 too, for each group that is ordered or of which a lock is known."""
-        locks, contracts = self._books.locks, {group.name: group.contract for group in self._books.groups}
-        ordered = {name: None for name, contract in contracts.items() if contract is not None and contract.locks}
-        return {name: locks.held_count(name) for name in self.groups() if name in ordered or locks.of_group(name)}
+    def queue_keys(self, group: str) -> list[Key]:
+        """The queues that its status tells of, sorted."""
+        return queue_keys(self._books, group)
+
+    def queue_status(self, key: Key, now_ms: int) -> QueueStatus:
+        """One of them."""
+        return queue_status(self._books, self._classic, key, now_ms)
+
+    def status_with(self, group: str, queues: list[QueueStatus], now_ms: int, address: Callable[[int], str]) -> GroupStatus | None:
+        """As `status`, with what was found of the queues. None: nothing is known of the group."""
+        return group_status(self._books, self._membership, group, queues, now_ms, address)
+
+    def held_count(self, group: str) -> int | None:
+        """Queues of the group that are held; None of a group that is not ordered and of which no lock is known."""
+        known, locks = self._books.groups.get(group), self._books.locks
+        ordered = known is not None and known.contract is not None and known.contract.locks
+        return locks.held_count(group) if ordered or locks.of_group(group) else None
 
     def granted_counts(self) -> dict[str, int]:
         """Group → grants since this start: a queue that moves is granted once more."""

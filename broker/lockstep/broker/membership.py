@@ -11,7 +11,7 @@ from lockstep.broker.contract import check_contract, contract_of, differences
 from lockstep.broker.tables.group_table import Group
 from lockstep.broker.tables.session_table import Refusal, Session
 from lockstep.protocol.bodies import ConsumerGroup, GroupView, HeartbeatBody, HeartbeatReply, MemberList, Subscription
-from lockstep.protocol.errors import DuplicateClientId, LocalProtocolError, SubscriptionConflict
+from lockstep.protocol.errors import BrokerError, DuplicateClientId, LocalProtocolError, SubscriptionConflict
 from lockstep.protocol.names import check_client_id
 
 SESSION_DIGITS = 32
@@ -54,7 +54,7 @@ class Membership:
         session = self._bind(connection, body.session, body, now_ms)
         if session is None:
             return None
-        refused = [conflict for entry in body.consumers if (conflict := self._join(session, entry))]
+        refused = [error for entry in body.consumers if (error := self._refusal(session, entry))]
         named = {entry.group: None for entry in body.consumers}
         for group in self._books.groups.of_session(session.id):
             if group.name not in named:
@@ -83,6 +83,24 @@ class Membership:
         if bound.older is not None:
             books.close(bound.older, "a newer connection of its session took over")
         return bound.session
+
+    def _refusal(self, session: Session, entry: ConsumerGroup) -> BrokerError | None:
+        """Joins the group; why it can't be joined."""
+        try:
+            self._check_room(entry.group, session.client_id)
+        except BrokerError as error:
+            return error
+        conflict = self._join(session, entry)
+        if conflict is not None:
+            self._books.tidy(entry.group)
+        return conflict
+
+    def _check_room(self, name: str, client_id: str) -> None:
+        """NoPermission above the limit of groups; ServiceNotAvailable where the disk is too full for a new group or member."""
+        group = self._books.groups.get(name)
+        if group is None or client_id not in group.members:
+            self._books.check_disk(f"member {client_id} of group {name}")
+        self._books.begin(name)
 
     def _join(self, session: Session, entry: ConsumerGroup) -> SubscriptionConflict | None:
         books = self._books
@@ -228,6 +246,7 @@ class Membership:
             group = books.groups.get(entry.group)
             if group is not None and group.members.get(body.client_id) is not None:
                 raise DuplicateClientId(f"client id {body.client_id} belongs to a living session here: give each client an id of its own")
+            self._check_room(entry.group, body.client_id)
             books.join(entry.group, body.client_id, None)
             self._classic[entry.group, body.client_id] = ClassicSeen(connection, now_ms + books.config.classic_member_ms)
             books.classic_connections[body.client_id] = connection

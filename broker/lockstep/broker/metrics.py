@@ -4,7 +4,7 @@ Names are RocketMQ 5's where the meaning is the same, else `lockstep_…`. No se
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from lockstep.broker.config import BrokerConfig
 from lockstep.broker.processors.pull import PullProcessor
@@ -12,14 +12,15 @@ from lockstep.broker.registrar import Standing
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Store, StoreCorrupt
 from lockstep.broker.tables.lock_table import Key
-from lockstep.broker.tables.progress_table import Progress
 from lockstep.protocol.errors import SystemBusy
 from lockstep.protocol.names import DLQ_PREFIX, is_system_topic
 from lockstep.protocol.record import RecordView
-from lockstep.runtime.metrics import Figures
+from lockstep.runtime.metrics import Figures, Slices
 
 LATENCY_QUEUES_MAX = 1_000
 """Queues that are behind and whose oldest message is looked at in one scrape: a read each, from the disk where it is old."""
+READS_PER_SLICE = 50
+"""Messages looked at in one turn of the loop."""
 READ_BYTES = 1
 """The first message always fits, and no other one has to."""
 
@@ -34,20 +35,27 @@ class BrokerMetrics:
         self._pulls = pulls
 
     async def render(self, standings: dict[str, Standing], connection_count: int) -> bytes:
-        """`standings`: nameserver → how it stands to this broker."""
+        """`standings`: nameserver → how it stands to this broker. However much there is, no turn of the loop looks at more than a slice."""
         figures = Figures(self._labels)
-        self._topics(figures)
-        behind = self._lag(figures)
+        groups = self._state.coordination.groups()
+        await self._topics(figures, groups)
+        behind = await self._lag(figures, groups)
         await self._latency(figures, behind)
-        self._groups(figures)
+        await self._groups(figures, groups)
         self._log(figures)
         rows = [((address,), float(standing is Standing.ACCEPTED)) for address, standing in standings.items()]
         figures.gauge("lockstep_registered", "1: this nameserver has accepted the broker.", ("nameserver",), rows)
         figures.gauge("lockstep_connections", "Open connections.", rows=[((), connection_count)])
-        return figures.render()
+        return await figures.render()
 
-    def _topics(self, figures: Figures) -> None:
-        stored = {topic: totals for topic, totals in self._store.topic_totals().items() if not is_system_topic(topic)}
+    async def _topics(self, figures: Figures, groups: Sequence[str]) -> None:
+        stored: dict[str, tuple[int, int]] = {}
+        slices = Slices()
+        for topic, count, size in self._store.queue_totals():
+            await slices.item()
+            if not is_system_topic(topic):
+                before = stored.get(topic, (0, 0))
+                stored[topic] = before[0] + count, before[1] + size
         rows = [((topic,), count) for topic, (count, _) in stored.items()]
         figures.counter(
             "rocketmq_messages_in", "Messages stored since the topic's first queue was made: survives restarts.", ("topic",), rows
@@ -55,37 +63,47 @@ class BrokerMetrics:
         rows = [((topic,), size) for topic, (_, size) in stored.items()]
         figures.counter("rocketmq_throughput_in", "Bytes stored since the start.", ("topic",), rows)
         # 0 too: what begins with 1 has not grown.
-        dead = dict.fromkeys(self._state.coordination.groups(), 0)
+        dead = dict.fromkeys(groups, 0)
         dead |= {topic.removeprefix(DLQ_PREFIX): count for topic, (count, _) in stored.items() if topic.startswith(DLQ_PREFIX)}
         text = "Messages given up since the group's first one: survives restarts."
         rows = [((group,), count) for group, count in dead.items()]
         figures.counter("rocketmq_send_to_dlq_messages", text, ("consumer_group",), rows)
         names = ("topic", "consumer_group")
-        given = self._pulls.given.items()
+        given = list(self._pulls.given.items())
         figures.counter("rocketmq_messages_out", "Messages given to consumers.", names, [(key, count) for key, (count, _) in given])
         figures.counter("rocketmq_throughput_out", "Bytes of them, as stored.", names, [(key, size) for key, (_, size) in given])
         live = [topic for topic in self._state.layouts.live_topics() if not is_system_topic(topic)]
         figures.gauge("rocketmq_topic_number", "Topics of the cluster.", rows=[((), len(live))])
 
-    def _lag(self, figures: Figures) -> list[tuple[Key, Progress]]:
-        """The queues that are behind."""
+    async def _lag(self, figures: Figures, groups: Sequence[str]) -> list[Key]:
+        """The queues that are behind, LATENCY_QUEUES_MAX of them at most."""
+        coordination, bounds = self._state.coordination, self._store.bounds
         lag: Counter[tuple[str, str]] = Counter()
-        behind = []
-        for key, progress in self._state.coordination.progress():
-            group, topic, queue_id = key
-            missing = max(0, self._store.bounds(topic, queue_id)[1] - progress.offset)
-            lag[topic, group] += missing
-            if missing:
-                behind.append((key, progress))
+        behind: list[Key] = []
+        slices = Slices()
+        for group in groups:
+            await slices.item()
+            for topic in coordination.progress_topics(group):
+                for queue_id, progress in coordination.progress_of(group, topic):
+                    await slices.item()
+                    missing = max(0, bounds(topic, queue_id)[1] - progress.offset)
+                    lag[topic, group] += missing
+                    if missing and len(behind) < LATENCY_QUEUES_MAX:
+                        behind.append((group, topic, queue_id))
         names = ("topic", "consumer_group")
         figures.gauge("rocketmq_consumer_lag_messages", "Stored and not committed yet.", names, list(lag.items()))
         return behind
 
-    async def _latency(self, figures: Figures, behind: Iterable[tuple[Key, Progress]]) -> None:
+    async def _latency(self, figures: Figures, behind: Iterable[Key]) -> None:
         """How long the oldest message that is not committed has been stored."""
         now_ms = self._store.now_ms()
         worst: dict[tuple[str, str], int] = {}
-        for (group, topic, queue_id), progress in list(behind)[:LATENCY_QUEUES_MAX]:
+        slices = Slices(READS_PER_SLICE)
+        for group, topic, queue_id in behind:
+            await slices.item()
+            progress = self._state.coordination.progress_at((group, topic, queue_id))
+            if progress is None:
+                continue  # its topic was deleted meanwhile
             offset = max(progress.offset, self._store.bounds(topic, queue_id)[0])
             try:
                 read = await self._store.read_some(topic, queue_id, offset, 1, READ_BYTES)
@@ -98,21 +116,32 @@ class BrokerMetrics:
         text = "Milliseconds since the oldest message that is not committed was stored."
         figures.gauge("rocketmq_consumer_lag_latency", text, names, list(worst.items()))
 
-    def _groups(self, figures: Figures) -> None:
+    async def _groups(self, figures: Figures, groups: Sequence[str]) -> None:
         coordination = self._state.coordination
-        names = coordination.groups()
-        # 0 too: an alert on a series that is not there never fires.
-        rows = [((name,), coordination.member_count(name)) for name in names]
-        figures.gauge(
-            "rocketmq_consumer_connections", "Members of the group, 0 where it is known and none is there.", ("consumer_group",), rows
-        )
-        figures.gauge("rocketmq_consumer_group_number", "Groups of which anything is known.", rows=[((), len(names))])
-        held = [((group,), count) for group, count in coordination.held_counts().items()]
+        members: list[tuple[tuple[str], int]] = []
+        held: list[tuple[tuple[str], int]] = []
+        slices = Slices()
+        for name in groups:
+            await slices.item()
+            # 0 too: an alert on a series that is not there never fires.
+            members.append(((name,), coordination.member_count(name)))
+            if (count := coordination.held_count(name)) is not None:
+                held.append(((name,), count))
+        text = "Members of the group, 0 where it is known and none is there."
+        figures.gauge("rocketmq_consumer_connections", text, ("consumer_group",), members)
         figures.gauge("lockstep_queues_held", "Queues that a member holds the lock of.", ("consumer_group",), held)
         granted = [((group,), count) for group, count in coordination.granted_counts().items()]
         figures.counter("lockstep_queue_grants", "Locks granted since the start: each move is one.", ("consumer_group",), granted)
-        figures.gauge("lockstep_held_pulls", "Pulls that wait for messages.", rows=[((), self._pulls.held_count)])
-        figures.gauge("lockstep_held_pulls_limit", "Pulls that may wait at a time.", rows=[((), self._pulls.held_max)])
+        config = coordination.config
+        for metric, text, value in (
+            ("rocketmq_consumer_group_number", "Groups of which anything is known.", coordination.group_count),
+            ("lockstep_groups_limit", "Groups of which anything may be known.", config.groups_max),
+            ("lockstep_progress_entries", "Queues with progress of a group: (group, topic, queue).", coordination.progress_count),
+            ("lockstep_progress_entries_limit", "Queues that may have progress of a group.", config.progress_max),
+            ("lockstep_held_pulls", "Pulls that wait for messages.", self._pulls.held_count),
+            ("lockstep_held_pulls_limit", "Pulls that may wait at a time.", self._pulls.held_max),
+        ):
+            figures.gauge(metric, text, rows=[((), value)])
         text = "Pulls answered before their time since the start: more waited than may, at all or of their group at a queue."
         figures.counter("lockstep_held_pulls_evicted", text, rows=[((), self._pulls.excess_count)])
         refused = [((), coordination.refused_update_count)]

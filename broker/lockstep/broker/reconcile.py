@@ -41,7 +41,7 @@ from lockstep.protocol.bodies import (
     SyncReply,
     Verdict,
 )
-from lockstep.protocol.errors import LocalProtocolError
+from lockstep.protocol.errors import BrokerError, LocalProtocolError
 from lockstep.protocol.headers.offsets import QueryConsumerOffsetHeader
 from lockstep.protocol.names import RETRY_PREFIX
 from lockstep.protocol.queue import MessageQueue
@@ -114,7 +114,7 @@ class Reconciliation:
         group = books.groups.get(key[0])
         if group is None or group.contract is None or group.members.get(session.client_id) != session.id:
             return LockAnswer(*key, Verdict.NOT_YOURS, remark="not a member of the group: heartbeat first")
-        reason = self._unreadable(group, group.contract, key, ordered=True)
+        reason = self._unreadable(group, group.contract, key, ordered=True) or self._no_room(key)
         if reason is not None:
             return LockAnswer(*key, Verdict.REFUSED, remark=reason)
         self._resolve(group.contract, key, starts.get(key[:2]), by_time)
@@ -144,7 +144,7 @@ class Reconciliation:
         group = books.groups.get(key[0])
         if group is None or group.contract is None or group.members.get(session.client_id) != session.id:
             return LockAnswer(*key, Verdict.NOT_YOURS, remark="not a member of the group: heartbeat first")
-        reason = self._unreadable(group, group.contract, key, ordered=False)
+        reason = self._unreadable(group, group.contract, key, ordered=False) or self._no_room(key)
         if reason is not None:
             return LockAnswer(*key, Verdict.REFUSED, remark=reason)
         self._resolve(group.contract, key, start_policy(header), by_time)
@@ -171,6 +171,15 @@ class Reconciliation:
             return f"group {contract.group} does not subscribe to {key[1]}"
         if not self._books.has_queue(key[1], key[2]):
             return f"{key[1]} has no readable queue {key[2]} at {self._books.config.broker_name}"
+        return None
+
+    def _no_room(self, key: Key) -> str | None:
+        """Why the group can't begin in the queue, and, where its start policy is resolved first, in the others of the topic."""
+        books = self._books
+        try:
+            books.check_progress(key, len(books.own_queues(key[1])) if books.progress.since(key[0], key[1]) is None else 1)
+        except BrokerError as error:
+            return error.remark
         return None
 
     def _lists(self, group: Group, session: Session, key: Key) -> bool:
@@ -310,6 +319,7 @@ class Reconciliation:
         end = self._books.bounds.end_offset(key[1], key[2])
         if not 0 <= offset <= end or attempts < 0:
             return f"offset {offset} of {key[1]} queue {key[2]}, attempts {attempts}: the queue ends at {end}"
+        self._books.activity.active(key[0])
         self._books.progress.commit(key, offset, attempts, now_ms, error and plain_words(error))
         return None
 

@@ -30,6 +30,10 @@ def reset(books: Books, body: ResetBody) -> ResetReply:
             raise StaleEpoch(
                 f"generation {wanted.generation} of {body.group} at {body.topic} queue {wanted.queue_id} is over; nothing was reset here"
             )
+    books.begin(body.group)
+    fresh = [key for wanted in body.queues if books.progress.get(key := (body.group, body.topic, wanted.queue_id)) is None]
+    if fresh:
+        books.check_progress(fresh[0], len(fresh))
     before = []
     for wanted in body.queues:
         key = (body.group, body.topic, wanted.queue_id)

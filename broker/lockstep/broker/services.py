@@ -136,7 +136,19 @@ class Keeper:
             if moved:
                 self._state.coordination.retention_moved({(topic, queue_id): new_min for topic, queue_id, new_min in moved})
             self._state.sequences.forget(now_ms=now_ms)
+            if self._state.coordination.set_day(now_ms):
+                await self._forget_groups()
             self._watch_disk()
+
+    async def _forget_groups(self) -> None:
+        """Once a day. Each is looked at again in its turn: it may have come back meanwhile."""
+        coordination = self._state.coordination
+        for group in coordination.idle_groups():
+            queue_count = coordination.forget_group(group)
+            if queue_count is not None:
+                facts = {"group": group, "queues": queue_count, "idle_days": coordination.config.group_idle_days}
+                log.info("group.forgotten", **facts, why="no member and no commit for so long")
+            await asyncio.sleep(0)
 
     async def _sleep(self, for_ms: int) -> bool:
         """False once the broker stops."""

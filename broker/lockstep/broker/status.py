@@ -1,6 +1,6 @@
 """GROUP_STATUS: what one broker knows of a group. RocketMQ: AdminBrokerProcessor (GET_CONSUME_STATS, GET_CONSUMER_CONNECTION_LIST)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from lockstep.broker.books import Books
 from lockstep.broker.classic import ClassicRules
@@ -15,16 +15,16 @@ SESSION_DIGITS_SHOWN = 8
 
 def group_names(books: Books) -> tuple[str, ...]:
     """Every group with members, a contract, locks, progress or settings, sorted."""
-    names = {group.name: None for group in books.groups} | dict.fromkeys(books.progress.groups()) | {key[0]: None for key, _ in books.locks}
-    names |= dict.fromkeys(books.settings.groups())
-    return tuple(sorted(names))
+    return tuple(sorted(books.activity))
 
 
 def group_status(
-    books: Books, membership: Membership, classic: ClassicRules, name: str, now_ms: int, address: Callable[[int], str]
+    books: Books, membership: Membership, name: str, queues: Sequence[QueueStatus], now_ms: int, address: Callable[[int], str]
 ) -> GroupStatus | None:
-    """None: nothing is known of the group. `address` names the peer of a connection."""
-    if name not in group_names(books):
+    """None: nothing is known of the group. `queues`: what `queue_status` says of each of `queue_keys`. `address` names the peer of a
+    connection.
+    """
+    if name not in books.activity:
         return None
     group = books.groups.get(name)
     return GroupStatus(
@@ -32,7 +32,7 @@ def group_status(
         version=books.version(name),
         contract=None if group is None else group.contract,
         members=() if group is None else tuple(_member(books, membership, group, each, now_ms, address) for each in group.member_ids),
-        queues=tuple(_queue(books, classic, key, now_ms) for key in _keys(books, name, group)),
+        queues=tuple(queues),
         settings=books.settings.get(name),
         overruled_count=books.overruled.get(name, 0),
     )
@@ -56,7 +56,7 @@ def _member(books: Books, membership: Membership, group: Group, client_id: str, 
     )
 
 
-def _queue(books: Books, classic: ClassicRules, key: Key, now_ms: int) -> QueueStatus:
+def queue_status(books: Books, classic: ClassicRules, key: Key, now_ms: int) -> QueueStatus:
     lock, progress, committed_ms = books.locks.get(key), books.progress.get(key), books.progress.committed_ms(key)
     failing = books.progress.failing(key)
     return QueueStatus(
@@ -75,8 +75,10 @@ def _queue(books: Books, classic: ClassicRules, key: Key, now_ms: int) -> QueueS
     )
 
 
-def _keys(books: Books, name: str, group: Group | None) -> list[Key]:
+def queue_keys(books: Books, name: str) -> list[Key]:
+    """The queues to which the group subscribes, and those in which it has progress or a lock, sorted."""
+    group = books.groups.get(name)
     topics = [] if group is None or group.contract is None else [each.topic for each in group.contract.subscriptions]
     subscribed = [(name, queue.topic, queue.queue_id) for topic in topics for queue in books.own_queues(topic)]
-    known = [key for key, _ in books.progress if key[0] == name] + [(name, *queue) for queue in books.locks.of_group(name)]
+    known = [key for key, _ in books.progress.of_group(name)] + [(name, *queue) for queue in books.locks.of_group(name)]
     return sorted(dict.fromkeys(subscribed + known))

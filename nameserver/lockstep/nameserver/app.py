@@ -92,7 +92,7 @@ class Nameserver:
             rows=[((), len([topic for topic in self.table.layouts.live_topics() if not is_system_topic(topic)]))],
         )
         figures.gauge("lockstep_connections", "Open connections.", rows=[((), len(self._server.endpoints))])
-        return figures.render()
+        return await figures.render()
 
     def _failed(self, error: BaseException) -> None:
         self._failure = error

@@ -454,7 +454,7 @@ class GroupStatus:
 
 @dataclass(frozen=True, slots=True)
 class GroupStatusReply:
-    """GROUP_STATUS (30005): `groups` holds every group's name; `status` is there when one was asked for."""
+    """GROUP_STATUS (30005): `groups` holds every group's name where none was asked for, else `status` is there."""
 
     groups: tuple[str, ...]
     status: GroupStatus | None = None

@@ -1,7 +1,12 @@
-"""Figures for Prometheus. What is counted here costs an addition; everything else is read from the tables when somebody scrapes."""
+"""Figures for Prometheus. What is counted here costs an addition; everything else is read from the tables at a scrape.
 
+A scrape may look at millions of entries and tell thousands of rows. It does so in slices of a fixed count, each in its own turn of the
+loop: requests are served in between, and the rows of one answer are of different turns.
+"""
+
+import asyncio
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -27,8 +32,31 @@ class Timing:
         self.total_us += took_us
 
 
-Rows = Iterable[tuple[Sequence[str], float]]
+Row = tuple[Sequence[str], float]
 """(label values, value)"""
+Rows = Iterable[Row]
+
+
+SLICE_ITEMS = 500
+"""Entries of tables looked at in one turn of the loop: about a millisecond."""
+SLICE_ROWS = 100
+"""Rows put into text in one turn of the loop: about a millisecond."""
+
+
+class Slices:
+    """Divides a long piece of work among turns of the loop: call `item` for each item of it."""
+
+    __slots__ = ("_count_max", "_left")
+
+    def __init__(self, count_max: int = SLICE_ITEMS) -> None:
+        self._count_max = self._left = count_max
+
+    async def item(self, count: int = 1) -> None:
+        """`count` items are done. Other tasks run when the slice is full: what the caller iterates over has to be a copy."""
+        self._left -= count
+        if self._left <= 0:
+            self._left = self._count_max
+            await asyncio.sleep(0)
 
 
 class Figures:
@@ -37,25 +65,16 @@ class Figures:
     def __init__(self, labels: Mapping[str, str]) -> None:
         self._names = tuple(labels)
         self._values = tuple(labels.values())
-        self._families: list[Metric] = []
+        self._families: list[Iterator[Metric]] = []
+        """Of each its parts: families of the same name with some of its rows."""
 
     def gauge(self, name: str, help_text: str, labels: Sequence[str] = (), rows: Rows = ()) -> None:
         """A value that goes up and down."""
-        from prometheus_client.core import GaugeMetricFamily
-
-        family = GaugeMetricFamily(name, help_text, labels=(*self._names, *labels))
-        for values, value in rows:
-            family.add_metric((*self._values, *values), value)
-        self._families.append(family)
+        self._add(False, name, help_text, labels, list(rows))
 
     def counter(self, name: str, help_text: str, labels: Sequence[str] = (), rows: Rows = ()) -> None:
         """A value that only rises; `_total` is appended to the name."""
-        from prometheus_client.core import CounterMetricFamily
-
-        family = CounterMetricFamily(name, help_text, labels=(*self._names, *labels))
-        for values, value in rows:
-            family.add_metric((*self._values, *values), value)
-        self._families.append(family)
+        self._add(True, name, help_text, labels, list(rows))
 
     def histogram(self, name: str, help_text: str, timing: Timing) -> None:
         """In seconds."""
@@ -67,16 +86,45 @@ class Figures:
             buckets.append((bound, below))
         family = HistogramMetricFamily(name, help_text, labels=self._names)
         family.add_metric(self._values, buckets, timing.total_us / 1e6)
-        self._families.append(family)
+        self._families.append(iter([family]))
 
-    def render(self) -> bytes:
+    async def render(self) -> bytes:
         """In Prometheus' text format, this process's memory, CPU time and open files behind them."""
         from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
+        texts: list[bytes] = []
+        for family in self._families:
+            head = b""
+            for part in family:
+                text = _text(part)
+                if not head:  # two lines, of help and type: they stand once above all rows
+                    head = b"".join(text.splitlines(keepends=True)[:2])
+                    texts.append(head)
+                texts.append(text[len(head) :])
+                await asyncio.sleep(0)
         registry = CollectorRegistry()
-        registry.register(_Given(self._families))
         ProcessCollector(registry=registry)
-        return generate_latest(registry)
+        return b"".join([*texts, generate_latest(registry)])
+
+    def _add(self, rises: bool, name: str, help_text: str, labels: Sequence[str], rows: Sequence[Row]) -> None:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        def parts() -> "Iterator[Metric]":
+            for first in range(0, max(1, len(rows)), SLICE_ROWS):
+                family = (CounterMetricFamily if rises else GaugeMetricFamily)(name, help_text, labels=(*self._names, *labels))
+                for values, value in rows[first : first + SLICE_ROWS]:
+                    family.add_metric((*self._values, *values), value)
+                yield family
+
+        self._families.append(parts())
+
+
+def _text(family: "Metric") -> bytes:
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    registry = CollectorRegistry()
+    registry.register(_Given([family]))
+    return generate_latest(registry)
 
 
 class _Given:

@@ -8,10 +8,12 @@ from typing import TypeVar, cast
 import pytest
 
 from lockstep.broker.app import LANES
+from lockstep.broker.coordination import Coordination
 from lockstep.broker.effects import CloseConnection
-from lockstep.broker.processors.client import ClientProcessor
+from lockstep.broker.processors.client import QUEUES_PER_SLICE, ClientProcessor
 from lockstep.broker.processors.lock import START_LANE, LockProcessor
 from lockstep.broker.processors.offset import OffsetProcessor
+from lockstep.broker.tables.lock_table import Key
 from lockstep.protocol.bodies import (
     ConsumerGroup,
     GroupStatusReply,
@@ -22,6 +24,7 @@ from lockstep.protocol.bodies import (
     LockItem,
     MemberList,
     QueueRef,
+    QueueStatus,
     ReconcileBody,
     ReconcileReply,
     StartPoint,
@@ -295,20 +298,47 @@ def test_a_list_is_answered_and_an_unknown_group_is_rocketmqs_system_error() -> 
     assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "no consumer for this group, none")
 
 
-def test_group_status_names_all_groups_and_shows_one() -> None:
+async def ask_status(desk: Desk, peer: Peer, group: str | None = None) -> Command:
+    """It has a lane: the answer comes some turns later."""
+    desk.send(peer, RequestCode.GROUP_STATUS, GroupStatusHeader(group))
+    await until(lambda: bool(peer.sent))
+    return peer.sent.pop()
+
+
+async def test_group_status_names_all_groups_or_shows_one() -> None:
     desk = Desk()
     peer = desk.native()
-    assert read(GroupStatusReply, desk.ask(peer, RequestCode.GROUP_STATUS, GroupStatusHeader())) == GroupStatusReply((GROUP,))
-    reply = read(GroupStatusReply, desk.ask(peer, RequestCode.GROUP_STATUS, GroupStatusHeader(GROUP)))
+    assert read(GroupStatusReply, await ask_status(desk, peer)) == GroupStatusReply((GROUP,))
+    reply = read(GroupStatusReply, await ask_status(desk, peer, GROUP))
     assert reply.status is not None
-    assert reply.status.members[0].address == peer.peer
-    answer = desk.ask(peer, RequestCode.GROUP_STATUS, GroupStatusHeader("none"))
+    assert (reply.groups, reply.status.members[0].address) == ((), peer.peer)
+    answer = await ask_status(desk, peer, "none")
     assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     for callback in peer.on_close:
         callback(cast(Endpoint, peer), "gone")
-    reply = read(GroupStatusReply, desk.ask(peer, RequestCode.GROUP_STATUS, GroupStatusHeader(GROUP)))
+    reply = read(GroupStatusReply, await ask_status(desk, peer, GROUP))
     assert reply.status is not None
     assert reply.status.members[0].address == ""
+
+
+async def test_the_status_of_a_group_of_thousands_of_queues_is_made_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk()
+    peer = desk.native()
+    keys = [(GROUP, TOPIC, queue_id) for queue_id in range(4 * QUEUES_PER_SLICE)]
+    turns = [0]
+    status = Coordination.queue_status
+
+    def counted(self: Coordination, key: Key, now_ms: int) -> QueueStatus:
+        turns[-1] += 1
+        return status(self, key, now_ms)
+
+    monkeypatch.setattr(Coordination, "queue_keys", lambda self, group: keys)
+    monkeypatch.setattr(Coordination, "queue_status", counted)
+    desk.send(peer, RequestCode.GROUP_STATUS, GroupStatusHeader(GROUP))
+    while not peer.sent:
+        turns.append(0)
+        await asyncio.sleep(0)
+    assert (max(turns), sum(turns)) == (QUEUES_PER_SLICE, len(keys))
 
 
 def test_an_offset_is_taken_and_found_and_not_found_is_a_code_of_its_own() -> None:

@@ -1,14 +1,17 @@
 """Prometheus' text format: names, labels, and a histogram whose buckets add up."""
 
+import asyncio
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.runtime.metrics import BUCKETS_US, Figures, Timing
+from lockstep.runtime.metrics import BUCKETS_US, SLICE_ROWS, Figures, Slices, Timing
 
 
 def lines(figures: Figures) -> list[str]:
-    return figures.render().decode().splitlines()
+    return asyncio.run(figures.render()).decode().splitlines()
 
 
 def test_every_value_carries_the_common_labels_and_its_own() -> None:
@@ -41,6 +44,70 @@ def test_buckets_are_cumulative_and_the_last_one_holds_all(durations: list[int])
         timing.add(took_us)
     figures = Figures({})
     figures.histogram("took_seconds", "Text.", timing)
-    buckets = [float(line.split(" ")[1]) for line in lines(figures) if line.startswith("took_seconds_bucket")]
+    found = lines(figures)
+    buckets = [float(line.split(" ")[1]) for line in found if line.startswith("took_seconds_bucket")]
     assert buckets == [sum(took_us <= bound for took_us in durations) for bound in (*BUCKETS_US, 10**9)]
-    assert f"took_seconds_count {float(len(durations))}" in lines(figures)
+    assert f"took_seconds_count {float(len(durations))}" in found
+
+
+@pytest.mark.parametrize("count", [0, 1, SLICE_ROWS, 3 * SLICE_ROWS + 1])
+def test_rows_that_are_told_in_slices_are_told_as_in_one_piece(count: int) -> None:
+    from prometheus_client import CollectorRegistry, generate_latest
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    figures, registry = Figures({"node": "a"}), CollectorRegistry()
+    families = []
+    for name, kind, add in (("lag", GaugeMetricFamily, figures.gauge), ("given", CounterMetricFamily, figures.counter)):
+        rows = [((f"t{number}\\\n",), number / 3) for number in range(count)]
+        add(name, "Of\nthem.", ("topic",), rows)
+        family = kind(name, "Of\nthem.", labels=("node", "topic"))
+        for values, value in rows:
+            family.add_metric(("a", *values), value)
+        families.append(family)
+
+    class Given:
+        def collect(self) -> list[object]:
+            return families
+
+    registry.register(Given())  # type: ignore[arg-type]
+    text = generate_latest(registry).decode()
+    assert "\n".join(lines(figures)).startswith(text.rstrip("\n"))
+
+
+async def test_no_turn_puts_more_rows_into_text_than_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    from prometheus_client.core import GaugeMetricFamily
+
+    turns = [0]
+    add = GaugeMetricFamily.add_metric
+
+    def counted(self: GaugeMetricFamily, *row: object) -> None:
+        turns[-1] += 1
+        add(self, *row)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(GaugeMetricFamily, "add_metric", counted)
+    figures = Figures({})
+    figures.gauge("lag", "Text.", ("topic",), [((f"t{number}",), 1) for number in range(10 * SLICE_ROWS)])
+    rendering = asyncio.ensure_future(figures.render())
+    while not rendering.done():
+        turns.append(0)
+        await asyncio.sleep(0)
+    assert max(turns) == SLICE_ROWS
+    assert sum(turns) >= 10 * SLICE_ROWS
+
+
+async def test_slices_let_others_run_after_so_many_items() -> None:
+    done = 0
+
+    async def work() -> None:
+        nonlocal done
+        slices = Slices(10)
+        for _ in range(100):
+            await slices.item()
+            done += 1
+
+    task = asyncio.ensure_future(work())
+    seen = [0]
+    while not task.done():
+        await asyncio.sleep(0)
+        seen.append(done)
+    assert max(after - before for before, after in pairwise(seen)) == 10

@@ -1,6 +1,7 @@
 """HEART_BEAT, UNREGISTER_CLIENT, member lists, group status. RocketMQ: ClientManageProcessor, ConsumerManageProcessor."""
 
 from lockstep.broker.coordination import Coordination
+from lockstep.broker.processors.query import QUERY_LANE
 from lockstep.protocol.bodies import ConsumerGroup, GroupStatusReply, HeartbeatBody
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import SubscriptionGroupNotExist, SystemError_
@@ -11,8 +12,12 @@ from lockstep.runtime.flood import log_limited
 from lockstep.runtime.host import Host
 from lockstep.runtime.limits import MEMBER_BYTES_MAX
 from lockstep.runtime.log import get_logger
+from lockstep.runtime.metrics import Slices
 
 log = get_logger("broker")
+
+QUEUES_PER_SLICE = 250
+"""Queues of a group looked at in one turn of the loop: about a millisecond."""
 
 
 class ClientProcessor:
@@ -61,16 +66,20 @@ class ClientProcessor:
             raise SystemError_(f"no consumer for this group, {header.consumer_group}")
         return request.reply(body=members)
 
-    @handles(RequestCode.GROUP_STATUS, GroupStatusHeader)
-    def group_status(self, request: Request) -> Outcome:
+    @handles(RequestCode.GROUP_STATUS, GroupStatusHeader, lane=QUERY_LANE)
+    async def group_status(self, request: Request) -> Outcome:
         header: GroupStatusHeader = request.header
-        names = self._coordination.groups()
         if header.consumer_group is None:
-            return request.reply(body=GroupStatusReply(names))
-        status = self._coordination.status(header.consumer_group, self._clock.boot_ms(), lambda connection: self._peers.get(connection, ""))
+            return request.reply(body=GroupStatusReply(self._coordination.groups()))
+        slices, queues = Slices(QUEUES_PER_SLICE), []
+        for key in self._coordination.queue_keys(header.consumer_group):
+            await slices.item()
+            queues.append(self._coordination.queue_status(key, self._clock.boot_ms()))
+        now_ms = self._clock.boot_ms()
+        status = self._coordination.status_with(header.consumer_group, queues, now_ms, lambda connection: self._peers.get(connection, ""))
         if status is None:
             raise SubscriptionGroupNotExist(f"nothing is known of group {header.consumer_group} at {self._coordination.config.broker_name}")
-        return request.reply(body=GroupStatusReply(names, status))
+        return request.reply(body=GroupStatusReply((), status))
 
     def _in_force(self, group: str) -> tuple[int, ConsumerGroup | None]:
         """How often its subscriptions were replaced, and what holds."""

@@ -3,6 +3,8 @@
 RocketMQ: AdminBrokerProcessor, TopicConfigManager.
 """
 
+from collections.abc import Callable
+
 from lockstep.broker.tables.topic_table import TopicTable, missing
 from lockstep.protocol.bodies import CreateTopicReply
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
@@ -21,9 +23,11 @@ AUTO_CREATE_QUEUES_MAX = 8
 class TopicProcessor:
     """Creates, alters and deletes topics by the rules of TopicTable."""
 
-    def __init__(self, topics: TopicTable, *, auto_create: bool) -> None:
+    def __init__(self, topics: TopicTable, *, auto_create: bool, may_begin: Callable[[str], None] | None = None) -> None:
+        """`may_begin` raises ServiceNotAvailable where the disk has no room for what is new."""
         self._topics = topics
         self._auto_create = auto_create
+        self._may_begin = may_begin
 
     @handles(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader, body_bytes_max=LAYOUTS_BYTES_MAX)
     def create_topic(self, request: Request) -> Outcome:
@@ -31,6 +35,7 @@ class TopicProcessor:
         check_topic(header.topic)
         if header.auto and not self._auto_create and self._topics.find(header.topic) is None:
             raise missing(header.topic)
+        self._check_disk(header.topic)
         return Pending(request.reply(body=encode_body(CreateTopicReply(self._create(header, request.command.body)))))
 
     def find_or_create(self, topic: str, queue_count: int) -> TopicLayout:
@@ -40,8 +45,13 @@ class TopicProcessor:
             return layout
         if not self._auto_create:
             raise missing(topic)
+        self._check_disk(topic)
         count = max(1, min(queue_count, AUTO_CREATE_QUEUES_MAX))
         return self._topics.create_own(topic, count, count)
+
+    def _check_disk(self, topic: str) -> None:
+        if self._may_begin is not None and self._topics.find(topic) is None:
+            self._may_begin(f"topic {topic}")
 
     def _create(self, header: CreateTopicHeader, body: bytes | bytearray | memoryview) -> TopicLayout:
         if not body:

@@ -56,6 +56,19 @@ class DiskWatch:
             )
         self.room = max(self.room, size)
 
+    def check_beginning(self, what: str, now_ms: int) -> None:
+        """ServiceNotAvailable where less than half the reserve is free: the rest is for commits of what is there."""
+        half = self.reserve_bytes // 2
+        if self._space.free_bytes - half >= LOOK_BYTES_MAX and now_ms - self._looked_ms < LOOK_INTERVAL_MS:
+            return
+        if now_ms - self._looked_ms >= REFUSED_LOOK_INTERVAL_MS:
+            self._look(now_ms)
+        if self._space.free_bytes < half:
+            raise ServiceNotAvailable(
+                f"disk of {self._path} has {self._space.free_bytes} bytes free, less than half of the reserve of {self.reserve_bytes}: "
+                f"{what} is new and refused. Free some space or let retention remove more"
+            )
+
     def status(self, now_ms: int, log_bytes: int) -> DiskStatus:
         self._look(now_ms)
         return DiskStatus(self._space.total_bytes, self._space.free_bytes, self.reserve_bytes, log_bytes)

@@ -549,17 +549,17 @@ class Store:
         self._state.stamps.forget(self._log.start)
         return moved
 
+    def check_beginning(self, what: str) -> None:
+        """ServiceNotAvailable where the disk has room only for changes of what is there, not for `what`, which is new."""
+        self._disk.check_beginning(what, self._host.clock.monotonic_ms())
+
     def disk_status(self) -> DiskStatus:
         """A fresh look at the file system."""
         return self._disk.status(self._host.clock.monotonic_ms(), self._log.end - self._log.start)
 
-    def topic_totals(self) -> dict[str, tuple[int, int]]:
-        """Topic → messages it was given since its first queue was made, removed ones too; bytes of records since the store was opened."""
-        totals: dict[str, tuple[int, int]] = {}
-        for queue in self._queues:
-            count, size = totals.get(queue.topic, (0, 0))
-            totals[queue.topic] = count + queue.visible, size + queue.bytes_in
-        return totals
+    def queue_totals(self) -> list[tuple[str, int, int]]:
+        """(topic, messages, bytes) of each queue: messages that it was ever given, bytes of records since the store was opened."""
+        return [(queue.topic, queue.visible, queue.bytes_in) for queue in self._queues]
 
     @property
     def damaged_bytes(self) -> int:

@@ -89,6 +89,14 @@ class GroupTable:
         """Records the group's contract; None drops it."""
         self._do(("group.contract", name, None if contract is None else to_plain(contract)))
 
+    def drop_group(self, name: str) -> None:
+        """Forgets a group. Not a change of its own: the group's end is one (activity_table.py)."""
+        group = self._groups.get(name)
+        if group is not None:
+            for client_id in group.member_ids:
+                self._remove(group, client_id)
+            del self._groups[name]
+
     def take_changed(self) -> list[str]:
         """The groups whose lists changed since the last call."""
         changed, self._changed = self._changed, {}

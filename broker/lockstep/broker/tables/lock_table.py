@@ -87,6 +87,9 @@ class LockTable:
         self._held_by: dict[str, dict[Key, None]] = {}
         self._session_held: dict[str, int] = {}
         """Group → how many of its queues sessions hold."""
+        self._held: dict[str, int] = {}
+        """Group → how many of its queues are held."""
+        self._count = 0
         self.granted: Counter[str] = Counter()
         """Group → grants since this start."""
 
@@ -120,11 +123,19 @@ class LockTable:
         """The sessions that hold a queue of the group, each once."""
         return list(dict.fromkeys(lock.session for lock in self.of_group(group).values() if lock.held and lock.session is not None))
 
+    def __len__(self) -> int:
+        """(group, topic, queue) that have a lock, held or not."""
+        return self._count
+
+    def groups(self) -> list[str]:
+        """Groups with a lock, held or not."""
+        return list(self._groups)
+
     def __iter__(self) -> Iterator[tuple[Key, Lock]]:
         return (((group, *queue), lock) for group, locks in self._groups.items() for queue, lock in locks.items())
 
     def held_count(self, group: str) -> int:
-        return sum(lock.held for lock in self.of_group(group).values())
+        return self._held.get(group, 0)
 
     def grant(self, key: Key, epoch: int, session: str | None, client_id: str) -> None:
         self.granted[key[0]] += 1
@@ -196,6 +207,8 @@ class LockTable:
         before = locks.get(key[1:])
         if before is not None and before.held and before.session is not None:
             self._unindex(before.session, key)
+        self._count += before is None
+        self._held[key[0]] = self._held.get(key[0], 0) + lock.held - (before is not None and before.held)
         locks[key[1:]] = lock
         if lock.held and lock.session is not None:
             self._held_by.setdefault(lock.session, {})[key] = None
@@ -217,8 +230,19 @@ class LockTable:
 
     def _drop_topic(self, topic: str) -> None:
         for key in self.of_topic(topic):
-            lock = self._groups[key[0]].pop(key[1:])
-            if lock.held and lock.session is not None:
-                self._unindex(lock.session, key)
-            if not self._groups[key[0]]:
-                del self._groups[key[0]]
+            self._drop(key)
+
+    def drop_group(self, group: str) -> None:
+        """Forgets a group. Not a change of its own: the group's end is one (activity_table.py)."""
+        for queue in list(self.of_group(group)):
+            self._drop((group, *queue))
+        self.granted.pop(group, None)
+
+    def _drop(self, key: Key) -> None:
+        lock = self._groups[key[0]].pop(key[1:])
+        self._count -= 1
+        self._held[key[0]] -= lock.held
+        if lock.held and lock.session is not None:
+            self._unindex(lock.session, key)
+        if not self._groups[key[0]]:
+            del self._groups[key[0]], self._held[key[0]]

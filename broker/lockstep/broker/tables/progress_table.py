@@ -44,16 +44,36 @@ class ProgressTable:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._progress: dict[Key, Progress] = {}
+        self._groups: dict[str, dict[str, dict[int, Progress]]] = {}
+        """Group → topic → queue id → progress."""
+        self._count = 0
         self._since: dict[tuple[str, str], int] = {}
         self._committed_ms: dict[Key, int] = {}
         self._failing: dict[Key, Failing] = {}
 
     def get(self, key: Key) -> Progress | None:
-        return self._progress.get(key)
+        topics = self._groups.get(key[0])
+        queues = None if topics is None else topics.get(key[1])
+        return None if queues is None else queues.get(key[2])
+
+    def __len__(self) -> int:
+        """(group, topic, queue) that have progress."""
+        return self._count
 
     def __iter__(self) -> Iterator[tuple[Key, Progress]]:
-        return iter(self._progress.items())
+        return ((key, progress) for group in self._groups for key, progress in self.of_group(group))
+
+    def of_group(self, group: str) -> Iterator[tuple[Key, Progress]]:
+        topics = self._groups.get(group, {})
+        return (((group, topic, queue_id), progress) for topic, queues in topics.items() for queue_id, progress in queues.items())
+
+    def of_topic(self, group: str, topic: str) -> list[tuple[int, Progress]]:
+        """(queue id, progress) of one group in one topic."""
+        return list(self._groups.get(group, {}).get(topic, {}).items())
+
+    def topics(self, group: str) -> list[str]:
+        """Topics in which the group has progress."""
+        return list(self._groups.get(group, ()))
 
     def since(self, group: str, topic: str) -> int | None:
         """None: the group's start policy was not resolved for this topic yet."""
@@ -65,17 +85,17 @@ class ProgressTable:
 
     def failing(self, key: Key) -> Failing | None:
         """What was told since this process started of the batch at the committed offset."""
-        found, progress = self._failing.get(key), self._progress.get(key)
+        found, progress = self._failing.get(key), self.get(key)
         return found if found is not None and progress is not None and found.offset == progress.offset else None
 
     def groups(self) -> list[str]:
-        return list(dict.fromkeys(key[0] for key in self._progress))
+        return list(self._groups)
 
     def commit(self, key: Key, offset: int, attempts: int, now_ms: int, error: str | None = None) -> None:
         """Finished work. A lower offset changes nothing; at the same one attempts only rise: a repeat is harmless."""
         self._committed_ms[key] = now_ms
         self._note(key, offset, attempts, now_ms, error)
-        progress = self._progress[key]
+        progress = self._known(key)
         if offset > progress.offset or (offset == progress.offset and attempts > progress.attempts):
             self._do(("progress.committed", *key, offset, attempts))
 
@@ -100,19 +120,21 @@ class ProgressTable:
         match change:
             case ("progress.committed", group, topic, queue_id, offset, attempts):
                 key = (group, topic, queue_id)
-                if (before := self._progress.get(key)) is not None:
+                if (before := self.get(key)) is not None:
                     gap = before.gap if before.gap is not None and offset <= before.gap[1] else None
-                    self._progress[key] = Progress(before.generation, offset, attempts, gap)
+                    self._put(key, Progress(before.generation, offset, attempts, gap))
             case ("progress.set", group, topic, queue_id, generation, offset, attempts, first, end):
                 gap = None if first is None else (first, end)
-                self._progress[group, topic, queue_id] = Progress(generation, offset, attempts, gap)
+                self._put((group, topic, queue_id), Progress(generation, offset, attempts, gap))
             case ("progress.resolved", group, topic, since, generation, offsets):
                 self._since[group, topic] = since
                 for queue_id, offset in offsets:
-                    self._progress[group, topic, queue_id] = Progress(generation, offset)
+                    self._put((group, topic, queue_id), Progress(generation, offset))
             case ("progress.renewed", generation):
-                for key, progress in self._progress.items():
-                    self._progress[key] = replace(progress, generation=generation)
+                for topics in self._groups.values():
+                    for queues in topics.values():
+                        for queue_id, progress in queues.items():
+                            queues[queue_id] = replace(progress, generation=generation)
             case ("progress.topic_dropped", topic):
                 self._drop_topic(topic)
             case _:
@@ -120,7 +142,7 @@ class ProgressTable:
 
     def snapshot(self) -> dict[str, Any]:
         return {
-            "queues": [self._row(key) for key in sorted(self._progress)],
+            "queues": [_row(key, progress) for key, progress in sorted(self, key=lambda item: item[0])],
             "since": [[*key, since] for key, since in sorted(self._since.items())],
         }
 
@@ -131,7 +153,7 @@ class ProgressTable:
             self._since[group, topic] = since
 
     def _note(self, key: Key, offset: int, attempts: int, now_ms: int, error: str | None) -> None:
-        if not attempts or offset < self._progress[key].offset:
+        if not attempts or offset < self._known(key).offset:
             return
         before = self._failing.get(key)
         if before is None or before.offset != offset:
@@ -139,17 +161,37 @@ class ProgressTable:
         elif error is not None:
             self._failing[key] = replace(before, error=error)
 
-    def _row(self, key: Key) -> list[Any]:
-        progress = self._progress[key]
-        return [*key, progress.generation, progress.offset, progress.attempts, *(progress.gap or (None, None))]
+    def _known(self, key: Key) -> Progress:
+        return self._groups[key[0]][key[1]][key[2]]
+
+    def _put(self, key: Key, progress: Progress) -> None:
+        queues = self._groups.setdefault(key[0], {}).setdefault(key[1], {})
+        self._count += key[2] not in queues
+        queues[key[2]] = progress
 
     def _do(self, change: Change) -> None:
         self._journal.do(change, self.apply)
 
     def _drop_topic(self, topic: str) -> None:
-        for key in [key for key in self._progress if key[1] == topic]:
-            del self._progress[key]
-            self._committed_ms.pop(key, None)
-            self._failing.pop(key, None)
+        for group in [group for group, topics in self._groups.items() if topic in topics]:
+            self._drop(group, topic)
         for name in [name for name in self._since if name[1] == topic]:
             del self._since[name]
+
+    def drop_group(self, group: str) -> None:
+        """Forgets a group. Not a change of its own: the group's end is one (activity_table.py)."""
+        for topic in self.topics(group):
+            self._drop(group, topic)
+            self._since.pop((group, topic), None)
+
+    def _drop(self, group: str, topic: str) -> None:
+        for queue_id in self._groups[group].pop(topic):
+            self._count -= 1
+            self._committed_ms.pop((group, topic, queue_id), None)
+            self._failing.pop((group, topic, queue_id), None)
+        if not self._groups[group]:
+            del self._groups[group]
+
+
+def _row(key: Key, progress: Progress) -> list[Any]:
+    return [*key, progress.generation, progress.offset, progress.attempts, *(progress.gap or (None, None))]

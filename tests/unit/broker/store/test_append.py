@@ -388,6 +388,27 @@ async def test_below_the_reserve_sends_are_refused_state_and_reads_go_on_and_sen
     await store.close()
 
 
+async def test_below_half_the_reserve_nothing_begins_and_changes_of_what_is_there_go_on() -> None:
+    files = SimFiles()
+    host = host_of(files)
+    store = await open_store(files, host=host, disk_reserve_bytes=20_000)
+    store.check_beginning("group g")
+    for free, refused in ((10_000, False), (9_999, True), (0, True), (30_000, False)):
+        files.capacity_bytes = files.used_bytes() + free
+        host.clock.now_ms += 2_000  # type: ignore[attr-defined]
+        if refused:
+            with pytest.raises(
+                ServiceNotAvailable, match=f"has {free} bytes free, less than half of the reserve of 20000: group g is new and"
+            ):
+                store.check_beginning("group g")
+        else:
+            store.check_beginning("group g")
+        if free:
+            store.append_state(b"goes on")
+            await confirmed(store)
+    await store.close()
+
+
 async def test_the_reserve_is_256_mib_or_a_twentieth() -> None:
     files = SimFiles(capacity_bytes=1 << 30)
     store = await open_store(files, disk_reserve_bytes=None)

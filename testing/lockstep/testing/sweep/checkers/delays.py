@@ -121,9 +121,13 @@ def _forward_s(walls: Walls, brokers: Brokers, broker: str, since: float, until:
 
 
 def _drift_s(walls: Walls, brokers: Brokers, broker: str, since: float, until: float) -> float:
-    """While its wall clock is wrong a broker goes by its boot clock, which drifts."""
+    """While its wall clock is wrong, or was at its start, a broker goes by its boot clock, which drifts."""
     wrong = walls.wrong.get(_machine(brokers, broker), ())
-    return DRIFT * sum(min(end, until) - begin for begin, end in wrong if begin < until and end > since)
+    drifts_s = sum(min(end, until) - begin for begin, end in wrong if begin < until and end > since)
+    starts = [life.opened_t for life in brokers.lives.get(broker, ()) if life.opened_t < until]
+    if any(begin < start and start - START_S < end for begin, end in wrong for start in starts):
+        drifts_s = max(drifts_s, until - since)
+    return DRIFT * drifts_s
 
 
 def _machine(brokers: Brokers, broker: str) -> str:

@@ -214,9 +214,9 @@ def progress_in_memory(patch: Patches) -> None:
     """Commits are recorded before they are answered."""
 
     def commit(self: ProgressTable, key: Key, offset: int, attempts: int, now_ms: int) -> None:
-        before = self._progress[key]
+        before = self._known(key)
         if offset > before.offset:
-            self._progress[key] = Progress(before.generation, offset, attempts)
+            self._put(key, Progress(before.generation, offset, attempts))
 
     patch.set(ProgressTable, "commit", commit)
 

@@ -2,6 +2,10 @@
 
 from typing import Any
 
+from lockstep.broker.books import Books
+from lockstep.broker.coordination import Coordination
+from lockstep.broker.store.disk import DiskWatch
+from lockstep.broker.tables.activity_table import ActivityTable
 from lockstep.broker.tables.hold_table import HoldTable
 from lockstep.testing.sweep.mutants.registry import Patches, mutant
 
@@ -20,3 +24,50 @@ def whoever_was_woken_is_served_in_one_turn(patch: Patches) -> None:
     """One loop turn serves so many of the pulls that were woken; the others have the next turns."""
     woken: Any = HoldTable.woken
     patch.set(HoldTable, "woken", lambda self, count: woken(self, 1 << 30))
+
+
+@mutant(
+    "swarm",
+    aimed="tests/unit/broker/test_group_limits.py::test_one_group_more_than_the_limit_is_refused_by_name_and_those_that_are_there_go_on",
+)
+def any_number_of_groups_is_known(patch: Patches) -> None:
+    """A broker knows so many groups; one more is refused."""
+    patch.set(Books, "begin", lambda self, group: self.activity.active(group))
+
+
+@mutant("swarm", aimed="tests/unit/broker/test_group_limits.py::test_progress_of_all_groups_together_has_a_limit")
+def any_number_of_queues_has_progress(patch: Patches) -> None:
+    """A broker keeps progress of so many queues of groups; no group begins in more."""
+    patch.set(Books, "check_progress", lambda self, key, count=1: None)
+
+
+@mutant(
+    "swarm",
+    aimed="tests/unit/broker/test_group_limits.py::test_a_group_without_a_member_and_a_commit_is_forgotten_after_its_days_with_what_was_known_of_it",
+)
+def idle_groups_are_kept(patch: Patches) -> None:
+    """A group without a member and a commit is forgotten after its days."""
+    patch.set(Coordination, "idle_groups", lambda self: [])
+
+
+@mutant(
+    "swarm",
+    aimed="tests/unit/broker/test_group_limits.py::test_a_group_without_a_member_and_a_commit_is_forgotten_after_its_days_with_what_was_known_of_it",
+)
+def activity_in_memory(patch: Patches) -> None:
+    """The last day of a group's activity is recorded, and that a group was forgotten."""
+    patch.set(ActivityTable, "_do", lambda self, change: self.apply(change))
+
+
+@mutant("swarm", aimed="tests/unit/broker/test_group_limits.py::test_a_group_that_is_in_use_is_never_forgotten")
+def groups_in_use_are_forgotten(patch: Patches) -> None:
+    """A group with a member, a held queue or settings is never forgotten."""
+    patch.set(Books, "in_use", lambda self, group: False)
+
+
+@mutant(
+    "swarm", aimed="tests/unit/broker/store/test_append.py::test_below_half_the_reserve_nothing_begins_and_changes_of_what_is_there_go_on"
+)
+def what_begins_takes_the_reserve(patch: Patches) -> None:
+    """Below half the disk reserve nothing begins: the rest is for changes of what is there."""
+    patch.set(DiskWatch, "check_beginning", lambda self, what, now_ms: None)

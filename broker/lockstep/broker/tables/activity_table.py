@@ -1,0 +1,64 @@
+"""The groups that a broker knows, and the day of the last sign of life of each: a member, a commit, a setting.
+
+A day is enough to forget a group after weeks: a commit costs a comparison, and one change a day and group goes into the log.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from lockstep.broker.journal import Change, Journal
+from lockstep.protocol.errors import StoreError
+
+DAY_MS = 86_400_000
+
+
+class ActivityTable:
+    """Group name → last day of activity, days since 1970, durable. It has every group that another table has."""
+
+    KINDS = frozenset({"group.active", "group.forgotten"})
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._days: dict[str, int] = {}
+        self.today = 0
+
+    def __len__(self) -> int:
+        return len(self._days)
+
+    def __contains__(self, group: str) -> bool:
+        return group in self._days
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._days)
+
+    def active(self, group: str) -> None:
+        """The group is in use. Begins it, where it is not known: ask for room first."""
+        if self._days.get(group) != self.today:
+            self._do(("group.active", group, self.today))
+
+    def idle_days(self, group: str) -> int:
+        """Whole days since the last sign of life; 0 of a group that is not known."""
+        return self.today - self._days.get(group, self.today)
+
+    def forgotten(self, group: str) -> None:
+        """Records that the group is forgotten: its locks and its progress go with it."""
+        self._do(("group.forgotten", group))
+
+    def apply(self, change: Change) -> None:
+        """One change: live or from the log."""
+        match change:
+            case ("group.active", group, day):
+                self._days[group] = day
+            case ("group.forgotten", group):
+                self._days.pop(group, None)
+            case _:
+                raise StoreError(f"state change {change[:1]} is unknown to the activity of groups")
+
+    def snapshot(self) -> list[list[object]]:
+        return [[group, self._days[group]] for group in sorted(self._days)]
+
+    def restore(self, plain: Iterable[tuple[str, int]]) -> None:
+        for group, day in plain:
+            self._days[group] = day
+
+    def _do(self, change: Change) -> None:
+        self._journal.do(change, self.apply)

@@ -1,0 +1,346 @@
+"""What all clients together may make a broker remember of groups, and what it forgets."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any, ClassVar, cast
+
+import pytest
+
+from lockstep.broker.coordination import Coordination
+from lockstep.broker.journal import Journal
+from lockstep.broker.metrics import BrokerMetrics
+from lockstep.broker.processors.topic import TopicProcessor
+from lockstep.broker.services import Keeper
+from lockstep.broker.tables.activity_table import DAY_MS
+from lockstep.broker.tables.topic_table import TopicTable
+from lockstep.protocol.bodies import GroupSettings, QueueOffset, ResetBody, Verdict
+from lockstep.protocol.codec.msgpack_body import encode_body
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.errors import BrokerError, NoPermission, ServiceNotAvailable
+from lockstep.protocol.headers.routes import CreateTopicHeader
+from lockstep.protocol.layouts import LayoutTable
+from lockstep.runtime.dispatch import Dispatcher
+from lockstep.runtime.metrics import SLICE_ITEMS
+from support.broker_fakes import FakeEndpoint, FakeHost, request
+from support.coordination_kit import BROKER, CONFIG, GROUP, TOPIC, Bench, ClassicClient, Client, layout, ordered, replay
+
+
+def bench(**limits: int) -> Bench:
+    return Bench(config=replace(CONFIG, **limits))
+
+
+def commit(on: Bench, group: str, queue_id: int = 0, offset: int = 5) -> None:
+    """A commit without an epoch, by a stranger."""
+    on.c.update_offset(99, group, TOPIC, queue_id, offset, on.now_ms)
+
+
+def next_day(on: Bench, days: int = 1) -> list[str]:
+    """What is forgotten as days pass, day by day."""
+    gone = []
+    for _ in range(days):
+        today = on.c._books.activity.today + 1
+        assert on.c.set_day(today * DAY_MS)
+        gone += [group for group in on.c.idle_groups() if on.c.forget_group(group) is not None]
+    return gone
+
+
+BEGINNINGS = {
+    "a commit": lambda on, group: commit(on, group),
+    "a reset": lambda on, group: on.c.reset(ResetBody(group, TOPIC, (QueueOffset(0, 5),))),
+    "a classic lock": lambda on, group: ClassicClient(on, "s").lock(0, group=group),
+    "settings": lambda on, group: on.c.configure(GroupSettings(group)),
+    "a member": lambda on, group: Client(on, f"of-{group}", ordered(group)).connect(),
+    "a classic member": lambda on, group: ClassicClient(on, f"of-{group}", ordered(group)).connect(),
+}
+
+
+@pytest.mark.parametrize("how", BEGINNINGS)
+def test_one_group_more_than_the_limit_is_refused_by_name_and_those_that_are_there_go_on(how: str) -> None:
+    on = bench(groups_max=2)
+    BEGINNINGS[how](on, "first")
+    commit(on, "second")
+    with pytest.raises(NoPermission, match=r"knows 2 groups, 2 are allowed \(--groups-max\): group third is refused"):
+        BEGINNINGS[how](on, "third")
+    assert on.c.groups() == ("first", "second")
+    BEGINNINGS[how](on, "first")
+    commit(on, "second", 1)
+    assert on.c.group_count == 2
+
+
+def test_a_group_too_many_does_not_keep_the_others_of_its_client_from_being_joined() -> None:
+    on = bench(groups_max=2)
+    a = Client(on, "a", ordered("one"), ordered("two"), ordered("three"), ordered("one-more"))
+    with pytest.raises(NoPermission, match="group three is refused"):
+        a.connect()
+    assert (on.lists("one"), on.lists("two"), on.lists("three")) == (("a",), ("a",), ())
+
+
+@pytest.mark.parametrize("how", BEGINNINGS)
+def test_a_group_of_which_nothing_is_left_makes_room(how: str) -> None:
+    """What only a member, or a topic, had brought goes with it."""
+    on = bench(groups_max=1)
+    BEGINNINGS[how](on, "first")
+    if how.endswith("member"):
+        on.c.connection_closed(on.connections, on.now_ms)
+        on.advance(60_000)
+    elif how != "settings":
+        on.layouts.adopt(layout(queues=0, counter=2))
+        on.c.layout_changed(TOPIC)
+    assert on.c.group_count == (how == "settings")
+    on.flush()
+    assert replay(on).group_count == on.c.group_count
+
+
+def test_progress_of_all_groups_together_has_a_limit() -> None:
+    on = bench(progress_max=3)
+    for queue_id in range(3):
+        commit(on, "g", queue_id)
+    with pytest.raises(NoPermission, match=r"keeps progress of 3 queues of groups, 3 are allowed \(--progress-max\): group g can't begin"):
+        commit(on, "g", 3)
+    commit(on, "g", 2, 9)
+    with pytest.raises(NoPermission):
+        on.c.reset(ResetBody("h", TOPIC, (QueueOffset(0, 5),)))
+    a = Client(on, "a")
+    a.connect()
+    answer = a.lock(0)[0]
+    assert (answer.verdict, "--progress-max" in (answer.remark or "")) == (Verdict.REFUSED, True)
+    assert on.c.progress_count == 3
+
+
+def test_a_member_begins_in_all_queues_of_its_topic_or_in_none() -> None:
+    on = bench(progress_max=4)
+    commit(on, "g")
+    a = Client(on, "a")
+    a.connect()
+    assert a.lock(0)[0].verdict is Verdict.REFUSED
+    assert on.c.progress_count == 1
+
+
+def test_locks_of_strangers_have_a_limit() -> None:
+    on = bench(progress_max=2)
+    stranger = ClassicClient(on, "s")
+    assert stranger.lock(0, 1, group="g") == [0, 1]
+    with pytest.raises(NoPermission, match="keeps 2 locks"):
+        stranger.lock(2, group="g")
+    assert stranger.lock(0, 1, group="g") == [0, 1]
+
+
+@pytest.mark.parametrize("how", BEGINNINGS)
+def test_on_a_disk_that_is_nearly_full_nothing_begins_and_what_is_there_goes_on(how: str) -> None:
+    on = bench()
+    a = Client(on, "a", ordered(GROUP))
+    a.connect()
+    a.lock(0)
+    commit(on, "first")
+    before = on.c.snapshot()
+
+    def full(what: str) -> None:
+        raise ServiceNotAvailable(f"the disk is full: {what}")
+
+    on.c.may_begin = full
+    with pytest.raises(ServiceNotAvailable, match=r"full: .*new"):
+        BEGINNINGS[how](on, "new")
+    assert on.c.snapshot() == before
+    assert a.commit(0, 7) is Verdict.OK
+    assert a.lock()[0].verdict is Verdict.OK
+    commit(on, "first", 0, 9)
+    assert a.commit(0, 8, release=True) is Verdict.OK
+
+
+def test_on_a_disk_that_is_nearly_full_no_member_comes_to_a_group_that_is_there() -> None:
+    on = bench()
+    a, b = Client(on, "a"), Client(on, "b")
+    a.connect()
+
+    def full(what: str) -> None:
+        raise ServiceNotAvailable(what)
+
+    on.c.may_begin = full
+    with pytest.raises(ServiceNotAvailable, match=f"member b of group {GROUP}"):
+        b.connect()
+    a.connect()
+    assert on.lists() == ("a",)
+
+
+def test_a_group_without_a_member_and_a_commit_is_forgotten_after_its_days_with_what_was_known_of_it() -> None:
+    on = bench(group_idle_days=30)
+    commit(on, "idle")
+    commit(on, "busy")
+    ClassicClient(on, "s").lock(1, group="idle")
+    on.advance(61_000)
+    assert next_day(on, 29) == []
+    commit(on, "busy", 0, 9)
+    assert next_day(on) == ["idle"]
+    assert (on.c.groups(), on.c.progress_count, on.c.status("idle", on.now_ms, str)) == (("busy",), 1, None)
+    on.flush()
+    assert replay(on).snapshot() == on.c.snapshot()
+    assert on.c.query_offset("idle", TOPIC, 0, young=False) is None
+
+
+@pytest.mark.parametrize("how", ["a member", "a held queue", "settings", "0 days"])
+def test_a_group_that_is_in_use_is_never_forgotten(how: str) -> None:
+    on = bench(group_idle_days=0 if how == "0 days" else 30)
+    commit(on, GROUP)
+    if how == "a member":
+        Client(on, "a").connect()
+    elif how == "a held queue":
+        assert ClassicClient(on, "s").lock(0) == [0]
+    elif how == "settings":
+        on.c.configure(GroupSettings(GROUP))
+    assert next_day(on, 100) == []
+    assert on.c.progress_count == 1
+
+
+def test_days_count_from_when_the_last_member_has_left() -> None:
+    on = bench(group_idle_days=30)
+    commit(on, GROUP)
+    a = Client(on, "a")
+    a.connect()
+    next_day(on, 100)
+    a.leave()
+    a.close()
+    on.advance(60_000)
+    assert next_day(on, 29) == []
+    assert next_day(on) == [GROUP]
+
+
+def test_commits_of_one_day_are_one_change_of_the_groups_activity() -> None:
+    on = bench()
+    commit(on, "g")
+    on.flush()
+    before = len(on.journal)
+    commit(on, "g", 0, 6)
+    assert len(on.journal) == before + 1
+    on.flush()
+    on.c.set_day(DAY_MS)
+    commit(on, "g", 0, 7)
+    assert len(on.journal) == 2
+
+
+def test_groups_of_a_log_that_did_not_record_activity_count_from_the_start() -> None:
+    on = bench(group_idle_days=30)
+    commit(on, "g")
+    kept: dict[str, Any] = {**on.c.snapshot()}
+    del kept["activity"]
+    again = Coordination(on.config, on.layouts, on.ends, on.journal)
+    again.restore(kept)
+    again.set_day(20_000 * DAY_MS)
+    again.started(on.c.term + 1, assumed_loss=False, now_ms=on.now_ms)
+    assert again.groups() == ("g",)
+    assert again.idle_groups() == []
+
+
+async def test_a_day_later_idle_groups_are_forgotten_one_a_turn(caplog: pytest.LogCaptureFixture) -> None:
+    on = bench(group_idle_days=1)
+    for number in range(5):
+        commit(on, f"g{number}")
+    on.c.set_day(3 * DAY_MS)
+
+    class State:
+        coordination = on.c
+
+    keeper = Keeper(FakeHost(), None, State())  # type: ignore[arg-type]
+    task = asyncio.ensure_future(keeper._forget_groups())
+    left = []
+    while not task.done():
+        await asyncio.sleep(0)
+        left.append(on.c.group_count)
+    assert left == [4, 3, 2, 1, 0, 0]
+    assert sum("group.forgotten" in record.getMessage() for record in caplog.records) <= 5
+
+
+async def test_no_turn_of_a_scrape_looks_at_more_entries_than_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    on = Bench(layout(queues=3 * SLICE_ITEMS))
+    for queue_id in range(3 * SLICE_ITEMS):
+        commit(on, "large", queue_id)
+    for number in range(SLICE_ITEMS):
+        commit(on, f"g{number}", 0)
+        commit(on, f"g{number}", 1)
+    turns = [0]
+
+    class Store:
+        def queue_totals(self) -> list[tuple[str, int, int]]:
+            return [(TOPIC, 1, 1)] * 10
+
+        def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+            turns[-1] += 1
+            return 0, 5
+
+        def now_ms(self) -> int:
+            return 0
+
+    class Layouts:
+        def live_topics(self) -> list[str]:
+            return [TOPIC]
+
+    class State:
+        coordination, layouts = on.c, Layouts()
+
+    class Pulls:
+        given: ClassVar[dict[object, object]] = {}
+        held_count = held_max = excess_count = 0
+
+    class Config:
+        cluster = name = "c"
+
+    metrics = BrokerMetrics(Config(), Store(), State(), Pulls())  # type: ignore[arg-type]
+    monkeypatch.setattr(BrokerMetrics, "_log", lambda self, figures: None)
+    scrape = asyncio.ensure_future(metrics.render({}, 0))
+    while not scrape.done():
+        turns.append(0)
+        await asyncio.sleep(0)
+    text = scrape.result().decode()
+    assert "consumer_group_number{" in text
+    assert max(turns) <= SLICE_ITEMS
+    assert sum(turns) == 5 * SLICE_ITEMS
+
+
+def test_a_question_about_one_group_looks_at_that_group_alone() -> None:
+    on = bench()
+    for number in range(50):
+        commit(on, f"g{number}")
+    looked: list[str] = []
+    table = on.c._books.progress
+    of_group = table.of_group
+
+    def counted(group: str) -> Any:
+        looked.append(group)
+        return of_group(group)
+
+    table.of_group = counted  # type: ignore[method-assign]
+    assert on.c.status("g7", on.now_ms, str) is not None
+    assert looked == ["g7"]
+
+
+def test_a_refusal_leaves_nothing_behind() -> None:
+    on = bench(progress_max=0)
+    with pytest.raises(BrokerError):
+        commit(on, "g")
+    assert (on.c.group_count, len(on.journal)) == (0, 0)
+
+
+@pytest.mark.parametrize("how", ["asked for", "by a first send"])
+def test_on_a_disk_that_is_nearly_full_no_topic_begins_and_those_that_are_there_are_altered(how: str) -> None:
+    def full(what: str) -> None:
+        raise ServiceNotAvailable(f"the disk is full: {what}")
+
+    topics = TopicTable(LayoutTable([layout()]), Journal(), BROKER)
+    processor = TopicProcessor(topics, auto_create=True, may_begin=full)
+    endpoint = FakeEndpoint()
+
+    def ask(topic: str) -> int:
+        if how == "by a first send":
+            try:
+                processor.find_or_create(topic, 4)
+            except BrokerError as error:
+                return error.wire_code
+            return 0
+        asked = replace(layout(topic, queues=8, counter=2))
+        Dispatcher([processor])(
+            request(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader(topic), bytes(encode_body(asked))), cast(Any, endpoint)
+        )
+        return endpoint.take()[0].code
+
+    assert ask("new") == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert topics.find("new") is None
+    assert ask(TOPIC) == 0
