@@ -54,7 +54,7 @@ class BrokerConfig(Settings):
         default=TOPICS_MAX,
         ge=1,
         le=65_536,
-        description="Topics of the cluster, those of groups (retry, dead letters) included; one more is refused.",
+        description="Topics of the cluster; one more is refused. Those of groups (retry, dead letters) count, and are not refused.",
     )
     connections_max: int = Field(
         default=CONNECTIONS_MAX,

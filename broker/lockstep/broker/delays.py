@@ -47,10 +47,10 @@ class GroupTopics:
         self._topics = topics
 
     def ready(self, topic: str) -> None:
-        """Gives the topic a queue of this broker where it has none. NoPermission where no more topics are allowed."""
+        """Gives the topic a queue of this broker where it has none. No limit of topics applies: an acknowledged message waits for it."""
         layout = self._topics.find(topic)
         if layout is None or not self._topics.own_write_count(layout):
-            layout = self._topics.create_own(topic, 1, 1)
+            layout = self._topics.create_own(topic, 1, 1, beyond=True)
             log.info("topic.created", topic=topic, counter=layout.version.counter, why="the broker has a message for it")
 
     def counter(self, topic: str) -> int:

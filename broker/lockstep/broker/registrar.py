@@ -275,7 +275,9 @@ class _Nameserver:
             self._stand(Standing.CONTESTED, answer.remark or "")
         else:
             self._pending = answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
-            log.error("registration.failed", nameserver=self.address, code=answer.code, reason=answer.remark)
+            if answer.remark != self.remark:
+                log.error("registration.failed", nameserver=self.address, code=answer.code, reason=answer.remark)
+            self.remark = answer.remark or ""
         return None
 
     def _tell_refused(self, refused: Sequence[RefusedLayout]) -> None:

@@ -57,7 +57,9 @@ async def _create(topic: str, queues: int, nameserver: str, as_json: bool) -> No
     except TopicNotExist:
         before = None
     layout = before or await create_and_wait(nameserver, topic, queues)
-    others = [entry for entry in layout.entries if (entry.write_queue_count, entry.read_queue_count) != (queues, queues)]
+    others = [
+        entry for entry in layout.entries if not entry.is_marker and (entry.write_queue_count, entry.read_queue_count) != (queues, queues)
+    ]
     if before is not None and others:
         raise CommandFailed(f"topic {topic} exists with {_describe(layout.entries)}: it is left as it is")
     if as_json:
@@ -78,7 +80,7 @@ async def create_and_wait(nameserver: str, topic: str, queues: int) -> TopicLayo
 
 
 def _describe(entries: tuple[LayoutEntry, ...]) -> str:
-    return ", ".join(f"{entry.write_queue_count} queues on {entry.broker_name}" for entry in entries)
+    return ", ".join(f"{entry.write_queue_count} queues on {entry.broker_name}" for entry in entries if not entry.is_marker)
 
 
 async def _list(nameserver: str, as_json: bool) -> None:

@@ -116,10 +116,10 @@ class TopicTable:
                     taken += self._take(layout)
         return taken
 
-    def create(self, asked: TopicLayout) -> TopicLayout:
+    def create(self, asked: TopicLayout, *, beyond: bool = False) -> TopicLayout:
         """A creation, alteration or deletion on request (the table above); returns the layout in force after it.
 
-        Raises TopicNotExist, NoPermission and MessageIllegal.
+        `beyond`: also where the cluster has as many topics as it may have. Raises TopicNotExist, NoPermission and MessageIllegal.
         """
         check_topic(asked.topic)
         if is_system_topic(asked.topic):
@@ -135,13 +135,13 @@ class TopicTable:
         if here is not None and here.deleted:
             asked = _created_again(asked, here)
         _check(asked, here)
-        if here is None or here.deleted:
+        if (here is None or here.deleted) and not beyond:
             self._check_room(asked.topic, known=here is not None)
         self._take(asked)
         return self.live(asked.topic) if not asked.deleted else asked
 
-    def create_own(self, topic: str, read_queue_count: int, write_queue_count: int) -> TopicLayout:
-        """Gives this broker so many queues of the topic. What is there stays; queues are added, never taken away."""
+    def create_own(self, topic: str, read_queue_count: int, write_queue_count: int, *, beyond: bool = False) -> TopicLayout:
+        """Gives this broker so many queues of the topic. What is there stays; queues are added, never taken away. As `create`."""
         here = self.layouts.get(topic)
         read_more = read_queue_count - (0 if here is None else here.read_count(self._broker_name))
         write_more = write_queue_count - (0 if here is None else here.write_count(self._broker_name))
@@ -152,7 +152,7 @@ class TopicTable:
                 f"topic {topic} has queues here that this would take away or change: order per key would break; use lockstep topic alter"
             )
         before = TopicLayout(topic, LayoutVersion(0, 0), ()) if here is None else here
-        return self.create(before.with_queues(self._broker_name, write_more, read_more, self._new_writer()))
+        return self.create(before.with_queues(self._broker_name, write_more, read_more, self._new_writer()), beyond=beyond)
 
     def keep_stored_queues(self) -> None:
         """For the start: topics that have messages here and no queue of this broker in their layout get one.
