@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -142,19 +143,21 @@ async def test_two_brokers_that_advertise_one_address_are_named(cluster: Cluster
 
 
 async def test_a_broker_that_a_nameserver_has_refused_is_named_with_its_words(cluster: Cluster) -> None:
-    """A copy of its store came back elsewhere with a higher term, and knows only one of the two nameservers."""
+    """It stood still while a copy of its store registered at one of the two nameservers."""
     first, second = await cluster.nameserver("nameserver-1"), await cluster.nameserver("nameserver-2")
     await cluster.broker("broker-a")
-    await cluster.stop("broker-a")
+    cluster.signal(signal.SIGSTOP, "broker-a")
     shutil.copytree(cluster.folder / "store-broker-a", cluster.folder / "store-copy")
-    await cluster.restart("broker-a")
     options = ["--name", "broker-a", "--listen", "127.0.0.1:0", "--nameserver", second, "--store", str(cluster.folder / "store-copy")]
     await cluster.start("copy", ["-m", "support.broker_ahead", *options], "broker.started")
+    cluster.signal(signal.SIGCONT, "broker-a")
+    await cluster.until_heard("broker-a", "registration.refused")
     cluster.addresses.pop("nameserver-2")
     found = await doctor(cluster, healthy=False)
     assert [each["check"] for each in found] == ["one broker a name"]
     assert f"at nameserver {second}" in found[0]["where"]
     assert found[0]["problem"].startswith("was refused: ")
+    assert "delete neither store" in found[0]["step"]
     assert first == cluster.nameservers
 
 
