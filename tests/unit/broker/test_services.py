@@ -75,6 +75,19 @@ async def test_effects_reach_whom_they_are_meant_for_and_nobody_who_is_gone() ->
     assert pulls.told == [stale]
 
 
+async def test_an_effect_that_fails_is_logged_and_the_others_are_carried_out(caplog: pytest.LogCaptureFixture) -> None:
+    coordination, pulls, one = Coordination(), Pulls(), Endpoint()
+    Effects(coordination, {1: one}, pulls)  # type: ignore[arg-type, dict-item]
+    stale = StalePulls("g", "t", 0, 7)
+    coordination.effects = [Notify("g", (1,), None), stale, CloseConnection(1, "over")]  # type: ignore[arg-type]
+    assert coordination.wake is not None
+    coordination.wake()
+    await asyncio.sleep(0)
+    assert pulls.told == [stale]
+    assert one.aborted == "over"
+    assert [record.getMessage().split()[0] for record in caplog.records if record.exc_info] == ["effect.failed"]
+
+
 async def test_more_free_queues_than_a_frame_takes_are_told_in_several() -> None:
     coordination, one = Coordination(), Endpoint()
     effects = Effects(coordination, {1: one}, Pulls())  # type: ignore[arg-type, dict-item]

@@ -284,3 +284,14 @@ async def test_addresses_are_written_with_brackets_for_ipv6() -> None:
     assert format_address(("127.0.0.1", 80)) == "127.0.0.1:80"
     assert format_address(("::1", 80, 0, 0)) == "[::1]:80"
     assert format_address(None) == "unknown"
+
+
+async def test_a_close_callback_that_fails_keeps_none_of_the_others_from_hearing(caplog: pytest.LogCaptureFixture) -> None:
+    endpoint, _ = record(None)
+    told: list[str] = []
+    endpoint.on_close.append(lambda *_: {}["missing"])
+    endpoint.on_close.append(lambda _, reason: told.append(reason))
+    endpoint.abort("over")
+    await until(lambda: bool(told), "on_close")
+    assert told == ["over"]
+    assert [each.getMessage().split()[0] for each in caplog.records if each.exc_info] == ["close.failed"]
