@@ -254,13 +254,12 @@ class CommitLog:
         return end
 
     def _roll(self) -> None:
-        if self.segments and self.end < self.segments[-1].end:
-            rest = self.segments[-1].end - self.end
-            self.tail += BLANK.pack(rest, BLANK_MAGIC)
-        self.write()
         start = self.segments[-1].end if self.segments else self.end
         path = f"{self._directory}/{start:020d}"
-        file = self._files.open(path, create=True)
+        file = self._files.open(path, create=True)  # first: where that fails nothing has changed
+        if self.end < start:
+            self.tail += BLANK.pack(start - self.end, BLANK_MAGIC)
+        self.write()
         if file.size():
             # Left by a power cut that forgot its removal: its bytes must not turn into records.
             file.truncate(0)

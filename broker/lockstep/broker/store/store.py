@@ -38,6 +38,7 @@ from lockstep.protocol.names import STATE_TOPIC
 from lockstep.protocol.properties import COPY_BYTES_MAX
 from lockstep.protocol.record import BODY_AT, HOSTS, PLACE, RECORD_BYTES_MIN, encode_record
 from lockstep.runtime.daemon import Tasks, call_apart
+from lockstep.runtime.descriptors import SHORTAGE
 from lockstep.runtime.host import Host
 from lockstep.runtime.metrics import Timing
 
@@ -288,6 +289,9 @@ class Store:
         try:
             return self._log.reserve(size)
         except (OSError, StoreDiskError) as error:
+            if isinstance(error, OSError) and error.errno in SHORTAGE:
+                step = "raise its limit of file descriptors (ulimit -n), or try again when connections have closed"
+                raise StoreDiskError(f"the broker can't open the next file of its log ({error.strerror}): {step}") from error
             self._fail(error)
             raise StoreDiskError(f"the log can't be written: {error}") from error
 
