@@ -36,12 +36,12 @@ class World:
 
 
 @contextmanager
-def hostile_world(folder: Path, *both: str) -> Iterator[World]:
+def hostile_world(folder: Path, *both: str, of_broker: tuple[str, ...] = ()) -> Iterator[World]:
     """The world with topics `good` (the pair's) and `fuzz`; `both` are options of the nameserver and of the broker."""
     listen = ("--listen", "127.0.0.1:0", *both)
     with background(folder, "nameserver", "-m", "lockstep.nameserver", *listen, ready="nameserver.started") as nameserver:
         address = nameserver.started("nameserver.started")["address"]
-        options = (*listen, "--nameserver", address, "--store", str(folder / "store"))
+        options = (*listen, "--nameserver", address, "--store", str(folder / "store"), *of_broker)
         with background(folder, "broker", "-m", "lockstep.broker", *options, ready="broker.started") as broker:
             cli = ("lockstep.admin.cli", "topic", "create")
             for topic in ("good", "fuzz"):

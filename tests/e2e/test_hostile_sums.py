@@ -1,0 +1,168 @@
+"""Held pulls, groups and progress of strangers: what all of them together may cost a broker, and that nobody beside them notices.
+
+The limits are set low, so that a test reaches them in seconds. The good pair lives through the whole file.
+"""
+
+import asyncio
+import shutil
+import signal
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from lockstep.protocol.bodies import QueueOffset, ResetBody
+from lockstep.protocol.codec.msgpack_body import encode_body
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.headers.offsets import QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
+from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND, PullHeader
+from lockstep.protocol.headers.routes import CreateTopicHeader
+from support.background import Background, background
+from support.hostile_world import World, check_undisturbed, hostile_world
+from support.http import fetch
+from support.native import Native, native
+
+pytestmark = pytest.mark.e2e
+
+MIB = 1 << 20
+GROUPS_MAX, PROGRESS_MAX, HELD_MAX, HELD_PER_GROUP_MAX = 200, 500, 4_000, 100
+LIMITS = (
+    *("--groups-max", str(GROUPS_MAX), "--progress-max", str(PROGRESS_MAX)),
+    *("--held-pulls-max", str(HELD_MAX), "--held-pulls-per-group-max", str(HELD_PER_GROUP_MAX)),
+)
+COMMITS_AT_ONCE = 500
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("sums")
+
+
+@pytest.fixture(scope="module")
+def world(folder: Path) -> Iterator[World]:
+    with hostile_world(folder, "--admin-listen", "127.0.0.1:0", of_broker=LIMITS) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+async def undisturbed(world: World) -> AsyncIterator[None]:
+    """The good pair went on and saw nothing; the servers met nothing that no rule foresaw."""
+    await world.goes_on()
+    before = {each: len(each.events) for each in (world.pair, *world.servers)}
+    yield
+    await check_undisturbed(world, before)
+
+
+async def figure(broker: Background, name: str) -> float:
+    """One value of /metrics, all of its rows together."""
+    _, text = await fetch(broker.started("broker.started")["admin"], "/metrics")
+    return sum(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(name + "{"))
+
+
+def held(group: str, queue_id: int = 1) -> PullHeader:
+    return PullHeader(group, "fuzz", queue_id, 0, max_msg_nums=32, sys_flag=SUBSCRIPTION | SUSPEND, suspend_timeout_millis=30_000)
+
+
+async def test_pulls_that_wait_have_a_sum_and_one_message_wakes_them_all(world: World) -> None:
+    """L6: connections hold as many pulls as each may, all of one queue."""
+    before, asked = world.broker.resident_bytes(), 3 * HELD_MAX
+    clients = [native(world.broker_address) for _ in range(4)]
+    strangers: list[Native] = [await client.__aenter__() for client in clients]
+    try:
+        answers = [strangers[number % 4].ask(RequestCode.PULL_MESSAGE, held(f"g{number % 100}")) for number in range(asked)]
+        early = asyncio.ensure_future(answered(answers, asked - HELD_MAX))
+        await asyncio.wait_for(early, 60)
+        assert {answer.result().code for answer in answers if answer.done()} == {ResponseCode.PULL_NOT_FOUND}
+        assert HELD_MAX - HELD_PER_GROUP_MAX <= await figure(world.broker, "lockstep_held_pulls") <= HELD_MAX + 10
+        assert await figure(world.broker, "lockstep_held_pulls_evicted_total") >= asked - HELD_MAX - 10
+        await world.goes_on()
+        assert world.broker.resident_bytes() - before < 64 * MIB
+        assert (await strangers[0].send("fuzz", b"x", 1)).code == ResponseCode.SUCCESS
+        await world.goes_on()
+        await asyncio.wait_for(answered(answers, asked), 60)
+        assert sum(answer.result().code == ResponseCode.SUCCESS for answer in answers) >= HELD_MAX - 10
+    finally:
+        for client in clients:
+            await client.__aexit__(None, None, None)
+
+
+async def answered(answers: list["asyncio.Future[object]"], count: int) -> None:
+    for done, answer in enumerate(asyncio.as_completed(answers), 1):
+        await answer
+        if done >= count:
+            return
+
+
+async def test_commits_for_invented_groups_have_a_sum(world: World) -> None:
+    """L7: UPDATE_CONSUMER_OFFSET asks no membership."""
+    before = world.broker.resident_bytes()
+    taken, refused = 0, ""
+    async with native(world.broker_address) as stranger:
+        for first in range(0, 10_000, COMMITS_AT_ONCE):
+            numbers = range(first, first + COMMITS_AT_ONCE)
+            asked = [stranger.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commit(f"invented-{number}")) for number in numbers]
+            for answer in await asyncio.gather(*asked):
+                taken += answer.code == ResponseCode.SUCCESS
+                assert answer.code in (ResponseCode.SUCCESS, ResponseCode.NO_PERMISSION)
+                refused = answer.remark or refused
+        assert f"{GROUPS_MAX} are allowed (--groups-max): group invented-9999 is refused" in refused
+        assert GROUPS_MAX - 10 <= taken <= GROUPS_MAX
+        assert await figure(world.broker, "rocketmq_consumer_group_number") == GROUPS_MAX
+        assert (await stranger.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commit("invented-0"))).code == ResponseCode.SUCCESS
+    assert world.broker.resident_bytes() - before < 16 * MIB
+
+
+async def test_progress_of_one_group_in_thousands_of_queues_has_a_sum(world: World) -> None:
+    async with native(world.broker_address) as stranger:
+        await stranger.create("wide", 2_000)
+        asked = [stranger.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commit("invented-0", "wide", number, 0)) for number in range(2_000)]
+        codes = [answer.code for answer in await asyncio.gather(*asked)]
+        assert codes.count(ResponseCode.NO_PERMISSION) >= 2_000 - PROGRESS_MAX
+        assert await figure(world.broker, "lockstep_progress_entries") == PROGRESS_MAX
+        reset = ResetBody("invented-0", "wide", tuple(QueueOffset(number, 0) for number in range(2_000)))
+        code, remark = await stranger.refused(RequestCode.RESET_OFFSETS, None, bytes(encode_body(reset)))
+        assert (code, "--progress-max" in remark) == (ResponseCode.NO_PERMISSION, True)
+
+
+async def test_a_killed_broker_starts_with_the_groups_that_it_had_and_serves(tmp_path: Path) -> None:
+    listen = ("--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0")
+    command = ("-m", "lockstep.broker", *listen, "--store", str(tmp_path / "store"), *LIMITS)
+    with background(tmp_path, "before", *command, ready="broker.started") as broker:
+        async with native(broker.started("broker.started")["address"]) as stranger:
+            await stranger.create("fuzz", 4)
+            asked = [stranger.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commit(f"g{number}")) for number in range(2 * GROUPS_MAX)]
+            assert [answer.code for answer in await asyncio.gather(*asked)].count(ResponseCode.SUCCESS) == GROUPS_MAX
+        broker.stop(signal.SIGKILL)
+    with background(tmp_path, "again", *command, ready="broker.started") as again:
+        assert await figure(again, "rocketmq_consumer_group_number") == GROUPS_MAX
+        async with native(again.started("broker.started")["address"]) as client:
+            assert (await client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commit("one-more"))).code == ResponseCode.NO_PERMISSION
+            assert (await client.send("fuzz", b"y", 0)).code == ResponseCode.SUCCESS
+
+
+async def test_on_a_disk_that_is_nearly_full_strangers_begin_nothing_and_commits_go_on(tmp_path: Path) -> None:
+    """The reserve is set above twice what is free."""
+    store = str(tmp_path / "store")
+    command = ("-m", "lockstep.broker", "--listen", "127.0.0.1:0", "--store", store, "--disk-used-percent-max", "100")
+    with background(tmp_path, "before", *command, ready="broker.started") as broker:
+        async with native(broker.started("broker.started")["address"]) as client:
+            await client.create("fuzz", 4)
+            await client.done(RequestCode.UPDATE_CONSUMER_OFFSET, commit("here", offset=0))
+    reserve_mib = 3 * shutil.disk_usage(tmp_path).free // MIB
+    with background(tmp_path, "full", *command, "--disk-reserve-mib", str(reserve_mib), ready="broker.started") as broker:
+        async with native(broker.started("broker.started")["address"]) as client:
+            for number in range(100):
+                code, remark = await client.refused(RequestCode.UPDATE_CONSUMER_OFFSET, commit(f"new-{number}", offset=0))
+                assert (code, f"progress of group new-{number} in fuzz is new and refused" in remark) == (
+                    ResponseCode.SERVICE_NOT_AVAILABLE,
+                    True,
+                )
+            code, remark = await client.refused(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("new", 1, 1))
+            assert (code, "topic new is new and refused" in remark) == (ResponseCode.SERVICE_NOT_AVAILABLE, True)
+            await client.done(RequestCode.UPDATE_CONSUMER_OFFSET, commit("here", offset=0))
+            answer = await client.done(RequestCode.QUERY_CONSUMER_OFFSET, QueryConsumerOffsetHeader("here", "fuzz", 0))
+            assert answer.fields == {"offset": 0}
+
+
+def commit(group: str, topic: str = "fuzz", queue_id: int = 0, offset: int = 0) -> UpdateConsumerOffsetHeader:
+    return UpdateConsumerOffsetHeader(group, topic, queue_id, offset)
