@@ -442,3 +442,22 @@ async def test_a_clock_that_is_behind_at_a_start_makes_nothing_early_when_it_is_
     assert await machine.pass_ms(39_000) == 0
     assert await machine.pass_ms(2_000) == 1
     await machine.store.close()
+
+
+async def test_what_waits_for_a_topic_whose_layout_lost_gets_a_queue_of_this_broker() -> None:
+    """Another broker created the topic at the same time, and its layout won: this broker's queues held nothing yet."""
+    desk = Desk()
+    desk.put(b"x", 2)
+    desk.topics.adopt([TopicLayout("orders", LayoutVersion(1, 8), (LayoutEntry("broker-b", 4, 4, 1),))])
+    assert desk.topics.own_write_count(desk.topics.live("orders")) == 0
+    await desk.pass_ms(1_000)
+    assert desk.arrived(queue_id=0) == [b"x"]
+    assert desk.topics.live("orders").entries[-1] == LayoutEntry("broker-a", 1, 1, 2)
+
+
+async def test_a_retry_that_waits_gets_its_topic_also_where_no_more_are_allowed() -> None:
+    desk = Desk()
+    desk.topics.topics_max = 1
+    desk.put(b"x", 2, topic="%RETRY%g", queue_id=0)
+    await desk.pass_ms(1_000)
+    assert desk.arrived("%RETRY%g", 0) == [b"x"]
