@@ -37,8 +37,10 @@ TIMEOUT_MS = 6_000
 SETTLE_MS = 1_000
 """After the first acceptance the other nameservers have this long to object before the data port opens."""
 GOODBYE_MS = 1_000
-PENDING_MS = 1_000
-"""A registration that is pending is tried again after this."""
+PENDING_FIRST_MS = 50
+PENDING_MAX_MS = 1_000
+"""A pending registration is tried again after 50 ms, then after twice as long each time up to 1 s: a connection that the incumbent's
+machine no longer knows is reset as soon as the nameserver uses it, so that most challenges are decided at once."""
 ROUNDS_MAX = 10
 """Adopt-and-register-again rounds in a row in which nothing new was adopted: more means that an adopted layout does not stay adopted."""
 
@@ -212,8 +214,8 @@ class _Nameserver:
         self.endpoint: Endpoint | None = None
         self._registrar = registrar
         self._rounds = 0
-        self._pending = False
-        """The nameserver decides within seconds."""
+        self._pending_count = 0
+        """Registrations in a row that the nameserver left pending."""
         self._refused: tuple[RefusedLayout, ...] = ()
         """Layouts that the last registration was told are left out."""
         self.link = Link(
@@ -233,15 +235,21 @@ class _Nameserver:
     async def _due(self) -> None:
         """Returns when something changed, or the period is over; a pending registration is tried again soon."""
         try:
-            async with asyncio.timeout((PENDING_MS if self._pending else self._registrar.period_ms) / 1000):
+            async with asyncio.timeout(self._pause_ms() / 1000):
                 await self.wake.wait()
         except TimeoutError:
             pass
         self.wake.clear()
 
+    def _pause_ms(self) -> int:
+        """Milliseconds until the next registration is due."""
+        if not self._pending_count:
+            return self._registrar.period_ms
+        return min(PENDING_MAX_MS, PENDING_FIRST_MS << min(self._pending_count - 1, 10))
+
     async def _register(self, endpoint: Endpoint) -> None:
         """All parts, each when the one before it was taken."""
-        self._pending = False
+        pending_count, self._pending_count = self._pending_count, 0
         try:
             parts = in_parts(self._registrar.layouts())
             refused: list[RefusedLayout] = []
@@ -249,7 +257,7 @@ class _Nameserver:
             for number, part in enumerate(parts):
                 fields, body = self._registrar.word(part, number, len(parts))
                 answer = await endpoint.request(RequestCode.REGISTER_BROKER, fields, body, timeout_ms=TIMEOUT_MS)
-                reply = self._take(answer)
+                reply = self._take(answer, pending_count)
                 if reply is None:
                     return
                 refused += reply.refused
@@ -264,17 +272,20 @@ class _Nameserver:
             log.warning("nameserver.failed", nameserver=self.address, reason=str(error))
             endpoint.close("registration failed")
 
-    def _take(self, answer: Command) -> RegisterReply | None:
-        """The body of an answer that takes the part; None: the registration ends here."""
+    def _take(self, answer: Command, pending_count: int) -> RegisterReply | None:
+        """Returns the body of an answer that takes the part, None if the registration ends here.
+
+        `pending_count` is the number of registrations in a row before this one that were left pending.
+        """
         if answer.code == ResponseCode.SUCCESS:
             return decode_body(RegisterReply, answer.body)
         if answer.code == ResponseCode.BROKER_NAME_TAKEN:
             self._stand(Standing.REFUSED, answer.remark or "name taken")
         elif answer.code == ResponseCode.REGISTRATION_PENDING:
-            self._pending = True
+            self._pending_count = pending_count + 1
             self._stand(Standing.CONTESTED, answer.remark or "")
         else:
-            self._pending = answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+            self._pending_count = pending_count + 1 if answer.code == ResponseCode.SERVICE_NOT_AVAILABLE else 0
             if answer.remark != self.remark:
                 log.error("registration.failed", nameserver=self.address, code=answer.code, reason=answer.remark)
             self.remark = answer.remark or ""

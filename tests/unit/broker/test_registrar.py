@@ -353,7 +353,7 @@ async def test_layouts_that_do_not_stay_adopted_do_not_make_an_endless_loop(monk
 async def test_a_broker_whose_predecessor_vanished_waits_for_the_challenge_and_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     """The nameserver still has a connection to a machine that is gone; nobody answers there."""
     monkeypatch.setattr("lockstep.nameserver.route_table.CHALLENGE_MS", 1)
-    monkeypatch.setattr("lockstep.broker.registrar.PENDING_MS", 2)
+    monkeypatch.setattr("lockstep.broker.registrar.PENDING_FIRST_MS", 2)
     async with nameserver() as served:
         vanished = await connect(HOST, served.address, handler=lambda command, endpoint: None)
         fields, body = Broker([served.address], term=5).registrar.word()
