@@ -74,6 +74,9 @@ class BrokerMetrics:
         figures.counter("rocketmq_throughput_out", "Bytes of them, as stored.", names, [(key, size) for key, (_, size) in given])
         live = [topic for topic in self._state.layouts.live_topics() if not is_system_topic(topic)]
         figures.gauge("rocketmq_topic_number", "Topics of the cluster.", rows=[((), len(live))])
+        layouts = self._state.layouts
+        figures.gauge("lockstep_topics_max", "One topic more is refused.", rows=[((), self._state.topics.topics_max)])
+        figures.gauge("lockstep_topics_deleted", "Deleted topics that are remembered.", rows=[((), len(layouts) - layouts.live_count)])
 
     async def _lag(self, figures: Figures, groups: Sequence[str]) -> list[Key]:
         """The queues that are behind, LATENCY_QUEUES_MAX of them at most."""

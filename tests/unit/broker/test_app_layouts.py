@@ -1,0 +1,60 @@
+"""A whole broker and the layouts of its store: those of an earlier version, and those that lost while it was down."""
+
+from pathlib import Path
+
+import pytest
+
+from lockstep.broker.app import Broker
+from lockstep.nameserver.app import Nameserver
+from lockstep.nameserver.config import NameserverConfig
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.headers.send import SendMessageHeader
+from lockstep.protocol.layouts import COUNTER_MAX
+from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.runtime.host import Host
+from support.whole_broker import TOPIC, dialled, kill, running, settings, stored
+
+
+def layout(topic: str, counter: int, broker: str = "broker-a") -> TopicLayout:
+    return TopicLayout(topic, LayoutVersion(counter, 7), (LayoutEntry(broker, 2, 2, 1),))
+
+
+def stored_by_an_earlier_version(broker: Broker, found: TopicLayout) -> None:
+    """Into the log, without a check."""
+    broker.state.topics._put(found)
+    broker.state.write_changes()
+
+
+async def test_a_store_with_an_impossible_layout_opens_names_it_and_registers_with_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It never opened its port again: the nameserver refused the whole registration, also after a restart."""
+    async with running(settings(tmp_path)) as before:
+        async with dialled(before) as client:
+            await client.create()
+        stored_by_an_earlier_version(before, layout("wrong", COUNTER_MAX + 1))
+    nameserver = Nameserver(NameserverConfig(listen=("127.0.0.1:0",)), Host.real())
+    await nameserver.start()
+    try:
+        async with running(settings(tmp_path, nameserver=nameserver.address)):
+            assert nameserver.table.registered() == ("broker-a",)
+            assert [each.topic for each in nameserver.table.layouts.all()] == [TOPIC]
+    finally:
+        await nameserver.stop()
+    told = [record.getMessage() for record in caplog.records]
+    for event in ("layout.impossible topic=wrong", "layout.refused nameserver="):
+        assert [text for text in told if text.startswith(event)] != [], event
+
+
+async def test_a_message_whose_queue_lost_is_read_after_the_start_that_finds_it(tmp_path: Path) -> None:
+    """An earlier version left the queue in no layout; a broker that was killed right after it had taken the winner finds it too."""
+    async with running(settings(tmp_path, auto_create_topics=True)) as first:
+        async with dialled(first) as client:
+            answer = await client.ask(RequestCode.SEND_MESSAGE, SendMessageHeader("prod", "new", 1), b"kept")
+            assert answer.code == ResponseCode.SUCCESS
+        stored_by_an_earlier_version(first, layout("new", 9, "broker-b"))
+        await first._store.sync()  # type: ignore[union-attr]
+        await kill(first)
+    async with running(settings(tmp_path)) as again, dialled(again) as client:
+        assert [each.broker_name for each in again.state.topics.live("new").entries] == ["broker-b", "broker-a"]
+        assert [record.body for record in await stored(client, "new", 1)] == [b"kept"]
