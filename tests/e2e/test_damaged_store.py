@@ -3,7 +3,9 @@
 One of each kind; every position, torn write and lost sync is tried at the store itself, on files in memory (unit/broker/store).
 """
 
+import json
 import shutil
+import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -323,3 +325,34 @@ async def test_a_damaged_identity_is_not_guessed(tmp_path: Path) -> None:
     assert "use the version that wrote it" in ended.stderr
     identity.write_text(whole)
     await goes_on(tmp_path / "s", life)
+
+
+# ------------------------------------------------------------------------------------------------------------- check and scrub
+
+
+def check(store: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return run_program("lockstep.admin.cli", "store", "check", str(store), *options)
+
+
+async def test_store_check_prints_places_and_numbers_and_changes_nothing(tmp_path: Path) -> None:
+    life, damage = await lived(tmp_path / "s", 150, killed=False)
+    assert check(tmp_path / "s").returncode == 0
+    damage.flip(life.frames[4] + 300)
+    damage.zero(life.frames[20] + 100, 4_096)
+    before = {path: path.read_bytes() for path in (tmp_path / "s").rglob("*") if path.is_file()}
+    ended = check(tmp_path / "s", "--json")
+    assert ended.returncode == 5, ended.stderr
+    report = json.loads(ended.stdout)
+    assert (report["whole"], report["lost_messages"], report["record_count"] > 1_490) == (False, 5, True)
+    where = [problem["where"] for problem in report["problems"] if problem["kind"] == "messages"]
+    assert where == ["orders queue 0 offsets 40 to 40", "orders queue 0 offsets 200 to 203"]
+    assert f"{life.frames[4]} to " in check(tmp_path / "s").stdout
+    assert {path: path.read_bytes() for path in before} == before
+    assert {path for path in (tmp_path / "s").rglob("*") if path.is_file()} == set(before)
+
+
+async def test_store_check_refuses_a_store_that_is_open(tmp_path: Path) -> None:
+    with serving(tmp_path / "s"):
+        ended = check(tmp_path / "s")
+    assert (ended.returncode, ended.stderr.count("\n")) == (6, 1), ended.stderr
+    assert check(tmp_path / "nothing").returncode == 2

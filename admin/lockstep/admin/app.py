@@ -4,7 +4,7 @@ import typer
 from typer.core import TyperCommand
 
 from lockstep.admin import cli
-from lockstep.admin.commands import dlq, group, message, topic
+from lockstep.admin.commands import dlq, group, message, store, topic
 from lockstep.admin.commands.bench import bench_command
 from lockstep.admin.commands.cluster import cluster_command
 from lockstep.admin.commands.doctor import doctor_command
@@ -37,6 +37,7 @@ app.command("tail")(tail_command)
 app.add_typer(message.app, name="message")
 app.command("bench")(bench_command)
 app.command("doctor")(doctor_command)
+app.add_typer(store.app, name="store")
 
 
 @app.command("nameserver", context_settings=PASSED_ON)
@@ -51,6 +52,6 @@ def broker_command(context: typer.Context) -> None:
     raise typer.Exit(cli.serve("broker", context.args))
 
 
-for below in (app, topic.app, group.app, dlq.app, message.app):
+for below in (app, topic.app, group.app, dlq.app, message.app, store.app):
     for command in below.registered_commands:
         command.cls = Command

@@ -219,7 +219,9 @@ class Broker:
         state.coordination.opened(self._host.clock.boot_ms())
         self._leases.start()
         self._effects.carry_out()
-        for loop, name in ((self._keeper.keep_snapshots(), "snapshots"), (self._keeper.keep_retention(), "retention")):
+        keeper = self._keeper
+        loops = {"snapshots": keeper.keep_snapshots(), "retention": keeper.keep_retention(), "scrub": keeper.keep_scrubbed()}
+        for name, loop in loops.items():
             self._keeping.append(self._tasks.spawn(loop, f"broker.{name}"))
         self._delivering = self._tasks.spawn(self._delays.run(), "broker.delays")
 

@@ -82,7 +82,12 @@ class BrokerConfig(Settings):
         default=200_000, ge=1_000, description="Pulls that wait for messages at a time; above it the oldest is answered."
     )
     held_pulls_per_group_max: int = Field(default=1_024, ge=1, description="The same of one group at one queue.")
-    cut_corrupt: bool = Field(default=False, description="Start on a log that is damaged below what was synced, and lose what follows.")
+    cut_corrupt: bool = Field(
+        default=False, description="Start on a damaged log and go on without what is damaged: it is set aside and reported."
+    )
+    scrub_kib_per_s: int = Field(
+        default=4_096, ge=0, le=1 << 20, description="What the background scrub reads of the log in a second to find damage; 0: no scrub."
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="What is logged, from this level on.")
 
     message_delay_level: str = Field(default=DELAY_LEVELS, description="How long the delay levels wait, level 1 first (RocketMQ's table).")
@@ -163,4 +168,5 @@ class BrokerConfig(Settings):
             log_bytes_max=None if self.log_mib_max is None else self.log_mib_max * MIB,
             disk_reserve_bytes=None if self.disk_reserve_mib is None else self.disk_reserve_mib * MIB,
             cut_corrupt=self.cut_corrupt,
+            scrub_bytes_per_s=self.scrub_kib_per_s << 10,
         )

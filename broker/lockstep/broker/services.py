@@ -28,6 +28,10 @@ FREE_QUEUES_MAX = 4_096
 """Queues in one QUEUE_FREE: with the longest names 2 MB of it, far below a frame's limit."""
 SNAPSHOT_CHECK_MS = 1_000
 """64 MiB of log, after which a snapshot is due, take a second at full speed."""
+SCRUB_FIRST_MS = 60_000
+"""From the open port to the first pass of the scrub: clients come back first."""
+SCRUB_REST_MS = 3_600_000
+"""From the end of one pass to the next."""
 RETENTION_MS = 10_000
 """RocketMQ: cleanResourceInterval."""
 
@@ -149,6 +153,13 @@ class Keeper:
                 facts = {"group": group, "queues": queue_count, "idle_days": coordination.config.group_idle_days}
                 log.info("group.forgotten", **facts, why="no member and no commit for so long")
             await asyncio.sleep(0)
+
+    async def keep_scrubbed(self) -> None:
+        """Compares the log with itself and with the consume queues, again and again."""
+        rest_ms = SCRUB_FIRST_MS
+        while await self._sleep(rest_ms):
+            await self._store.scrub(self._stopping.is_set)
+            rest_ms = SCRUB_REST_MS
 
     async def _sleep(self, for_ms: int) -> bool:
         """False once the broker stops."""

@@ -288,3 +288,12 @@ class RealFiles:
 
     def memory_bytes(self) -> int:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+class ReadOnlyFiles(RealFiles):
+    """The operating system's files, opened for reading alone: nothing is created, also where nothing may be."""
+
+    __slots__ = ()
+
+    def open(self, path: str, *, create: bool = False) -> RealFile:
+        return RealFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))

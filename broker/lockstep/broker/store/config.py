@@ -71,6 +71,8 @@ class StoreConfig:
     """Corruption below the synced length cuts the log there instead of stopping the start. Acknowledged messages are lost."""
     verify_reads: bool = True
     """Check magic, place and body CRC of what is read back from files before it is served."""
+    scrub_bytes_per_s: int = 0
+    """How much of the log the background scrub reads in a second; 0 turns it off."""
     store_host: bytes = bytes(8)
     """IPv4 address and port written into records until `Store.store_host` is set: 4 bytes and int32."""
 

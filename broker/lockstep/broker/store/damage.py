@@ -71,6 +71,10 @@ class DamageTable:
         self.changed = self.changed or position != self.state_from
         self.state_from = position
 
+    def is_lost(self, topic: str, queue_id: int, first: int, end: int) -> bool:
+        """Whether all these offsets are on record as lost."""
+        return any(low <= first and end <= high for low, high in self._lost.get((topic, queue_id), ()))
+
     def found_again(self, topic: str, queue_id: int, first: int, end: int) -> None:
         """These offsets have been read: they are not lost any more."""
         ranges = self._lost.get((topic, queue_id))

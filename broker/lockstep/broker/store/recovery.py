@@ -208,6 +208,42 @@ class Borne(Enum):
     OTHER = "no record ends where one did"
 
 
+def borne_out(log: CommitLog, damage: DamageTable, snapshot: Snapshot) -> Borne:
+    """What the log says of a snapshot."""
+    if snapshot.last_record < 0:
+        return Borne.OUT if snapshot.position == log.start else Borne.OTHER
+    if damage.stretches.get(snapshot.last_record, -1) >= snapshot.position:
+        return Borne.OUT
+    segment = log.segment_of(snapshot.last_record)
+    if segment is None:
+        return Borne.AHEAD
+    data = _record_at(segment, snapshot.last_record)
+    if data is None:
+        return Borne.DAMAGED
+    behind = snapshot.last_record + len(data)
+    if behind == snapshot.position:
+        same = snapshot.last_crc is None or crc32(data[:BODY_AT]) == snapshot.last_crc
+        return Borne.OUT if same else Borne.CHANGED
+    if snapshot.position != segment.end:
+        return Borne.OTHER
+    head = segment.file.pread(8, behind - segment.start)
+    size, magic = SIZE_AND_MAGIC.unpack(head) if len(head) == 8 else (0, 0)
+    return Borne.OUT if magic == BLANK_MAGIC and behind + size == segment.end else Borne.DAMAGED
+
+
+def _record_at(segment: Segment, position: int) -> bytes | None:
+    """The good record at `position`; None when there is none."""
+    size = int.from_bytes(segment.file.pread(4, position - segment.start), "big")
+    if size > segment.end - position:
+        return None
+    data = segment.file.pread(size, position - segment.start)
+    try:
+        read_record(data, position, {})
+    except BadRecord:
+        return None
+    return data
+
+
 class Recoverer:
     """One start's reading. `run` may wait for the disk, and lets others run now and then: nothing is served yet.
 
@@ -325,38 +361,7 @@ class Recoverer:
         return chosen
 
     def _borne_out(self, snapshot: Snapshot) -> Borne:
-        log = self._log
-        if snapshot.last_record < 0:
-            return Borne.OUT if snapshot.position == log.start else Borne.OTHER
-        if self._damage.stretches.get(snapshot.last_record, -1) >= snapshot.position:
-            return Borne.OUT
-        segment = log.segment_of(snapshot.last_record)
-        if segment is None:
-            return Borne.AHEAD
-        data = self._record_at(segment, snapshot.last_record)
-        if data is None:
-            return Borne.DAMAGED
-        behind = snapshot.last_record + len(data)
-        if behind == snapshot.position:
-            same = snapshot.last_crc is None or crc32(data[:BODY_AT]) == snapshot.last_crc
-            return Borne.OUT if same else Borne.CHANGED
-        if snapshot.position != segment.end:
-            return Borne.OTHER
-        head = segment.file.pread(8, behind - segment.start)
-        size, magic = SIZE_AND_MAGIC.unpack(head) if len(head) == 8 else (0, 0)
-        return Borne.OUT if magic == BLANK_MAGIC and behind + size == segment.end else Borne.DAMAGED
-
-    def _record_at(self, segment: Segment, position: int) -> bytes | None:
-        """The good record at `position`; None when there is none."""
-        size = int.from_bytes(segment.file.pread(4, position - segment.start), "big")
-        if size > segment.end - position:
-            return None
-        data = segment.file.pread(size, position - segment.start)
-        try:
-            read_record(data, position, {})
-        except BadRecord:
-            return None
-        return data
+        return borne_out(self._log, self._damage, snapshot)
 
     # -- consume queues --------------------------------------------------------------------------
 

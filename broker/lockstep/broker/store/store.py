@@ -31,6 +31,7 @@ from lockstep.broker.store.recovery import LogState, Reading, Recoverer, read_wh
 from lockstep.broker.store.repair import QueueRepairs
 from lockstep.broker.store.results import Appended, DiskStatus, ReadResult, Recovery, Replay
 from lockstep.broker.store.retention import Moved, Retention
+from lockstep.broker.store.scrubber import Scrubber
 from lockstep.broker.store.snapshot import Snapshots, encode
 from lockstep.protocol.crc import crc32
 from lockstep.protocol.errors import MessageIllegal, ServiceNotAvailable, StateError
@@ -68,6 +69,7 @@ class Store:
         self._checkpointer = Checkpointer(config, host, directory, self._flusher, self._queues, self._snapshots)
         self._reader = Reader(self._log, self._queues.files, host, verify=config.verify_reads)
         self._repairs = QueueRepairs(self._log, self._queues, self.damage, directory, host, self._tasks)
+        self._scrubber = Scrubber(self._log, self._queues, self.damage, self._repairs, host, config.scrub_bytes_per_s)
         self._query = Query(self._log, self._queues, host, config.record_bytes_max)
         self._retention = Retention(config, host, self._log, self._queues, self._snapshots, directory)
         self._disk = DiskWatch(config, host.files)
@@ -557,6 +559,10 @@ class Store:
         """ServiceNotAvailable where the disk has room only for changes of what is there, not for `what`, which is new."""
         self._disk.check_beginning(what, self._host.clock.monotonic_ms())
 
+    async def scrub(self, stopping: Callable[[], bool]) -> None:
+        """Reads the whole log once, at most `scrub_bytes_per_s`, and hands what is damaged to the repairs. Ends early when `stopping()`."""
+        await self._scrubber.run(stopping)
+
     def disk_status(self) -> DiskStatus:
         """A fresh look at the file system."""
         return self._disk.status(self._host.clock.monotonic_ms(), self._log.end - self._log.start)
@@ -568,7 +574,8 @@ class Store:
     @property
     def damaged_bytes(self) -> int:
         """Bytes of the log that are known to hold no good record."""
-        return self.damage.byte_count
+        start = self._log.start
+        return self.damage.byte_count + sum(found.end - found.begin for found in self._scrubber.found.values() if found.end > start)
 
     @property
     def unsynced_bytes(self) -> int:

@@ -1,0 +1,222 @@
+"""`lockstep store check`: everything that a start, a scrub and a read would find wrong in a store that is not open. Changes nothing."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from lockstep.broker.store.commit_log import CommitLog, Segment
+from lockstep.broker.store.consume_queue import QueueFiles
+from lockstep.broker.store.damage import DamageTable
+from lockstep.broker.store.directory import StoreDirectory, StoreIdentity, parse_identity
+from lockstep.broker.store.errors import IdentityError, StoreCorrupt, StoreInUse
+from lockstep.broker.store.presence import Presence
+from lockstep.broker.store.recovery import Borne, borne_out
+from lockstep.broker.store.scan import NOTHING, WINDOW_BYTES, Stretch
+from lockstep.broker.store.scrub import QueueKey, Scrub
+from lockstep.broker.store.snapshot import Snapshot, Snapshots
+from lockstep.broker.store.survey import LogSurvey, log_files
+from lockstep.protocol.errors import ConfigError
+from lockstep.runtime.files import Files
+
+Progress = Callable[[int, int], None]
+"""Called with (log position, position at which the log ends or may end) after each MiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One place that is not what was written."""
+
+    kind: str
+    """"log", "messages", "entries", "snapshot" or "file"."""
+    where: str
+    what: str
+
+
+@dataclass(slots=True)
+class CheckReport:
+    """What `check_store` found."""
+
+    path: str
+    broker: str = ""
+    log_start: int = 0
+    log_end: int = 0
+    """Where the good log ends."""
+    synced: int = 0
+    """How far a sync is known to have covered the log."""
+    record_count: int = 0
+    damaged_bytes: int = 0
+    lost_messages: int = 0
+    wrong_entries: int = 0
+    unsynced_tail_bytes: int = 0
+    """Behind the synced length: the next start cuts what is no record. That is no damage."""
+    problems: list[Problem] = field(default_factory=list)
+
+    def add(self, kind: str, where: str, what: str) -> None:
+        self.problems.append(Problem(kind, where, what))
+
+
+async def check_store(files: Files, path: str, progress: Progress) -> CheckReport:
+    """Reads the whole store. ConfigError: no store is there; StoreInUse while a broker has it open."""
+    directory = StoreDirectory(files, path)
+    if not files.exists(directory.log):
+        raise ConfigError(f"{path} is no store: it has no commitlog directory")
+    with _held(files, directory):
+        report = CheckReport(path)
+        text = directory.read(f"{directory.own}/identity")
+        if text is None:
+            report.add(
+                "file", f"{directory.own}/identity", "is missing: this is no store of a lockstep broker, or it has lost its identity"
+            )
+            return report
+        try:
+            identity = parse_identity(text, f"{directory.own}/identity")
+        except (StoreCorrupt, IdentityError) as error:
+            report.add("file", f"{directory.own}/identity", str(error))
+            return report
+        report.broker = f"{identity.broker_name} of {identity.cluster}"
+        await _Check(files, directory, identity, report, progress).run()
+    return report
+
+
+@contextmanager
+def _held(files: Files, directory: StoreDirectory) -> Iterator[None]:
+    """No broker opens the store meanwhile. Without a lock file it has never been open."""
+    path = f"{directory.root}/lock"
+    if not files.exists(path):
+        yield
+        return
+    try:
+        release = files.lock(path)
+    except BlockingIOError as error:
+        raise StoreInUse(
+            f"store {directory.root} is open in a broker: stop it first. While it runs it scrubs its log itself (--scrub-kib-per-s)"
+        ) from error
+    except OSError:  # on a file system that is read-only no broker can open it either
+        yield
+        return
+    try:
+        yield
+    finally:
+        release()
+
+
+class _Check:
+    """One check; the ScrubReport of its scrub."""
+
+    def __init__(self, files: Files, directory: StoreDirectory, identity: StoreIdentity, report: CheckReport, progress: Progress) -> None:
+        self._files = files
+        self._directory = directory
+        self._identity = identity
+        self._report = report
+        self._progress = progress
+        self._queue_files = QueueFiles(files, directory.queues, identity.queue_file_entries, 1)
+        self._damage = DamageTable()
+        self._bounds: dict[QueueKey, tuple[int, int]] = {}
+        """What the newest snapshot says of the queues' entries."""
+        self._clean = not files.exists(f"{directory.root}/abort")
+
+    async def run(self) -> None:
+        report, directory = self._report, self._directory
+        if (known := directory.read(directory.damage_path)) is not None:
+            try:
+                self._damage.restore(known, directory.damage_path)
+            except StoreCorrupt as error:
+                report.add("file", directory.damage_path, str(error))
+        survey = self._survey()
+        if survey is None:
+            return
+        log = CommitLog(self._files, directory.log, self._identity.segment_bytes, 0, Presence(self._files))
+        log.load(survey)
+        try:
+            await self._read(log, survey)
+        finally:
+            log.close()
+
+    def _survey(self) -> LogSurvey | None:
+        report, found = self._report, log_files(self._files, self._directory.log)
+        start: int | None = None
+        try:
+            start = self._directory.read_start()
+        except StoreCorrupt as error:
+            report.add("file", f"{self._directory.own}/start", str(error))
+        for cut_corrupt in (False, True):
+            try:
+                return self._directory.survey_log(self._identity, found, start, cut_corrupt=cut_corrupt)
+            except StoreCorrupt as error:
+                if not cut_corrupt:
+                    report.add("file", f"log position {error.position}", str(error))
+        return None
+
+    async def _read(self, log: CommitLog, survey: LogSurvey) -> None:
+        report = self._report
+        newest = self._snapshots(log)
+        if newest is not None:
+            self._bounds = {(topic, queue_id): (low, following) for topic, queue_id, low, following in newest.queues}
+        report.log_start, report.synced = log.start, survey.synced
+        for topic, queue_id, first, end in self._damage.lost():
+            self._lost((topic, queue_id), first, end, "on record in lockstep/damage")
+        scrub = Scrub(log, self, self._entries, self._damage.stretches)
+
+        async def breathe(position: int) -> None:
+            self._progress(position, max(survey.synced, log.files_end))
+            await asyncio.sleep(0)
+
+        await scrub.run(breathe, limit=None, solid=survey.synced, read=_read, window_bytes=WINDOW_BYTES)
+        report.log_end, report.record_count = scrub.end, scrub.record_count
+        if scrub.end < survey.synced:
+            what = f"{scrub.reason or NOTHING}, and the log was synced up to {survey.synced}"
+            if not any(problem.kind == "log" and problem.where.startswith(f"{scrub.end} ") for problem in report.problems):
+                report.add("log", f"{scrub.end} to {survey.synced}", what)
+        elif scrub.reason:
+            report.unsynced_tail_bytes = log.files_end - scrub.end
+
+    def _snapshots(self, log: CommitLog) -> Snapshot | None:
+        """Looks at every snapshot; the newest that the log bears out."""
+        newest: Snapshot | None = None
+        snapshots = Snapshots(self._files, self._directory)
+        for position in reversed(self._directory.snapshot_positions()):
+            where = f"{self._directory.own}/snapshot-{position:020d}"
+            snapshot = snapshots.load(position)
+            if snapshot is None:
+                self._report.add("snapshot", where, "is damaged: a start reads an older one and the log behind it")
+                continue
+            borne = borne_out(log, self._damage, snapshot)
+            if borne is Borne.OUT:
+                newest = newest or snapshot
+            elif position <= log.synced:
+                self._report.add("snapshot", where, f"does not fit the log: at {snapshot.last_record} {borne.value}")
+        return newest
+
+    async def _entries(self, key: QueueKey, first: int, count: int) -> bytes:
+        topic, queue_id = key
+        return self._queue_files.entries(f"{self._directory.queues}/{topic}/{queue_id}", first, count)
+
+    # -- the report of the scrub -----------------------------------------------------------------
+
+    def damaged(self, stretch: Stretch) -> None:
+        self._report.damaged_bytes += stretch.end - stretch.begin
+        behind = "a good record follows" if stretch.followed else "no good record was found behind it"
+        self._report.add("log", f"{stretch.begin} to {stretch.end}", f"{stretch.reason}; {behind}")
+
+    def lost(self, key: QueueKey, first: int, end: int, position: int) -> None:
+        if not self._damage.is_lost(*key, first, end):
+            self._lost(key, first, end, f"their records are damaged, at or behind {position}")
+
+    def _lost(self, key: QueueKey, first: int, end: int, why: str) -> None:
+        self._report.lost_messages += end - first
+        self._report.add("messages", f"{key[0]} queue {key[1]} offsets {first} to {end - 1}", why)
+
+    def wrong_entries(self, key: QueueKey, first: int, count: int) -> None:
+        self._report.wrong_entries += count
+        where = f"{key[0]} queue {key[1]} offset {first}"
+        self._report.add("entries", where, f"{count} entries from there on do not name their records: a start or a read writes them again")
+
+    def expected(self, key: QueueKey) -> tuple[int, int]:
+        """A snapshot made the entries durable up to its own; behind it only an ordered stop has written them all."""
+        low, high = self._bounds.get(key, (0, 0))
+        return low, 1 << 62 if self._clean else high
+
+
+async def _read(segment: Segment, count: int, at: int) -> bytes:
+    return segment.file.pread(count, at)

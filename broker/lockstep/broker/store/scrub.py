@@ -1,0 +1,137 @@
+"""Comparing a whole log with itself and with the consume queues: the part that `lockstep store check` and the background scrub share.
+
+Every record is read with the scan of scan.py; behind each window the entries that its records must have are compared with the files of the
+queues. Nothing is changed here: what is found is handed on.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from lockstep.broker.store.commit_log import CommitLog
+from lockstep.broker.store.frame import ENTRY_BYTES
+from lockstep.broker.store.rebuild import entry_of
+from lockstep.broker.store.scan import LogScan, ReadAt, StoredRecord, Stretch
+from lockstep.protocol.sequence import FrameSequence
+
+QueueKey = tuple[str, int]
+ReadEntries = Callable[[QueueKey, int, int], Awaitable[bytes]]
+"""(queue, first index, count) → entries as far as the file that holds the first one has them."""
+
+
+class ScrubReport(Protocol):
+    """Takes what a scrub finds."""
+
+    def damaged(self, stretch: Stretch) -> None:
+        """Bytes that hold no good record. Known ones too."""
+        ...
+
+    def lost(self, key: QueueKey, first: int, end: int, position: int) -> None:
+        """No record with these queue offsets was found between two that have those around them."""
+        ...
+
+    def wrong_entries(self, key: QueueKey, first: int, count: int) -> None:
+        """Entries that do not name the records with these offsets."""
+        ...
+
+    def expected(self, key: QueueKey) -> tuple[int, int]:
+        """[low, high) of the entries that the queue's files must have."""
+        ...
+
+
+@dataclass(slots=True)
+class _Run:
+    """Entries that the files must have side by side."""
+
+    key: QueueKey
+    first: int
+    entries: bytearray = field(default_factory=bytearray)
+
+
+class Scrub:
+    """One pass over [start, limit) of a log; the ScanSink of its scan. `run` once."""
+
+    def __init__(self, log: CommitLog, report: ScrubReport, read_entries: ReadEntries, known: Mapping[int, int]) -> None:
+        self._log = log
+        self._report = report
+        self._read_entries = read_entries
+        self._known = known
+        self._next: dict[QueueKey, int] = {}
+        self._runs: list[_Run] = []
+        """Since the last comparison."""
+        self._open: dict[QueueKey, _Run] = {}
+        """The last of them of each queue."""
+        self._lost_at = 0
+        self.record_count = 0
+        self.end = 0
+        """Where the good log ends."""
+        self.reason = ""
+
+    async def run(
+        self, breathe: Callable[[int], Awaitable[None]], *, limit: int | None, solid: int, read: ReadAt, window_bytes: int
+    ) -> None:
+        """`breathe(position)` is awaited after each window."""
+        known = self._known
+        scan = LogScan(self._log, self._log.start, self, limit, solid=solid, known=known, read=read, window_bytes=window_bytes)
+
+        async def compare(position: int) -> None:
+            await self._compare()
+            await breathe(position)
+
+        await scan.run(compare)
+        await self._compare()
+        self.end, self.reason = scan.end, scan.reason
+
+    async def _compare(self) -> None:
+        runs, self._runs, self._open = self._runs, [], {}
+        for run in runs:
+            low, high = self._report.expected(run.key)
+            index, end = max(run.first, low), min(run.first + len(run.entries) // ENTRY_BYTES, high)
+            while index < end:
+                found = await self._read_entries(run.key, index, end - index)
+                count = len(found) // ENTRY_BYTES
+                if not count:
+                    self._report.wrong_entries(run.key, index, end - index)
+                    break
+                at = (index - run.first) * ENTRY_BYTES
+                wrong = [
+                    number
+                    for number in range(count if found != run.entries[at : at + len(found)] else 0)
+                    if found[number * ENTRY_BYTES :][:ENTRY_BYTES] != run.entries[at + number * ENTRY_BYTES :][:ENTRY_BYTES]
+                ]
+                if wrong:
+                    self._report.wrong_entries(run.key, index + wrong[0], len(wrong))
+                index += count
+
+    # -- the scan's sink -------------------------------------------------------------------------
+
+    def expected_offset(self, topic: str, queue_id: int) -> int | None:
+        return self._next.get((topic, queue_id))
+
+    def crc_before(self, first: StoredRecord, sequence: FrameSequence) -> int | None:
+        return None
+
+    def record(self, record: StoredRecord) -> None:
+        self.record_count += 1
+        if not record.queued:
+            return
+        key, offset = (record.topic, record.queue_id), record.queue_offset
+        following = self._next.get(key, offset)
+        self._next[key] = offset + 1
+        if record.body is not None:
+            return  # the broker's own state has no consume queue
+        if offset > following:
+            self._report.lost(key, following, offset, self._lost_at)
+        run = self._open.get(key)
+        if run is None or offset > following:  # entries of lost messages are not compared
+            run = self._open[key] = _Run(key, offset)
+            self._runs.append(run)
+        run.entries += entry_of(record)
+
+    def frame(self, first: StoredRecord, sequence: FrameSequence) -> None:
+        pass
+
+    def damaged(self, stretch: Stretch) -> bool:
+        self._lost_at = stretch.begin
+        self._report.damaged(stretch)
+        return True

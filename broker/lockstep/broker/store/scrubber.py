@@ -1,0 +1,116 @@
+"""The scrub of a running store: it finds damage before a consumer does, slowly, and hands it to the repairs."""
+
+import asyncio
+from collections.abc import Callable
+
+from lockstep.broker.store.commit_log import CommitLog, Segment
+from lockstep.broker.store.damage import DamageTable
+from lockstep.broker.store.queue_table import QueueTable
+from lockstep.broker.store.reader import Mismatch
+from lockstep.broker.store.repair import QueueRepairs, threaded
+from lockstep.broker.store.scan import ReadAt, Stretch
+from lockstep.broker.store.scrub import QueueKey, Scrub
+from lockstep.runtime.host import Host
+from lockstep.runtime.log import get_logger
+
+log = get_logger("broker")
+
+WINDOW_BYTES = 64 << 10
+"""Handled in one turn of the loop: a millisecond or two."""
+
+
+class _Stopped(Exception):
+    """The broker stops: the pass ends where it is."""
+
+
+class Scrubber:
+    """One pass at a time. Reads at most `bytes_per_s`, in worker threads."""
+
+    def __init__(
+        self, log: CommitLog, queues: QueueTable, damage: DamageTable, repairs: QueueRepairs, host: Host, bytes_per_s: int
+    ) -> None:
+        self._log = log
+        self._queues = queues
+        self._damage = damage
+        self._repairs = repairs
+        self._host = host
+        self._bytes_per_s = bytes_per_s
+        self._threaded = threaded(host)
+        self._found: dict[int, Stretch] = {}
+        """Damage that this pass has found so far."""
+        self.found: dict[int, Stretch] = {}
+        """Damage of the log that is not on record in `lockstep/damage`, by position."""
+        self._pending: list[Mismatch] = []
+        """To be repaired before the scan goes on."""
+        self.pass_count = 0
+        self.position = 0
+        """How far the running pass has come."""
+
+    async def run(self, stopping: Callable[[], bool]) -> None:
+        """One pass over what is on the disk now. A read that fails ends it, and is logged."""
+        if not self._bytes_per_s:
+            return
+        end = self._log.synced
+        self._found, self._pending = {}, []
+
+        async def breathe(position: int) -> None:
+            self.position = position
+            pending, self._pending = self._pending, []
+            for mismatch in pending:
+                self._repairs.begin(mismatch)
+                await self._repairs.idle.wait()
+            if stopping():
+                raise _Stopped
+
+        scrub = Scrub(self._log, self, self._entries, self._damage.stretches)
+        try:
+            await scrub.run(breathe, limit=end, solid=end, read=self._paced(stopping), window_bytes=WINDOW_BYTES)
+            await breathe(end)
+        except _Stopped:
+            return
+        except OSError as error:
+            log.error("scrub.failed", position=self.position, error=str(error), then="the next pass begins anew")
+            return
+        self.found = self._found
+        self.pass_count += 1
+        log.info("scrub.passed", read_to=end, records=scrub.record_count, damaged_stretches=len(self.found))
+
+    def _paced(self, stopping: Callable[[], bool]) -> ReadAt:
+        async def read(segment: Segment, count: int, at: int) -> bytes:
+            await asyncio.sleep(count / self._bytes_per_s)
+            if stopping():
+                raise _Stopped
+            return await self._threaded(segment, count, at)
+
+        return read
+
+    async def _entries(self, key: QueueKey, first: int, count: int) -> bytes:
+        queue = self._queues.get(key)
+        return b"" if queue is None else await self._host.threads.run(self._queues.files.entries, queue.directory, first, count)
+
+    # -- the report ------------------------------------------------------------------------------
+
+    def damaged(self, stretch: Stretch) -> None:
+        if stretch.known:
+            return
+        self._found[stretch.begin] = stretch
+        if stretch.begin not in self.found:
+            self.found[stretch.begin] = stretch
+            where = self._log.segment_of(stretch.begin)
+            path = None if where is None else where.path
+            log.error("store.rotten", begin=stretch.begin, end=stretch.end, file=path, error=stretch.reason)
+
+    def lost(self, key: QueueKey, first: int, end: int, position: int) -> None:
+        queue = self._queues.get(key)
+        first = first if queue is None else max(first, queue.min)
+        if queue is not None and first < end and not self._damage.is_lost(*key, first, end):
+            self._pending.append(Mismatch(queue, first, position, "no record of it was found in the log"))
+
+    def wrong_entries(self, key: QueueKey, first: int, count: int) -> None:
+        queue = self._queues.get(key)
+        if queue is not None and first >= queue.min:
+            self._pending.append(Mismatch(queue, first, -1, f"{count} entries do not name the records of the log"))
+
+    def expected(self, key: QueueKey) -> tuple[int, int]:
+        queue = self._queues.get(key)
+        return (0, 0) if queue is None else (queue.min, queue.flushed)

@@ -1,0 +1,195 @@
+"""Scrub and check: they find what a consumer would find, hand it to the repairs or print it, and change nothing that is whole."""
+
+import asyncio
+
+import pytest
+
+from lockstep.broker.store import Store, StoreInUse
+from lockstep.broker.store.check import CheckReport, check_store
+from lockstep.broker.store.frame import ENTRY
+from lockstep.protocol.errors import ConfigError
+from lockstep.testing.simulation.disk import Fault, SimFiles
+from support.store_kit import LOG, NEVER, PATH, abandon, append, confirmed, everything, kill, open_store, read_told, record
+
+SIZE = len(record(b"0" * 100))
+ENTRIES = f"{PATH}/consumequeue/orders/0/{0:020d}"
+
+
+async def stored(files: SimFiles, count: int = 60, **settings: int) -> Store:
+    """A store whose every message is in files alone."""
+    store = await open_store(files, **settings)
+    for number in range(count):
+        append(store, b"%d" % (number % 10) * 100)
+    await store.write_snapshot(["tables"])
+    await store.close()
+    return await open_store(files, scrub_bytes_per_s=1 << 40, **settings)
+
+
+async def scrubbed(store: Store) -> None:
+    await store.scrub(lambda: False)
+    await store._repairs.idle.wait()
+
+
+async def test_a_whole_store_has_nothing_to_find() -> None:
+    files = SimFiles()
+    store = await stored(files)
+    before = {path: bytes(inode.cache) for path, inode in files.names.items()}
+    await scrubbed(store)
+    assert (store.damage.message_count, store.damaged_bytes, store._scrubber.pass_count) == (0, 0, 1)
+    assert {path: bytes(inode.cache) for path, inode in files.names.items()} == before
+    await store.close()
+
+
+async def test_a_scrub_finds_damage_before_a_consumer_does_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    files = SimFiles()
+    store = await stored(files)
+    files.overwrite(LOG, 7 * SIZE + 30, bytes(SIZE))
+    await scrubbed(store)
+    assert (store.damage.lost(), store.damaged_bytes) == ([("orders", 0, 7, 9)], 2 * SIZE)
+    told = await read_told(store)
+    assert (told.lost, told.busy_count) == ([7, 8], 0), "no consumer has to wait for the repair"
+    with caplog.at_level("ERROR"):
+        caplog.clear()
+        await scrubbed(store)
+    assert not caplog.records
+    assert store.damaged_bytes == 2 * SIZE
+    await store.close()
+
+
+async def test_a_scrub_writes_wrong_entries_again() -> None:
+    files = SimFiles()
+    store = await stored(files)
+    files.overwrite(ENTRIES, 20 * 5, ENTRY.pack(0, SIZE, 0) * 3)
+    await scrubbed(store)
+    told = await read_told(store)
+    assert (sorted(told.found), told.lost, told.busy_count) == (list(range(60)), [], 0)
+    await store.close()
+
+
+async def test_a_scrub_reads_no_faster_than_it_may_and_a_little_in_each_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = SimFiles()
+    store = await open_store(files, segment_bytes=1 << 20, scrub_bytes_per_s=1 << 30, **NEVER)
+    for _ in range(4_000):
+        append(store, b"x" * 100)
+    await store.sync()
+    slept: list[float] = []
+    sleep = asyncio.sleep
+
+    async def counted(delay: float) -> None:
+        slept.append(delay)
+        await sleep(0)
+
+    monkeypatch.setattr("lockstep.broker.store.scrubber.asyncio.sleep", counted)
+    await store.scrub(lambda: False)
+    monkeypatch.undo()
+    read = sum(slept) * (1 << 30)
+    assert 4_000 * SIZE <= read < 4_400 * SIZE
+    assert max(slept) * (1 << 30) <= 64 << 10
+    await store.close()
+
+
+async def test_a_scrub_stops_when_the_broker_does_and_a_failed_read_ends_the_pass_alone() -> None:
+    files = SimFiles()
+    store = await stored(files)
+    await store.scrub(lambda: True)
+    assert store._scrubber.pass_count == 0
+    files.faults.append(Fault("read", "commitlog"))
+    await store.scrub(lambda: False)
+    assert (store._scrubber.pass_count, store._failed) == (0, False)
+    await store.scrub(lambda: False)
+    assert store._scrubber.pass_count == 1
+    await store.close()
+
+
+async def test_retention_may_remove_what_a_scrub_reads() -> None:
+    files = SimFiles()
+    store = await stored(files, 200, segment_bytes=4096, log_bytes_max=4096)
+    scrubbing = asyncio.create_task(store.scrub(lambda: False))
+    for _ in range(6):
+        await asyncio.sleep(0)
+    append(store, b"x")
+    await store.write_snapshot([])
+    await store.write_snapshot([])
+    while await store.retention(0):
+        pass
+    await scrubbing
+    assert (store.damage.message_count, store.damaged_bytes) == (0, 0)
+    await store.close()
+
+
+async def checked(files: SimFiles) -> CheckReport:
+    before = {path: bytes(inode.cache) for path, inode in files.names.items()}
+    report = await check_store(files, PATH, lambda position, end: None)
+    assert {path: bytes(inode.cache) for path, inode in files.names.items()} == before, "it changes nothing"
+    return report
+
+
+@pytest.mark.parametrize("clean", [True, False])
+async def test_check_of_a_whole_store_finds_nothing(clean: bool) -> None:
+    files = SimFiles()
+    store = await stored(files)
+    append(store, b"behind the snapshot")
+    await store.sync()
+    if clean:
+        await store.close()
+    else:
+        await kill(store, files)
+    report = await checked(files)
+    assert (report.problems, report.record_count, report.log_end) == ([], 61, store._log.written)
+
+
+async def test_check_prints_every_place_in_numbers() -> None:
+    files = SimFiles()
+    store = await stored(files)
+    await store.close()
+    files.flip(LOG, 3 * SIZE + 100)
+    files.overwrite(LOG, 10 * SIZE, bytes(3 * SIZE))
+    files.overwrite(ENTRIES, 20 * 20, ENTRY.pack(0, SIZE, 0) * 2)
+    report = await checked(files)
+    assert [(problem.kind, problem.where) for problem in report.problems] == [
+        ("log", f"{3 * SIZE} to {4 * SIZE}"),
+        ("messages", "orders queue 0 offsets 3 to 3"),
+        ("log", f"{10 * SIZE} to {13 * SIZE}"),
+        ("messages", "orders queue 0 offsets 10 to 12"),
+        ("entries", "orders queue 0 offset 20"),
+    ]
+    assert (report.damaged_bytes, report.lost_messages, report.wrong_entries) == (4 * SIZE, 4, 2)
+
+
+async def test_check_finds_missing_files_and_damaged_snapshots() -> None:
+    files = SimFiles()
+    store = await stored(files, 100, segment_bytes=4096)
+    await store.close()
+    files.remove_tree(f"{PATH}/commitlog/{4096:020d}")
+    newest = max(path for path in files.names if "/snapshot-" in path)
+    files.flip(newest, 30)
+    report = await checked(files)
+    kinds = [problem.kind for problem in report.problems]
+    assert kinds[:2] == ["file", "snapshot"]
+    assert f"{4096:020d} is missing" in report.problems[0].what
+    assert report.lost_messages > 0
+    files.unlink(f"{PATH}/lockstep/identity")
+    assert [problem.kind for problem in (await checked(files)).problems] == ["file"]
+
+
+async def test_check_calls_an_unfinished_tail_no_damage() -> None:
+    files = SimFiles()
+    store = await open_store(files, **NEVER)
+    for _ in range(10):
+        append(store, b"x" * 100)
+    await confirmed(store)
+    await kill(store, files)
+    files.overwrite(LOG, 9 * SIZE + 50, bytes(SIZE))
+    report = await checked(files)
+    assert (report.problems, report.record_count, report.unsynced_tail_bytes > 0) == ([], 9, True)
+
+
+async def test_check_refuses_a_store_that_is_open_and_what_is_none() -> None:
+    files = SimFiles()
+    store = await stored(files)
+    with pytest.raises(StoreInUse):
+        await check_store(files, PATH, lambda position, end: None)
+    assert len(await everything(store)) == 60
+    abandon(store)
+    with pytest.raises(ConfigError, match="/elsewhere is no store"):
+        await check_store(files, "/elsewhere", lambda position, end: None)
