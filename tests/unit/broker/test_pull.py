@@ -19,7 +19,7 @@ from lockstep.broker.processors.pull import (
     PullProcessor,
     page_of,
 )
-from lockstep.broker.store import ReadResult
+from lockstep.broker.store import ReadResult, ReadStatus
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.bodies import Subscription
 from lockstep.protocol.codes import RequestCode, ResponseCode
@@ -103,6 +103,36 @@ async def test_messages_are_answered_as_stored_with_the_bounds() -> None:
     broker.pull(1)
     answer = await broker.answer()
     assert (answer.code, answer.body, place(answer)) == (ResponseCode.SUCCESS, b"twothree", (3, 0, 3))
+
+
+def lost(broker: Broker, *results: ReadResult) -> None:
+    """What the store answers instead."""
+    left = list(results)
+    broker.store.read = lambda *place, **limits: left.pop(0)  # type: ignore[method-assign]
+
+
+async def test_messages_lost_to_damage_are_answered_as_a_gap_behind_which_the_next_one_stands() -> None:
+    broker = Broker()
+    lost(broker, ReadResult(ReadStatus.LOST, 5, 0, 9))
+    broker.pull(3, **LONG)
+    answer = await broker.answer()
+    assert (answer.code, answer.body, place(answer)) == (ResponseCode.PULL_OFFSET_MOVED, b"", (5, 0, 9))
+    assert from_plain(PullReply, answer.fields).gap_first is None, "the client names the gap: from what it asked for"
+
+
+async def test_a_gap_of_retention_and_one_of_damage_are_two_answers() -> None:
+    """One answer names one gap."""
+    broker = Broker()
+    broker.coordination.checks[4] = PullCheck(gap=(1, 3))
+    lost(broker, *[ReadResult(ReadStatus.LOST, 5, 3, 9)] * 2)
+    broker.pull(3, epoch=4)
+    answer = await broker.answer()
+    reply = from_plain(PullReply, answer.fields)
+    assert (answer.code, reply.next_begin_offset, (reply.gap_first, reply.gap_end)) == (ResponseCode.PULL_RETRY_IMMEDIATELY, 3, (1, 3))
+    broker.coordination.checks[4] = PullCheck()
+    broker.pull(3, epoch=4)
+    answer = await broker.answer()
+    assert (answer.code, place(answer)) == (ResponseCode.PULL_OFFSET_MOVED, (5, 3, 9))
 
 
 @pytest.mark.parametrize(

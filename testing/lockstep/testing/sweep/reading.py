@@ -1,5 +1,6 @@
 """The final reading: every queue of every broker by a plain client, which is no member of any group, through the wire."""
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from lockstep.admin.client import AdminClient
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 GROUP = "READER"
 TIMEOUT_MS = 10_000
 COUNT_MAX = 256
+BUSY_S = 0.2
+"""Before a refused reading is tried again."""
 
 
 async def read_everything(universe: "Universe") -> None:
@@ -76,12 +79,15 @@ def _copies(universe: "Universe") -> list[str]:
 
 
 async def _read_queue(universe: "Universe", endpoint: Endpoint, queue: QueueKey, at: OffsetRange) -> None:
-    offset = at.min_offset
+    offset, give_up_s = at.min_offset, universe.loop.now + TIMEOUT_MS / 1_000
     while offset < at.max_offset:
         header = PullHeader(
             GROUP, queue.topic, at.queue_id, offset, max_msg_nums=COUNT_MAX, sys_flag=SUBSCRIPTION, subscription="*", expression_type="TAG"
         )
         answer = await endpoint.request(RequestCode.PULL_MESSAGE, to_plain(header), timeout_ms=TIMEOUT_MS)
+        if answer.code == ResponseCode.SYSTEM_BUSY and universe.loop.now < give_up_s:
+            await asyncio.sleep(BUSY_S)  # an entry is compared with the log
+            continue
         if answer.code != ResponseCode.SUCCESS:
             universe.wrong("every log can be read", f"{queue} at {offset} of {at.max_offset}: {answer.code} {answer.remark}")
             return

@@ -99,7 +99,16 @@ WORLDS: Mapping[str, World] = {
         },
     ),
     "rot": World(
-        {"log_rot": 3, "kill_broker": 1, "stop_broker": 1, "power_broker": 1, "slow_disk": 1, "stop_consumer": 1},
+        {
+            "log_rot": 3,
+            "file_rot": 1,
+            "entry_rot": 2,
+            "kill_broker": 1,
+            "stop_broker": 1,
+            "power_broker": 1,
+            "slow_disk": 1,
+            "stop_consumer": 1,
+        },
         {"exile": (False,), "snapshot_interval_ms": (5_000, 20_000), "segment_bytes": (32 << 10, 256 << 10), "storm_s": (60.0,)},
     ),
     "classic": World(
@@ -343,6 +352,8 @@ NOT_IN_A_SWARM = (
     "copy_store",
     "strange_layouts",
     "log_rot",
+    "file_rot",
+    "entry_rot",
     "only_leave",
     "only_crash",
     "only_power",

@@ -1,10 +1,11 @@
-"""Bits that flip at rest in the middle of a log."""
+"""What rots at rest: bits of a log, whole log files, entries of consume queues."""
 
 import re
 from collections.abc import Iterator
 from struct import error as StructError
 
 from lockstep.broker.store.directory import SLOT, SLOT_BYTES, SLOT_MAGIC
+from lockstep.broker.store.frame import ENTRY_BYTES
 from lockstep.protocol.properties import SEQUENCE_DIGITS
 from lockstep.protocol.record import BODY_AT, BODY_LENGTH_AT, INT32, record_bounds
 from lockstep.protocol.sequence import STAMP_HEAD, find_sequence
@@ -40,6 +41,54 @@ def log_rot(storm: Storm) -> None:
 
     storm.rotten[address] = mend
     storm.later(storm.random.choice([2, 6]), mend)
+
+
+def file_rot(storm: Storm) -> None:
+    """A broker is killed, a file of its log is lost, and it is started: whichever file it is, it must refuse the store and change nothing.
+    Some time later its owner has put the file back.
+    """
+    universe, (_, address) = storm.universe, storm.broker()
+    disk = universe.machine(address).disk
+    logs = [path for path in disk.names if re.fullmatch(rf"{STORE}/commitlog/\d{{20}}", path)]
+    held = [path for path in sorted(logs) if int(path.rpartition("/")[2]) < _synced(disk)]
+    if address in storm.rotten or not universe.alive(address) or not held:
+        return
+    universe.kill(address)
+    storm.later(0.5, universe.start, address)
+    path = storm.random.choice(held)
+    storm.note("log rot", address, f"{path} is lost", machine=address)
+    inode = disk.names[path]
+    disk.remove_tree(path)
+
+    def mend() -> None:
+        if storm.rotten.pop(address, None) is not None:
+            universe.kill(address)
+            disk.names[path] = disk.durable_names[path] = inode
+            storm.note("log mended", address, machine=address)
+            storm.later(0.2, universe.start, address)
+
+    storm.rotten[address] = mend
+    storm.later(storm.random.choice([2, 6]), mend)
+
+
+def entry_rot(storm: Storm) -> None:
+    """A broker is killed, entries of a consume queue become others, and it is started. The log has every message: none is lost."""
+    universe, (_, address) = storm.universe, storm.broker()
+    disk = universe.machine(address).disk
+    files = sorted(path for path in disk.names if path.startswith(f"{STORE}/consumequeue/") and disk.names[path].used_bytes)
+    if address in storm.rotten or not universe.alive(address) or not files:
+        return
+    universe.kill(address)
+    storm.later(0.5, universe.start, address)
+    path = storm.random.choice(files)
+    entries = disk.names[path].used_bytes // ENTRY_BYTES + 1
+    first = storm.random.randrange(entries)
+    count = min(storm.random.choice([1, 5, 50]), entries - first)
+    donor = bytes(disk.names[storm.random.choice(files)].cache[:ENTRY_BYTES])
+    wrong = storm.random.choice([bytes(ENTRY_BYTES), donor, storm.random.randbytes(ENTRY_BYTES)])
+    storm.note("entry rot", address, f"{path} from {first}, {count} entries", machine=address)
+    room = len(disk.names[path].cache) - first * ENTRY_BYTES
+    disk.overwrite(path, first * ENTRY_BYTES, (wrong * count)[:room])
 
 
 def _place(storm: Storm, disk: SimFiles) -> tuple[str, int] | None:
@@ -92,4 +141,4 @@ def _synced(disk: SimFiles) -> int:
     return newest[1]
 
 
-KINDS = (log_rot,)
+KINDS = (log_rot, file_rot, entry_rot)

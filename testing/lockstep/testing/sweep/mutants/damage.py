@@ -1,0 +1,53 @@
+"""Rules about damage of a store: it is refused or reported, never passed over (docs/operations.md, Damage and repair)."""
+
+from typing import Any
+
+from lockstep.broker.processors import pull
+from lockstep.broker.store import ReadStatus, store
+from lockstep.broker.store.consume_queue import QueueFiles
+from lockstep.broker.store.directory import StoreDirectory
+from lockstep.broker.store.presence import Presence
+from lockstep.broker.store.reader import Check
+from lockstep.testing.sweep.mutants.registry import Patches, mutant
+
+TESTS = "tests/unit/broker/store"
+
+
+@mutant("rot", aimed=f"{TESTS}/test_read.py::test_entries_that_point_elsewhere_are_written_again_and_no_message_is_lost")
+def queue_entries_are_believed(patch: Patches) -> None:
+    """A consume-queue entry read from a file names a record of its topic, queue and offset, or is written again from the log."""
+    patch.set(Check, "run", lambda self, data, position: None)
+
+
+@mutant("rot", aimed=f"{TESTS}/test_cut_corrupt.py::test_a_first_file_that_retention_removed_is_told_from_one_that_is_missing")
+def the_start_of_the_log_is_not_recorded(patch: Patches) -> None:
+    """Where the log begins is recorded before retention removes what lies below it: a first file that is missing stops the start."""
+    patch.set(StoreDirectory, "read_start", lambda self: None)
+
+
+@mutant("rot", aimed=f"{TESTS}/test_presence.py::test_under_sync_flush_nothing_is_confirmed_after_the_files_are_gone")
+def removed_files_are_synced_as_if_they_were_there(patch: Patches) -> None:
+    """A sync is confirmed only while the paths of the log, the lock and the synced length still name the open files."""
+    patch.set(Presence, "check", lambda self: None)
+
+
+@mutant("rot", aimed=f"{TESTS}/test_damage_laws.py::test_what_is_damaged_is_refused_or_told_and_nothing_else_is_lost")
+def queue_files_are_cut_before_the_log_was_read(patch: Patches) -> None:
+    """A start that is refused has changed no file."""
+    patch.set(QueueFiles, "hold", lambda self: None)
+
+
+@mutant("rot", aimed=f"{TESTS}/test_foreign.py::test_a_foreign_log_with_anything_that_is_not_read_is_refused_at_its_place")
+def a_foreign_log_is_taken_unread(patch: Patches) -> None:
+    """The log of a directory without an identity is read to its end before anything is written."""
+
+    async def unread(log: Any, survey: Any) -> None:
+        pass
+
+    patch.set(store, "read_whole", unread)
+
+
+@mutant("rot", aimed="tests/unit/broker/test_pull.py::test_messages_lost_to_damage_are_answered_as_a_gap_behind_which_the_next_one_stands")
+def lost_messages_are_no_gap(patch: Patches) -> None:
+    """Messages that damage has lost are answered with OFFSET_MOVED: the client tells its listener of the gap."""
+    patch.set(pull, "CODES", {**pull.CODES, ReadStatus.LOST: pull.CODES[ReadStatus.NO_MATCHED]})
