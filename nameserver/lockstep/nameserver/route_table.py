@@ -201,7 +201,7 @@ class RouteTable:
             known.challenged_ms, known.answered_ms = None, now_ms
 
     def unregister(self, name: str, store_id: str, term: int, connection: int) -> bool:
-        """A broker says goodbye on the connection that speaks for it; anyone else's (a refused copy's) means nothing: False."""
+        """Unregisters a broker on the connection that registered it; False for any other connection (of a refused copy), store or term."""
         known = self._brokers.get(name)
         if known is None or known.connection != connection or (known.said.store_id, known.said.term) != (store_id, term):
             return False
@@ -217,7 +217,7 @@ class RouteTable:
         return tuple(known.said.name for known in gone)
 
     def expire(self, now_ms: int) -> dict[str, int]:
-        """Unregister brokers that have been silent for `silence_ms`; name → the connection to close. Forget those that nobody needs."""
+        """Unregister brokers that have been silent for `silence_ms`; name → the connection to close. Forget those that are not needed."""
         silent = {
             name: known.connection
             for name, known in self._brokers.items()
@@ -252,7 +252,7 @@ class RouteTable:
     # ------------------------------------------------------------------------------------------------------------- admission
 
     def _make_room(self, name: str) -> None:
-        """Room for one more name: of those that are not registered and that no route has named, the longest away is forgotten."""
+        """Makes room for one more name by forgetting the unregistered broker that left first, of those that no route has named."""
         if len(self._brokers) < BROKERS_MAX:
             return
         unused = [known for known in self._brokers.values() if known.connection is None and known.named_ms is None]
@@ -308,7 +308,7 @@ class RouteTable:
         return _Arriving(replace(said, layouts=()), before.theirs, before.refused_count, now_ms)
 
     def _take_layouts(self, arriving: _Arriving, layouts: Iterable[TopicLayout]) -> tuple[tuple[str, ...], tuple[RefusedLayout, ...]]:
-        """Adopts each layout that is higher than ours; (topics that were adopted, layouts that can't be and were left out)."""
+        """Adopts each layout that is higher than ours. Returns (topics that were adopted, invalid layouts that were left out)."""
         adopted, refused = [], []
         for layout in layouts:
             if self.layouts.wants(layout):
@@ -318,7 +318,7 @@ class RouteTable:
                     refused.append(RefusedLayout(layout.topic[:TOPIC_BYTES_MAX], str(error)))
                     arriving.refused_count += 1
                     if arriving.refused_count > REFUSED_MAX:
-                        raise RemoteProtocolError(f"more than {REFUSED_MAX} layouts can't be, the last: {error}") from None
+                        raise RemoteProtocolError(f"more than {REFUSED_MAX} layouts are invalid, the last: {error}") from None
                     arriving.theirs.adopt(replace(layout, entries=()))
                     continue
                 self.layouts.adopt(layout)

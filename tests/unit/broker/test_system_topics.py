@@ -27,7 +27,7 @@ def table() -> TopicTable:
 
 
 @pytest.mark.parametrize("topic", [*OWN, *RESERVED])
-def test_a_system_topic_is_created_by_nobody(topic: str) -> None:
+def test_a_system_topic_cannot_be_created_or_deleted(topic: str) -> None:
     assert is_system_topic(topic)
     topics = table()
     for create in (
@@ -67,7 +67,7 @@ def test_clients_neither_send_to_it_nor_read_it(topic: str, there: bool) -> None
 
 
 @pytest.mark.parametrize("topic", RESERVED)
-def test_others_are_not_there_but_are_no_secret(topic: str) -> None:
+def test_the_other_system_topics_do_not_exist_but_may_have_a_layout(topic: str) -> None:
     assert is_sendable_topic(topic)
     with pytest.raises(TopicNotExist):
         table().check_writable(topic, 0)

@@ -165,7 +165,7 @@ def test_a_classic_tool_adds_queues_and_takes_none_away() -> None:
             topics.create_own("t", read, write)
 
 
-def test_a_layout_that_can_not_be_is_left_out_and_the_others_are_taken() -> None:
+def test_an_invalid_layout_is_left_out_and_the_others_are_taken() -> None:
     topics = table()
     assert topics.adopt([layout(2, queues=1 << 40), layout(1, topic="u")]) == 1
     assert topics.layouts.get("t") is None

@@ -85,7 +85,7 @@ def test_a_refused_registration_makes_nothing_ready_and_changes_nothing() -> Non
     assert table.layouts.get("orders") is None
 
 
-def test_a_layout_that_can_not_be_is_left_out_and_named_and_the_others_count() -> None:
+def test_an_invalid_layout_is_left_out_and_named_and_the_others_count() -> None:
     table = RouteTable()
     huge = TopicLayout("huge", LayoutVersion(1, 7), (LayoutEntry("broker-a", 1 << 40, 1 << 40, 1),))
     change = table.register(said(layouts=(layout(), huge)), 1, 0)
@@ -178,7 +178,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("other", OTHERS)
-def test_a_registered_broker_that_answers_is_replaced_by_nobody(other: str) -> None:
+def test_a_registered_broker_that_answers_is_not_replaced(other: str) -> None:
     table = RouteTable()
     table.register(said(), 1, 0)
     words = challenged(table, OTHERS[other], 2, 1_000)
@@ -558,7 +558,7 @@ def test_of_registrations_in_parts_64_may_arrive_at_once_and_one_that_stops_is_g
         table.register(said(f"b-{number}", parts=2), number, 0)
     with pytest.raises(ServiceNotAvailable):
         table.register(said(parts=2), 900, 0)
-    assert table.register(said(), 900, 0).routed, "one that comes whole waits for nobody"
+    assert table.register(said(), 900, 0).routed, "one that comes in one part does not wait"
     table.expire(ARRIVING_MS - 1)
     with pytest.raises(ServiceNotAvailable):
         table.register(said("late", parts=2), 901, ARRIVING_MS - 1)
@@ -580,5 +580,5 @@ def test_more_than_1024_impossible_layouts_refuse_the_whole() -> None:
     table = RouteTable()
     wrong = tuple(TopicLayout(f"t-{number}", LayoutVersion(1, 7), (LayoutEntry("b", 0, 0, 1),)) for number in range(REFUSED_MAX + 1))
     assert len(table.register(said(layouts=wrong[1:]), 1, 0).refused) == REFUSED_MAX
-    with pytest.raises(RemoteProtocolError, match="more than 1024 layouts"):
+    with pytest.raises(RemoteProtocolError, match="more than 1024 layouts are invalid"):
         table.register(said(layouts=wrong), 1, 0)

@@ -15,7 +15,7 @@ A layout is known by its version (counter, writer). What a nameserver hands back
 | deleted       | that very deletion             | nothing changes: a nameserver was faster than who asks        |
 | deleted       | another deletion               | TOPIC_NOT_EXIST                                               |
 
-A counter may be at most 2^20 above the one here: a broker may lag behind what a client knows, and nobody can use the counters up.
+A counter may be at most 2^20 above the one here: a broker may lag behind a client's layout, and no request can use the counters up.
 
 Two brokers may write a layout of one topic at once, for example when each creates it for a first send. One layout wins, and the messages
 in the loser's queues must stay readable: a broker whose queues the winner lacks appends those that hold messages, with the next counter, in

@@ -56,7 +56,7 @@ OWN = "tests/unit/broker/test_system_topics.py::"
 
 @mutant("first", aimed=TOPICS + "test_a_requested_counter_is_at_most_2_to_the_20_above_the_one_here")
 def any_counter_is_taken(patch: Patches) -> None:
-    """A requested counter is at most 2^20 above the one here: nobody uses the counters of a topic up."""
+    """A requested counter is at most 2^20 above the one here, so that no request uses the counters of a topic up."""
     patch.set(topic_table, "COUNTER_STEP_MAX", 1 << 60)
 
 
@@ -72,7 +72,7 @@ def system_topics_have_layouts(patch: Patches) -> None:
     patch.set(layouts, "is_sendable_topic", lambda topic: True)
 
 
-@mutant("first", aimed=ROUTES + "test_a_layout_that_can_not_be_is_left_out_and_named_and_the_others_count")
+@mutant("first", aimed=ROUTES + "test_an_invalid_layout_is_left_out_and_named_and_the_others_count")
 def one_layout_refuses_a_broker(patch: Patches) -> None:
     """A nameserver leaves an impossible layout out, and takes the registration."""
     patch.set(route_table, "REFUSED_MAX", 0)
@@ -85,7 +85,7 @@ def a_higher_term_replaces(patch: Patches) -> None:
 
 
 @mutant("first", aimed=ROUTES + "test_a_registered_broker_that_does_not_answer_is_replaced_when_its_time_is_over")
-def who_is_silent_keeps_the_name(patch: Patches) -> None:
+def silent_brokers_keep_their_name(patch: Patches) -> None:
     """A registered broker that does not answer within 5 s is replaced."""
     patch.set(route_table, "CHALLENGE_MS", 1 << 40)
 
@@ -96,9 +96,9 @@ def copies_are_accepted(patch: Patches) -> None:
     patch.set(RouteTable, "_check_line", lambda self, known, said: None)
 
 
-@mutant("first", aimed=ROUTES + "test_a_registered_broker_that_answers_is_replaced_by_nobody")
+@mutant("first", aimed=ROUTES + "test_a_registered_broker_that_answers_is_not_replaced")
 def proofs_are_not_compared(patch: Patches) -> None:
-    """Who lacks the store's proof is another one, whatever else it knows."""
+    """A registration without the store's proof is of another store, whatever else it names."""
     patch.set(
         Registration,
         "same_start",
