@@ -186,12 +186,13 @@ class Broker:
         """A new term, durable before anyone is answered under it; then the boot id: a second crash must not hide the first."""
         clock, boot_id = self._host.clock, self._host.boot_id()
         assumed_loss = store.may_have_forgotten(boot_id) or recovery.lost_synced
-        self._previous_term = state.coordination.term
-        term = next_term(state.coordination.term, clock.wall_ms())
+        self._previous_term = max(state.coordination.term, store.last_term)
+        term = next_term(self._previous_term, clock.wall_ms())
         state.coordination.set_day(store.safe_now_ms())
         state.coordination.started(term, assumed_loss=assumed_loss, now_ms=clock.boot_ms())
         state.write_changes()
         await store.sync()
+        await store.mark_term(term)
         await store.mark_boot(boot_id)
         self._marked = True
         log.info(

@@ -58,3 +58,16 @@ async def test_a_message_whose_queue_lost_is_read_after_the_start_that_finds_it(
     async with running(settings(tmp_path)) as again, dialled(again) as client:
         assert [each.broker_name for each in again.state.topics.live("new").entries] == ["broker-b", "broker-a"]
         assert [record.body for record in await stored(client, "new", 1)] == [b"kept"]
+
+
+async def test_a_log_that_was_cut_before_its_last_start_still_knows_the_term_of_it(tmp_path: Path) -> None:
+    """Else a nameserver would take the store for a copy: the operator has cut what was damaged, terms included."""
+    async with running(settings(tmp_path)) as first:
+        term = first.term
+    for path in (tmp_path / "store/commitlog").iterdir():
+        path.unlink()
+    for path in (*(tmp_path / "store/lockstep").glob("snapshot-*"), tmp_path / "store/lockstep/synced"):
+        path.unlink()
+    async with running(settings(tmp_path)) as again:
+        assert again._previous_term == term
+        assert again.term > term

@@ -5,7 +5,8 @@
     checkpoint              three int64: store times up to which log, queues and index are on disk (Apache's, 4096 bytes)
     commitlog/ consumequeue/ index/ config/
     lockstep/identity       {"format", "cluster", "broker_name", "store_id", "segment_bytes", "queue_file_entries", "log_start"}
-    lockstep/proof          32 random hex digits, told to nameservers alone: whoever lacks them is not this store
+    lockstep/proof          32 random hex digits, sent to nameservers alone: a broker without them is not of this store
+    lockstep/term           the term of the last start that could register: the log has it too, unless damage there was cut
     lockstep/boot           kernel boot id under which the store last served, a blank, the flush mode in which it did
     lockstep/synced         how far fdatasync has covered the log, in two slots of 512 bytes written in turn:
                             magic 8, number 8, log offset 8, CRC-32 of these 4; the valid slot with the higher number counts
@@ -240,6 +241,16 @@ class StoreDirectory:
             file.sync()
         finally:
             file.close()
+
+    # -- term ------------------------------------------------------------------------------------
+
+    def last_term(self) -> int:
+        """The term of the last start that could register; 0 where it is not known."""
+        text = self.read(f"{self.own}/term") or b""
+        return int(text) if text.isdigit() else 0
+
+    def mark_term(self, term: int) -> None:
+        self.replace(f"{self.own}/term", b"%d" % term)
 
     # -- boot ------------------------------------------------------------------------------------
 

@@ -92,6 +92,8 @@ class Store:
         self.store_id = identity.store_id
         self.proof: str | None = None
         """The store's secret (lockstep/proof)."""
+        self.last_term = directory.last_term()
+        """Of the last start that could register (lockstep/term); 0 where it is not known."""
         self.stopped_clean = clean
         """The last run closed the store in order (true for a new one)."""
         self._last_boot = directory.boot()
@@ -422,6 +424,13 @@ class Store:
             return False
         last_boot_id, flush = self._last_boot
         return boot_id != last_boot_id and flush != FlushMode.SYNC.value
+
+    async def mark_term(self, term: int) -> None:
+        """Stores the term of this start beside the log, durably, before the broker registers with it. StoreDiskError where that failed."""
+        try:
+            await self._host.threads.run(self._directory.mark_term, term)
+        except OSError as error:
+            raise StoreDiskError(f"store {self._config.path}: the term can't be stored: {error}") from error
 
     async def mark_boot(self, boot_id: str) -> None:
         """Stores the kernel's boot id, durably. Last, once what a start decided is durable. StoreDiskError where that failed."""
