@@ -4,10 +4,12 @@ import pytest
 
 from lockstep.protocol.codes import ResponseCode
 from lockstep.testing.sweep.checkers.ownership import check
-from lockstep.testing.sweep.events import Fault, ProcessEnded, ProgressReset
+from lockstep.testing.sweep.events import BrokerOpened, Fault, PowerCut, ProcessEnded, ProgressReset
 from lockstep.testing.sweep.history import Answer
 from lockstep.testing.sweep.wire_events import CommitSent, GrantReceived, LockRefused, LockSent, PullReceived, StaleReceived
-from support.stories import C1, C2, B, Q, Story, epoch
+from support.stories import C1, C2, TERM, B, Q, Story, epoch
+
+B2 = ("B", 2)
 
 
 def moved(t: float) -> Story:
@@ -40,6 +42,22 @@ def test_a_renewal_asked_before_the_release_revives_nothing_one_asked_after_does
     assert early.broken(check) == []
     late = moved(2).add(CommitSent, 1.5, C1, released=True).add(LockSent, 1.55, C1, items=((Q, epoch(1)),))
     assert late.add(GrantReceived, 1.6, C1, **renewal).broken(check) == ["R3"]
+
+
+def restarted(heard_t: float, *, how: str = "kill") -> Story:
+    """C1 holds the queue and was heard last at `heard_t`; the broker ends at 5 and opens its port at 6."""
+    story = Story().granted(1, 1).proven(heard_t, C1).add(ProcessEnded, 5, B, how=how)
+    if how == "power":
+        story.add(PowerCut, 5, ("B", 0))
+    return story.add(BrokerOpened, 6, B2, term=TERM + 1)
+
+
+@pytest.mark.parametrize(("t", "laws"), [(6.6, ["R3"]), (8.69, ["R3"]), (8.71, [])])
+def test_after_a_start_a_holder_has_the_grace_from_the_open_port_to_come_back(t: float, laws: list[str]) -> None:
+    assert restarted(4.0).granted(t, 2, C2).broken(check) == laws
+    assert restarted(2.0).granted(t, 2, C2).broken(check) == [], "its session may have ended before the broker did"
+    assert restarted(4.0).add(CommitSent, 4.5, C1, released=True).granted(t, 2, C2).broken(check) == []
+    assert restarted(4.0, how="power").granted(t, 2, C2).broken(check) == [], "the broker may have lost the grant"
 
 
 def test_a_session_may_acquire_its_own_queue_anew() -> None:

@@ -19,6 +19,17 @@ RECOVERY: Mapping[str, World] = {
             "storm_s": (90.0,),
         },
     ),
+    "late_ports": World(
+        {"late_port": 4, "stop_consumer": 1},
+        {
+            "grace_ms": (1_000, 3_000),
+            "consumers": (2, 3),
+            "allocate": ("by_broker",),
+            "exile": (False,),
+            "fault_every_s": (8.0,),
+            "storm_s": (90.0,),
+        },
+    ),
     "forgotten_commits": World(
         {"power_at_commit": 3, "stop_consumer": 1},
         {"flush": ("sync",), "exile": (False,), "manual": (False,), "fault_every_s": (3.0,), "storm_s": (60.0,)},

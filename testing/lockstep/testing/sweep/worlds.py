@@ -366,6 +366,7 @@ NOT_IN_A_SWARM = (
     "alter_unwatched",
     "slow_reads",
     "reset_twice",
+    "late_port",
     "power_at_file",
     "lose_consume_queues",
     "repeat_after_snapshot",

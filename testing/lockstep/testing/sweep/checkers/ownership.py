@@ -2,14 +2,17 @@
 
 a  an epoch belongs to one session
 b  nobody is granted a queue while its holder is well: its proof is good, it has not released, it was not told that its epoch is over
+   and after a start that has lost nothing, not before the holder has had the grace, from the open port on, to come back
 c  once a newer epoch was granted, nothing of an older one is served: no commit, no release, no renewal that is asked after that, and no
    pull that is answered after that
 """
 
+from math import inf
+
 from lockstep.protocol.codes import ResponseCode
 from lockstep.testing.sweep.checkers.facts import Brokers, Clocks, Deletions, Held, Leases
 from lockstep.testing.sweep.checkers.violation import Violation, who
-from lockstep.testing.sweep.events import Fault, ProcessEnded
+from lockstep.testing.sweep.events import BrokerOpened, Fault, ProcessEnded
 from lockstep.testing.sweep.hand_events import ClassicLocked
 from lockstep.testing.sweep.history import Answer, History, QueueKey
 from lockstep.testing.sweep.wire_events import (
@@ -23,6 +26,9 @@ from lockstep.testing.sweep.wire_events import (
     PullReceived,
     StaleReceived,
 )
+
+SURELY = 0.9
+"""Of a grace: clocks run up to a twentieth fast or slow."""
 
 
 def check(history: History) -> list[Violation]:
@@ -45,11 +51,20 @@ class _Owners:
         self.over: set[Held] = set()
         """Released or told, and not named in a LOCK since: what a LOCK from before is answered revives nothing."""
         self.found: list[Violation] = []
+        self.opened: dict[str, BrokerOpened] = {}
+        """Broker → its last start."""
+        self.ended: dict[str, tuple[float, float]] = {}
+        """Broker → when its last process ended, and the seconds of grace that it told."""
+        self.proven: dict[tuple[str, str], float] = {}
+        """(session, broker) → when the last proof that was answered was asked for."""
 
     def run(self) -> list[Violation]:
-        for event in self.history:
+        for place, event in enumerate(self.history):
             if isinstance(event, ProofReceived):
                 self.leases.proven(event)
+                self.proven[event.session or "", event.broker] = event.asked_t
+            elif isinstance(event, BrokerOpened):
+                self._opens(place, event)
             elif isinstance(event, GrantAnswered):
                 self._granted(event)
             elif isinstance(event, GrantReceived):
@@ -74,12 +89,35 @@ class _Owners:
             elif isinstance(event, PullReceived):
                 self._pulled(event)
             elif isinstance(event, ProcessEnded):
+                for broker, life in self.opened.items():
+                    if life.process == event.process:
+                        self.ended[broker] = event.t, life.grace_ms / 1000
                 for queue in [queue for queue, grant in self.held.items() if grant.process == event.process]:
                     del self.held[queue]
             elif isinstance(event, Fault) and event.kind == "wipe":
                 for queue in [queue for queue in self.held if queue.broker == event.target]:
                     del self.held[queue]
         return self.found
+
+    def _opens(self, place: int, event: BrokerOpened) -> None:
+        before = self.opened.get(event.broker)
+        self.opened[event.broker] = event
+        cuts = self.brokers.lossy_cuts(event.broker)
+        since = -1 if before is None else next(life.opened for life in self.brokers.lives[event.broker] if life.process == before.process)
+        if before is None or any(since < cut < place for cut in cuts):
+            self.ended.pop(event.broker, None)
+
+    def _spared(self, holder: GrantReceived, t: float) -> bool:
+        """The broker knows this holder from before its start, and the grace from its open port is not over.
+
+        It was heard within the grace before the end of the last process, which can't have ended its session then.
+        """
+        broker = holder.queue.broker
+        opened, (ended_t, told_s) = self.opened.get(broker), self.ended.get(broker, (inf, 0.0))
+        if opened is None or holder.t > ended_t or opened.t < ended_t:
+            return False
+        heard_t = self.proven.get((holder.session or "", broker), -inf)
+        return heard_t > ended_t - SURELY * told_s and t < opened.t + SURELY * opened.grace_ms / 1000
 
     def _bad(self, t: float, text: str) -> None:
         self.found.append(Violation("R3", t, text))
@@ -119,6 +157,12 @@ class _Owners:
                     f"{event.queue} epoch {event.epoch} was granted to session {_short(event.session)} by "
                     f"{who(event.machine, event.process)} while {who(holder.machine, holder.process)} held epoch {holder.epoch}: "
                     f"its deadline is {deadline_ms} on its boot clock, which showed {now_ms:.0f}"
+                )
+                self._bad(event.t, text)
+            elif not deleted and self._spared(holder, event.t):
+                text = (
+                    f"{event.queue} epoch {event.epoch} was granted to session {_short(event.session)} although "
+                    f"{who(holder.machine, holder.process)}, which holds epoch {holder.epoch}, still has the grace of a start to come back"
                 )
                 self._bad(event.t, text)
         if newest is None or event.epoch > newest.epoch:

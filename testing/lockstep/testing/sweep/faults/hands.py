@@ -123,7 +123,7 @@ def copy_store(storm: Storm) -> None:
     if not universe.alive(address):
         return
     copy = f"10.0.5.{1 + storm.random.randrange(200)}"
-    if universe.alive(copy):
+    if copy in universe.loop.machines:
         return
     disk = universe.machine(address).disk.copied(f"{universe.setting.seed}/{copy}")
     universe.loop.machine(copy, disk=disk)

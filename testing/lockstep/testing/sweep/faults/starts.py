@@ -101,6 +101,21 @@ def power_at_commit(storm: Storm) -> None:
     history.watch = look
 
 
+def late_port(storm: Storm) -> None:
+    """A broker is killed, and reaches no nameserver when it starts: its port opens later than the grace after its recovery. One consumer
+    does not reach it until some time after that.
+    """
+    universe, random = storm.universe, storm.random
+    _, address = storm.broker()
+    holder, grace_s = random.choice(universe.consumers), universe.grace_ms / 1000
+    late_s = grace_s + random.choice([1.0, 3.0])
+    storm.block("partition", [pair for other in universe.nameservers for pair in ((address, other), (other, address))], late_s)
+    storm.block("partition", [(holder, address), (address, holder)], late_s + grace_s * random.choice([0.3, 0.8, 1.5]))
+    storm.note("kill", address)
+    universe.kill(address)
+    storm.later(0.1, universe.start, address)
+
+
 def alter_unwatched(storm: Storm) -> None:
     """A queue is added while no consumer runs, after the brokers have started again."""
     universe, random = storm.universe, storm.random
@@ -144,4 +159,4 @@ def reset_twice(storm: Storm) -> None:
     storm.later(random.choice([0.02, 0.05, 0.3]), kill)
 
 
-KINDS = (loss_beside_a_holder, power_after_open, power_at_commit, alter_unwatched, slow_reads, reset_twice)
+KINDS = (loss_beside_a_holder, power_after_open, power_at_commit, late_port, alter_unwatched, slow_reads, reset_twice)

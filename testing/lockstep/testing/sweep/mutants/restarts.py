@@ -82,7 +82,7 @@ def newcomers_are_granted_queues_during_the_hold(patch: Patches) -> None:
     patch.set(Reconciliation, "_acquire", unheld)
 
 
-@mutant("loss", aimed="tests/unit/broker/test_coordination.py::test_recorded_sessions_have_the_grace_from_the_open_port")
+@mutant("late_ports")
 def graces_count_from_the_recovery(patch: Patches) -> None:
     """The graces of recorded sessions count from the moment at which the port opens."""
 
