@@ -311,6 +311,24 @@ async def test_a_log_that_lacks_a_file_stops_the_start_at_its_place_and_cut_corr
         assert (await client.told("orders"))[0] == whole
 
 
+@pytest.mark.parametrize("killed", [True, False])
+async def test_the_log_of_another_broker_stops_the_start_and_is_left_as_it_is(tmp_path: Path, killed: bool) -> None:
+    """With a snapshot, which does not fit it, and without one."""
+    life, damage = await lived(tmp_path / "s", 10, killed=killed)
+    _, other = await lived(tmp_path / "other", 12, killed=killed)
+    own = tmp_path / "own"
+    (tmp_path / "s" / "commitlog").rename(own)
+    shutil.copytree(tmp_path / "other" / "commitlog", tmp_path / "s" / "commitlog")
+    for option in ((), ("--cut-corrupt",)):
+        ended = run_program(*command(tmp_path / "s", *option))
+        assert (ended.returncode, ended.stderr.count("\n")) == (5, 1), (ended.returncode, ended.stderr)
+        assert "another broker's" in ended.stderr
+        assert [path.read_bytes() for path in damage.segments] == [path.read_bytes() for path in other.segments]
+    shutil.rmtree(tmp_path / "s" / "commitlog")
+    own.rename(tmp_path / "s" / "commitlog")
+    await goes_on(tmp_path / "s", life)
+
+
 async def test_a_damaged_identity_is_not_guessed(tmp_path: Path) -> None:
     life, _ = await lived(tmp_path / "s", 5)
     identity = tmp_path / "s" / "lockstep" / "identity"

@@ -189,6 +189,7 @@ class Broker:
         self._previous_term = max(state.coordination.term, store.last_term)
         term = next_term(self._previous_term, clock.wall_ms())
         state.coordination.set_day(store.safe_now_ms())
+        state.name_store()
         state.coordination.started(term, assumed_loss=assumed_loss, now_ms=clock.boot_ms())
         state.write_changes()
         await store.sync()

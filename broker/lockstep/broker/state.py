@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from lockstep.broker.coordination import Coordination, CoordinationConfig
-from lockstep.broker.journal import Journal, decode_changes
-from lockstep.broker.store import Store
+from lockstep.broker.journal import Change, Journal, decode_changes
+from lockstep.broker.store import Store, StoreCorrupt
 from lockstep.broker.tables.delay_table import KIND as DELIVERED
 from lockstep.broker.tables.delay_table import DelayTable
 from lockstep.broker.tables.sequence_table import Place, Scope, SequenceTable
@@ -23,6 +23,8 @@ from lockstep.protocol.sequence import FrameSequence
 from lockstep.runtime.host import Random
 
 SNAPSHOT_FORMAT = 1
+STORE = "broker.store"
+"""(STORE, store id): the store that a start opened."""
 
 
 class BrokerState:
@@ -96,8 +98,22 @@ class BrokerState:
                 self._drop_if_deleted(self.topics.apply(change))
             elif change[0] == DELIVERED:
                 self.delays.apply(change)
+            elif change[0] == STORE:
+                self._check_store(change)
             else:
                 self.coordination.apply(change)
+
+    def name_store(self) -> None:
+        """Each start writes down whose log it is."""
+        self.journal.do((STORE, self._store.store_id), self._check_store)
+
+    def _check_store(self, change: Change) -> None:
+        _, store_id = change
+        if store_id != self._store.store_id:
+            raise StoreCorrupt(
+                f"the log is of store {store_id}, lockstep/identity names store {self._store.store_id}: the log is another broker's. Put "
+                "the right files into commitlog; nothing was changed"
+            )
 
     def crc_before(self, topic: str, queue_id: int, sequence: FrameSequence, store_timestamp: int) -> int | None:
         scope = Scope(sequence.producer_id, sequence.partition, topic, queue_id)

@@ -15,6 +15,7 @@ import asyncio
 import json
 from dataclasses import dataclass, field
 from enum import Enum
+from operator import ne
 from struct import Struct
 
 from lockstep.broker.store.commit_log import CommitLog, Segment
@@ -31,7 +32,6 @@ from lockstep.broker.store.scan import NOTHING, BadRecord, LogScan, StoredRecord
 from lockstep.broker.store.snapshot import Snapshot, Snapshots
 from lockstep.broker.store.stamps import Stamps
 from lockstep.broker.store.survey import LogSurvey
-from lockstep.protocol.crc import crc32
 from lockstep.protocol.names import STATE_TOPIC
 from lockstep.protocol.record import BLANK_MAGIC, BODY_AT, MAGIC, SIZE_AND_MAGIC
 from lockstep.protocol.sequence import FrameSequence
@@ -49,6 +49,10 @@ SAMPLED_QUEUES_MAX = 1_024
 """Queues of which a start compares entries with the log; every read compares its own."""
 SAMPLED_FILES_MAX = 64
 """Files of one queue whose first and last entry are compared."""
+ROTTEN_BYTES_MAX = 4
+"""Bytes of a record's head that may differ from what a snapshot names while it counts as the same record, damaged. Another log's record
+differs at least in its store time and the CRC of its body.
+"""
 TOLD_MAX = 20
 """Ranges of lost offsets in one line of the log; the manifest has all."""
 NAMED = Struct(">IIIi4xqq")
@@ -153,6 +157,8 @@ class _NullSink:
 
     def __init__(self) -> None:
         self._next: dict[tuple[str, int], int] = {}
+        self.state_position: int | None = None
+        """Of the first state record."""
 
     def expected_offset(self, topic: str, queue_id: int) -> int | None:
         return self._next.get((topic, queue_id))
@@ -163,6 +169,8 @@ class _NullSink:
     def record(self, record: StoredRecord) -> None:
         if record.queued:
             self._next[record.topic, record.queue_id] = record.queue_offset + 1
+        if record.body is not None and self.state_position is None:
+            self.state_position = record.position
 
     def frame(self, first: StoredRecord, sequence: FrameSequence) -> None:
         pass
@@ -175,8 +183,15 @@ async def read_whole(log: CommitLog, survey: LogSurvey) -> None:
     """Reads a log that another program made to its end. StoreCorrupt, with the place, when it has anything that is no record of ours."""
     log.load(survey)
     try:
-        scan = LogScan(log, log.start, _NullSink())
+        sink = _NullSink()
+        scan = LogScan(log, log.start, sink)
         await scan.run(_breathe)
+        if sink.state_position is not None:
+            raise StoreCorrupt(
+                f"log position {sink.state_position}: the state of a lockstep broker. The log is such a broker's, and the directory "
+                "lockstep with its identity and snapshots is missing: restore it. Nothing was changed",
+                position=sink.state_position,
+            )
         for segment in log.segments:
             at = max(scan.end, segment.start)
             while at < segment.end:
@@ -205,7 +220,7 @@ class Borne(Enum):
     AHEAD = "the log does not reach it"
     DAMAGED = "the record before its position can't be read"
     CHANGED = "the record there is not what it was"
-    OTHER = "no record ends where one did"
+    OTHER = "another record stands there, or none ends where one did"
 
 
 def borne_out(log: CommitLog, damage: DamageTable, snapshot: Snapshot) -> Borne:
@@ -222,8 +237,8 @@ def borne_out(log: CommitLog, damage: DamageTable, snapshot: Snapshot) -> Borne:
         return Borne.DAMAGED
     behind = snapshot.last_record + len(data)
     if behind == snapshot.position:
-        same = snapshot.last_crc is None or crc32(data[:BODY_AT]) == snapshot.last_crc
-        return Borne.OUT if same else Borne.CHANGED
+        differing = 0 if snapshot.last_head is None else sum(map(ne, data[:BODY_AT], snapshot.last_head))
+        return Borne.OUT if not differing else Borne.CHANGED if differing <= ROTTEN_BYTES_MAX else Borne.OTHER
     if snapshot.position != segment.end:
         return Borne.OTHER
     head = segment.file.pread(8, behind - segment.start)

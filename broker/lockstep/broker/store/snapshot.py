@@ -5,7 +5,7 @@
         8   4   CRC-32 of the payload
        12   8   length of the payload
        20       payload: msgpack [P, position of the last record before P (−1: none), store time, next state offset, queues, plain, falls,
-                CRC-32 of the first 88 bytes of that record (null: none)]
+                the first 88 bytes of that record (null: none)]
 
 `queues` is a list of [topic, queue id, minimum, next offset], `falls` what stamps.py keeps (older snapshots lack it). A snapshot counts
 only where the log still ends a record exactly at P: one that is ahead of the log, or of another log, is ignored. Two are kept.
@@ -37,8 +37,8 @@ class Snapshot:
     queues: list[tuple[str, int, int, int]]
     plain: object
     falls: list[list[int]]
-    last_crc: int | None = None
-    """CRC-32 of the last record's first 88 bytes; None in a snapshot of an older version."""
+    last_head: bytes | None = None
+    """The last record's first 88 bytes; None in a snapshot of an older version."""
 
     @property
     def needs_from(self) -> int:
@@ -54,10 +54,10 @@ def encode(
     queues: list[list[object]],
     plain: object,
     falls: list[list[int]],
-    last_crc: int | None = None,
+    last_head: bytes | None = None,
 ) -> bytes:
     """The file's bytes."""
-    payload: bytes = msgpack.packb([position, last_record, store_ms, state_next, queues, plain, falls, last_crc], use_bin_type=True)
+    payload: bytes = msgpack.packb([position, last_record, store_ms, state_next, queues, plain, falls, last_head], use_bin_type=True)
     return HEAD.pack(MAGIC, crc32(payload), len(payload)) + payload
 
 
@@ -77,8 +77,8 @@ def decode(data: bytes) -> Snapshot | None:
         return None
     if not all(isinstance(value, int) for value in (position, last_record, store_ms, state_next)):
         return None
-    last_crc = behind[1] if len(behind) > 1 and isinstance(behind[1], int) else None
-    return Snapshot(position, last_record, store_ms, state_next, rows, plain, falls, last_crc)
+    last_head = behind[1] if len(behind) > 1 and isinstance(behind[1], bytes) else None
+    return Snapshot(position, last_record, store_ms, state_next, rows, plain, falls, last_head)
 
 
 def _queue_row(topic: object, queue_id: object, low: object, following: object) -> tuple[str, int, int, int]:

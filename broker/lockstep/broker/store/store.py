@@ -33,7 +33,6 @@ from lockstep.broker.store.results import Appended, DiskStatus, ReadResult, Reco
 from lockstep.broker.store.retention import Moved, Retention
 from lockstep.broker.store.scrubber import Scrubber
 from lockstep.broker.store.snapshot import Snapshots, encode
-from lockstep.protocol.crc import crc32
 from lockstep.protocol.errors import MessageIllegal, ServiceNotAvailable, StateError
 from lockstep.protocol.names import STATE_TOPIC
 from lockstep.protocol.properties import COPY_BYTES_MAX
@@ -458,20 +457,20 @@ class Store:
         position, state = self._log.written, self._state
         needs_from = position if state.last_record < 0 else state.last_record
         newest_ms, falls = state.stamps.newest_ms, state.stamps.plain()
-        last_crc = None if state.last_record < 0 else self._head_crc(state.last_record)
-        data = encode(position, state.last_record, newest_ms, state.state_next, self._queues.plain(), plain, falls, last_crc)
+        last_head = None if state.last_record < 0 else self._head(state.last_record)
+        data = encode(position, state.last_record, newest_ms, state.state_next, self._queues.plain(), plain, falls, last_head)
         try:
             await self._checkpointer.write(position, needs_from, newest_ms, data)
         except OSError as error:
             self._fail(error)
             raise StoreDiskError(f"the snapshot could not be written: {error}") from error
 
-    def _head_crc(self, position: int) -> int | None:
-        """CRC-32 of the head of the record at `position`: it tells this log from another one with a record at the same place."""
+    def _head(self, position: int) -> bytes | None:
+        """The head of the record at `position`: it tells this log from another one with a record at the same place."""
         head = self._log.from_tail(position, BODY_AT)
         if head is None and (segment := self._log.segment_of(position)) is not None:
             head = segment.file.pread(BODY_AT, position - segment.start)
-        return None if head is None else crc32(head)
+        return head
 
     # -- reading ---------------------------------------------------------------------------------
 

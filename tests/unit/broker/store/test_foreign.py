@@ -177,3 +177,14 @@ async def test_a_refused_new_directory_is_not_filled() -> None:
     files.open(f"{PATH}/commitlog/{7:020d}", create=True).pwritev([b"not ours" * 1000], 0)
     await refused(files, "do not follow one another")
     assert files.listdir(PATH) == ["commitlog", "lock"]
+
+
+async def test_a_log_of_ours_without_anything_else_of_ours_is_refused() -> None:
+    """Another identity would make its state, with grants and progress, that of another broker."""
+    files = SimFiles()
+    store = await open_store(files)
+    append(store, b"a")
+    store.append_state(b"ours")
+    await store.close()
+    forget_ours(files)
+    await refused(files, "the state of a lockstep broker.* restore it")
