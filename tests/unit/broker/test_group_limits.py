@@ -269,12 +269,9 @@ async def test_no_turn_of_a_scrape_looks_at_more_entries_than_a_slice(monkeypatc
         def now_ms(self) -> int:
             return 0
 
-    class Layouts:
-        def live_topics(self) -> list[str]:
-            return [TOPIC]
-
     class State:
-        coordination, layouts = on.c, Layouts()
+        coordination, layouts = on.c, LayoutTable()
+        topics = TopicTable(layouts, Journal(), "broker-a")
 
     class Pulls:
         given: ClassVar[dict[object, object]] = {}
