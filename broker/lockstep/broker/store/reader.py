@@ -18,7 +18,7 @@ from struct import Struct
 from lockstep.broker.store.commit_log import CommitLog, Segment
 from lockstep.broker.store.consume_queue import ConsumeQueue, QueueFiles
 from lockstep.broker.store.damage import LOST_SIZE
-from lockstep.broker.store.frame import ENTRY_BYTES, POSITION
+from lockstep.broker.store.frame import ENTRY, ENTRY_BYTES, POSITION
 from lockstep.broker.store.results import ReadResult, ReadStatus
 from lockstep.broker.store.scan import BadRecord, good_properties, read_record
 from lockstep.protocol.crc import crc32
@@ -34,8 +34,6 @@ STORED_BYTES_MAX = 32 << 20
 """An entry with a larger size is damaged: no record is as long."""
 CHECKED = Struct(">IIIi4xqqI44xI")
 """Of a record: size, magic, body CRC, queue id, queue offset, physical offset, system flag, body length."""
-PLACED = Struct(">qi")
-"""Of an entry: physical offset, size."""
 _SWAP = sys.byteorder == "little"
 
 Run = tuple[int, int]
@@ -186,7 +184,7 @@ class Reader:
         `trusted`: the entries were in memory.
         """
         parts: list[bytes] = []
-        check = Check(queue, offset, entries, indexes)
+        check: Check | None = None
         for position, size, inner in self._fetches(runs):
             data = self._log.from_tail(position, size)
             verify = self._verify and not trusted
@@ -195,10 +193,12 @@ class Reader:
                 if segment is None and position < self._log.start and (queue.min_position or 0) < self._log.start:
                     return None
                 if segment is None or position + size > segment.end:
+                    check = check or Check(queue, offset, entries, indexes)
                     raise check.outside(position, None if segment is None else segment.end)
                 data = yield LogBytes(segment, position, size)
                 verify = self._verify
             if verify:
+                check = check or Check(queue, offset, entries, indexes)
                 for at, run_size in inner:
                     check.run(data[at - position : at - position + run_size], at)
             if len(inner) == 1:
@@ -228,13 +228,13 @@ class Reader:
 class Check:
     """Compares what one read took from files with the entries that name it, in their order."""
 
-    __slots__ = ("_count", "_entries", "_indexes", "_offset", "_ordinal", "_queue")
+    __slots__ = ("_count", "_indexes", "_offset", "_ordinal", "_places", "_queue")
 
     def __init__(self, queue: ConsumeQueue, offset: int, entries: bytes, indexes: "list[int] | range") -> None:
         self._queue = queue
         self._offset = offset
         """Of the first entry."""
-        self._entries = entries
+        self._places = [(position, size) for position, size, _ in ENTRY.iter_unpack(entries)]
         self._indexes = indexes
         """Of the entries that were chosen."""
         self._count = len(indexes)
@@ -243,25 +243,32 @@ class Check:
 
     def run(self, data: bytes, position: int) -> None:
         """`data` was read at `position`. Mismatch names the first entry that does not name its record."""
-        unpack, queue, end, at = CHECKED.unpack_from, self._queue, len(data), 0
-        queue_id, name, view = queue.queue_id, queue.topic_field.field, memoryview(data)
         self._find(position)
-        while at < end and self._ordinal < self._count:
-            if end - at < RECORD_BYTES_MIN:
-                break
+        unpack, places, indexes, view = CHECKED.unpack_from, self._places, self._indexes, memoryview(data)
+        queue_id, name, offset, last = self._queue.queue_id, self._queue.topic_field.field, self._offset, len(data) - RECORD_BYTES_MIN
+        name_bytes = len(name)
+        ordinal, count, at, end = self._ordinal, self._count, 0, len(data)
+        while at <= last and ordinal < count:
             size, magic, crc, stored_queue, queue_offset, physical, sys_flag, body_bytes = unpack(data, at)
-            stop, behind, index = at + size, at + BODY_AT + body_bytes, self._indexes[self._ordinal]
-            if magic != MAGIC or physical != position + at or stored_queue != queue_id or behind > stop or stop > end:
+            index = indexes[ordinal]
+            stop, behind = at + size, at + BODY_AT + body_bytes
+            if (
+                physical != position + at
+                or places[index] != (physical, size)
+                or queue_offset != offset + index
+                or magic != MAGIC
+                or stored_queue != queue_id
+                or sys_flag & SYS_IPV6_MASK
+                or stop > end
+                or behind + name_bytes + 2 > stop
+                or crc32(view[at + BODY_AT : behind]) & CRC_MASK != crc
+            ):
                 break
-            if queue_offset != self._offset + index or PLACED.unpack_from(self._entries, index * ENTRY_BYTES) != (physical, size):
-                break
-            if sys_flag & SYS_IPV6_MASK or crc32(view[at + BODY_AT : behind]) & CRC_MASK != crc:
-                break
-            properties_at = behind + len(name) + 2
-            if properties_at > stop or data[behind : properties_at - 2] != name or not good_properties(data, properties_at, stop):
+            if data[behind : behind + name_bytes] != name or not good_properties(data, behind + name_bytes + 2, stop):
                 break
             at = stop
-            self._ordinal += 1
+            ordinal += 1
+        self._ordinal = ordinal
         if at != end:
             try:
                 size = int.from_bytes(data[at : at + 4], "big")
@@ -275,8 +282,7 @@ class Check:
         """The run at `position` does not end within the segment, or no segment holds it: the first entry of which that is true."""
         self._find(position)
         while segment_end is not None and self._ordinal < self._count - 1:
-            at, size = PLACED.unpack_from(self._entries, self._indexes[self._ordinal] * ENTRY_BYTES)
-            if at + size > segment_end:
+            if sum(self._places[self._indexes[self._ordinal]]) > segment_end:
                 break
             self._ordinal += 1
         return self._mismatch(position, "the entry points outside of the log")
@@ -284,7 +290,7 @@ class Check:
     def _find(self, position: int) -> None:
         """The entry that names `position` comes next: those before it were in memory."""
         for ordinal in range(self._ordinal, self._count):
-            if POSITION.unpack_from(self._entries, self._indexes[ordinal] * ENTRY_BYTES)[0] == position:
+            if self._places[self._indexes[ordinal]][0] == position:
                 self._ordinal = ordinal
                 return
 

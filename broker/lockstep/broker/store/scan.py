@@ -477,15 +477,15 @@ def good_properties(data: bytes, begin: int, end: int) -> bool:
     sector that never reached the disk, and what is not UTF-8 was never taken in."""
     if begin + (data[begin - 2] << 8 | data[begin - 1]) != end:
         return False
+    if begin == end:
+        return True
     properties = data[begin:end]
-    if 0 in properties:
+    if properties.isascii():
+        return 0 not in properties
+    try:
+        return "\0" not in properties.decode()
+    except UnicodeDecodeError:
         return False
-    if not properties.isascii():
-        try:
-            properties.decode()
-        except UnicodeDecodeError:
-            return False
-    return True
 
 
 def _topic(name: bytes) -> str:
