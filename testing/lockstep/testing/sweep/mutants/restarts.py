@@ -19,7 +19,7 @@ from lockstep.testing.sweep.mutants.registry import Patches, mutant
 
 @mutant("loss")
 def the_term_is_not_synced(patch: Patches) -> None:
-    """The term of a start is on the disk before the port opens."""
+    """The term of a start is on the disk before the port opens, in the log and beside it."""
     enter, sync = app.Broker._enter_term, Store.sync
     entering: set[int] = set()
 
@@ -38,8 +38,12 @@ def the_term_is_not_synced(patch: Patches) -> None:
         self._end_turn()
         self._confirmations.confirm(self._log.written)
 
+    async def unmarked(self: Store, term: int) -> None:
+        pass
+
     patch.set(app.Broker, "_enter_term", entered)
     patch.set(Store, "sync", written)
+    patch.set(Store, "mark_term", unmarked)
 
 
 @mutant("loss")
