@@ -227,9 +227,8 @@ class Instance:
 
     def _learnt(self, layout: TopicLayout, change: RouteChange) -> None:
         if not self.closing:
-            for name in self.watch.broker_names():
-                if name not in self._links and self.routes.address(name) is not None:
-                    self._links[name] = self._make_link(name)
+            for name in self.watch.unlinked(layout.topic, change.moved, self._links):
+                self._links[name] = self._make_link(name)
         for name in change.moved:
             if name in self._links:
                 self._links[name].retry()

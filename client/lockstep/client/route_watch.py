@@ -1,7 +1,7 @@
 """Keeps a client's routes fresh: asks nameservers for the topics in use. RocketMQ: updateTopicRouteInfoFromNameServer and its timer."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Container, Iterable
 
 from lockstep.client.config import InstanceConfig
 from lockstep.client.nameservers import Nameservers
@@ -81,6 +81,14 @@ class RouteWatch:
         """The brokers that the watched topics' layouts name, whether or not an address is known."""
         return list(dict.fromkeys(name for topic in self._topics for name in self._known.brokers_of(topic)))
 
+    def unlinked(self, topic: str, moved: Collection[str], linked: Container[str]) -> list[str]:
+        """Brokers that watched topics name, whose address is known and that are not among `linked`, after a route of `topic` has come.
+
+        Only what that route can have changed is looked at: the topic's own brokers, and with `moved` addresses the other topics'.
+        """
+        names = self.broker_names() if any(name not in linked for name in moved) else self._known.brokers_of(topic)
+        return [name for name in names if name not in linked and self._known.address(name) is not None]
+
     async def run(self) -> None:
         """Ask for as long as the client runs."""
         config, clock = self._config, self._clock
@@ -121,7 +129,7 @@ class RouteWatch:
     def _learn(self, route: TopicRoute) -> None:
         change = self._known.merge(route)
         self._learnt(route.layout, change)
-        if self._address_missing():
+        if any(self._known.address(name) is None for name in self._known.brokers_of(route.layout.topic)):
             self.refresh_soon()
 
     def _address_missing(self) -> bool:

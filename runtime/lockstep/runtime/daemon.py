@@ -43,11 +43,11 @@ class Tasks:
     async def cancel_all(self) -> None:
         """Cancels the latest first, one after the other, and waits for each. The calling task is left alone."""
         current = asyncio.current_task()
-        while rest := [task for task in self._tasks if task is not current]:
-            task = rest[-1]
-            task.cancel()
-            await asyncio.wait([task])
-            self._tasks.pop(task, None)
+        while rest := [task for task in self._tasks if task is not current]:  # again for those that began meanwhile
+            for task in reversed(rest):
+                task.cancel()
+                await asyncio.wait([task])
+                self._tasks.pop(task, None)
 
     def _done(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.pop(task, None)

@@ -9,6 +9,7 @@ longer than `consume_timeout_ms` has its messages sent back; its result counts n
 """
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -66,7 +67,7 @@ class Crew:
     def __init__(self, use: "Consumption") -> None:
         self._use = use
         self._boot_ms = use.host.clock.boot_ms
-        self._ready: dict[Holding, QueueWorker] = {}
+        self._ready: OrderedDict[Holding, QueueWorker] = OrderedDict()
         """Holdings with waiting messages, the next one first."""
         self._running: dict[Running, None] = {}
         self._slice_end_ms = 0
@@ -105,8 +106,7 @@ class Crew:
     def _next(self) -> Running | None:
         """The next batch, of one queue after the other."""
         while self._ready:
-            holding = next(iter(self._ready))
-            worker = self._ready.pop(holding)
+            holding, worker = self._ready.popitem(last=False)
             if not self._callable(worker, holding):
                 continue
             batch = holding.again.popleft() if holding.again else holding.messages.take(self._use.config.batch_count)

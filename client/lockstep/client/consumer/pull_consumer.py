@@ -228,9 +228,9 @@ class PullConsumer(Member):
         self._running()
         assert self._membership is not None
         back = self._shelf.settle()
-        went = [worker for worker, _ in back]
+        went = {worker.queue for worker, _ in back}
         # The grants of now: one that ends while a reset is awaited has not taken what it is offered.
-        holding = [(worker, worker.holding) for worker in self._membership.workers if worker not in went]
+        holding = [(worker, worker.holding) for worker in self._membership.workers if worker.queue not in went]
         waiting = [(worker, held, worker.own.offset) for worker, held in holding if held is not None]
         await self._go_back(back)
         self._tell_void()
@@ -245,7 +245,8 @@ class PullConsumer(Member):
             raise TransportError(f"commit of {', '.join(left)}: no answer within {COMMIT_WAIT_MS} ms; it is sent again by itself") from None
 
     async def _answered(self, waiting: Sequence[tuple[QueueWorker, Holding, int]]) -> None:
-        while left := [each for each in waiting if each[0].own.settled_offset < each[2]]:
+        left = waiting
+        while left := [each for each in left if each[0].own.settled_offset < each[2]]:
             self._shelf.void |= {worker.queue: offset for worker, holding, offset in left if not holding.alive}
             self._tell_void()
             self._shelf.changed.clear()

@@ -112,8 +112,11 @@ def plan(
     if one_list and strategy == BY_BROKER:
         strategy = AVERAGE
     wanted: dict[MessageQueue, None] = {}
+    by_topic: dict[str, list[MessageQueue]] = {}
+    for queue in previous:
+        by_topic.setdefault(queue.topic, []).append(queue)
     for topic, layout in layouts.items():
-        before = [queue for queue in previous if queue.topic == topic]
+        before = by_topic.get(topic, [])
         if layout is None:
             wanted.update(dict.fromkeys(before))
         elif not one_list:
@@ -151,10 +154,15 @@ def _plan_of(wanted: Wanted, previous: Wanted) -> RebalancePlan:
 
 def _by_broker(me: str, layout: TopicLayout, lists: MemberLists, before: Iterable[MessageQueue]) -> list[MessageQueue]:
     mine: list[MessageQueue] = []
+    known = layout.number_of
+    unheard: dict[str, list[MessageQueue]] = {}
+    for queue in before:
+        if lists.get(queue.broker_name) is None and queue in known:
+            unheard.setdefault(queue.broker_name, []).append(queue)
     for broker_name in _brokers(layout):
         members = lists.get(broker_name)
         if members is None:
-            mine += [queue for queue in before if queue.broker_name == broker_name and queue in layout.number_of]
+            mine += unheard.get(broker_name, [])
         else:
             mine += allocate(BY_BROKER, broker_name, layout, members.members, me)
     return mine

@@ -59,6 +59,8 @@ class BrokerSession:
         self._parties: dict[QueueOwnership, QueueParty] = {}
         self._changed: dict[QueueOwnership, None] = {}
         """Queues that SYNC may have something to say of."""
+        self._draining: dict[QueueOwnership, None] = {}
+        """Queues whose drain limit is to be watched; some may drain no longer."""
         self._lock = LockSchedule()
         self._sync = SyncSchedule()
         self._connection = 0
@@ -89,6 +91,7 @@ class BrokerSession:
         assert party.own.done, party.own
         self._parties.pop(party.own, None)
         self._changed.pop(party.own, None)
+        self._draining.pop(party.own, None)
 
     def forsake(self, group: str) -> bool:
         """Forget a group's queues as they are: the next LOCK names none of them, and the broker frees them. True: some were held."""
@@ -96,6 +99,7 @@ class BrokerSession:
         for own in gone:
             del self._parties[own]
             self._changed.pop(own, None)
+            self._draining.pop(own, None)
         self.trigger()
         return any(own.holds or own.in_lock for own in gone)
 
@@ -107,12 +111,13 @@ class BrokerSession:
     def changed(self, own: QueueOwnership, *, urgent: bool = False) -> None:
         """SYNC has something to say of the queue: within 100 ms, or (a release, an awaited commit) at once."""
         urgent = urgent or own.state is State.RELEASING
-        if own in self._changed and not urgent:
-            return
+        timed = bool(self._changed)
         self._changed[own] = None
+        self._watch(own)
         if urgent:
             self._sync.hurry()
-        self.pump_soon()
+        if urgent or not timed:  # else the timer is set to the next SYNC
+            self.pump_soon()
 
     @property
     def retiring(self) -> bool:
@@ -204,6 +209,11 @@ class BrokerSession:
             self._timer.cancel()
         self._timer = self._loop.call_later(max(due_ms - now_ms, 1) / 1000, self._pump)
 
+    def _watch(self, own: QueueOwnership) -> None:
+        """The queue's state may have changed: its drain limit is watched from now on if it has one."""
+        if own.state is State.DRAINING and own in self._parties:
+            self._draining[own] = None
+
     def _watch_calls(self, now_ms: int) -> int:
         """Drain limits and the proof's lapse; when to look again."""
         next_ms = now_ms + 60_000
@@ -211,11 +221,14 @@ class BrokerSession:
         lapsed = now_ms >= deadline_ms
         if not lapsed and self.holding:
             next_ms = min(next_ms, deadline_ms)
-        for party in list(self._parties.values()):
-            own = party.own
-            if lapsed and not self._lapse_told and own.fenced:
-                party.cancel_soon()
+        if lapsed and not self._lapse_told:
+            for party in list(self._parties.values()):
+                if party.own.fenced:
+                    party.cancel_soon()
+        for own in list(self._draining):
+            party = self._parties[own]
             if own.state is not State.DRAINING or own.drain_at_ms is None:
+                del self._draining[own]
                 continue
             if own.tick(now_ms):
                 party.given_up()
@@ -360,6 +373,7 @@ class BrokerSession:
         event = own.lock_answered(sent, answer)
         if party is None:
             return  # forsaken: the next LOCK does not name it, which frees it
+        self._watch(own)
         if event is Event.GRANTED and own.state is State.HELD:
             party.granted(answer)
         elif event is Event.GRANTED or (event is Event.RENEWED and own.state is State.RELEASING):
@@ -397,6 +411,7 @@ class BrokerSession:
         own.in_lock = False
         if own not in self._parties:
             return
+        self._watch(own)
         if answer is None:
             if own.group in self._groups:
                 self._groups[own.group].doubted(self.link)
@@ -446,6 +461,7 @@ class BrokerSession:
             event = own.sync_answered(one, answer)
             if party is None:
                 continue
+            self._watch(own)
             if event is Event.STALE:
                 facts = {"verdict": answer.verdict.name, "remark": answer.remark, "offset": one.offset}
                 log.warning("queue.fenced", group=own.group, queue=str(own.queue), epoch=one.epoch, by="SYNC", **facts)

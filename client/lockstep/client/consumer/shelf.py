@@ -10,6 +10,7 @@ what is on the shelf with it.
 """
 
 import asyncio
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from lockstep.client.consumer.ownership import State
@@ -32,7 +33,7 @@ class Shelf:
         self.void: dict[MessageQueue, int] = {}
         """Queues whose grant ended with messages handed out and not done, and the offset behind them: no commit counts for these."""
         self._held: dict[MessageQueue, tuple[QueueWorker, Holding]] = {}
-        self._ready: dict[MessageQueue, None] = {}
+        self._ready: OrderedDict[MessageQueue, None] = OrderedDict()
         """Queues with messages, the next one first."""
         self._moved: dict[MessageQueue, None] = {}
         """Queues whose position is ahead of what is done, or behind it after a seek."""
@@ -83,8 +84,8 @@ class Shelf:
 
     def take(self, count: int) -> list[MessageExt]:
         """The next messages, at most `count`, of one queue, which has its next turn behind the others; empty where none is there."""
-        for queue in list(self._ready):
-            del self._ready[queue]
+        for _ in range(len(self._ready)):
+            queue, _ = self._ready.popitem(last=False)
             worker, holding = self._held[queue]
             if queue in self.paused or not holding.alive or worker.own.state is not State.HELD:
                 continue  # resume() and the next grant put it back

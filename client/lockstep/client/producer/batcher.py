@@ -51,26 +51,9 @@ class Batcher:
         keyed = self.keyed if not keyed_blocked else None
         if keyed and (self._keyed_turn or not self.unkeyed):
             self._keyed_turn = False
-            return self._cut(keyed)
+            return keyed.cut(self._bytes_max, self._count_max)
         self._keyed_turn = True
-        return self._cut(self.unkeyed) if self.unkeyed else []
-
-    def _cut(self, lane: Lane) -> list[Parcel]:
-        head = lane.pop()
-        taken = [head]
-        if head.alone:
-            return taken
-        count_left = self._count_max - head.count
-        bytes_left = self._bytes_max - head.held_bytes
-        version = head.version
-        while lane:
-            parcel = lane.front
-            count_left -= parcel.count
-            bytes_left -= parcel.held_bytes
-            if count_left < 0 or bytes_left < 0 or parcel.alone or (parcel.version is not version and parcel.version != version):
-                break
-            taken.append(lane.pop())
-        return taken
+        return self.unkeyed.cut(self._bytes_max, self._count_max) if self.unkeyed else []
 
     def take_expired(self, now_ms: int, limit: int) -> list[Parcel]:
         """Those whose deadline has come, at most `limit`; more are left if `earliest_ms` is still not after `now_ms`."""

@@ -44,19 +44,21 @@ class Lane:
 
     def append(self, parcel: Parcel) -> None:
         """At the end."""
-        self._next = ticket = self._next + 1
-        self._put(ticket, parcel)
+        self._next = parcel.ticket = ticket = self._next + 1
+        self._waiting[ticket] = parcel
+        if parcel.deadline_ms < self.earliest_ms:
+            self.earliest_ms = parcel.deadline_ms
+        if self._deadlines is not None:
+            self._index(ticket, parcel)
 
     def push(self, parcel: Parcel) -> None:
         """At the front."""
-        self._first = ticket = self._first - 1
-        self._put(ticket, parcel)
+        self._first = parcel.ticket = ticket = self._first - 1
+        self._waiting[ticket] = parcel
         self._waiting.move_to_end(ticket, last=False)
-
-    @property
-    def front(self) -> Parcel:
-        """The next to leave. There must be one."""
-        return next(iter(self._waiting.values()))
+        self.earliest_ms = min(self.earliest_ms, parcel.deadline_ms)
+        if self._deadlines is not None:
+            self._index(ticket, parcel)
 
     def pop(self) -> Parcel:
         """Take the front out."""
@@ -64,6 +66,26 @@ class Lane:
         if self._deadlines is not None or not self._waiting:
             self._left(ticket, parcel)
         return parcel
+
+    def cut(self, bytes_max: int, count_max: int) -> list[Parcel]:
+        """Take out what leaves in one frame: the front, and what follows it in the same layout version and fits. There must be one."""
+        waiting = self._waiting
+        taken: list[Parcel] = []
+        for parcel in waiting.values():
+            bytes_max -= parcel.held_bytes
+            count_max -= parcel.count
+            if taken:
+                version = taken[0].version
+                if count_max < 0 or bytes_max < 0 or parcel.alone or (parcel.version is not version and parcel.version != version):
+                    break
+            taken.append(parcel)
+            if parcel.alone:
+                break
+        if len(taken) == len(waiting):
+            return self.take_all()
+        for _ in taken:
+            self.pop()
+        return taken
 
     def remove(self, parcel: Parcel) -> bool:
         """Take this one out; False: it does not wait here."""
@@ -116,14 +138,10 @@ class Lane:
 
     # ----------------------------------------------------------------------------------------------------------------- index
 
-    def _put(self, ticket: int, parcel: Parcel) -> None:
-        parcel.ticket = ticket
-        self._waiting[ticket] = parcel
-        if parcel.deadline_ms < self.earliest_ms:
-            self.earliest_ms = parcel.deadline_ms
-        if self._deadlines is not None:
-            heappush(self._deadlines, (parcel.deadline_ms, ticket))
-            self._learn(ticket, parcel)
+    def _index(self, ticket: int, parcel: Parcel) -> None:
+        assert self._deadlines is not None
+        heappush(self._deadlines, (parcel.deadline_ms, ticket))
+        self._learn(ticket, parcel)
 
     def _take(self, ticket: int) -> Parcel:
         parcel = self._waiting.pop(ticket)

@@ -50,11 +50,6 @@ class Ring(Generic[T]):
         self._at = self._place.get(item, self._at)
         return self.next()
 
-    @property
-    def at_end(self) -> bool:
-        """The next item is the first one again."""
-        return self._at + 1 >= len(self._items)
-
     def rewind(self, place: int = 0) -> None:
         """Go on at the item of this place."""
         self._at = place - 1
@@ -163,10 +158,13 @@ class LiveQueues:
     def _step(self, brokers: Ring[Broker]) -> int:
         """Through one broker's queues, then through the next one's: in the order of the layout while nothing changes."""
         broker = self._turn
-        if broker not in brokers or broker.queues.at_end:
+        queues = broker.queues
+        if broker not in brokers._place or queues._at + 1 >= len(queues._items):
             self._turn = broker = brokers.after(broker)
-            broker.queues.rewind()
-        return broker.queues.next()
+            queues = broker.queues
+            queues._at = -1
+        queues._at += 1
+        return queues._items[queues._at]
 
     def _count(self, broker: Broker) -> None:
         live = broker.up and len(broker.queues) > 0

@@ -92,6 +92,7 @@ class TopicSender:
         "_look_ms",
         "_placed",
         "_producer_id",
+        "_senders",
         "_shared",
         "_sides",
         "_stranded",
@@ -112,6 +113,8 @@ class TopicSender:
         self._producer_id = shared.instance.host.random.token(16).hex()
         """Its own unless one is given: after a topic was away, sequences begin at 0 again, and brokers remember those of before."""
         self._by_queue: dict[MessageQueue, QueueSender] = {}
+        self._senders: list[QueueSender | None] = []
+        """By number; None: nothing has been sent there."""
         self._sides: dict[str, BrokerSide] = {}
         self._stranded: dict[QueueSender, None] = {}
         """Stalled queues where unkeyed sends wait, while no other queue takes any."""
@@ -251,6 +254,7 @@ class TopicSender:
                 side = self._sides[entry.broker_name] = BrokerSide(self._shared.instance, entry.broker_name)
             if side.link is not None and side.link.up and live.has_broker(side.name):
                 live.set_up(side.name, True)
+        self._senders = [None] * len(queues)
         for sender in self._by_queue.values():
             sender.number = self._placed.write_number_of.get(sender.queue)
             if sender.number is not None and sender.stalled:
@@ -259,6 +263,9 @@ class TopicSender:
         return live
 
     def _sender(self, number: int) -> QueueSender:
+        found = self._senders[number]
+        if found is not None:
+            return found
         queue = self._placed.write_queues[number]
         sender = self._by_queue.get(queue)
         if sender is None:
@@ -273,6 +280,7 @@ class TopicSender:
                 departures=shared.departures,
             )
             sender.number = number
+        self._senders[number] = sender
         return sender
 
     def _sequencer(self) -> Sequencer:

@@ -129,7 +129,8 @@ class Sender:
 def producer_main(universe: "Universe") -> Main:
     async def main(stop: asyncio.Event) -> int:
         while not stop.is_set():
-            producer = Producer("prod", nameserver=universe.nameserver, host=Host.current())
+            limit = universe.setting.in_flight_max
+            producer = Producer("prod", nameserver=universe.nameserver, host=Host.current(), in_flight_count_max=limit)
             try:
                 await producer.start()
                 break

@@ -77,6 +77,8 @@ class Setting:
     batch_share: float = 0.1
     """How many of the sends are batches."""
     unkeyed_share: float = 0.05
+    in_flight_max: int = 10_000
+    """Of each producer: sends beyond it wait."""
     written_share: float = 0.0
     """How many sends ask for less than the broker's flush: `require="written"`."""
     tag_b_share: float = 0.0

@@ -320,7 +320,14 @@ WORLDS: Mapping[str, World] = {
             "kill_producer": 2,
             "slow_disk": 1,
         },
-        {"producers": (3, 4), "consumers": (2,), "batch_share": (0.1, 0.4), "unkeyed_share": (0.1, 0.4), "keys": (3, 10)},
+        {
+            "producers": (3, 4),
+            "consumers": (2,),
+            "batch_share": (0.1, 0.4),
+            "unkeyed_share": (0.1, 0.4),
+            "keys": (3, 10),
+            "in_flight_max": (10_000, 3),
+        },
     ),
     "readers": World(
         {

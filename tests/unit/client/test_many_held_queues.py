@@ -1,0 +1,76 @@
+"""A consumer of many queues: what happens to one of them does not cost a look at all of them.
+
+Counted in lines that the consumer's code executes: with four times the queues, as many for one queue, and at most five times as many for
+all of them.
+"""
+
+import asyncio
+
+import pytest
+
+from lockstep.client.consumer.rebalance import MemberLists, plan
+from lockstep.protocol.allocate import BY_BROKER
+from lockstep.protocol.bodies import ListVersion, MemberList
+from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.runtime.daemon import Tasks
+from support.consumers import Handled, consuming
+from support.counting import Steps
+from support.loops import turns
+from support.scripted_broker import advance, scripted_cluster
+
+FEW, MANY = 20, 80
+SESSION = "/consumer/session.py"
+
+
+async def steps_of_one_message(count: int, commit: str) -> int:
+    """Of a message in each of four of `count` queues, all of which are held."""
+    handled = Handled()
+    async with scripted_cluster(topics={"orders": count}) as cluster, consuming(cluster, handled, commit=commit):
+        await advance(1.5)
+        assert len(cluster["a"].locks) == count
+        with Steps(SESSION) as counted:
+            for number in range(4):
+                cluster["a"].store("orders", number, [b"x"])
+            await turns(200)
+        assert len(handled.calls) == 4
+        return counted.count
+
+
+@pytest.mark.frozen_clock
+@pytest.mark.parametrize("commit", ["interval", "each"])
+async def test_the_progress_of_one_queue_is_told_without_a_look_at_the_others(commit: str) -> None:
+    assert await steps_of_one_message(MANY, commit) <= await steps_of_one_message(FEW, commit) + 60
+
+
+def layout(topic: str, brokers: int, queues: int) -> TopicLayout:
+    return TopicLayout(topic, LayoutVersion(1, 1), tuple(LayoutEntry(f"broker-{n:03}", queues, queues, 1) for n in range(brokers)))
+
+
+@pytest.mark.parametrize("heard", [True, False])
+def test_a_round_costs_each_queue_once_however_many_topics_and_brokers_there_are(heard: bool) -> None:
+    def steps(topics: int, brokers: int) -> int:
+        layouts = {f"t{n}": layout(f"t{n}", brokers, 2) for n in range(topics)}
+        lists = MemberLists("me")
+        for number in range(brokers if heard else 0):
+            lists.adopt(f"broker-{number:03}", MemberList(("me",), ListVersion(1, 1), False))
+        previous = {queue: None for each in layouts.values() for queue in each.read_queues}
+        with Steps("/consumer/rebalance.py") as counted:
+            round_ = plan("me", BY_BROKER, layouts, lists, previous=previous, reachable=lambda _: True)
+        assert dict(round_.wanted) == previous
+        return counted.count
+
+    assert steps(20, 20) <= 5 * 4 * steps(5, 5)
+
+
+async def test_ending_thousands_of_tasks_costs_each_of_them_once() -> None:
+    async def steps(count: int) -> int:
+        tasks = Tasks()
+        for _ in range(count):
+            tasks.spawn(asyncio.Event().wait(), "waits")
+        await turns(1)
+        with Steps("/runtime/daemon.py") as counted:
+            await tasks.cancel_all()
+        assert not len(tasks)
+        return counted.count
+
+    assert await steps(400) <= 5 * await steps(100)

@@ -1,0 +1,29 @@
+"""R9: a send ends by its deadline, which counts from the call."""
+
+import pytest
+
+from lockstep.testing.sweep.checkers.deadlines import check
+from lockstep.testing.sweep.events import PauseBegan, PauseEnded, SendAcked, SendBegan, SendFailed
+from lockstep.testing.sweep.history import Outcome
+from support.stories import P, Story
+
+
+def failed(key: str | None, at: float) -> Story:
+    return Story().add(SendBegan, 1, P, key=key).add(SendFailed, at, P, outcome=Outcome.NOT_STORED)
+
+
+@pytest.mark.parametrize(("key", "at", "broken"), [(None, 5.1, []), (None, 5.2, ["R9"]), ("k", 33.4, []), ("k", 33.6, ["R9"])])
+def test_a_send_that_ends_late_is_found(key: str | None, at: float, broken: list[str]) -> None:
+    assert failed(key, at).broken(check) == broken
+
+
+def test_a_stored_one_ends_by_its_deadline_too() -> None:
+    assert Story().add(SendBegan, 1, P, key=None).add(SendAcked, 9, P).broken(check) == ["R9"]
+
+
+def test_the_send_of_a_process_that_stood_still_ends_late() -> None:
+    assert Story().add(SendBegan, 1, P, key=None).add(PauseBegan, 2, P).add(PauseEnded, 8, P).add(SendAcked, 9, P).broken(check) == []
+
+
+def test_one_that_never_ends_is_not_judged() -> None:
+    assert Story().add(SendBegan, 1, P).broken(check) == []
