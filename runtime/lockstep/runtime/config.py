@@ -38,7 +38,15 @@ PROGRAM_OPTIONS = frozenset(
             "topics_max",
             "insecure",
         ),
-        *("disconnect_grace_ms", "session_timeout_ms", "segment_mib", "retention_hours", "disk_used_percent_max", "log_mib_max"),
+        *(
+            "disconnect_grace_ms",
+            "session_timeout_ms",
+            "segment_mib",
+            "retention_hours",
+            "scrub_kib_per_s",
+            "disk_used_percent_max",
+            "log_mib_max",
+        ),
         *("disk_reserve_mib", "cut_corrupt", "log_level", "admin_listen", "admin_host", "connections_max", "message_delay_level"),
         *("held_pulls_max", "held_pulls_per_group_max", "groups_max", "progress_max", "group_idle_days"),
     }
