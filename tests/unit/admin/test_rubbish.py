@@ -61,6 +61,7 @@ ARGUMENTS = {
     ("bench",): ["--count", "100", "--nameserver", "127.0.0.1:1"],
     ("doctor",): [],
     ("up",): [],
+    ("store", "check"): ["nowhere"],
 }
 """What makes each do something and end."""
 SERVERS = {("broker",), ("nameserver",)}
