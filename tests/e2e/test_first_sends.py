@@ -1,6 +1,7 @@
 """Two brokers that create topics are sent the first message of the same topics at once: every message is consumed."""
 
 import asyncio
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -59,5 +60,10 @@ async def test_every_message_of_a_topic_that_two_brokers_create_at_once_is_consu
             program(*broker("broker-b", tmp_path, where), event="broker.started") as other,
         ):
             both: tuple[Program, ...] = (one, other)
-            sends = [send(str(each.started["address"]), topic) for topic in TOPICS for each in both]
-            await consumed(where, set(await asyncio.gather(*sends)))
+            # Neither broker learns of the other's layout before it has made its own.
+            routes.process.send_signal(signal.SIGSTOP)
+            try:
+                bodies = await asyncio.gather(*[send(str(each.started["address"]), topic) for topic in TOPICS for each in both])
+            finally:
+                routes.process.send_signal(signal.SIGCONT)
+            await consumed(where, set(bodies))

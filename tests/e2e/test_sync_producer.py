@@ -96,10 +96,11 @@ def test_children_of_a_fork_send_beside_their_parent(laptop: Program, started: b
 
 
 WAITING = """
-import sys, threading
+import signal, sys, threading
 from lockstep.client import Message
 from lockstep.client.sync import Producer
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts its background jobs with SIGINT ignored
 producer = Producer("shop", nameserver=sys.argv[1])
 producer.send(Message("orders", b"x"), sharding_key="k")
 print("sent", flush=True)
