@@ -6,7 +6,7 @@
 A UNIQ_KEY is opaque to everyone but RocketMQ's tools, which read the time from it.
 
 A broker that advertises an IPv4 address stores that as its store host, as RocketMQ does. One that advertises anything else (a DNS name,
-IPv6) stores a host that stands for its store: an address of 240.0.0.0/4, which is reserved and belongs to no machine (ADR 15).
+IPv6) stores a host that stands for its store: an address of 240.0.0.0/4, which is reserved and belongs to no machine (ADR 16).
 """
 
 from datetime import UTC, datetime, timedelta
