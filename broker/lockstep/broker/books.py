@@ -200,6 +200,11 @@ class Books:
         layout = self.layouts.get(topic)
         return [] if layout is None else layout.queues_of(self.config.broker_name)
 
+    def own_queue_count(self, topic: str) -> int:
+        """How many readable queues this broker has of the topic."""
+        layout = self.layouts.get(topic)
+        return 0 if layout is None else layout.read_count(self.config.broker_name)
+
     def ruled(self, group: Group) -> bool:
         """Whether this broker's list says whose a queue is; else RocketMQ's rule over all queues does, which one broker can't judge."""
         return group.contract is not None and group.contract.allocate == BY_BROKER and not group.classic

@@ -177,7 +177,7 @@ class Reconciliation:
         """Why the group can't begin in the queue, and, where its start policy is resolved first, in the others of the topic."""
         books = self._books
         try:
-            books.check_progress(key, len(books.own_queues(key[1])) if books.progress.since(key[0], key[1]) is None else 1)
+            books.check_progress(key, books.own_queue_count(key[1]) if books.progress.since(key[0], key[1]) is None else 1)
         except BrokerError as error:
             return error.remark
         return None

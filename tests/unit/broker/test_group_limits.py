@@ -19,6 +19,7 @@ from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import BrokerError, NoPermission, ServiceNotAvailable
 from lockstep.protocol.headers.routes import CreateTopicHeader
 from lockstep.protocol.layouts import LayoutTable
+from lockstep.protocol.queue import MessageQueue, TopicLayout
 from lockstep.runtime.dispatch import Dispatcher
 from lockstep.runtime.metrics import SLICE_ITEMS
 from support.broker_fakes import FakeEndpoint, FakeHost, request
@@ -114,6 +115,24 @@ def test_a_member_begins_in_all_queues_of_its_topic_or_in_none() -> None:
     a.connect()
     assert a.lock(0)[0].verdict is Verdict.REFUSED
     assert on.c.progress_count == 1
+
+
+def test_a_refusal_in_a_topic_of_many_queues_builds_none_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of n refused queues would build n: 2,000 took two seconds of one loop turn."""
+    on = bench(progress_max=1)
+    commit(on, "g")
+    a = Client(on, "a")
+    a.connect()
+    built: list[str] = []
+    queues_of = TopicLayout.queues_of
+
+    def counted(self: TopicLayout, broker_name: str) -> list[MessageQueue]:
+        built.append(self.topic)
+        return queues_of(self, broker_name)
+
+    monkeypatch.setattr(TopicLayout, "queues_of", counted)
+    assert [answer.verdict for answer in a.lock(0, 1, 2, 3).values()] == [Verdict.REFUSED] * 4
+    assert built == []
 
 
 def test_locks_of_strangers_have_a_limit() -> None:

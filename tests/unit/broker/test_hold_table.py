@@ -139,7 +139,7 @@ def test_the_oldest_of_all_goes_where_too_many_are_held() -> None:
     assert (outs, len(table)) == ([None, None, "a", "b"], 2)
 
 
-def test_however_many_are_woken_so_many_come_out_as_are_asked_for_and_the_rest_next_in_order() -> None:
+def test_however_many_are_woken_so_many_come_out_as_are_asked_for_and_the_queues_take_turns() -> None:
     table = HoldTable[str]()
     for item in "abcde":
         table.hold(pull(item))
@@ -148,11 +148,30 @@ def test_however_many_are_woken_so_many_come_out_as_are_asked_for_and_the_rest_n
     table.wake("t", 1)
     assert names(table.woken(2)) == ["a", "b"]
     table.hold(pull("later"))
-    assert names(table.woken(2)) == ["c", "d"]
+    assert names(table.woken(2)) == ["z", "c"]
     assert table.any_woken
-    assert names(table.woken(9)) == ["e", "z"], "one that came behind the arrival waits for the next one"
+    assert names(table.woken(9)) == ["d", "e"], "one that came behind the arrival waits for the next one"
     assert not table.any_woken
     assert names(list(table)) == ["later"]
+
+
+def test_a_queue_that_is_woken_in_every_turn_does_not_keep_another_from_its_turn() -> None:
+    """Its pulls pass over the message by their tags and are held again in the same turn."""
+    table = HoldTable[str]()
+    busy = [pull(f"busy-{number}") for number in range(6)]
+    for each in busy:
+        table.hold(each)
+    table.hold(pull("z", queue=1))
+    taken: list[str] = []
+    table.wake("t", 0)
+    table.wake("t", 1)
+    for _ in range(2):
+        found = table.woken(3)
+        taken += names(found)
+        for each in found:
+            table.hold(pull(each.item, queue=each.queue_id))
+        table.wake("t", 0)
+    assert "z" in taken
 
 
 def test_however_many_are_due_so_many_come_out_as_are_asked_for() -> None:

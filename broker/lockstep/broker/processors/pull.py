@@ -23,8 +23,8 @@ from lockstep.broker.tables.hold_table import HELD_MAX, HELD_PER_CONNECTION_MAX,
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import (
+    BrokerError,
     LocalProtocolError,
-    NoPermission,
     StoreError,
     SubscriptionNotExist,
     SubscriptionNotLatest,
@@ -281,7 +281,7 @@ class PullProcessor:
             self._coordination.update_offset(
                 request.endpoint.id, header.consumer_group, header.topic, header.queue_id, header.commit_offset, self._clock.boot_ms()
             )
-        except (NoPermission, LocalProtocolError):
+        except (BrokerError, LocalProtocolError):
             pass
 
     def _hashes(self, header: PullHeader) -> frozenset[int] | None:

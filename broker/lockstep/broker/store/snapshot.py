@@ -73,7 +73,7 @@ def decode(data: bytes) -> Snapshot | None:
         position, last_record, store_ms, state_next, queues, plain, *behind = msgpack.unpackb(payload, raw=False, strict_map_key=False)
         falls = [[int(number) for number in fall] for fall in (behind[0] if behind else ())]
         rows = [_queue_row(*queue) for queue in queues]
-    except (ValueError, TypeError, RecursionError, msgpack.UnpackException):
+    except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException):
         return None
     if not all(isinstance(value, int) for value in (position, last_record, store_ms, state_next)):
         return None

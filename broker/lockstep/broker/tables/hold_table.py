@@ -114,7 +114,10 @@ class HoldTable(Generic[T]):
         return bool(queues)
 
     def woken(self, count: int) -> list[HeldPull[T]]:
-        """Takes out at most `count` pulls that were woken, queue by queue in the order of waking, first come first."""
+        """Takes out at most `count` pulls that were woken, queue by queue in the order of waking, first come first.
+
+        A queue with more of them goes to the end: one that is woken again and again does not keep the others from their turn.
+        """
         taken: list[HeldPull[T]] = []
         while self._woken and len(taken) < count:
             topic, queue_id = key = next(iter(self._woken))
@@ -125,8 +128,9 @@ class HoldTable(Generic[T]):
                 if number > last or len(taken) + len(found) >= count:
                     break
                 found.append(pull)
-            if len(taken) + len(found) < count or len(found) == len(waiting):
-                del self._woken[key]
+            del self._woken[key]
+            if len(taken) + len(found) >= count and len(found) < len(waiting):
+                self._woken[key] = last
             for pull in found:
                 self._remove(pull)
             taken += found

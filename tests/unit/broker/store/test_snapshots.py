@@ -1,6 +1,6 @@
 """Snapshots: which of them a start takes, what it replays behind it, when one is due."""
 
-from typing import Any
+from typing import Any, cast
 
 import msgpack  # type: ignore[import-untyped]
 import pytest
@@ -170,3 +170,8 @@ def test_a_snapshot_comes_back_whole_and_with_one_changed_byte_not_at_all(plain:
     at = data.draw(st.integers(0, len(written) - 1))
     assert decode(written[:at] + bytes([written[at] ^ data.draw(st.integers(1, 255))]) + written[at + 1 :]) is None
     assert decode(written[:at]) is None
+
+
+def test_a_number_that_is_no_whole_one_makes_no_snapshot() -> None:
+    written = encode(1, -1, 5, 6, [], None, cast(Any, [[float("inf")]]))
+    assert decode(written) is None
