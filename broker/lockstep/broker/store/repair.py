@@ -9,12 +9,12 @@ import asyncio
 
 from lockstep.broker.store.commit_log import CommitLog, Segment
 from lockstep.broker.store.consume_queue import ConsumeQueue
-from lockstep.broker.store.damage import DamageTable
+from lockstep.broker.store.damage import LOST_SIZE, DamageTable
 from lockstep.broker.store.directory import StoreDirectory
 from lockstep.broker.store.frame import ENTRY, ENTRY_BYTES
 from lockstep.broker.store.queue_table import QueueTable
 from lockstep.broker.store.reader import Mismatch
-from lockstep.broker.store.rebuild import EntryRebuild
+from lockstep.broker.store.rebuild import EntryRebuild, entry_of
 from lockstep.broker.store.scan import BadRecord, LogScan, ReadAt, read_record
 from lockstep.protocol.record import RECORD_BYTES_MIN
 from lockstep.runtime.daemon import Tasks
@@ -65,7 +65,7 @@ class QueueRepairs:
         self._read = threaded(host)
         self._running: dict[ConsumeQueue, None] = {}
         self._tried: dict[ConsumeQueue, int] = {}
-        """Queue → the offset at which its last repair began: one that fails again there is given up."""
+        """Queue → an offset that did not fit after its repair: one that is found there again is given up."""
         self._slots = asyncio.Semaphore(RUNNING_MAX)
         self._saving = asyncio.Lock()
         self.idle = asyncio.Event()
@@ -89,8 +89,13 @@ class QueueRepairs:
         log.error("store.mismatch", **facts, offset=offset, position=mismatch.position, error=str(mismatch))
         try:
             async with self._slots:
+                if await self._agrees(queue, offset) is not None:
+                    return  # found before another repair of the same place
                 await self._repair(queue, offset, given_up=self._tried.get(queue) == offset)
-                self._tried[queue] = offset
+                if await self._settled(queue, offset):
+                    self._tried.pop(queue, None)
+                else:
+                    self._tried[queue] = offset
         except OSError as error:
             log.error("queue.repair_failed", **facts, offset=offset, error=str(error), then="it is tried again when the place is read")
         finally:
@@ -150,12 +155,21 @@ class QueueRepairs:
             index += step
         return queue.visible, self._log.written
 
-    async def _agrees(self, queue: ConsumeQueue, index: int) -> int | None:
-        """Where the record ends that entry `index` names; None when they do not fit."""
+    async def _settled(self, queue: ConsumeQueue, index: int) -> bool:
+        """Whether entry `index` fits its record now, belongs to a lost message, or is below the queue's minimum."""
+        return index < queue.min or (await self._entry(queue, index))[1] == LOST_SIZE or await self._agrees(queue, index) is not None
+
+    async def _entry(self, queue: ConsumeQueue, index: int) -> tuple[int, int, int]:
+        """(log position, size, tag hash) of entry `index`; zeros when the file does not have it."""
         entry = queue.memory_entry(index)
         if entry is None:
             data = await self._host.threads.run(self._queues.files.entries, queue.directory, index, 1)
             entry = ENTRY.unpack(data) if len(data) == ENTRY_BYTES else (0, 0, 0)
+        return entry
+
+    async def _agrees(self, queue: ConsumeQueue, index: int) -> int | None:
+        """Returns where the record ends that entry `index` names, None when they do not fit."""
+        entry = await self._entry(queue, index)
         position, size, _ = entry
         segment = self._log.segment_of(position)
         if size < RECORD_BYTES_MIN or segment is None or position + size > segment.end:
@@ -165,4 +179,4 @@ class QueueRepairs:
         except BadRecord:
             return None
         fits = (record.topic, record.queue_id, record.queue_offset) == (queue.topic, queue.queue_id, index)
-        return position + size if fits else None
+        return position + size if fits and entry_of(record) == ENTRY.pack(*entry) else None

@@ -152,7 +152,9 @@ class LogScan:
         read: ReadAt = read_here,
         window_bytes: int = WINDOW_BYTES,
         frames: bool = True,
+        on_overtaken: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_overtaken` is called when retention has removed the records that were to be read next: the scan goes on after them."""
         self._log = log
         self._sink = sink
         self._limit = limit
@@ -169,6 +171,7 @@ class LogScan:
         self._scopes: dict[tuple[str, int, str, int], tuple[int, int, int]] = {}
         """(producer, partition, topic, queue) → (epoch, next sequence, running CRC) of the scope's last frame here."""
         self._topics: dict[bytes, str] = {}
+        self._on_overtaken = on_overtaken
         self._missing_max = 0
         """How many records the stretches so far may have held."""
         self.end = position
@@ -185,6 +188,7 @@ class LogScan:
                     break
                 position = self._log.start  # retention has removed what was to be read
                 self._frame = None
+                self._on_overtaken()
                 continue
             if position in self._known:
                 position = self._skip(Stretch(position, self._known[position], "on record", known=True))

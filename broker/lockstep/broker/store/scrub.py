@@ -72,7 +72,17 @@ class Scrub:
     ) -> None:
         """`breathe(position)` is awaited after each window."""
         known = self._known
-        scan = LogScan(self._log, self._log.start, self, limit, solid=solid, known=known, read=read, window_bytes=window_bytes)
+        scan = LogScan(
+            self._log,
+            self._log.start,
+            self,
+            limit,
+            solid=solid,
+            known=known,
+            read=read,
+            window_bytes=window_bytes,
+            on_overtaken=self._overtaken,
+        )
 
         async def compare(position: int) -> None:
             await self._compare()
@@ -81,6 +91,11 @@ class Scrub:
         await scan.run(compare)
         await self._compare()
         self.end, self.reason = scan.end, scan.reason
+
+    def _overtaken(self) -> None:
+        """Forgets which offset comes next in each queue: retention has removed records that this pass has not read."""
+        self._next.clear()
+        self._open.clear()
 
     async def _compare(self) -> None:
         runs, self._runs, self._open = self._runs, [], {}

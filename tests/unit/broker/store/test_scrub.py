@@ -6,6 +6,7 @@ import pytest
 
 from lockstep.broker.store import Store, StoreInUse
 from lockstep.broker.store.check import CheckReport, check_store
+from lockstep.broker.store.commit_log import Segment
 from lockstep.broker.store.frame import ENTRY
 from lockstep.protocol.errors import ConfigError
 from lockstep.testing.simulation.disk import Fault, SimFiles
@@ -114,6 +115,33 @@ async def test_retention_may_remove_what_a_scrub_reads() -> None:
         pass
     await scrubbing
     assert (store.damage.message_count, store.damaged_bytes) == (0, 0)
+    await store.close()
+
+
+async def test_a_scrub_that_retention_overtakes_reports_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What retention removed is not read, so the queues go on at later offsets than the pass has met."""
+    files = SimFiles()
+    settings = {"queue_file_entries": 20, "segment_bytes": 16_384, "log_bytes_max": 100_000, "queue_tail_bytes": 100, "tail_bytes": 400}
+    store = await open_store(files, scrub_bytes_per_s=1 << 40, **settings)
+    for number in range(1_000):
+        append(store, b"%d" % number + b"." * 100, queue_id=number % 2)
+    for _ in range(2):
+        await store.write_snapshot([])
+        append(store, b"x")
+        await confirmed(store)
+    removed: list[object] = []
+    read = store._scrubber._threaded
+
+    async def read_and_remove(segment: Segment, count: int, at: int) -> bytes:
+        data = await read(segment, count, at)
+        if not removed:
+            removed.append(await store.retention(0))
+        return data
+
+    monkeypatch.setattr(store._scrubber, "_threaded", read_and_remove)
+    await scrubbed(store)
+    assert removed[0], "retention has moved the minimum of queues"
+    assert (store.damage.message_count, store.damaged_bytes, store._scrubber.found) == (0, 0, {})
     await store.close()
 
 

@@ -1,0 +1,93 @@
+"""Repairs of consume queues: an entry whose record is in the log is written again, however often it is found wrong."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+from lockstep.broker.store import ReadStatus, Store
+from lockstep.broker.store.frame import ENTRY
+from lockstep.broker.store.reader import Mismatch
+from lockstep.protocol.errors import SystemBusy
+from lockstep.testing.simulation.disk import SimFiles
+from support.store_kit import PATH, append, open_store
+
+SETTINGS = {"queue_file_entries": 20, "tail_bytes": 400, "queue_tail_bytes": 100}
+
+
+async def stored(files: SimFiles) -> Store:
+    """Two queues of 50 messages, in files alone."""
+    store = await open_store(files, **SETTINGS)
+    for number in range(100):
+        append(store, b"%d" % number + b"." * 100, queue_id=number % 2)
+    await store.write_snapshot([])
+    await store.close()
+    return await open_store(files, **SETTINGS)
+
+
+def rot(files: SimFiles, queue_id: int, offset: int) -> None:
+    """The entry names another record."""
+    at = offset * 20
+    files.overwrite(f"{PATH}/consumequeue/orders/{queue_id}/{at - at % 400:020d}", at % 400, ENTRY.pack(0, 150, 0))
+
+
+async def pulled(store: Store, offset: int, queue_id: int = 0) -> ReadStatus | None:
+    """The status of a read from files; None when the place is being repaired."""
+    try:
+        return (await store.read_cold("orders", queue_id, offset, max_count=1, max_bytes=1)).status
+    except SystemBusy:
+        return None
+
+
+async def test_an_entry_that_rots_again_is_repaired_again() -> None:
+    files = SimFiles(cached_reads=False)
+    store = await stored(files)
+    for _ in range(3):
+        rot(files, 0, 7)
+        assert await pulled(store, 7) is None
+        await store._repairs.idle.wait()
+        assert await pulled(store, 7) is ReadStatus.FOUND
+    assert store.damage.lost() == []
+    await store.close()
+
+
+async def test_a_reader_that_finds_a_wrong_entry_after_another_ones_repair_loses_nothing() -> None:
+    """Both have read the entry before the repair; the second one's read of the log is slower."""
+    files = SimFiles(cached_reads=False)
+    store = await stored(files)
+    rot(files, 0, 7)
+    run = store._host.threads.run
+    repaired = asyncio.Event()
+
+    class Threads:
+        async def run(self, function: Any, *arguments: Any) -> Any:
+            result = await run(function, *arguments)
+            if (task := asyncio.current_task()) is not None and task.get_name() == "slow" and function.__name__ == "pread":
+                await repaired.wait()
+            return result
+
+    store._host = store._reader._host = replace(store._host, threads=Threads())  # type: ignore[arg-type]
+    slow = asyncio.create_task(pulled(store, 7), name="slow")
+    assert await pulled(store, 7) is None
+    await store._repairs.idle.wait()
+    repaired.set()
+    assert await slow is None
+    await store._repairs.idle.wait()
+    assert await pulled(store, 7) is ReadStatus.FOUND
+    assert store.damage.lost() == []
+    await store.close()
+
+
+async def test_what_was_found_before_the_repair_changes_nothing() -> None:
+    """A scrub hands on what it found a while ago."""
+    files = SimFiles(cached_reads=False)
+    store = await stored(files)
+    rot(files, 1, 7)
+    assert await pulled(store, 7, 1) is None
+    await store._repairs.idle.wait()
+    queue = store._queues.obtain("orders", 1)
+    for _ in range(2):
+        store._repairs.begin(Mismatch(queue, 7, 0, "found by an earlier scrub"))
+        await store._repairs.idle.wait()
+    assert await pulled(store, 7, 1) is ReadStatus.FOUND
+    assert store.damage.lost() == []
+    await store.close()
