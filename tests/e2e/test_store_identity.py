@@ -129,6 +129,20 @@ async def test_a_copy_with_a_lower_term_is_exit_4_and_takes_nothing_from_the_ori
     assert f"is last registered from {first.started['address']}" in words
 
 
+def test_a_copy_that_is_started_again_and_again_does_not_become_the_original(tmp_path: Path, routes: str) -> None:
+    """A supervisor starts it again after each refusal; then the original's machine is away for a moment."""
+    made(tmp_path / "one", "--nameserver", routes)
+    shutil.copytree(tmp_path / "one", tmp_path / "copy")
+    with program(*broker(tmp_path / "one", "--nameserver", routes), event="broker.started") as first:
+        for _ in range(3):
+            refused(4, tmp_path / "copy", "--nameserver", routes)
+        assert first.stop() == 0
+    words = refused(4, tmp_path / "copy", "--nameserver", routes)
+    assert f"is last registered from {first.started['address']}" in words
+    assert f"it has not seen term {first.started['term']}" in words
+    assert serves(tmp_path / "one", "--nameserver", routes) > first.started["term"]
+
+
 def broker_ahead(store: Path, routes: str) -> Broker:
     """A broker whose clock, and so whose term, is an hour ahead."""
     config = BrokerConfig(listen=("127.0.0.1:0",), store=str(store), nameserver=routes)
@@ -164,11 +178,13 @@ async def test_the_original_of_a_copy_that_ran_meanwhile_is_exit_4_and_stays_as_
     with program(*broker(tmp_path / "one", "--nameserver", routes), event="broker.started") as first:
         assert first.stop() == 0
     shutil.copytree(tmp_path / "one", tmp_path / "copy")
-    with program(*broker(tmp_path / "copy", "--nameserver", routes), event="broker.started") as copy:
-        assert copy.stop() == 0
-    words = refused(4, tmp_path / "one", "--nameserver", routes)
-    assert f"is last registered from {copy.started['address']} with term {copy.started['term']}" in words
-    assert f"its term before that was {first.started['term']}" in words
+    copy = broker_ahead(tmp_path / "copy", routes)
+    await copy.start()
+    address, term = copy.address, copy.term
+    await copy.stop()
+    words = await asyncio.to_thread(refused, 4, tmp_path / "one", "--nameserver", routes)
+    assert f"is last registered from {address} with term {term}" in words
+    assert "which is older" in words
     serves(tmp_path / "copy", "--nameserver", routes)
     with program(*NAMESERVER, event="nameserver.started") as fresh:
         serves(tmp_path / "one", "--nameserver", str(fresh.started["address"]))

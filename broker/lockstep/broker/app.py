@@ -24,7 +24,7 @@ from lockstep.broker.processors.send import SendGate, SendProcessor
 from lockstep.broker.processors.send_back import SEND_BACK_LANE, SendBackProcessor
 from lockstep.broker.processors.status import StatusProcessor
 from lockstep.broker.processors.topic import TopicProcessor
-from lockstep.broker.registrar import BrokerCard, Registrar, Standing
+from lockstep.broker.registrar import BrokerCard, Registrar, RegistrationRefused, Standing
 from lockstep.broker.services import Effects, Keeper, Leases
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Recovery, Store
@@ -186,14 +186,16 @@ class Broker:
         """A new term, durable before anyone is answered under it; then the boot id: a second crash must not hide the first."""
         clock, boot_id = self._host.clock, self._host.boot_id()
         assumed_loss = store.may_have_forgotten(boot_id) or recovery.lost_synced
-        self._previous_term = max(state.coordination.term, store.last_term)
-        term = next_term(self._previous_term, clock.wall_ms())
+        last_term = max(state.coordination.term, store.last_term)
+        # A version that does not write lockstep/term may have served since: then the log alone knows its term.
+        self._previous_term = store.accepted_term if last_term == store.last_term else last_term
+        term = next_term(last_term, clock.wall_ms())
         state.coordination.set_day(store.safe_now_ms())
         state.name_store()
         state.coordination.started(term, assumed_loss=assumed_loss, now_ms=clock.boot_ms())
         state.write_changes()
         await store.sync()
-        await store.mark_term(term)
+        await store.mark_terms(accepted=term, last=term)
         await store.mark_boot(boot_id)
         self._marked = True
         log.info(
@@ -212,7 +214,13 @@ class Broker:
         )
         state.on_topic_changed.append(lambda _topic: registrar.changed())
         registrar.start()
-        await registrar.accepted()
+        try:
+            await registrar.accepted()
+        except RegistrationRefused:
+            if registrar.known_nowhere:
+                # A refused start is no part of the store's line: a copy that is started again and again must not grow into it.
+                await store.mark_terms(accepted=self._previous_term, last=self.term)
+            raise
 
     def _open(self, state: BrokerState) -> None:
         """Leases count from the open port."""

@@ -133,6 +133,11 @@ class Registrar:
         """Nameserver address → how it stands to this broker."""
         return {peer.address: peer.standing for peer in self._peers}
 
+    @property
+    def known_nowhere(self) -> bool:
+        """Whether no nameserver can have accepted this start's term: each refused it, left it pending or was never reached."""
+        return {peer.standing for peer in self._peers} <= {Standing.REFUSED, Standing.CONTESTED, Standing.UNREACHABLE}
+
     def told(self) -> tuple[NameserverStanding, ...]:
         """As `standings`, with the words of a refusal."""
         return tuple(NameserverStanding(peer.address, peer.standing.value, peer.remark) for peer in self._peers)

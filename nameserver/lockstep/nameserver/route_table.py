@@ -269,6 +269,8 @@ class RouteTable:
             return
         if said.term < before.term:
             raise BrokerNameTaken(f"{_out_of_line(known, said)} with term {said.term}, which is older. {_COPY_ADVICE}")
+        if said.term == before.term and said.address != before.address and known.connection is None:
+            raise BrokerNameTaken(f"{_out_of_line(known, said)} with the same term {said.term}. {_COPY_ADVICE}")
         if said.term > before.term and said.previous_term is not None and said.previous_term < before.term:
             raise BrokerNameTaken(
                 f"{_out_of_line(known, said)} with term {said.term}, and its term before that was {said.previous_term}: it has not seen "

@@ -268,6 +268,7 @@ LINES: dict[str, list[tuple[int | None, int, bool]]] = {
     "a copy while the original is down, then the original": [(9, 10, True), (10, 20, True), (10, 30, False)],
     "an older backup": [(9, 10, True), (10, 11, True), (9, 40, False)],
     "a copy with a lower term": [(9, 10, True), (8, 9, False)],
+    "a copy that got its term in the same second": [(9, 10, True), (9, 10, False)],
     "brokers of an earlier version": [(None, 10, True), (None, 11, True), (None, 10, False), (11, 12, True), (None, 13, True)],
 }
 

@@ -6,7 +6,8 @@
     commitlog/ consumequeue/ index/ config/
     lockstep/identity       {"format", "cluster", "broker_name", "store_id", "segment_bytes", "queue_file_entries", "log_start"}
     lockstep/proof          32 random hex digits, sent to nameservers alone: a broker without them is not of this store
-    lockstep/term           the term of the last start that could register: the log has it too, unless damage there was cut
+    lockstep/term           "ACCEPTED LAST": the last term that a nameserver may have accepted, and the term of the last start. The log has
+                            the second too, unless damage there was cut
     lockstep/boot           kernel boot id under which the store last served, a blank, the flush mode in which it did
     lockstep/synced         how far fdatasync has covered the log, in two slots of 512 bytes written in turn:
                             magic 8, number 8, log offset 8, CRC-32 of these 4; the valid slot with the higher number counts
@@ -244,13 +245,15 @@ class StoreDirectory:
 
     # -- term ------------------------------------------------------------------------------------
 
-    def last_term(self) -> int:
-        """The term of the last start that could register; 0 where it is not known."""
-        text = self.read(f"{self.own}/term") or b""
-        return int(text) if text.isdigit() else 0
+    def terms(self) -> tuple[int, int]:
+        """Returns the last term that a nameserver may have accepted and the term of the last start; zeros when they are not known."""
+        parts = (self.read(f"{self.own}/term") or b"").split()
+        if not 1 <= len(parts) <= 2 or not all(part.isdigit() for part in parts):
+            return 0, 0
+        return int(parts[0]), int(parts[-1])
 
-    def mark_term(self, term: int) -> None:
-        self.replace(f"{self.own}/term", b"%d" % term)
+    def mark_terms(self, accepted: int, last: int) -> None:
+        self.replace(f"{self.own}/term", b"%d %d" % (accepted, last))
 
     # -- boot ------------------------------------------------------------------------------------
 

@@ -91,8 +91,8 @@ class Store:
         self.store_id = identity.store_id
         self.proof: str | None = None
         """The store's secret (lockstep/proof)."""
-        self.last_term = directory.last_term()
-        """Of the last start that could register (lockstep/term); 0 where it is not known."""
+        self.accepted_term, self.last_term = directory.terms()
+        """The last term that a nameserver may have accepted, and the term of the last start (lockstep/term); zeros when not known."""
         self.stopped_clean = clean
         """The last run closed the store in order (true for a new one)."""
         self._last_boot = directory.boot()
@@ -424,10 +424,13 @@ class Store:
         last_boot_id, flush = self._last_boot
         return boot_id != last_boot_id and flush != FlushMode.SYNC.value
 
-    async def mark_term(self, term: int) -> None:
-        """Stores the term of this start beside the log, durably, before the broker registers with it. StoreDiskError where that failed."""
+    async def mark_terms(self, *, accepted: int, last: int) -> None:
+        """Stores both terms beside the log, durably. Raises StoreDiskError.
+
+        A start stores its own term as accepted before it registers with it, and takes that back when every nameserver refused it.
+        """
         try:
-            await self._host.threads.run(self._directory.mark_term, term)
+            await self._host.threads.run(self._directory.mark_terms, accepted, last)
         except OSError as error:
             raise StoreDiskError(f"store {self._config.path}: the term can't be stored: {error}") from error
 

@@ -38,12 +38,12 @@ def the_term_is_not_synced(patch: Patches) -> None:
         self._end_turn()
         self._confirmations.confirm(self._log.written)
 
-    async def unmarked(self: Store, term: int) -> None:
+    async def unmarked(self: Store, *, accepted: int, last: int) -> None:
         pass
 
     patch.set(app.Broker, "_enter_term", entered)
     patch.set(Store, "sync", written)
-    patch.set(Store, "mark_term", unmarked)
+    patch.set(Store, "mark_terms", unmarked)
 
 
 @mutant("loss")
