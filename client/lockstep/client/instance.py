@@ -30,7 +30,9 @@ from lockstep.protocol.command import Command
 from lockstep.protocol.errors import (
     BrokerError,
     DuplicateClientId,
+    NoPermission,
     RemoteProtocolError,
+    ServiceNotAvailable,
     StateError,
     SubscriptionConflict,
     TransportError,
@@ -101,9 +103,9 @@ class _Consumer:
         return (self.everywhere or broker_name in self.joined) and now_ms >= self.waits.get(broker_name, now_ms)
 
 
-def _is_about(error: SubscriptionConflict, consumer: _Consumer) -> bool:
-    """The remark begins with whose contract it is about."""
-    return error.remark.startswith(f"group {consumer.group} ")
+def _is_about(error: BrokerError, consumer: _Consumer) -> bool:
+    """Whether the remark names the consumer's group."""
+    return f"group {consumer.group} " in error.remark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -395,14 +397,15 @@ class Instance:
     async def _heartbeat_refused(self, link: BrokerLink, error: BrokerError) -> bool:
         """A beat that is no part of a join was refused: the consumers that caused it are told and named no more.
 
-        Where the conflict passes by itself they are named again after a while: a broker that was down keeps the contract of those who
-        were there before, until the session timeout.
+        When the refusal may pass by itself they are named again after a while: a broker that was down keeps the contract of those who
+        were there before, until the session timeout, and one that has no room for a new group may get some. The link is up meanwhile, for
+        the producers and the other groups of this client.
         """
         log.error("heartbeat.refused", broker=link.name, error=str(error))
         named = self._named(link)
-        if isinstance(error, SubscriptionConflict):
+        if isinstance(error, SubscriptionConflict | NoPermission | ServiceNotAvailable):
             guilty = [consumer for consumer in named if _is_about(error, consumer)] or named
-            if error.passing:
+            if not isinstance(error, SubscriptionConflict) or error.passing:
                 for consumer in guilty:
                     consumer.waits[link.name] = self.host.clock.monotonic_ms() + CONFLICT_PAUSE_MS
                 return bool(guilty)

@@ -5,6 +5,7 @@ import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 
@@ -17,7 +18,7 @@ from lockstep.protocol.bodies import ConsumerGroup, FreeQueue, HeartbeatReply, Q
 from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import ONEWAY_FLAG, Command
-from lockstep.protocol.errors import BrokerError, DuplicateClientId, LocalProtocolError, RouteNotReady
+from lockstep.protocol.errors import BrokerError, DuplicateClientId, LocalProtocolError, NoPermission, RouteNotReady, ServiceNotAvailable
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.clients import NotifyHeader
 from lockstep.protocol.queue import TopicLayout
@@ -372,6 +373,34 @@ async def test_a_running_member_that_is_refused_is_told_and_named_no_more(error:
         await until(lambda: link.up)
         assert [type(refusal) for refusal in ears.refusals] == [type(error)]
         assert broker.heartbeats[-1].consumers == ()
+
+
+@pytest.mark.parametrize("refusal", [NoPermission, ServiceNotAvailable])
+@pytest.mark.parametrize("remark", ["b knows 1 groups, 1 are allowed: group audit is refused", "the disk is nearly full"])
+async def test_a_broker_without_room_for_a_group_is_linked_and_takes_the_group_when_it_has_room(
+    refusal: type[BrokerError], remark: str
+) -> None:
+    """The broker was away when the group joined, so the refusal meets the handshake of its link."""
+    async with fake_cluster("a", "b", topics={"t": 1}) as cluster:
+        broker = cluster.brokers["b"]
+        await broker.stop()
+        async with instance_of(cluster, config=InstanceConfig(route_refresh_spacing_ms=1)) as instance:
+            ears = Ears()
+            for group in ("billing", "audit"):
+                instance.register_consumer(group, partial(billing, group), ears.hooks())
+            await instance.watch.route("t")
+            await instance.join("billing")
+            await instance.join("audit")
+            broker.heartbeat_error, broker.refused_group = refusal(remark), "audit"
+            broker.term += 1
+            await broker.start()
+            await until(lambda: ("up", "b") in ears.heard)
+            assert ears.refusals == []
+            broker.heartbeat_error = None
+            clock = instance.host.clock
+            await until(lambda: all(each.is_named("b", clock.monotonic_ms()) for each in instance._consumers.values()))
+            await instance.heartbeat_now()
+            assert sorted(each.group for each in broker.heartbeats[-1].consumers) == ["audit", "billing"]
 
 
 @pytest.mark.parametrize("passing", ["", SubscriptionConflict.PASSING])
