@@ -242,9 +242,7 @@ class Coordination:
 
     def set_day(self, wall_ms: int) -> bool:
         """What day it is, for the activity of groups. Whether it is another one than before."""
-        activity, before = self._books.activity, self._books.activity.today
-        activity.today = wall_ms // DAY_MS
-        return activity.today != before
+        return self._books.activity.set_day(wall_ms // DAY_MS)
 
     def idle_groups(self) -> list[str]:
         """Groups to forget. Call it once a day: a group that is in use counts as active on each day on which it is asked about."""

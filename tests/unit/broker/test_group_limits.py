@@ -210,6 +210,39 @@ def test_a_group_that_is_in_use_is_never_forgotten(how: str) -> None:
     assert on.c.progress_count == 1
 
 
+def test_days_in_which_the_broker_was_stopped_make_no_group_idle() -> None:
+    on = bench(group_idle_days=30)
+    on.c.set_day(20_000 * DAY_MS)
+    commit(on, GROUP)
+    on.flush()
+    again = replay(on)
+    again.started(on.c.term + 1, assumed_loss=False, now_ms=on.now_ms)
+    again.set_day(20_100 * DAY_MS)
+    again.set_day(20_101 * DAY_MS)
+    assert again.idle_groups() == []
+    for day in range(20_102, 20_131):
+        again.set_day(day * DAY_MS)
+    assert again.idle_groups() == [GROUP]
+
+
+@pytest.mark.parametrize("jumps", [(0, 20_000), (40_000, 20_000), (20_000, 0, 20_000)])
+def test_a_clock_that_jumps_makes_no_group_idle(jumps: tuple[int, ...]) -> None:
+    """A machine without a battery starts in 1970, and its clock is set later."""
+    on = bench(group_idle_days=30)
+    on.c.set_day(20_000 * DAY_MS)
+    commit(on, "before")
+    on.flush()
+    again = replay(on)
+    again.started(on.c.term + 1, assumed_loss=False, now_ms=on.now_ms)
+    for day in jumps:
+        again.set_day(day * DAY_MS)
+        again.update_offset(99, f"at-{day}", TOPIC, 0, 5, on.now_ms)
+        again.update_offset(99, "before", TOPIC, 0, 6, on.now_ms)
+        assert again.idle_groups() == []
+    again.set_day((jumps[-1] + 1) * DAY_MS)
+    assert again.idle_groups() == []
+
+
 def test_days_count_from_when_the_last_member_has_left() -> None:
     on = bench(group_idle_days=30)
     commit(on, GROUP)
@@ -253,7 +286,7 @@ async def test_a_day_later_idle_groups_are_forgotten_one_a_turn(caplog: pytest.L
     on = bench(group_idle_days=1)
     for number in range(5):
         commit(on, f"g{number}")
-    on.c.set_day(3 * DAY_MS)
+    on.c.set_day(DAY_MS)
 
     class State:
         coordination = on.c

@@ -20,6 +20,8 @@ class ActivityTable:
         self._journal = journal
         self._days: dict[str, int] = {}
         self.today = 0
+        self._since = 0
+        """Idle days count from this day at the earliest: the start of the process, later by every jump of the clock."""
 
     def __len__(self) -> int:
         return len(self._days)
@@ -30,14 +32,25 @@ class ActivityTable:
     def __iter__(self) -> Iterator[str]:
         return iter(self._days)
 
+    def set_day(self, today: int) -> bool:
+        """Sets the day, in days since 1970. Returns whether it is another one than before.
+
+        Only days on which the broker ran, one after the other, make a group idle: time in which it was stopped and days that the clock
+        jumped over do not.
+        """
+        before, self.today = self.today, today
+        if abs(today - before) > 1:
+            self._since += today - before
+        return today != before
+
     def active(self, group: str) -> None:
-        """The group is in use. Begins it, where it is not known: ask for room first."""
-        if self._days.get(group) != self.today:
+        """The group is in use. Begins it, where it is not known: ask for room first. A day never falls: the clock may have been ahead."""
+        if self._days.get(group, -1) < self.today:
             self._do(("group.active", group, self.today))
 
     def idle_days(self, group: str) -> int:
-        """Whole days since the last sign of life; 0 of a group that is not known."""
-        return self.today - self._days.get(group, self.today)
+        """Whole days since the last sign of life that the broker has run through; 0 of a group that is not known."""
+        return max(0, self.today - max(self._days.get(group, self.today), self._since))
 
     def forgotten(self, group: str) -> None:
         """Records that the group is forgotten: its locks and its progress go with it."""
