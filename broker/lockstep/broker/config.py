@@ -86,7 +86,7 @@ class BrokerConfig(Settings):
         default=False, description="Start on a damaged log and go on without what is damaged: it is set aside and reported."
     )
     scrub_kib_per_s: int = Field(
-        default=4_096, ge=0, le=1 << 20, description="What the background scrub reads of the log in a second to find damage; 0: no scrub."
+        default=128, ge=0, le=1 << 20, description="What the background scrub reads of the log in a second to find damage; 0: no scrub."
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="What is logged, from this level on.")
 
