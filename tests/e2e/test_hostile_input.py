@@ -32,7 +32,7 @@ from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.protocol.record import encode_record
 from support.background import Background, background
 from support.hostile import BROKER_CODES, NAMESERVER_CODES, Hostile
-from support.hostile_world import UNFORESEEN, World, check_undisturbed, hostile_world
+from support.hostile_world import UNFORESEEN, World, hostile_world, undisturbed_world
 from support.native import Native, native
 from support.peers import RawPeer
 from support.processes import clean_environment, run_program
@@ -51,10 +51,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 @pytest.fixture(autouse=True)
 async def undisturbed(world: World) -> AsyncIterator[None]:
     """The good pair went on and saw nothing; the servers met nothing that no rule foresaw."""
-    await world.goes_on()
-    before = {each: len(each.events) for each in (world.pair, *world.servers)}
-    yield
-    await check_undisturbed(world, before)
+    async with undisturbed_world(world):
+        yield
 
 
 @pytest.fixture(params=["broker", "nameserver"])

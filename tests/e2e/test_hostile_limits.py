@@ -19,7 +19,7 @@ from lockstep.protocol.headers.offsets import QueueHeader
 from lockstep.protocol.headers.routes import CreateTopicHeader, RegisterBrokerHeader
 from lockstep.runtime.limits import LAYOUTS_BYTES_MAX, MEMBER_BYTES_MAX, REQUEST_BYTES_MAX
 from support.background import Background, background
-from support.hostile_world import UNFORESEEN, World, check_undisturbed, hostile_world
+from support.hostile_world import UNFORESEEN, World, hostile_world, undisturbed_world
 from support.http import fetch, raw
 from support.native import native
 from support.peers import RawPeer
@@ -44,10 +44,8 @@ def world(folder: Path) -> Iterator[World]:
 @pytest.fixture(autouse=True)
 async def undisturbed(world: World) -> AsyncIterator[None]:
     """The good pair went on and saw nothing; the servers met nothing that no rule foresaw."""
-    await world.goes_on()
-    before = {each: len(each.events) for each in (world.pair, *world.servers)}
-    yield
-    await check_undisturbed(world, before)
+    async with undisturbed_world(world):
+        yield
 
 
 # ------------------------------------------------------------------------------------------------------------------- bodies

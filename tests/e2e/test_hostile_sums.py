@@ -18,7 +18,7 @@ from lockstep.protocol.headers.offsets import QueryConsumerOffsetHeader, UpdateC
 from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND, PullHeader
 from lockstep.protocol.headers.routes import CreateTopicHeader
 from support.background import Background, background
-from support.hostile_world import World, check_undisturbed, hostile_world
+from support.hostile_world import World, hostile_world, undisturbed_world
 from support.http import fetch
 from support.native import Native, native
 
@@ -47,10 +47,8 @@ def world(folder: Path) -> Iterator[World]:
 @pytest.fixture(autouse=True)
 async def undisturbed(world: World) -> AsyncIterator[None]:
     """The good pair went on and saw nothing; the servers met nothing that no rule foresaw."""
-    await world.goes_on()
-    before = {each: len(each.events) for each in (world.pair, *world.servers)}
-    yield
-    await check_undisturbed(world, before)
+    async with undisturbed_world(world):
+        yield
 
 
 async def figure(broker: Background, name: str) -> float:

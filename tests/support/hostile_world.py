@@ -1,7 +1,7 @@
 """One nameserver, one broker and a good pair (a producer and an ordered consumer) for tests in which somebody misbehaves."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,8 +53,12 @@ def hostile_world(folder: Path, *both: str, of_broker: tuple[str, ...] = ()) -> 
                 yield World(nameserver, broker, pair, address, broker.started("broker.started")["address"])
 
 
-async def check_undisturbed(world: World, before: dict[Background, int]) -> None:
-    """The good pair goes on and has seen no trouble since `before`; the servers met nothing that no rule foresaw."""
+@asynccontextmanager
+async def undisturbed_world(world: World) -> AsyncIterator[None]:
+    """Checks that the good pair goes on and meets no trouble, and that the servers log no unforeseen error meanwhile."""
+    await world.goes_on()
+    before = {each: len(each.events) for each in (world.pair, *world.servers)}
+    yield
     await world.goes_on()
     assert world.pair.find("pair.trouble", after=before[world.pair]) == []
     for server in world.servers:
