@@ -396,11 +396,22 @@ class Store:
         self._confirmations.forget()
         self._sync_waiters.clear()
         self._flusher.abandon()
-        fatal = error if isinstance(error, StoreDiskError) else StoreDiskError(f"store {self._config.path} failed: {error}")
-        if fatal is not error:
-            fatal.__cause__ = error
         if self.on_fatal is not None:
-            self.on_fatal(fatal)
+            self.on_fatal(self._fatal(error))
+
+    def _fatal(self, error: BaseException) -> StoreDiskError:
+        """What ends the process. Where the files were removed or replaced, that is the cause of whatever met it first."""
+        if isinstance(error, StoreDiskError):
+            return error
+        fatal = StoreDiskError(f"store {self._config.path} failed: {error}")
+        try:
+            self._directory.presence.check()
+        except StoreDiskError as vanished:
+            fatal = vanished
+        except OSError:
+            pass
+        fatal.__cause__ = error
+        return fatal
 
     def unsure(self, error: BaseException) -> None:
         """Ends the process (exit 3): a change was carried out in part, so the tables disagree with the log. A start reads them from it."""

@@ -6,6 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from lockstep.broker.store import FlushMode, Store, StoreDiskError
+from lockstep.broker.store.queue_table import FLUSH_ENTRY_COUNT
+from lockstep.protocol.errors import ServiceNotAvailable
 from lockstep.testing.simulation.disk import SimFiles
 from support.store_kit import ASYNC, LOG, PATH, SYNC, abandon, append, confirmed, open_store
 
@@ -88,6 +90,35 @@ async def test_a_new_log_file_is_watched_in_place_of_the_one_before() -> None:
     assert watched == [store._log.segments[-1].path]
     assert len(store._log.segments) > 1
     abandon(store)
+
+
+async def test_a_consume_queue_write_that_fails_before_the_check_names_the_cause() -> None:
+    files = SimFiles()
+    store = await open_store(files, segment_bytes=1 << 20, flush=ASYNC)
+    append(store, b"a")
+    await confirmed(store)
+    fatal = ended(store)
+    files.remove_tree(PATH)
+    for _ in range(FLUSH_ENTRY_COUNT):
+        append(store, b"b")
+    store._end_turn()
+    (error,) = fatal
+    assert isinstance(error, StoreDiskError)
+    assert "the store was deleted or moved" in str(error)
+    await store.close(clean=False)
+
+
+async def test_a_log_file_that_can_not_be_created_before_the_check_names_the_cause() -> None:
+    files = SimFiles()
+    store = await open_store(files, segment_bytes=4096, flush=ASYNC)
+    fatal = ended(store)
+    files.remove_tree(PATH)
+    with pytest.raises(ServiceNotAvailable):
+        for _ in range(100):
+            append(store, b"x" * 100)
+    (error,) = fatal
+    assert "the store was deleted or moved" in str(error)
+    await store.close(clean=False)
 
 
 async def test_consume_queues_are_not_written_into_a_directory_that_is_gone() -> None:
