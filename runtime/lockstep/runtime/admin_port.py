@@ -5,8 +5,10 @@
     GET  /metrics    Prometheus' text format
     GET  /log-level  what is logged; PUT another one of debug, info, warning, error: it holds until the process ends
 
-One request a connection, at most 8 KiB, complete and answered within 5 s. At most 64 connections may wait for a request: with one more the
-oldest of them is closed, so that a new one is always served. At most 72 are open together.
+One request a connection, at most 8 KiB, complete and answered within 5 s. At most 64 connections may be open without a whole request: with
+one more the oldest of them is closed, so that a new one is always served. A connection that is being answered is never closed for another
+one: requests for /metrics that come while the figures are rendered get the result of that rendering, and while 8 connections are being
+answered another request for /metrics is answered 503. The other pages are answered in the turn in which they are asked for.
 
 There is no authentication: whoever reaches the port reads the names of topics and groups and turns the log up. A web page in a browser on
 this machine can't: the Host of a request must be an address or a name of this machine (not another name that resolves to its address),
@@ -32,8 +34,8 @@ REQUEST_BYTES_MAX = 8 * 1024
 REQUEST_S = 5
 WAITING_MAX = 64
 """Connections that have not sent a whole request."""
-CONNECTIONS_MAX = WAITING_MAX + 8
-"""With those that are being answered."""
+ANSWERED_MAX = 8
+"""Connections that are being answered, above which a request for /metrics is refused."""
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
 REASONS = {
@@ -74,6 +76,9 @@ class Answer:
     content_type: str = TEXT
 
 
+FAILED = Answer(500, b"the request failed: see the log\n")
+
+
 @dataclass(frozen=True, slots=True)
 class AdminPages:
     """What a program shows."""
@@ -95,6 +100,8 @@ class AdminPort:
     _server: asyncio.Server | None = None
     _tasks: Tasks = field(default_factory=Tasks)
     _open: dict["_Connection", None] = field(default_factory=dict)
+    _scrape: "asyncio.Task[Answer] | None" = None
+    """The rendering of /metrics that runs, or the last one."""
 
     async def start(self) -> None:
         """ConfigError where the port can't be had."""
@@ -129,13 +136,31 @@ class AdminPort:
         if method != "GET":
             return Answer(405, f"{method[:20]} {path}: expected GET{' or PUT' if path == '/log-level' else ''}\n".encode())
         if path == "/metrics":
-            return Answer(200, await self.pages.metrics(), CONTENT_TYPE)
+            return await self._metrics()
         if path == "/log-level":
             return Answer(200, f"{logging.level()}\n".encode())
         health = self.pages.health()
         reasons = ([] if health.failed is None else [health.failed]) + (list(health.unready) if path == "/readyz" else [])
         word = "ok" if not reasons else "failed" if health.failed is not None else "not ready"
         return Answer(503 if reasons else 200, json.dumps({"status": word, "reasons": reasons}).encode() + b"\n", JSON)
+
+    async def _metrics(self) -> Answer:
+        """The result of the rendering that runs, else of a new one."""
+        if sum(connection.asked for connection in self._open) > ANSWERED_MAX:
+            return Answer(503, f"{ANSWERED_MAX} connections are being answered, no more are allowed: ask again in a second\n".encode())
+        if self._scrape is None or self._scrape.done():
+            self._scrape = self._tasks.spawn(self._render(), "admin metrics")
+        try:
+            return await asyncio.shield(self._scrape)
+        except Exception:  # the owner of the task has logged it
+            return FAILED
+
+    async def _render(self) -> Answer:
+        try:
+            async with asyncio.timeout(REQUEST_S):
+                return Answer(200, await self.pages.metrics(), CONTENT_TYPE)
+        except TimeoutError:
+            return Answer(503, f"the figures were not ready within {REQUEST_S} s\n".encode())
 
     def _is_ours(self, host: str) -> bool:
         """Browsers always name a host, so a request without one needs no check."""
@@ -186,8 +211,6 @@ class _Connection(asyncio.Protocol):
         waiting = [connection for connection in self._open if not connection.asked]
         if len(waiting) > WAITING_MAX:
             waiting[0].abort()
-        elif len(self._open) > CONNECTIONS_MAX:
-            next(iter(self._open)).abort()
         self._deadline = asyncio.get_running_loop().call_later(REQUEST_S, self.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -229,7 +252,7 @@ class _Connection(asyncio.Protocol):
         try:
             answer = await self._answer(request)
         except BaseException:  # re-raised: the owner of the task logs it
-            self._say(Answer(500, b"the request failed: see the log\n"))
+            self._say(FAILED)
             raise
         self._say(answer)
 

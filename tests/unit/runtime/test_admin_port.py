@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from lockstep.protocol.errors import ConfigError
-from lockstep.runtime.admin_port import CONNECTIONS_MAX, REQUEST_BYTES_MAX, WAITING_MAX, AdminPages, AdminPort, Health
+from lockstep.runtime import admin_port
+from lockstep.runtime.admin_port import ANSWERED_MAX, REQUEST_BYTES_MAX, WAITING_MAX, AdminPages, AdminPort, Health
 from lockstep.runtime.log import ROOT, get_logger
 from support.http import fetch, raw
-from support.until import until
 
 
 class Program:
@@ -201,27 +201,71 @@ async def test_the_oldest_connection_without_a_whole_request_makes_room_for_the_
             writer.close()
 
 
-async def test_requests_that_are_never_done_do_not_keep_a_probe_out() -> None:
-    program, asked = Program(), list[int]()
+async def scrape(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Asks for /metrics; the connection on which the answer comes."""
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+    assert (await fetch(address, "/livez"))[0] == 200  # the request was read before this one
+    return reader, writer
 
-    async def for_ever() -> bytes:
-        asked.append(1)
-        await asyncio.Event().wait()
-        return b""
 
-    program.metrics = for_ever  # type: ignore[method-assign]
+class HeldMetrics:
+    """Figures that are rendered when `may_end` is set."""
+
+    def __init__(self, program: Program) -> None:
+        self.render_count = 0
+        self.may_end = asyncio.Event()
+        program.metrics = self.render  # type: ignore[method-assign]
+
+    async def render(self) -> bytes:
+        self.render_count += 1
+        number = self.render_count
+        await self.may_end.wait()
+        return b"render %d\n" % number
+
+
+async def test_scrapes_at_the_same_time_share_one_rendering() -> None:
+    program = Program()
+    held = HeldMetrics(program)
+    async with served(program) as address:
+        scrapes = [await scrape(address) for _ in range(ANSWERED_MAX)]
+        assert held.render_count == 1
+        held.may_end.set()
+        for reader, writer in scrapes:
+            assert (await reader.read()).endswith(b"\r\n\r\nrender 1\n")
+            writer.close()
+        assert await fetch(address, "/metrics") == (200, "render 2\n")
+
+
+async def test_a_connection_that_is_being_answered_is_not_closed_for_others() -> None:
+    program = Program()
+    held = HeldMetrics(program)
     async with served(program) as address:
         host, _, port = address.rpartition(":")
-        slow = []
-        for number in range(2 * CONNECTIONS_MAX):
-            slow.append(await asyncio.open_connection(host, int(port)))
-            slow[-1][1].write(b"GET /metrics HTTP/1.1\r\n\r\n")
-            await until(lambda count=number: len(asked) > count)  # type: ignore[misc]
-            assert (await fetch(address, "/livez"))[0] == 200
-        for reader, _ in slow[:CONNECTIONS_MAX]:
-            assert await ended(reader) == b""
-        for _, writer in slow:
+        scrapes = [await scrape(address) for _ in range(ANSWERED_MAX)]
+        for _ in range(ANSWERED_MAX):
+            refused, body = await fetch(address, "/metrics")
+            assert (refused, body) == (503, "8 connections are being answered, no more are allowed: ask again in a second\n")
+        idle = [await asyncio.open_connection(host, int(port)) for _ in range(2 * WAITING_MAX)]
+        assert (await fetch(address, "/livez"))[0] == 200
+        held.may_end.set()
+        for reader, writer in scrapes:
+            assert (await reader.read()).startswith(b"HTTP/1.1 200")
             writer.close()
+        for _, writer in idle:
+            writer.close()
+
+
+async def test_a_rendering_that_does_not_end_is_given_up_and_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = Program()
+    held = HeldMetrics(program)
+    monkeypatch.setattr(admin_port, "REQUEST_S", 0)
+    port = AdminPort(("127.0.0.1", 0), AdminPages(Health, program.metrics))
+    assert (await port._metrics()).status == 503
+    held.may_end.set()
+    monkeypatch.setattr(admin_port, "REQUEST_S", 5)
+    assert (await port._metrics()).body == b"render 2\n"
 
 
 async def test_a_page_that_fails_is_answered_500_and_logged(caplog: pytest.LogCaptureFixture) -> None:

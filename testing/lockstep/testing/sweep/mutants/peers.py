@@ -95,6 +95,18 @@ def the_newest_connection_is_cut(patch: Patches) -> None:
     patch.set(admin_port._Connection, "connection_made", cut)
 
 
+@mutant("swarm", aimed=f"{ADMIN_PORT}::test_scrapes_at_the_same_time_share_one_rendering")
+def each_scrape_renders_the_figures(patch: Patches) -> None:
+    """Requests for /metrics that come at the same time share one rendering."""
+    metrics: Any = AdminPort._metrics
+
+    async def begin_again(self: AdminPort) -> Any:
+        self._scrape = None
+        return await metrics(self)
+
+    patch.set(AdminPort, "_metrics", begin_again)
+
+
 @mutant("swarm", aimed=f"{ADMIN_PORT}::test_a_host_is_an_address_or_a_name_of_this_machine")
 def the_admin_port_has_any_name(patch: Patches) -> None:
     """The admin port answers to addresses and to names of its machine, not to another name that resolves to it."""
