@@ -22,6 +22,7 @@ from lockstep.protocol.errors import BrokerError, LocalProtocolError, MessageIll
 from lockstep.protocol.names import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from lockstep.protocol.properties import HOME_LAYOUT
 from lockstep.protocol.record import RecordView, split_records
+from lockstep.runtime.flood import log_limited
 from lockstep.runtime.log import get_logger
 
 log = get_logger("broker")
@@ -51,7 +52,7 @@ class GroupTopics:
         layout = self._topics.find(topic)
         if layout is None or not self._topics.own_write_count(layout):
             layout = self._topics.create_own(topic, 1, 1, beyond=True)
-            log.info("topic.created", topic=topic, counter=layout.version.counter, why="the broker has a message for it")
+            log_limited(log, "info", "topic.created", topic=topic, counter=layout.version.counter, why="the broker has a message for it")
 
     def counter(self, topic: str) -> int:
         """Of the layout in force; 0 where there is none."""
@@ -139,7 +140,7 @@ class Delays:
             return
         if result.status in LOSSES:
             why = LOSSES[result.status]
-            log.error("delay.gap", delay_ms=delay_ms, first=offset, end=result.next_offset, why=why)
+            log_limited(log, "error", "delay.gap", delay_ms=delay_ms, first=offset, end=result.next_offset, why=why)
             self._table.delivered(queue_id, result.next_offset)
             return
         if result.status is not ReadStatus.FOUND:
@@ -174,7 +175,9 @@ class Delays:
         if self._unreadable.get(queue_id) != offset:
             self._unreadable[queue_id] = offset
             facts = {"delay_ms": delay_of(queue_id), "offset": offset, "error": why}
-            log.error("delay.unreadable", **facts, then=f"it is read again every {AGAIN_MS} ms; what has this delay waits behind it")
+            log_limited(
+                log, "error", "delay.unreadable", **facts, then=f"it is read again every {AGAIN_MS} ms; what has this delay waits behind it"
+            )
         return None
 
     def _pass_on(self, record: RecordView) -> bool:
@@ -184,18 +187,18 @@ class Delays:
             waiting = Letter.of(record)
             letter = waiting.delivered()
             if self._homes.deleted_since(letter.home, int(waiting.properties.get(HOME_LAYOUT, "0"))):
-                log.warning("delay.homeless", topic=letter.home, **facts, why="its topic was deleted")
+                log_limited(log, "warning", "delay.homeless", topic=letter.home, **facts, why="its topic was deleted")
                 return True
             queue_id = self._homes.place(letter.topic, letter.queue_id)
             if queue_id is None:
-                log.warning("delay.homeless", topic=letter.topic, **facts, why="its topic has no queue here any more")
+                log_limited(log, "warning", "delay.homeless", topic=letter.topic, **facts, why="its topic has no queue here any more")
                 return True
             store_letter(self._store, letter.sent_to(letter.topic, queue_id))
         except (BrokerError, LocalProtocolError, RemoteProtocolError) as error:
             if isinstance(error, BrokerError) and error.retriable:
-                log.warning("delay.refused", **facts, error=str(error))
+                log_limited(log, "warning", "delay.refused", **facts, error=str(error))
                 return False
-            log.error("delay.undeliverable", **facts, error=str(error))
+            log_limited(log, "error", "delay.undeliverable", **facts, error=str(error))
         return True
 
 

@@ -23,6 +23,7 @@ from lockstep.protocol.layouts import in_parts
 from lockstep.protocol.queue import TopicLayout
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.flood import log_limited
 from lockstep.runtime.host import Host
 from lockstep.runtime.log import get_logger
 from lockstep.runtime.pool import Link, parse_address
@@ -271,10 +272,10 @@ class _Nameserver:
             self._learn(missing)
         except LocalProtocolError as error:
             # A layout that does not fit a frame: the broker serves on, under what the nameservers knew before.
-            log.error("registration.failed", nameserver=self.address, reason=str(error))
+            log_limited(log, "error", "registration.failed", nameserver=self.address, reason=str(error))
         except (TransportError, RemoteProtocolError) as error:
             # A nameserver that does not answer is dialled anew: the link reconnects within 1 s, and connecting registers.
-            log.warning("nameserver.failed", nameserver=self.address, reason=str(error))
+            log_limited(log, "warning", "nameserver.failed", nameserver=self.address, reason=str(error))
             endpoint.close("registration failed")
 
     def _take(self, answer: Command, pending_count: int) -> RegisterReply | None:
@@ -292,7 +293,7 @@ class _Nameserver:
         else:
             self._pending_count = pending_count + 1 if answer.code == ResponseCode.SERVICE_NOT_AVAILABLE else 0
             if answer.remark != self.remark:
-                log.error("registration.failed", nameserver=self.address, code=answer.code, reason=answer.remark)
+                log_limited(log, "error", "registration.failed", nameserver=self.address, code=answer.code, reason=answer.remark)
             self.remark = answer.remark or ""
         return None
 
@@ -300,7 +301,7 @@ class _Nameserver:
         """Logs each layout that the nameserver leaves out, once."""
         for layout in refused:
             if layout not in self._refused:
-                log.error("layout.refused", nameserver=self.address, topic=layout.topic, reason=layout.reason)
+                log_limited(log, "error", "layout.refused", nameserver=self.address, topic=layout.topic, reason=layout.reason)
         self._refused = tuple(refused)
 
     def _told(self, command: Command, endpoint: Endpoint) -> None:
@@ -325,20 +326,26 @@ class _Nameserver:
         if self._rounds <= ROUNDS_MAX:
             self._registrar.changed()
         else:
-            log.error("layouts.not_adopted", nameserver=self.address, topics=[layout.topic for layout in missing][:10])
+            log_limited(log, "error", "layouts.not_adopted", nameserver=self.address, topics=[layout.topic for layout in missing][:10])
 
     def _stand(self, standing: Standing, remark: str = "") -> None:
         changed = (standing, remark) != (self.standing, self.remark)
         self.standing, self.remark = standing, remark
         if changed and standing is Standing.REFUSED:
-            log.error("registration.refused", nameserver=self.address, reason=remark)
+            log_limited(log, "error", "registration.refused", nameserver=self.address, reason=remark)
         elif changed and standing is Standing.UNREACHABLE:
             reason = str(self.link.last_error or "not answering")
-            log.warning(
-                "registration.changed", nameserver=self.address, standing=standing.value, reason=reason, then="dialled again every second"
+            log_limited(
+                log,
+                "warning",
+                "registration.changed",
+                nameserver=self.address,
+                standing=standing.value,
+                reason=reason,
+                then="dialled again every second",
             )
         elif changed:
-            log.info("registration.changed", nameserver=self.address, standing=standing.value)
+            log_limited(log, "info", "registration.changed", nameserver=self.address, standing=standing.value)
         if changed:
             self._registrar.standing_changed()
 

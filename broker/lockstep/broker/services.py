@@ -17,6 +17,7 @@ from lockstep.protocol.headers.clients import NotifyHeader
 from lockstep.runtime.alarm import Alarm
 from lockstep.runtime.daemon import call_apart
 from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.flood import log_limited
 from lockstep.runtime.host import Host
 from lockstep.runtime.log import get_logger
 
@@ -72,7 +73,7 @@ class Effects:
                         endpoint.oneway(RequestCode.QUEUE_FREE, body=encode_body(free))
             case CloseConnection(connection, reason):
                 if (endpoint := self._endpoints.get(connection)) is not None:
-                    log.info("connection.ended", peer=endpoint.peer, reason=reason)
+                    log_limited(log, "info", "connection.ended", peer=endpoint.peer, reason=reason)
                     endpoint.abort(reason)
             case StalePulls():
                 self._pulls.stale(effect)

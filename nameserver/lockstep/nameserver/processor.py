@@ -72,7 +72,7 @@ class RouteProcessor:
     def unregister(self, request: Request) -> Command:
         header: UnregisterBrokerHeader = request.header
         if self._table.unregister(header.broker_name, header.store_id, header.term, request.endpoint.id):
-            log.info("broker.unregistered", name=header.broker_name, reason="said goodbye")
+            log_limited(log, "info", "broker.unregistered", name=header.broker_name, reason="said goodbye")
         return request.reply()
 
     @handles(RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicHeader)
@@ -102,7 +102,7 @@ class RouteProcessor:
     def expire(self) -> None:
         """Unregister whoever is silent, and close its connection: if the broker lives, it comes back within a second."""
         for name, connection in self._table.expire(self._clock.monotonic_ms()).items():
-            log.warning("broker.unregistered", name=name, reason="silent for too long")
+            log_limited(log, "warning", "broker.unregistered", name=name, reason="silent for too long")
             speaker = self._speakers.get(connection)
             if speaker is not None:
                 speaker.close("the broker has not registered in time")
@@ -143,7 +143,7 @@ class RouteProcessor:
     def _closed(self, endpoint: Endpoint, reason: str) -> None:
         del self._speakers[endpoint.id]
         for name in self._table.connection_closed(endpoint.id):
-            log.warning("broker.unregistered", name=name, reason=f"connection closed: {reason}")
+            log_limited(log, "warning", "broker.unregistered", name=name, reason=f"connection closed: {reason}")
 
 
 def _check_registration(header: RegisterBrokerHeader, body: RegisterBody) -> None:
@@ -168,7 +168,9 @@ def _check_registration(header: RegisterBrokerHeader, body: RegisterBody) -> Non
 
 def _log_change(said: Registration, change: RouteChange, peer: str) -> None:
     if change.joined:
-        log.info(
+        log_limited(
+            log,
+            "info",
             "broker.registered",
             name=said.name,
             cluster=said.cluster,
@@ -178,6 +180,6 @@ def _log_change(said: Registration, change: RouteChange, peer: str) -> None:
             missing=len(change.missing),
         )
     for topic in change.adopted:
-        log.info("layout.adopted", topic=topic, broker=said.name)
+        log_limited(log, "info", "layout.adopted", topic=topic, broker=said.name)
     for layout in change.refused:
-        log.warning("layout.refused", topic=layout.topic, broker=said.name, reason=layout.reason)
+        log_limited(log, "warning", "layout.refused", topic=layout.topic, broker=said.name, reason=layout.reason)

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from lockstep.protocol.errors import LockstepError
 from lockstep.runtime.address import os_reason
 from lockstep.runtime.descriptors import SHORTAGE
+from lockstep.runtime.flood import log_limited
 from lockstep.runtime.log import get_logger
 
 log = get_logger("runtime.daemon")
@@ -56,7 +57,7 @@ class Tasks:
         error = task.exception()
         if error is None:
             return
-        log.error("task.failed", task=task.get_name(), error=repr(error), exc_info=error)
+        log_limited(log, "error", "task.failed", task=task.get_name(), error=repr(error), exc_info=error)
         if self.failure is None:
             self.failure = error
             if self._on_failure is not None:
@@ -68,7 +69,7 @@ def call_apart(event: str, function: Callable[..., object], *args: object) -> No
     try:
         function(*args)
     except Exception as error:
-        log.error(event, error=repr(error), exc_info=error)
+        log_limited(log, "error", event, error=repr(error), exc_info=error)
 
 
 class Service(Protocol):
@@ -214,7 +215,7 @@ class LoopErrors:
         if "socket" in context and isinstance(error, OSError) and error.errno in SHORTAGE:
             self._accept_paused(loop, error)
         else:
-            log.error("loop.failed", message=context.get("message"), error=repr(error), exc_info=error)
+            log_limited(log, "error", "loop.failed", message=context.get("message"), error=repr(error), exc_info=error)
 
     def _accept_paused(self, loop: asyncio.AbstractEventLoop, error: OSError) -> None:
         """asyncio accepts nothing for a second then, and says so once for each connection that it may accept in a turn.

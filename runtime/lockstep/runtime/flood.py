@@ -79,10 +79,17 @@ _logs: "WeakKeyDictionary[asyncio.AbstractEventLoop, _FloodLog]" = WeakKeyDictio
 
 
 def log_limited(logger: Logger, level: Literal["info", "warning", "error"], event: str, **facts: Any) -> None:
-    """Logs the event, unless 10 of its name were logged on the running loop within a second."""
-    loop = asyncio.get_running_loop()
+    """Logs the event, unless 10 of its name were logged on the running loop within a second. Where no loop runs, none is left out."""
+    if _passes(event):
+        getattr(logger, level)(event, **facts)
+
+
+def _passes(event: str) -> bool:
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        return True
     flood = _logs.get(loop)
     if flood is None:
         flood = _logs[loop] = _FloodLog()
-    if flood.passes(event):
-        getattr(logger, level)(event, **facts)
+    return flood.passes(event)

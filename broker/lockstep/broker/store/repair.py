@@ -19,6 +19,7 @@ from lockstep.broker.store.scan import BadRecord, LogScan, ReadAt, read_record
 from lockstep.protocol.record import RECORD_BYTES_MIN
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.dispatch import BusyFor
+from lockstep.runtime.flood import log_limited
 from lockstep.runtime.host import Host
 from lockstep.runtime.log import get_logger
 
@@ -86,7 +87,7 @@ class QueueRepairs:
     async def _run(self, mismatch: Mismatch) -> None:
         queue, offset = mismatch.queue, mismatch.offset
         facts = {"topic": queue.topic, "queue_id": queue.queue_id}
-        log.error("store.mismatch", **facts, offset=offset, position=mismatch.position, error=str(mismatch))
+        log_limited(log, "error", "store.mismatch", **facts, offset=offset, position=mismatch.position, error=str(mismatch))
         try:
             async with self._slots:
                 if await self._agrees(queue, offset) is not None:
@@ -97,7 +98,15 @@ class QueueRepairs:
                 else:
                     self._tried[queue] = offset
         except OSError as error:
-            log.error("queue.repair_failed", **facts, offset=offset, error=str(error), then="it is tried again when the place is read")
+            log_limited(
+                log,
+                "error",
+                "queue.repair_failed",
+                **facts,
+                offset=offset,
+                error=str(error),
+                then="it is tried again when the place is read",
+            )
         finally:
             self._running.pop(queue, None)
             if not self._running:
@@ -123,7 +132,7 @@ class QueueRepairs:
             places = [f"{stretch.begin}: {stretch.reason}" for stretch in sink.stretches[:4]]
             log.error("store.damaged", **facts, positions=places, then="consumers are told of the gap (QueueGap)")
         else:
-            log.warning("queue.repaired", **facts)
+            log_limited(log, "warning", "queue.repaired", **facts)
         await self.save()
 
     async def save(self) -> None:

@@ -33,6 +33,7 @@ from lockstep.protocol.fields import from_plain, to_plain
 from lockstep.protocol.layouts import COUNTER_MAX, LayoutTable, check_layout
 from lockstep.protocol.names import check_topic, is_sendable_topic, is_system_topic
 from lockstep.protocol.queue import LayoutVersion, MessageQueue, TopicLayout
+from lockstep.runtime.flood import log_limited
 from lockstep.runtime.log import get_logger
 
 log = get_logger("broker")
@@ -111,7 +112,7 @@ class TopicTable:
                 try:
                     check_layout(layout)
                 except LocalProtocolError as error:
-                    log.error("layout.refused", source="nameserver", reason=str(error))
+                    log_limited(log, "error", "layout.refused", source="nameserver", reason=str(error))
                 else:
                     taken += self._take(layout)
         return taken
@@ -253,10 +254,12 @@ class TopicTable:
         try:
             check_layout(grown)
         except LocalProtocolError as error:
-            log.error("layout.queues_unreachable", **facts, reason=str(error), then="alter the topic, and restart this broker")
+            log_limited(
+                log, "error", "layout.queues_unreachable", **facts, reason=str(error), then="alter the topic, and restart this broker"
+            )
             return
         self._put(grown)
-        log.info("layout.queues_kept", **facts, why="messages lie in them, and the layout that won lacks them")
+        log_limited(log, "info", "layout.queues_kept", **facts, why="messages lie in them, and the layout that won lacks them")
 
     def _put(self, layout: TopicLayout) -> None:
         self._journal.do((KIND, to_plain(layout)), lambda _: self._adopt(layout))

@@ -1,0 +1,95 @@
+"""Every event of a server's log that a peer or a fault can repeat is limited (`log_limited`); the others are in a table with the reason."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lockstep.runtime.daemon import call_apart
+from lockstep.runtime.flood import EVENTS_MAX
+
+ROOT = Path(__file__).parents[3]
+SERVERS = ("broker", "nameserver", "runtime")
+LEVELS = {"info", "warning", "error", "exception", "critical"}
+"""`debug` is left out: it is off unless an operator turns it on."""
+
+ONCE_A_START = "once a start or stop of the process"
+ON_A_TIMER = "at most once in a period of the broker's own, whatever peers do"
+BY_AN_OPERATOR = "a change that was asked for and carried out: who did it must be in the log"
+ONCE_A_PLACE = "once for each place of the log that is damaged: damage is never left out"
+
+UNLIMITED = {
+    "broker.started": ONCE_A_START,
+    "broker.stopped": ONCE_A_START,
+    "daemon.failed": ONCE_A_START,
+    "delay.outlives_retention": ONCE_A_START,
+    "layout.impossible": ONCE_A_START,
+    "log.recovered": ONCE_A_START,
+    "nameserver.started": ONCE_A_START,
+    "queues.rebuilding": ONCE_A_START,
+    "registration.awaited": ONCE_A_START,
+    "signal.received": ONCE_A_START,
+    "snapshot.damaged": ONCE_A_START,
+    "stop.abandoned": ONCE_A_START,
+    "stop.failed": ONCE_A_START,
+    "store.recovering": ONCE_A_START,
+    "store.set_aside": ONCE_A_START,
+    "accept.paused": "at most once a second: it says that nothing is accepted for a second",
+    "clock.followed": ON_A_TIMER,
+    "clock.jumped": ON_A_TIMER,
+    "disk.filled": ON_A_TIMER,
+    "disk.recovered": ON_A_TIMER,
+    "events.left_out": ON_A_TIMER,
+    "group.forgotten": "once for each group that is forgotten, a day's groups after a day: at most as many as may be known",
+    "retention.removed": ON_A_TIMER,
+    "scrub.failed": ON_A_TIMER,
+    "scrub.passed": ON_A_TIMER,
+    "group.configured": BY_AN_OPERATOR,
+    "log.level_changed": BY_AN_OPERATOR,
+    "progress.reset": BY_AN_OPERATOR,
+    "store.damaged": ONCE_A_PLACE,
+    "store.rotten": ONCE_A_PLACE,
+}
+
+
+def events(source: str) -> Iterator[str]:
+    """The events that a module logs without a limit; a name that is computed as its expression."""
+    for call in ast.walk(ast.parse(source)):
+        if isinstance(call, ast.Call) and call.args and _is_unlimited(call.func):
+            event = call.args[0]
+            yield event.value if isinstance(event, ast.Constant) and isinstance(event.value, str) else ast.unparse(event)
+
+
+def _is_unlimited(function: ast.expr) -> bool:
+    if isinstance(function, ast.Attribute):
+        is_log = isinstance(function.value, ast.Name) and function.value.id in ("log", "logger")
+        return (is_log and function.attr in LEVELS) or function.attr == "announce"
+    return isinstance(function, ast.Name) and function.id == "announce"
+
+
+def test_an_event_without_a_limit_is_one_that_no_peer_and_no_fault_repeats() -> None:
+    found = {event for root in SERVERS for path in (ROOT / root).rglob("*.py") for event in events(path.read_text("utf-8"))}
+    assert found == set(UNLIMITED)
+
+
+def test_the_events_of_a_module_are_found() -> None:
+    source = """
+log.info("a", x=1)
+log_limited(log, "error", "b")
+log.debug("c")
+announce("d")
+logging.announce("e")
+log.error(name, y=2)
+"""
+    assert list(events(source)) == ["a", "d", "e", "name"]
+
+
+@pytest.mark.parametrize("event", ["callback.failed", "effect.failed", "close.failed", "arrival.failed"])
+async def test_a_callback_that_fails_again_and_again_is_logged_ten_times(event: str, caplog: pytest.LogCaptureFixture) -> None:
+    def fails() -> None:
+        raise KeyError("missing")
+
+    for _ in range(3 * EVENTS_MAX):
+        call_apart(event, fails)
+    assert [record.getMessage().split()[0] for record in caplog.records] == [event] * EVENTS_MAX
