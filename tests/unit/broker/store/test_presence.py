@@ -113,9 +113,13 @@ async def test_a_log_file_that_can_not_be_created_before_the_check_names_the_cau
     store = await open_store(files, segment_bytes=4096, flush=ASYNC)
     fatal = ended(store)
     files.remove_tree(PATH)
-    with pytest.raises(ServiceNotAvailable):
+
+    def fill() -> None:
         for _ in range(100):
             append(store, b"x" * 100)
+
+    with pytest.raises(ServiceNotAvailable):
+        fill()
     (error,) = fatal
     assert "the store was deleted or moved" in str(error)
     await store.close(clean=False)
