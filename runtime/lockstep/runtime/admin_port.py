@@ -150,10 +150,9 @@ class AdminPort:
             return Answer(503, f"{ANSWERED_MAX} connections are being answered, no more are allowed: ask again in a second\n".encode())
         if self._scrape is None or self._scrape.done():
             self._scrape = self._tasks.spawn(self._render(), "admin metrics")
-        try:
-            return await asyncio.shield(self._scrape)
-        except Exception:  # the owner of the task has logged it
-            return FAILED
+        scrape = self._scrape
+        await asyncio.wait([scrape])
+        return scrape.result() if scrape.exception() is None else FAILED  # an error was logged by the owner of the task
 
     async def _render(self) -> Answer:
         try:
