@@ -3,7 +3,8 @@
 import asyncio
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,9 +16,13 @@ from lockstep.broker.registrar import RegistrationRefused
 from lockstep.protocol.bodies import BrokerStatus, DataVersion, RegisterBody
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.command import Command
+from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.routes import RegisterBrokerHeader
 from lockstep.runtime.clock import Clock
+from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
+from lockstep.runtime.pool import connect
 from support.native import native
 from support.processes import program, run_program
 
@@ -217,6 +222,47 @@ async def test_a_strangers_registration_takes_no_name_from_a_broker_that_answers
                 assert code == ResponseCode.BROKER_NAME_TAKEN
                 assert (tmp_path / "one/lockstep/proof").read_text() not in remark
         assert await asyncio.to_thread(routed, routes) == {"broker-a": (first.started["address"], True)}
+
+
+async def test_a_stranger_that_takes_the_name_of_a_killed_broker_loses_it_when_the_broker_is_back(tmp_path: Path, routes: str) -> None:
+    """It answers whatever the nameserver asks, and has the highest term that there is."""
+    with program(*broker(tmp_path / "one", "--nameserver", routes), event="broker.started") as first:
+        first.process.kill()
+        first.process.wait()
+    store_id = json.loads((tmp_path / "one/lockstep/identity").read_text())["store_id"]
+    strangers = (("f" * 32, "e" * 32), (store_id, None), (store_id, "e" * 32))
+    for known, proof in strangers:
+        async with stranger(routes) as endpoint:
+            header = RegisterBrokerHeader("broker-a", "DefaultCluster", "127.0.0.1:1", known, 1 << 62, proof=proof, previous_term=1 << 61)
+            body = encode_body(RegisterBody({"internal": "127.0.0.1:1"}, (), DataVersion(1, 1)))
+            code: int = ResponseCode.REGISTRATION_PENDING
+            while code == ResponseCode.REGISTRATION_PENDING:
+                code = (await endpoint.request(RequestCode.REGISTER_BROKER, to_plain(header), body, timeout_ms=20_000)).code
+            assert code == ResponseCode.SUCCESS
+            assert await asyncio.to_thread(serves_as_registered, tmp_path / "one", routes)
+
+
+def serves_as_registered(store: Path, routes: str) -> bool:
+    """It starts at once, the nameserver names it, and it stops in order."""
+    with program(*broker(store, "--nameserver", routes), event="broker.started") as back:
+        found = routed(routes) == {"broker-a": (back.started["address"], True)}
+        assert back.stop() == 0
+    return found
+
+
+@asynccontextmanager
+async def stranger(routes: str) -> AsyncIterator[Endpoint]:
+    """A connection that answers every request."""
+
+    def answer(command: Command, endpoint: Endpoint) -> None:
+        if not command.is_oneway:
+            endpoint.send(command.reply(ResponseCode.SUCCESS))
+
+    endpoint = await connect(Host.real(), routes, handler=answer)
+    try:
+        yield endpoint
+    finally:
+        endpoint.close("done")
 
 
 class ClockAhead(Clock):

@@ -25,6 +25,8 @@ LISTENERS_MAX = 16
 """Of one broker: inside, outside, and some networks between."""
 ADDRESS_LENGTH_MAX = 255
 """Characters of a listener's name, and of its address."""
+STORE_WORD_LENGTH_MAX = 64
+"""Characters of a store's id, and of its proof: brokers send 32 each. Both are kept for as long as the name."""
 
 
 class RouteProcessor:
@@ -153,6 +155,9 @@ def _check_registration(header: RegisterBrokerHeader, body: RegisterBody) -> Non
     what = f"broker {header.broker_name!r} registers"
     if header.broker_id != 0:
         raise RemoteProtocolError(f"{what} with id {header.broker_id}: only 0 (the owner of its queues) is served")
+    for word, value in (("store id", header.store_id), ("proof", header.proof or "")):
+        if len(value) > STORE_WORD_LENGTH_MAX:
+            raise RemoteProtocolError(f"{what} a {word} of {len(value)} characters: at most {STORE_WORD_LENGTH_MAX}")
     if len(body.listeners) > LISTENERS_MAX:
         raise RemoteProtocolError(f"{what} {len(body.listeners)} listeners: at most {LISTENERS_MAX}")
     for name, address in body.listeners.items():

@@ -16,13 +16,18 @@ Pure: connections are ints, time is `now_ms` of a monotonic clock. One broker na
     unregistered  REGISTER                                         registered
     unregistered  7 days without a route that named it             forgotten
     any           REGISTER of the same store that is out of line   refused (BROKER_NAME_TAKEN), nothing changes
+    registered    REGISTER of the owner, which is not registered   registered: the owner replaces the incumbent at once
+
+*The owner* of a name is the first store that registered it with a proof. It stays the owner until it has not been registered for 7 days;
+then the store that is registered becomes it. Until then any other store, or a start without the proof, may use the name while the owner is
+not registered, neither changes which terms of the owner are accepted, and clients are given the owner's term with its address.
 
 *The same start*: store, proof, term and address are equal. While a registered broker answers, no other start takes its name, whatever its
 term. A challenge is how the table finds out: the machine of the incumbent may have vanished without closing its connection.
 
-*Out of line*: the registration is of the store that was accepted last (same id, same proof), and its term is lower than the one accepted
-then, or it is higher but the store's previous term is lower: that store has not seen the start that was accepted last. It is a copy, a
-restored backup, or the original of a copy that has run meanwhile.
+*Out of line*: the registration is of the owner or of the store that was accepted last, and its term is lower than the one accepted of that
+store, or it is higher but the store's previous term is lower: that store has not seen the start that was accepted last. It is a copy, a
+restored backup, or the original of a copy that has run meanwhile. The owner is compared with its own starts alone.
 
 A learning broker lacks layouts that this table has: it adopts them before it is routed, so that a client that finds it here also finds
 there every topic of the cluster. A registration of many layouts comes in parts, each a request; it counts with its last part.
@@ -89,6 +94,10 @@ class Registration:
         """Whether both are of one store. A broker of an earlier version has no proof: its id counts alone."""
         return self.store_id == other.store_id and (self.proof == other.proof or None in (self.proof, other.proof))
 
+    def proves(self, owner: "Registration | None") -> bool:
+        """Whether this is a registration of the owner, with its proof."""
+        return owner is not None and None is not self.proof == owner.proof and self.store_id == owner.store_id
+
     def same_start(self, other: "Registration") -> bool:
         """Whether both are of one start of one store: a broker that registers again."""
         return (self.store_id, self.proof, self.term, self.address) == (other.store_id, other.proof, other.term, other.address)
@@ -127,6 +136,10 @@ class _Broker:
     """Since when an answer is awaited; None: none is."""
     answered_ms: int | None = None
     """When it last answered a challenge."""
+    owner: Registration | None = None
+    """The owner's registration that was accepted last; None: no store has registered the name with a proof."""
+    owner_heard_ms: int = 0
+    """When the owner was registered last."""
 
     @property
     def used_ms(self) -> int:
@@ -171,7 +184,8 @@ class RouteTable:
             self._make_room(said.name)
         else:
             self._check_line(known, said)
-            if known.connection not in (None, connection) and not known.said.same_start(said):
+            displaces = said.proves(known.owner) and not known.said.proves(known.owner)
+            if known.connection not in (None, connection) and not known.said.same_start(said) and not displaces:
                 self._check_challenge(known, said, now_ms)
         arriving = self._arrive(said, connection, now_ms)
         adopted, refused = self._take_layouts(arriving, said.layouts)
@@ -185,7 +199,9 @@ class RouteTable:
         was_routed = routed or (known is not None and known.was_routed)
         named_ms = None if known is None else known.named_ms
         # The layouts went to `self.layouts`: kept here once more they would double the memory of a nameserver.
-        self._brokers[said.name] = _Broker(replace(said, layouts=()), connection, now_ms, routed, was_routed, named_ms)
+        accepted = _Broker(replace(said, layouts=()), connection, now_ms, routed, was_routed, named_ms)
+        accepted.owner, accepted.owner_heard_ms = _owner(known, accepted)
+        self._brokers[said.name] = accepted
         self.ready = True
         return RouteChange(tuple(in_parts(missing)[0]), adopted, joined, routed, superseded, refused)
 
@@ -229,6 +245,9 @@ class RouteTable:
             del self._arriving[connection]
         for name in [name for name, known in self._brokers.items() if known.connection is None and now_ms - known.used_ms >= FORGET_MS]:
             del self._brokers[name]
+        for known in self._brokers.values():
+            if now_ms - known.owner_heard_ms >= FORGET_MS:
+                known.owner, known.owner_heard_ms = _owner(None, known)
         return silent
 
     def route(self, topic: str, listener: str, now_ms: int) -> TopicRoute | None:
@@ -264,18 +283,22 @@ class RouteTable:
 
     def _check_line(self, known: _Broker, said: Registration) -> None:
         """BrokerNameTaken for a store that is out of line."""
-        before = known.said
-        if not said.same_store(before):
-            return
-        if said.term < before.term:
-            raise BrokerNameTaken(f"{_out_of_line(known, said)} with term {said.term}, which is older. {_COPY_ADVICE}")
-        if said.term == before.term and said.address != before.address and known.connection is None:
-            raise BrokerNameTaken(f"{_out_of_line(known, said)} with the same term {said.term}. {_COPY_ADVICE}")
-        if said.term > before.term and said.previous_term is not None and said.previous_term < before.term:
-            raise BrokerNameTaken(
-                f"{_out_of_line(known, said)} with term {said.term}, and its term before that was {said.previous_term}: it has not seen "
-                f"term {before.term}. {_COPY_ADVICE}"
-            )
+        owner = known.owner
+        earlier = (owner,) if owner is not None and said.proves(owner) else (known.said, owner)
+        for before in earlier:
+            if before is None or not said.same_store(before):
+                continue
+            registered = known.connection is not None and known.said.same_start(before)
+            same = _out_of_line(before, said, registered=registered)
+            if said.term < before.term:
+                raise BrokerNameTaken(f"{same} with term {said.term}, which is older. {_COPY_ADVICE}")
+            if said.term == before.term and said.address != before.address and not registered:
+                raise BrokerNameTaken(f"{same} with the same term {said.term}. {_COPY_ADVICE}")
+            if said.term > before.term and said.previous_term is not None and said.previous_term < before.term:
+                raise BrokerNameTaken(
+                    f"{same} with term {said.term}, and its term before that was {said.previous_term}: it has not seen term {before.term}. "
+                    f"{_COPY_ADVICE}"
+                )
 
     def _check_challenge(self, known: _Broker, said: Registration, now_ms: int) -> None:
         """Returns where the challenger may replace the incumbent, which has not answered; BrokerNameTaken, RegistrationPending."""
@@ -350,12 +373,22 @@ class RouteTable:
 
 
 def _address(known: _Broker, listener: str) -> BrokerAddress:
-    said = known.said
-    return BrokerAddress(said.name, said.cluster, said.at(listener), known.routed, said.term)
+    said, owner = known.said, known.owner
+    # Clients keep the address of the highest term: one that another store made up must not hide the owner from them when it is back.
+    term = said.term if owner is None or said.proves(owner) else owner.term
+    return BrokerAddress(said.name, said.cluster, said.at(listener), known.routed, term)
 
 
-def _where(known: _Broker) -> str:
-    return f"{'registered' if known.connection is not None else 'last registered'} from {known.said.address}"
+def _owner(before: _Broker | None, now: _Broker) -> tuple[Registration | None, int]:
+    """The owner of the name and when it was heard, after the registration `now`; `before` is None where an earlier owner is forgotten."""
+    if before is not None and before.owner is not None and not now.said.proves(before.owner):
+        return before.owner, before.owner_heard_ms
+    said = now.said
+    return (None if said.proof is None else replace(said, listeners={INTERNAL: said.address})), now.heard_ms
+
+
+def _where(before: Registration, *, registered: bool) -> str:
+    return f"{'registered' if registered else 'last registered'} from {before.address}"
 
 
 def _taken(known: _Broker, said: Registration) -> str:
@@ -363,17 +396,18 @@ def _taken(known: _Broker, said: Registration) -> str:
     before = known.said
     if not said.same_store(before):
         return (
-            f"broker name {said.name!r} is {_where(known)} with store {before.store_id[:8]} and answers; the one at {said.address} has "
-            f"another store ({said.store_id[:8]}): give it another name and a store of its own, or stop the other broker first"
+            f"broker name {said.name!r} is {_where(before, registered=True)} with store {before.store_id[:8]} and answers; the one at "
+            f"{said.address} has another store ({said.store_id[:8]}): give it another name and a store of its own, or stop the other "
+            f"broker first"
         )
-    return f"{_out_of_line(known, said)} with term {said.term}. The one that is registered answers and goes on. {_COPY_ADVICE}"
+    same = _out_of_line(before, said, registered=True)
+    return f"{same} with term {said.term}. The one that is registered answers and goes on. {_COPY_ADVICE}"
 
 
-def _out_of_line(known: _Broker, said: Registration) -> str:
-    before = known.said
+def _out_of_line(before: Registration, said: Registration, *, registered: bool) -> str:
     return (
-        f"store {said.store_id[:8]} of broker {said.name!r} is {_where(known)} with term {before.term}; the one at {said.address} "
-        f"has the same store"
+        f"store {said.store_id[:8]} of broker {said.name!r} is {_where(before, registered=registered)} with term {before.term}; the one at "
+        f"{said.address} has the same store"
     )
 
 

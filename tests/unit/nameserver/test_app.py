@@ -66,9 +66,10 @@ async def register(
     broker_id: int = 0,
     cluster: str = "DefaultCluster",
     listeners: dict[str, str] | None = None,
+    proof: str | None = None,
 ) -> Command:
     listeners = {"internal": f"{name}:10911", "external": "localhost:20911"} | (listeners or {})
-    header = RegisterBrokerHeader(name, cluster, listeners["internal"], store, term, broker_id)
+    header = RegisterBrokerHeader(name, cluster, listeners["internal"], store, term, broker_id, proof)
     body = encode_body(RegisterBody(listeners, layouts, DataVersion(0, 0)))
     return await endpoint.request(RequestCode.REGISTER_BROKER, to_plain(header), body, timeout_ms=5_000)
 
@@ -214,6 +215,8 @@ async def test_a_taken_name_is_refused_and_the_connection_stays_open() -> None:
         ({"listeners": {"external": "h" * 251 + ":1234"}}, "at most 255 characters each"),
         ({"listeners": {"e" * 256: "host:1"}}, "at most 255 characters each"),
         ({"listeners": {f"l{number}": "host:1" for number in range(15)}}, "17 listeners: at most 16"),
+        ({"store": "5" * 65}, "a store id of 65 characters: at most 64"),
+        ({"proof": "5" * 65}, "a proof of 65 characters: at most 64"),
     ],
 )
 async def test_a_registration_that_makes_no_sense_is_refused_readably(wrong: dict[str, Any], named: str) -> None:

@@ -8,20 +8,22 @@ from lockstep.admin.client import AdminClient, by_name
 from lockstep.admin.reset_plan import Target, held_range, moves
 from lockstep.client.instance import Instance
 from lockstep.client.topics import create_topic
-from lockstep.protocol.bodies import OffsetRange, QueueOffset, ResetBody
+from lockstep.protocol.bodies import DataVersion, OffsetRange, QueueOffset, RegisterBody, ResetBody
 from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.command import Command
 from lockstep.protocol.errors import LockstepError, TransportError
 from lockstep.protocol.fields import to_plain
-from lockstep.protocol.headers.routes import CreateTopicHeader
+from lockstep.protocol.headers.routes import CreateTopicHeader, RegisterBrokerHeader
 from lockstep.protocol.headers.send import SendMessageHeader
 from lockstep.protocol.layouts import COUNTER_MAX
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, MessageQueue, TopicLayout
+from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
 from lockstep.runtime.pool import call, connect
 from lockstep.testing.sweep.hand_events import FirstSendAcked
 from lockstep.testing.sweep.history import QueueKey, Reached
-from lockstep.testing.sweep.services import BROKER_PORT, Main
+from lockstep.testing.sweep.services import BROKER_PORT, NAMESERVER_PORT, Main
 
 if TYPE_CHECKING:
     from lockstep.testing.sweep.universe import Universe
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 OPERATOR = "10.0.3.2"
 """Their machine."""
 RECREATE_TRY_S = 0.3
+TAKE_TRY_S = 0.2
 
 
 def reset_main(universe: "Universe", group: str, topic: str, target: Target) -> Main:
@@ -177,6 +180,33 @@ def strange_layouts_main(universe: "Universe", name: str, topic: str) -> Main:
                 await call(Host.current(), address, RequestCode.UPDATE_AND_CREATE_TOPIC, header, body, timeout_ms=3_000)
             except LockstepError:
                 return 0
+        return 0
+
+    return main
+
+
+def take_name_main(name: str, nameserver: str, seconds: float) -> Main:
+    """Registers a store of its own under a broker's name, again and again, and answers when the nameserver asks whether it is there."""
+
+    def answer(command: Command, endpoint: Endpoint) -> None:
+        if not command.is_oneway:
+            endpoint.send(command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED))
+
+    async def main(stop: asyncio.Event) -> int:
+        host, loop = Host.current(), asyncio.get_running_loop()
+        address = "10.0.3.31:1"
+        header = to_plain(RegisterBrokerHeader(name, "DefaultCluster", address, "f" * 32, 1 << 40, proof="e" * 32, previous_term=0))
+        body = encode_body(RegisterBody({"internal": address}, (), DataVersion(1, 1)))
+        end = loop.time() + seconds
+        while loop.time() < end:
+            try:
+                endpoint = await connect(host, f"{nameserver}:{NAMESERVER_PORT}", handler=answer)
+                while loop.time() < end and not endpoint.closed:
+                    await endpoint.request(RequestCode.REGISTER_BROKER, header, body, timeout_ms=3_000)
+                    await asyncio.sleep(TAKE_TRY_S)
+                endpoint.close("done")
+            except LockstepError:
+                await asyncio.sleep(TAKE_TRY_S)
         return 0
 
     return main

@@ -73,6 +73,10 @@ WORLDS: Mapping[str, World] = {
         {"copy_store": 4, "kill_consumer": 2, "stop_consumer": 2},
         {"fault_every_s": (2.0, 5.0), "storm_s": (40.0,), "exile": (False,), "late_chance": (0.0,)},
     ),
+    "names": World(
+        {"take_name": 4, "kill_consumer": 2, "kill_broker": 1},
+        {"fault_every_s": (3.0, 6.0), "storm_s": (40.0,), "exile": (False,), "late_chance": (0.0,), "nameservers": (1, 2)},
+    ),
     "regrace": World({"regrace": 4, "kill_consumer": 2, "pause_consumer": 2, "isolate": 2, "partition": 1, "stop_consumer": 1}),
     "recontract": World(
         {"recontract": 4, "kill_broker": 1, "partition": 1, "kill_consumer": 2, "pause_consumer": 1},
@@ -358,6 +362,7 @@ NOT_IN_A_SWARM = (
     "wall_glitch",
     "copy_store",
     "strange_layouts",
+    "take_name",
     "log_rot",
     "file_rot",
     "entry_rot",

@@ -2,7 +2,15 @@
 
 from lockstep.admin.reset_plan import Target
 from lockstep.testing.sweep.begins import begin_one
-from lockstep.testing.sweep.operators import OPERATOR, delete_main, first_sends_main, recreate_main, reset_main, strange_layouts_main
+from lockstep.testing.sweep.operators import (
+    OPERATOR,
+    delete_main,
+    first_sends_main,
+    recreate_main,
+    reset_main,
+    strange_layouts_main,
+    take_name_main,
+)
 from lockstep.testing.sweep.services import broker_main
 from lockstep.testing.sweep.settings import MAILING, READERS, RETURNS, TOPIC
 from lockstep.testing.sweep.storm import Storm
@@ -139,4 +147,16 @@ def strange_layouts(storm: Storm) -> None:
     storm.universe.launch("10.0.3.30", "admin", strange_layouts_main(storm.universe, name, topic))
 
 
-KINDS = (reset_progress, begin_group, delete_topic, reset_at_a_restart, first_sends, copy_store, strange_layouts)
+def take_name(storm: Storm) -> None:
+    """A broker is killed, and another store registers under its name at every nameserver before the broker is back."""
+    universe, random = storm.universe, storm.random
+    name, address = storm.broker()
+    if not universe.alive(address):
+        return
+    _kill(storm, address, random.choice([0.5, 2, 6]))
+    storm.note("take name", name)
+    for nameserver in universe.nameservers:
+        universe.launch("10.0.3.31", "admin", take_name_main(name, nameserver, random.choice([4.0, 15.0])))
+
+
+KINDS = (reset_progress, begin_group, delete_topic, reset_at_a_restart, first_sends, copy_store, strange_layouts, take_name)

@@ -51,6 +51,7 @@ def removed_queues_come_back(patch: Patches) -> None:
 
 TOPICS = "tests/unit/broker/test_topic_table.py::"
 ROUTES = "tests/unit/nameserver/test_route_table.py::"
+OWNERS = "tests/unit/nameserver/test_name_owner.py::"
 OWN = "tests/unit/broker/test_system_topics.py::"
 
 
@@ -104,6 +105,18 @@ def proofs_are_not_compared(patch: Patches) -> None:
         "same_start",
         lambda self, other: (self.store_id, self.term, self.address) == (other.store_id, other.term, other.address),
     )
+
+
+@mutant("names")
+def the_owner_of_a_name_is_not_kept(patch: Patches) -> None:
+    """A nameserver keeps the proof of a broker that is away, and the bearer of it replaces any other store that has taken its name."""
+    patch.set(Registration, "proves", lambda self, owner: False)
+
+
+@mutant("first", aimed=OWNERS + "test_the_terms_of_the_owner_are_compared_also_after_a_stranger_was_registered")
+def strangers_change_the_terms_of_the_owner(patch: Patches) -> None:
+    """A registration without the owner's proof does not change which terms of the owner are accepted."""
+    patch.set(route_table, "_owner", lambda before, now: (now.said, now.heard_ms))
 
 
 @mutant("first", aimed=ROUTES + "test_a_registration_counts_with_its_last_part")
