@@ -4,7 +4,8 @@ There is one way to free a queue, one to end a grant, one to drop a contract; ea
 Who is told of a free queue is decided then, from the state at that time: a queue that was granted again meanwhile is told to nobody.
 """
 
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -104,7 +105,9 @@ class Books:
         self.wake: Callable[[], None] | None = None
         self._urgent: list[CloseConnection | StalePulls] = []
         self._relaid: dict[str, None] = {}
-        self._freed: dict[Key, None] = {}
+        self._freed: OrderedDict[Key, None] = OrderedDict()
+        self._free_topics: OrderedDict[tuple[str, str], int] = OrderedDict()
+        """(group, topic) whose free queues are to be told → how many of this broker's queues have been looked at."""
         self._nudge: dict[Key, None] = {}
         self._awake = False
 
@@ -309,11 +312,16 @@ class Books:
         self._relaid[topic] = None
         self._rouse()
 
-    def tell_all_free(self, group: Group) -> None:
+    def tell_topic_free(self, group: Group, topic: str) -> None:
+        """As `tell_free`, of each queue that this broker has of the topic. Which of them are free is looked at when effects are drained."""
         if group.contract is not None and group.contract.locks:
+            self._free_topics[group.name, topic] = 0
+            self._rouse()
+
+    def tell_all_free(self, group: Group) -> None:
+        if group.contract is not None:
             for subscription in group.contract.subscriptions:
-                for queue in self.own_queues(subscription.topic):
-                    self.tell_free((group.name, queue.topic, queue.queue_id))
+                self.tell_topic_free(group, subscription.topic)
 
     def drop_topic(self, topic: str) -> None:
         """Its progress and locks go with it."""
@@ -328,8 +336,11 @@ class Books:
             self.settle(group)
             self.tidy(group)
 
-    def drain(self) -> list[Effect]:
-        """What is to be done in the world, in this order: close, answer stale pulls, tell of layouts, notify, tell of free queues."""
+    def drain(self, count_max: int | None = None) -> list[Effect]:
+        """What is to be done in the world, in this order: close, answer stale pulls, tell of layouts, notify, tell of free queues.
+
+        `count_max`: free queues that are looked at, and connections that are told of one. `wake` is called again where some are left.
+        """
         self._awake = True
         try:
             effects: list[Effect] = list(self._urgent)
@@ -342,47 +353,85 @@ class Books:
                     notices[name] = (*self._native_connections(group), *self._classic_connections(group))
                     if self.ruled(group):
                         self.tell_all_free(group)
-            return effects + self._free_queue_effects(notices)
+            effects += self._free_queue_effects(notices, count_max)
         finally:
             self._awake = False
+        if self._freed or self._free_topics:
+            self._rouse()
+        return effects
 
     def _layout_effects(self) -> list[PushLayout]:
         relaid, self._relaid = self._relaid, {}
         told: dict[str, dict[int, None]] = {topic: {} for topic in relaid}
-        for group in self.groups if relaid else ():
-            for topic in group.subscribed:
-                if topic in told:
-                    told[topic] |= dict.fromkeys(self._native_connections(group))
+        for topic, connections in told.items():
+            for group in self.groups.of_topic(topic):
+                connections |= dict.fromkeys(self._native_connections(group))
         found = [(self.layouts.get(topic), connections) for topic, connections in told.items()]
         return [PushLayout(layout, tuple(connections)) for layout, connections in found if layout is not None and connections]
 
-    def _free_queue_effects(self, notices: dict[str, tuple[int, ...]]) -> list[Effect]:
-        freed, self._freed = self._freed, {}
-        pushes: dict[int, list[FreeQueue]] = {}
-        if not self.holding:
-            for key in freed:
-                group = self.groups.get(key[0])
-                if group is not None and self.has_queue(key[1], key[2]) and self.locks.holder(key) is None:
-                    for connection in self._told_of(group, key):
-                        pushes.setdefault(connection, []).append(FreeQueue(*key))
-                    if not self.ruled(group) and key[0] not in notices and (classic := self._classic_connections(group)):
-                        notices[key[0]] = classic
+    def _free_queue_effects(self, notices: dict[str, tuple[int, ...]], count_max: int | None) -> list[Effect]:
+        pushes: dict[int, dict[Key, None]] = {}
+        if self.holding:
+            self._freed.clear()
+            self._free_topics.clear()
+        unruled: dict[str, tuple[int, ...]] = {}
+        count = 0
+        for key in self._take_freed():
+            count += 1
+            if key is not None:
+                count += self._tell_of(key, pushes, notices, unruled)
+            if count_max is not None and count >= count_max:
+                break
         nudged, self._nudge = self._nudge, {}
         for key in nudged:
             holder = self.locks.holder(key)
             session = None if holder is None else self.sessions.get(holder.session)
             if session is not None and session.connection is not None:
-                pushes.setdefault(session.connection, []).append(FreeQueue(*key))
+                pushes.setdefault(session.connection, {})[key] = None
         effects: list[Effect] = [Notify(name, connections, self.version(name)) for name, connections in notices.items() if connections]
-        effects += [PushQueueFree(connection, tuple(queues)) for connection, queues in pushes.items()]
+        effects += [PushQueueFree(connection, tuple(FreeQueue(*key) for key in keys)) for connection, keys in pushes.items()]
         return effects
 
-    def _told_of(self, group: Group, key: Key) -> tuple[int, ...]:
+    def _take_freed(self) -> Iterator[Key | None]:
+        """Takes the queues that are to be looked at, one at a time; None where a topic has no further one."""
+        while self._freed:
+            yield self._freed.popitem(last=False)[0]
+        while self._free_topics:
+            (group, topic), place = next(iter(self._free_topics.items()))
+            layout = self.layouts.get(topic)
+            queue_id = None if layout is None else layout.queue_id_at(self.config.broker_name, place)
+            if queue_id is None:
+                del self._free_topics[group, topic]
+                yield None
+            else:
+                self._free_topics[group, topic] = place + 1
+                yield group, topic, queue_id
+
+    def _tell_of(
+        self, key: Key, pushes: dict[int, dict[Key, None]], notices: dict[str, tuple[int, ...]], unruled: dict[str, tuple[int, ...]]
+    ) -> int:
+        """Notes who is told of a queue, if it is free; to how many connections it is pushed.
+
+        `unruled`: the native connections of groups in which no rule of this broker's names an owner.
+        """
+        group = self.groups.get(key[0])
+        if group is None or not self.has_queue(key[1], key[2]) or self.locks.holder(key) is not None:
+            return 0
+        if not self.ruled(group) and group.name not in unruled:
+            unruled[group.name] = self._native_connections(group)
+            if group.name not in notices and (classic := self._classic_connections(group)):
+                notices[group.name] = classic
+        told = self._told_of(group, key, unruled)
+        for connection in told:
+            pushes.setdefault(connection, {})[key] = None
+        return len(told)
+
+    def _told_of(self, group: Group, key: Key, unruled: dict[str, tuple[int, ...]]) -> tuple[int, ...]:
         """The connections that hear of this free queue: its owner's, or every native member's where no rule of this broker's names one."""
         if group.contract is None or not group.contract.locks:
             return ()
-        if not self.ruled(group):
-            return self._native_connections(group)
+        if group.name in unruled:
+            return unruled[group.name]
         owner = self.owner(group, key[1], key[2])
         session = None if owner is None else self.sessions.get(group.members[owner])
         return () if session is None or session.connection is None else (session.connection,)

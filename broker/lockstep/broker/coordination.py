@@ -262,9 +262,9 @@ class Coordination:
         books.forget(group)
         return count
 
-    def drain(self) -> list[Effect]:
-        """What is to be done in the world, in order; each effect once."""
-        return self._books.drain()
+    def drain(self, count_max: int | None = None) -> list[Effect]:
+        """What is to be done in the world, in order; each effect once. `count_max`: see Books.drain."""
+        return self._books.drain(count_max)
 
     # --------------------------------------------------------------------------------------------------------- membership
 
@@ -379,10 +379,8 @@ class Coordination:
         if layout is None or layout.deleted:
             books.drop_topic(topic)
             return
-        for group in books.groups:
-            if group.contract is not None and group.contract.locks and topic in group.subscribed:
-                for queue in books.own_queues(topic):
-                    books.tell_free((group.name, topic, queue.queue_id))
+        for group in books.groups.of_topic(topic):
+            books.tell_topic_free(group, topic)
 
     def retention_moved(self, minimums: Mapping[tuple[str, int], int]) -> None:
         """Retention removed what lies below the new minimum of (topic, queue id): groups that were not there yet are moved, and told."""

@@ -1,8 +1,10 @@
 """What a broker does without being asked: leases, notices, snapshots, retention. Each sleeps until its next due time."""
 
 import asyncio
-from collections.abc import Mapping
-from typing import assert_never
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, assert_never
 
 from lockstep.broker.coordination import TICK_MS_MAX, Coordination
 from lockstep.broker.effects import CloseConnection, Effect, Notify, PushLayout, PushQueueFree, StalePulls
@@ -23,6 +25,8 @@ from lockstep.runtime.log import get_logger
 
 log = get_logger("broker")
 
+STEPS_PER_TURN = 250
+"""Effects and sends of one turn of the loop, and free queues that it looks at: about a millisecond."""
 LATE_MS = 100
 """A lease that ends this late ends in a process that stood still: what has come meanwhile is read first."""
 FREE_QUEUES_MAX = 4_096
@@ -38,39 +42,54 @@ RETENTION_MS = 10_000
 
 
 class Effects:
-    """Carries out what the coordination tables want done in the world, once per turn."""
+    """Carries out what the coordination tables want done in the world, a slice of it in each turn of the loop."""
 
     def __init__(self, coordination: Coordination, endpoints: Mapping[int, Endpoint], pulls: PullProcessor) -> None:
         self._coordination = coordination
         self._endpoints = endpoints
         self._pulls = pulls
-        coordination.wake = self._rouse
+        self._due: deque[Callable[[], None]] = deque()
+        """Steps of drained effects, in their order: the effect, or one send of it."""
+        self._undrained = False
+        self._roused = False
+        coordination.wake = self._wake
+
+    def _wake(self) -> None:
+        self._undrained = True
+        self._rouse()
 
     def _rouse(self) -> None:
-        asyncio.get_running_loop().call_soon(self.carry_out)
+        if not self._roused:
+            self._roused = True
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._roused = False
+        self.carry_out()
 
     def carry_out(self) -> None:
-        """An effect that fails is logged: the others, of other members, are carried out."""
-        for effect in self._coordination.drain():
-            call_apart("effect.failed", self._do, effect)
+        """Carries out one slice; the next turns do the rest. An effect that fails is logged, and the others are carried out."""
+        if not self._due:
+            self._undrained = False
+            self._due.extend(partial(self._do, effect) for effect in self._coordination.drain(STEPS_PER_TURN))
+        for _ in range(STEPS_PER_TURN):
+            if not self._due:
+                break
+            call_apart("effect.failed", self._due.popleft())
+        if self._due or self._undrained:
+            self._rouse()
 
     def _do(self, effect: Effect) -> None:
         match effect:
             case Notify(group, connections, version):
                 fields = to_plain(NotifyHeader(group, version.term, version.counter))
-                for connection in connections:
-                    if (endpoint := self._endpoints.get(connection)) is not None:
-                        endpoint.oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fields)
+                self._send_soon(connections, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fields)
             case PushLayout(layout, connections):
-                body = encode_body(RegisterReply((layout,)))
-                for connection in connections:
-                    if (endpoint := self._endpoints.get(connection)) is not None:
-                        endpoint.oneway(RequestCode.LAYOUTS_CHANGED, body=body)
+                self._send_soon(connections, RequestCode.LAYOUTS_CHANGED, None, encode_body(RegisterReply((layout,))))
             case PushQueueFree(connection, queues):
-                if (endpoint := self._endpoints.get(connection)) is not None:
-                    for first in range(0, len(queues), FREE_QUEUES_MAX):
-                        free = QueueFreeBody(queues[first : first + FREE_QUEUES_MAX])
-                        endpoint.oneway(RequestCode.QUEUE_FREE, body=encode_body(free))
+                for first in range(0, len(queues), FREE_QUEUES_MAX):
+                    free = QueueFreeBody(queues[first : first + FREE_QUEUES_MAX])
+                    self._send(connection, RequestCode.QUEUE_FREE, None, encode_body(free))
             case CloseConnection(connection, reason):
                 if (endpoint := self._endpoints.get(connection)) is not None:
                     log_limited(log, "info", "connection.ended", peer=endpoint.peer, reason=reason)
@@ -79,6 +98,14 @@ class Effects:
                 self._pulls.stale(effect)
             case _:
                 assert_never(effect)
+
+    def _send_soon(self, connections: tuple[int, ...], code: RequestCode, fields: dict[str, Any] | None, body: bytes = b"") -> None:
+        """One send to each connection: these are the next steps."""
+        self._due.extendleft(partial(self._send, connection, code, fields, body) for connection in reversed(connections))
+
+    def _send(self, connection: int, code: RequestCode, fields: dict[str, Any] | None, body: bytes) -> None:
+        if (endpoint := self._endpoints.get(connection)) is not None:
+            endpoint.oneway(code, fields, body)
 
 
 class Leases:

@@ -176,6 +176,14 @@ class TopicLayout:
             for place in range(run.count)
         ]
 
+    def queue_id_at(self, broker_name: str, place: int) -> int | None:
+        """The id of the readable queue of one broker that has this place in `queues_of`; None: it has fewer."""
+        for run in self.runs.get(broker_name, ()):
+            if place < run.count:
+                return run.first_id + place
+            place -= run.count
+        return None
+
     def each_read_queue(self, *, by_name: bool = False) -> Iterator[MessageQueue]:
         """Every readable queue, one at a time: in layout order, or sorted (`by_name`)."""
         if by_name:

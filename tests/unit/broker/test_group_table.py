@@ -3,7 +3,8 @@ from hypothesis import strategies as st
 
 from lockstep.broker.journal import Journal
 from lockstep.broker.tables.group_table import GroupTable
-from support.coordination_kit import ordered
+from lockstep.protocol.fields import to_plain
+from support.coordination_kit import TOPIC, ordered
 
 CONTRACT = ordered("g")
 
@@ -59,12 +60,14 @@ def test_members_are_listed_in_order() -> None:
 CHANGES = st.one_of(
     st.tuples(st.just("group.member"), st.sampled_from("gh"), st.sampled_from("abc"), st.sampled_from(["s", "r", None])),
     st.tuples(st.just("group.left"), st.sampled_from("gh"), st.sampled_from("abc")),
-    st.tuples(st.just("group.contract"), st.sampled_from("gh"), st.just(None)),
+    st.tuples(
+        st.just("group.contract"), st.sampled_from("gh"), st.sampled_from([None, to_plain(CONTRACT), to_plain(ordered("g", ("t", "u")))])
+    ),
 )
 
 
 @given(st.lists(CHANGES, max_size=30))
-def test_the_groups_of_a_session_are_those_that_list_it_and_a_snapshot_gives_them_back(changes: list[tuple[object, ...]]) -> None:
+def test_the_groups_of_a_session_and_of_a_topic_are_found_and_a_snapshot_gives_them_back(changes: list[tuple[object, ...]]) -> None:
     table = GroupTable(Journal())
     table.agree("g", CONTRACT)
     for change in changes:
@@ -75,6 +78,8 @@ def test_the_groups_of_a_session_are_those_that_list_it_and_a_snapshot_gives_the
         for session in ("s", "r"):
             expected = [group.name for group in each if session in group.members.values()]
             assert sorted(group.name for group in each.of_session(session)) == sorted(expected)
+        for topic in (TOPIC, "t", "u"):
+            assert sorted(group.name for group in each.of_topic(topic)) == sorted(group.name for group in each if topic in group.subscribed)
         for group in each:
             assert (group.member_ids, group.classic) == (tuple(sorted(group.members)), None in group.members.values())
         assert each.snapshot() == table.snapshot()

@@ -114,6 +114,8 @@ def test_numbers_by_arithmetic_are_places_in_the_layout(entries: tuple[LayoutEnt
     assert list(layout.each_read_queue(by_name=True)) == sorted(layout.read_queues)
     assert (layout.read_total, layout.write_total) == (len(layout.read_queues), len(layout.write_queues))
     for name in {entry.broker_name for entry in entries}:
-        assert layout.queues_of(name) == [queue for queue in layout.read_queues if queue.broker_name == name]
+        own = [queue for queue in layout.read_queues if queue.broker_name == name]
+        assert layout.queues_of(name) == own
+        assert [layout.queue_id_at(name, place) for place in range(len(own) + 1)] == [*(queue.queue_id for queue in own), None]
         assert MessageQueue("t", name, layout.id_count(name)) not in layout.number_of
         assert MessageQueue("other", name, 0) not in layout.number_of

@@ -53,6 +53,8 @@ class GroupTable:
         self._journal = journal
         self._groups: dict[str, Group] = {}
         self._of_session: dict[str, dict[tuple[str, str], None]] = {}
+        self._of_topic: dict[str, dict[str, None]] = {}
+        """Topic → names of the groups whose contracts subscribe to it."""
         self._counter = 0
         self._changed: dict[str, None] = {}
 
@@ -65,6 +67,10 @@ class GroupTable:
     def of_session(self, session: str) -> list[Group]:
         """The groups whose lists hold a member of this session."""
         return [self._groups[name] for name in dict.fromkeys(name for name, _ in self._of_session.get(session, ()))]
+
+    def of_topic(self, topic: str) -> list[Group]:
+        """The groups whose contracts subscribe to the topic."""
+        return [self._groups[name] for name in self._of_topic.get(topic, ())]
 
     def join(self, name: str, client_id: str, session: str | None) -> bool:
         """Puts the client on the list, or gives its place to another session. True: the list has changed."""
@@ -95,6 +101,7 @@ class GroupTable:
         if group is not None:
             for client_id in group.member_ids:
                 self._remove(group, client_id)
+            self._agree(group, None)
             del self._groups[name]
 
     def take_changed(self) -> list[str]:
@@ -106,7 +113,7 @@ class GroupTable:
         """One change: live or from the log."""
         match change:
             case ("group.contract", name, plain):
-                self._group(name).agree(None if plain is None else from_plain(ConsumerGroup, plain))
+                self._agree(self._group(name), plain)
             case ("group.member", name, client_id, session):
                 self._remove(self._group(name), client_id)
                 self._put(self._group(name), client_id, session)
@@ -127,7 +134,7 @@ class GroupTable:
     def restore(self, plain: list[list[Any]]) -> None:
         for name, contract, members in plain:
             group = self._groups[name] = Group(name)
-            group.agree(None if contract is None else from_plain(ConsumerGroup, contract))
+            self._agree(group, contract)
             for client_id, session in members:
                 self._put(group, client_id, session)
 
@@ -136,6 +143,17 @@ class GroupTable:
 
     def _group(self, name: str) -> Group:
         return self._groups.setdefault(name, Group(name))
+
+    def _agree(self, group: Group, plain: Any) -> None:
+        """`plain`: the contract as it is recorded; None: the group has none any more."""
+        for topic in group.subscribed:
+            names = self._of_topic[topic]
+            del names[group.name]
+            if not names:
+                del self._of_topic[topic]
+        group.agree(None if plain is None else from_plain(ConsumerGroup, plain))
+        for topic in group.subscribed:
+            self._of_topic.setdefault(topic, {})[group.name] = None
 
     def _put(self, group: Group, client_id: str, session: str | None) -> None:
         group.members[client_id] = session

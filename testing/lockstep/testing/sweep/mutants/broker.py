@@ -249,6 +249,7 @@ def a_lost_lock_removes_the_member(patch: Patches) -> None:
 def no_queue_free(patch: Patches) -> None:
     """Whom a free queue belongs to is told."""
     patch.set(Books, "tell_free", lambda self, key: None)
+    patch.set(Books, "tell_topic_free", lambda self, group, topic: None)
 
 
 @mutant("alter", aimed="tests/unit/client/test_new_layouts.py::test_what_is_sent_to_new_queues_is_consumed_soon")

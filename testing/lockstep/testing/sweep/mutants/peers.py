@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from lockstep.broker.books import Books
 from lockstep.broker.journal import Change, Journal
 from lockstep.broker.store import Store
 from lockstep.protocol.codec import plain
@@ -18,6 +19,7 @@ from lockstep.testing.sweep.mutants.registry import Patches, mutant
 ONE_BUG = "tests/unit/broker/test_one_bug_one_request.py"
 JOURNAL = "tests/unit/broker/test_journal.py"
 DESCRIPTORS = "tests/unit/runtime/test_descriptors.py"
+LONG_TURNS = "tests/unit/broker/test_long_turns.py"
 ADMIN_PORT = "tests/unit/runtime/test_admin_port.py"
 
 
@@ -105,6 +107,13 @@ def each_scrape_renders_the_figures(patch: Patches) -> None:
         return await metrics(self)
 
     patch.set(AdminPort, "_metrics", begin_again)
+
+
+@mutant("swarm", aimed=f"{LONG_TURNS}::test_the_free_queues_of_a_member_that_joins_are_looked_at_in_slices")
+def free_queues_are_looked_at_in_one_turn(patch: Patches) -> None:
+    """A turn of the loop looks at a slice of the free queues and carries out a slice of the effects."""
+    drain = Books.drain
+    patch.set(Books, "drain", lambda self, count_max=None: drain(self))
 
 
 @mutant("swarm", aimed=f"{ADMIN_PORT}::test_a_host_is_an_address_or_a_name_of_this_machine")

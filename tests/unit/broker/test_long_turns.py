@@ -1,0 +1,131 @@
+"""However many queues and groups there are, one turn of the loop looks at a slice of them: counted by items, never by time."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from lockstep.broker.effects import Notify, PushQueueFree, StalePulls
+from lockstep.broker.services import STEPS_PER_TURN, Effects
+from lockstep.broker.tables.group_table import GroupTable
+from lockstep.broker.tables.lock_table import LockTable
+from lockstep.protocol.allocate import AVERAGE
+from lockstep.protocol.bodies import ListVersion
+from support.coordination_kit import GROUP, TOPIC, Bench, Client, layout, ordered
+
+QUEUES = 6 * STEPS_PER_TURN
+
+
+class Counted:
+    """Counts calls of a function by turn of the loop."""
+
+    def __init__(self) -> None:
+        self.turns = [0]
+
+    def of(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any, **named: Any) -> Any:
+            self.turns[-1] += 1
+            return function(*args, **named)
+
+        return counted
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Counts turns until the condition holds; fails after 1,000 turns."""
+        for _ in range(1_000):
+            if condition():
+                return
+            self.turns.append(0)
+            await asyncio.sleep(0)
+        raise AssertionError("not done after 1,000 turns")
+
+
+class Peer:
+    """An endpoint that counts what is sent to it."""
+
+    def __init__(self, counted: Counted) -> None:
+        self.sent: list[int] = []
+        self.oneway = counted.of(lambda code, fields=None, body=b"": self.sent.append(code))
+
+
+async def test_the_free_queues_of_a_member_that_joins_are_looked_at_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = Counted()
+    bench = Bench(layout(queues=QUEUES))
+    monkeypatch.setattr(LockTable, "holder", counted.of(LockTable.holder))
+    drained: list[Any] = []
+    drain = bench.c.drain
+    bench.c.drain = lambda count_max=None: [drained.append(effect) or effect for effect in drain(count_max)]  # type: ignore[method-assign, func-returns-value]
+    Effects(bench.c, {}, cast(Any, None))
+    a = Client(bench, "a")
+    a.connect()
+    await counted.until(lambda: sum(len(each.queues) for each in drained if isinstance(each, PushQueueFree)) == QUEUES)
+    assert max(counted.turns) <= STEPS_PER_TURN
+    told = [queue.queue_id for each in drained if isinstance(each, PushQueueFree) for queue in each.queues]
+    assert told == list(range(QUEUES))
+    assert [each.group for each in drained if isinstance(each, Notify)] == [GROUP]
+
+
+def test_a_slice_counts_each_connection_that_is_told() -> None:
+    """Where no rule of this broker's names an owner every member is told of each queue."""
+    bench = Bench(layout())
+    members = [Client(bench, f"m{number}", ordered(allocate=AVERAGE)) for number in range(20)]
+    for member in members:
+        member.connect()
+    bench.c.drain()
+    bench.layouts.adopt(layout(queues=100, counter=2))
+    bench.c.layout_changed(TOPIC)
+    pushes = [len(each.queues) for each in bench.c.drain(40) if isinstance(each, PushQueueFree)]
+    assert pushes == [2] * 20
+
+
+def test_a_queue_that_is_granted_between_two_slices_is_told_to_nobody() -> None:
+    bench = Bench(layout(queues=10))
+    a = Client(bench, "a")
+    a.connect()
+    first = [queue.queue_id for each in bench.c.drain(4) if isinstance(each, PushQueueFree) for queue in each.queues]
+    a.lock(*range(2, 6))
+    rest = [queue.queue_id for each in bench.c.drain() if isinstance(each, PushQueueFree) for queue in each.queues]
+    assert (len(first), rest) == (2, [6, 7, 8, 9])
+
+
+async def test_effects_are_carried_out_in_slices_and_in_order() -> None:
+    counted = Counted()
+    peers = {number: Peer(counted) for number in range(2 * STEPS_PER_TURN)}
+    stale: list[StalePulls] = []
+
+    class Pulls:
+        def __init__(self) -> None:
+            self.stale = counted.of(stale.append)
+
+    class Coordination:
+        def __init__(self) -> None:
+            self.wake: Callable[[], None] | None = None
+            self.effects: list[Any] = [StalePulls(GROUP, TOPIC, number, 1) for number in range(2 * STEPS_PER_TURN)]
+            self.effects += [Notify(GROUP, tuple(peers), ListVersion(1, 1)), StalePulls(GROUP, TOPIC, 0, 2)]
+
+        def drain(self, count_max: int) -> list[Any]:
+            effects, self.effects = self.effects, []
+            return effects
+
+    coordination = Coordination()
+    Effects(cast(Any, coordination), cast(Any, peers), cast(Any, Pulls()))
+    assert coordination.wake is not None
+    coordination.wake()
+    await counted.until(lambda: len(stale) == 2 * STEPS_PER_TURN)
+    assert not peers[0].sent, "effects are carried out in their order"
+    await counted.until(lambda: len(stale) > 2 * STEPS_PER_TURN)
+    assert all(len(peer.sent) == 1 for peer in peers.values())
+    assert max(counted.turns) <= STEPS_PER_TURN
+
+
+def test_a_layout_that_is_new_looks_only_at_the_groups_that_subscribe_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(layout(), layout("other"))
+    for number in range(50):
+        Client(bench, f"m{number}", ordered(f"g{number}", ("other",))).connect()
+    a = Client(bench, "a")
+    a.connect()
+    bench.c.drain()
+    bench.layouts.adopt(layout(queues=5, counter=2))
+    monkeypatch.setattr(GroupTable, "__iter__", None)
+    bench.c.layout_changed(TOPIC)
+    assert bench.pushed() == {a.connection: [0, 1, 2, 3, 4]}
