@@ -54,15 +54,18 @@ class GroupTopics:
             layout = self._topics.create_own(topic, 1, 1, beyond=True)
             log_limited(log, "info", "topic.created", topic=topic, counter=layout.version.counter, why="the broker has a message for it")
 
-    def counter(self, topic: str) -> int:
-        """Of the layout in force; 0 where there is none."""
+    def began(self, topic: str) -> int:
+        """The counter of the oldest queues in the layout in force; 0 where there is none."""
         layout = self._topics.find(topic)
-        return 0 if layout is None else layout.version.counter
+        return 0 if layout is None else layout.began
 
-    def deleted_since(self, topic: str, counter: int) -> bool:
-        """Whether the topic was deleted since that layout, and perhaps made anew; no of one that had no layout then."""
+    def deleted_since(self, topic: str, began: int) -> bool:
+        """Whether the topic was deleted, and perhaps created again, since its layout began with `began`; no for 0.
+
+        Records of earlier versions have the layout's counter instead, which is not below it.
+        """
         layout = self._topics.find(topic)
-        return counter > 0 and (layout is None or layout.began_after(counter))
+        return began > 0 and (layout is None or layout.began > began)
 
     def place(self, topic: str, queue_id: int) -> int | None:
         """The queue of this broker that takes a delayed message for the topic; None: the topic does not exist any more."""
@@ -96,7 +99,7 @@ class Delays:
         """Stores a message that waits; a level above the last one counts as the last (RocketMQ)."""
         level = min(level, len(self._levels_ms))
         queue_id = queue_of(self._levels_ms[level - 1])
-        return store_letter(self._store, letter.waiting(level, queue_id, self._homes.counter(letter.home)))
+        return store_letter(self._store, letter.waiting(level, queue_id, self._homes.began(letter.home)))
 
     def arrived(self, queue_id: int) -> None:
         """Messages of this queue may be read from now on."""

@@ -71,9 +71,9 @@ class Letter:
         """The topic to which it belongs: of a copy the one in which it lay at first."""
         return self.properties.get(RETRY_TOPIC) or self.properties.get(REAL_TOPIC) or self.topic
 
-    def waiting(self, level: int, queue_id: int, home_counter: int) -> "Letter":
+    def waiting(self, level: int, queue_id: int, home_began: int) -> "Letter":
         """As it waits in a queue of delays."""
-        place = {REAL_TOPIC: self.topic, REAL_QID: str(self.queue_id), HOME_LAYOUT: str(home_counter)}
+        place = {REAL_TOPIC: self.topic, REAL_QID: str(self.queue_id), HOME_LAYOUT: str(home_began)}
         properties = {**self.properties, DELAY: str(level), **place}
         return replace(self, topic=SCHEDULE_TOPIC, queue_id=queue_id, properties=properties)
 

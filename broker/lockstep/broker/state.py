@@ -61,15 +61,15 @@ class BrokerState:
     def _topic_changed(self, topic: str) -> None:
         self.coordination.layout_changed(topic)
         self.write_changes()
-        self._drop_if_deleted(topic)
+        if self.topics.find(topic) is None:
+            self._drop(topic)
         for callback in self.on_topic_changed:
             callback(topic)
 
-    def _drop_if_deleted(self, topic: str) -> None:
-        layout = self.layouts.get(topic)
-        if layout is not None and layout.deleted:
-            self._store.drop_topic(topic)
-            self.sequences.drop_topic(topic)
+    def _drop(self, topic: str) -> None:
+        """Deletes the topic's messages."""
+        self._store.drop_topic(topic)
+        self.sequences.drop_topic(topic)
 
     def plain(self) -> dict[str, Any]:
         """All tables as of now; everything in it is in the log."""
@@ -95,7 +95,8 @@ class BrokerState:
     def state(self, body: bytes) -> None:
         for change in decode_changes(body):
             if change[0] == LAYOUT:
-                self._drop_if_deleted(self.topics.apply(change))
+                if (topic := self.topics.apply(change)) is not None:
+                    self._drop(topic)
             elif change[0] == DELIVERED:
                 self.delays.apply(change)
             elif change[0] == STORE:

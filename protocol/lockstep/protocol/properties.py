@@ -39,7 +39,7 @@ REASON_LENGTH_MAX = 200
 ORIGIN_QUEUE = f"{OWN_PREFIX}QUEUE"
 """Of a copy: the queue in which the message lay at first."""
 HOME_LAYOUT = f"{OWN_PREFIX}LAYOUT"
-"""Of a message that waits: the counter of its topic's layout then. Deleted since, it has no home any more."""
+"""Of a message that waits: `TopicLayout.began` of its topic then, by which a later creation of the topic is told apart."""
 
 SENT_PROPERTIES_BYTES_MAX = 30 << 10
 """What a sender may fill of a record's 32,767 bytes of properties: `sent_bytes`. The rest is for what its copies need."""

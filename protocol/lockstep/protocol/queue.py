@@ -117,12 +117,12 @@ class TopicLayout:
 
     @property
     def began(self) -> int:
-        """The counter of its oldest queues; 0 without any."""
-        return min((entry.counter for entry in self.entries), default=0)
+        """The counter of its oldest queues; 0 without any.
 
-    def began_after(self, counter: int) -> bool:
-        """Whether the topic must have been deleted behind the layout `counter`: no queue is as old as the next change after that one."""
-        return self.began > counter + 1
+        The same in all layouts of a topic until it is deleted, since every change keeps the first queue of a broker, and higher in those
+        after it is created again.
+        """
+        return min((entry.counter for entry in self.entries), default=0)
 
     @cached_property
     def read_queues(self) -> tuple[MessageQueue, ...]:

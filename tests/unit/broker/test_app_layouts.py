@@ -60,6 +60,30 @@ async def test_a_message_whose_queue_lost_is_read_after_the_start_that_finds_it(
         assert [record.body for record in await stored(client, "new", 1)] == [b"kept"]
 
 
+@pytest.mark.parametrize("ahead", [0, 1, 5])
+async def test_a_topic_that_was_created_again_elsewhere_has_no_message_of_before_also_after_a_kill(tmp_path: Path, ahead: int) -> None:
+    """This broker was away, and had changed the layout `ahead` times by itself before."""
+
+    def grown(entry_count: int, began: int, counter: int) -> TopicLayout:
+        entries = tuple(LayoutEntry("broker-a", 1, 1, began + number) for number in range(entry_count))
+        return TopicLayout("new", LayoutVersion(counter, 7), entries)
+
+    async with running(settings(tmp_path)) as first, dialled(first) as client:
+        for count in range(1, ahead + 2):
+            first.state.topics.create(grown(count, 1, count))
+        answer = await client.ask(RequestCode.SEND_MESSAGE, SendMessageHeader("prod", "new", 0), b"old")
+        assert answer.code == ResponseCode.SUCCESS
+        first.state.topics.adopt([grown(ahead + 1, 3, ahead + 3)])
+        answer = await client.ask(RequestCode.SEND_MESSAGE, SendMessageHeader("prod", "new", 0), b"kept")
+        assert answer.code == ResponseCode.SUCCESS
+        await first._store.sync()  # type: ignore[union-attr]
+        await kill(first)
+    async with running(settings(tmp_path)) as again, dialled(again) as client:
+        assert again.state.topics.live("new").began == 3
+        assert await stored(client, "new", 0, offset=0) == []
+        assert [record.body for record in await stored(client, "new", 0, offset=1)] == [b"kept"]
+
+
 async def test_a_log_that_was_cut_before_its_last_start_still_knows_the_term_of_it(tmp_path: Path) -> None:
     """Else a nameserver would take the store for a copy: the operator has cut what was damaged, terms included."""
     async with running(settings(tmp_path)) as first:

@@ -3,7 +3,7 @@
 import pytest
 
 from lockstep.broker.journal import Journal, decode_changes
-from lockstep.broker.tables.topic_table import COUNTER_STEP_MAX, TopicTable
+from lockstep.broker.tables.topic_table import COUNTER_STEP_MAX, KIND, TopicTable
 from lockstep.protocol.errors import LocalProtocolError, MessageIllegal, NoPermission, SystemError_, TopicNotExist
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.layouts import COUNTER_MAX, QUEUES_PER_BROKER_MAX, LayoutTable, check_layout
@@ -83,18 +83,40 @@ def test_who_missed_a_deletion_finds_it_in_the_layout_that_made_the_topic_anew()
     assert told == [False, True, False, True, False]
     again = TopicTable(LayoutTable(), Journal(lambda: None), "broker-a")
     changes = [change for body in journal.encode(1 << 20) for change in decode_changes(body)]
-    deleted = [again.find(again.apply(change)) is None for change in changes]
-    assert deleted == told, "and so a start finds it in the log"
+    assert [again.apply(change) for change in changes] == [None, "t", "t"], "and so a start finds it in the log"
+    assert again.layouts.all() == topics.layouts.all()
+    assert [again.apply(change) for change in changes] == [None] * 3, "of what a snapshot has already, nothing is deleted again"
 
 
-def test_a_layout_that_keeps_a_queue_or_follows_at_once_is_no_deletion() -> None:
+def test_the_changes_of_an_earlier_version_that_missed_a_deletion_are_read() -> None:
+    """It wrote the deletion and the layout that followed it."""
+    topics = table()
+    changes = [(KIND, to_plain(each)) for each in (layout(1), layout(2, 0, queues=0), layout(3))]
+    assert [topics.apply(change) for change in changes] == [None, "t", None]
+
+
+def test_a_layout_that_keeps_the_oldest_queue_is_no_deletion() -> None:
     told: list[bool] = []
     topics = TopicTable(LayoutTable(), Journal(lambda: None), "broker-a", lambda topic: told.append(topics.find(topic) is None))
     topics.adopt([layout(1)])
     kept = layout(1).entries
     topics.adopt([TopicLayout("t", LayoutVersion(5, 7), (*kept, LayoutEntry("broker-b", 1, 1, 5)))])
-    topics.adopt([layout(6)])
+    topics.adopt([TopicLayout("t", LayoutVersion(6, 7), (*kept, LayoutEntry("broker-a", 1, 1, 6)))])
     assert told == [False] * 3
+
+
+def test_a_layout_of_an_earlier_creation_is_outbid_whatever_its_counter_is() -> None:
+    told: list[bool] = []
+    topics = TopicTable(
+        LayoutTable(), Journal(lambda: None), "broker-a", lambda topic: told.append(topics.find(topic) is None), new_writer=lambda: 9
+    )
+    topics.adopt([layout(4)])
+    topics.adopt([TopicLayout("t", LayoutVersion(8, 7), layout(1).entries)])
+    assert topics.live("t") == TopicLayout("t", LayoutVersion(9, 9), layout(4).entries)
+    assert told == [False, False]
+    last = TopicLayout("t", LayoutVersion(COUNTER_MAX, 7), layout(1).entries)
+    topics.adopt([last])
+    assert topics.live("t") == last, "no counter is left above it"
 
 
 def test_is_rebuilt_equal_from_the_log_and_from_a_snapshot() -> None:
@@ -106,7 +128,7 @@ def test_is_rebuilt_equal_from_the_log_and_from_a_snapshot() -> None:
     topics.create(layout(3, queues=0))
     (body,) = journal.encode(1 << 20)
     replayed, restored = table(), table()
-    assert [replayed.apply(change) for change in decode_changes(body)] == ["t", "t", "u", "t"]
+    assert [replayed.apply(change) for change in decode_changes(body)] == [None, "t", None, "t"]
     restored.restore(topics.snapshot())
     assert replayed.layouts.all() == restored.layouts.all() == topics.layouts.all()
 

@@ -9,7 +9,8 @@ A layout is known by its version (counter, writer). What a nameserver hands back
 | none          | a layout without queues        | TOPIC_NOT_EXIST                                               |
 | live          | a counter not above            | nothing changes: the answer is the layout in force            |
 | live          | a counter above                | it is taken: altered, or deleted if it has no queues          |
-| live          | queues all made two above      | it was deleted between: deleted here too, then taken          |
+| live          | of a later creation, above     | it was deleted between: deleted here too, then taken          |
+| live          | of an earlier creation, above  | the one here stays, with a counter above the one asked for    |
 | deleted       | queues, a counter not above    | taken with the next counter: created again                    |
 | deleted       | queues, a counter above        | it is taken: created again                                    |
 | deleted       | that very deletion             | nothing changes: a nameserver was faster than who asks        |
@@ -22,6 +23,11 @@ in the loser's queues must stay readable: a broker whose queues the winner lacks
 the step in which it takes the winner. Each such step adds the queues of one broker, so that the brokers agree after at most one step each.
 A broker appends nothing when the topic was deleted, nor queues that an operator took away (LayoutEntry: markers). A deletion wins against
 every layout that was made without knowledge of it: a broker that knows the deletion deletes such a layout with the next counter.
+
+Also after the topic was created again: all layouts between a creation and a deletion have the same oldest queue (`TopicLayout.began`), and
+it is younger after each creation. Of two live layouts the one with the older `began` is of the topic that was deleted, whatever their
+counters are: a broker that changed the layout several times while it was cut off may have the higher counter. A broker that has it drops
+messages and progress; a broker that is given it keeps its own layout, with a counter above it.
 """
 
 from collections.abc import Callable, Iterable
@@ -39,7 +45,7 @@ from lockstep.runtime.log import get_logger
 log = get_logger("broker")
 
 KIND = "layout"
-"""The journal's word for a change of this table: (KIND, plain layout)."""
+"""The journal's word for a change of this table: (KIND, plain layout), and True if the topic was deleted before it."""
 COUNTER_STEP_MAX = 1 << 20
 """How far above the counter here a requested one may be."""
 TOPICS_MAX = 16_384
@@ -176,12 +182,13 @@ class TopicTable:
                 then = "nameservers leave this topic out, no client is sent here for it; see `limits of topics` in docs/operations.md"
                 log.error("layout.impossible", topic=layout.topic, reason=str(error), then=then)
 
-    def apply(self, change: tuple[object, ...]) -> str:
-        """One change from the log; the topic that it is about."""
-        _, plain = change
+    def apply(self, change: tuple[object, ...]) -> str | None:
+        """One change from the log. Returns the topic whose messages it deletes, None if it deletes none."""
+        _, plain, *created_again = change
         layout = from_plain(TopicLayout, plain)
-        self._adopt(layout)
-        return layout.topic
+        adopted = self._adopt(layout)
+        deletes = (adopted and created_again) or self.find(layout.topic) is None
+        return layout.topic if deletes else None
 
     def snapshot(self) -> list[object]:
         return [to_plain(layout) for layout in self.layouts.all()]
@@ -197,16 +204,6 @@ class TopicTable:
         there = f"{self._broker_name} has {counts.get(layout.topic, 0)} of them in layout {layout.version.counter}"
         return SystemError_(f"queue {queue_id} of topic {layout.topic} is illegal: {there}; refresh the route")
 
-    def _missed_deletion(self, layout: TopicLayout) -> TopicLayout | None:
-        """The deletion that must have been between what is here and this layout, if no queue of it is as old as the next change of ours.
-
-        Who was told of the re-creation alone would go on with messages and progress of the topic that was deleted.
-        """
-        here = self.find(layout.topic)
-        if here is None or not layout.began_after(here.version.counter):
-            return None
-        return TopicLayout(layout.topic, LayoutVersion(layout.began - 1, 0), ())
-
     def _adopt(self, layout: TopicLayout) -> bool:
         if not self.layouts.adopt(layout):
             return False
@@ -220,18 +217,30 @@ class TopicTable:
         if not self.layouts.wants(layout):
             return False
         here = self.layouts.get(layout.topic)
-        missed = self._missed_deletion(layout)
-        if missed is not None:
-            self._put(missed)
-            self._changed(layout.topic)
-            here = missed
-        if here is not None and here.deleted and not layout.deleted and layout.began <= here.version.counter < COUNTER_MAX:
-            layout = layout.deletion  # made without knowledge of the deletion here, which wins
-        self._put(layout)
-        if here is not None and not here.deleted and not layout.deleted:
+        if here is None or layout.deleted:
+            self._put(layout)
+        elif here.deleted:
+            # One that was made without knowledge of the deletion here is deleted.
+            self._put(layout.deletion if layout.began <= here.version.counter < COUNTER_MAX else layout)
+        elif layout.began > here.began:
+            self._put_created_again(layout)
+        elif layout.began < here.began and layout.version.counter < COUNTER_MAX:
+            self._put(TopicLayout(here.topic, LayoutVersion(layout.version.counter + 1, self._new_writer()), here.entries))
+        else:
+            self._put(layout)
             self._append_queues(layout, self._lost(here, layout))
         self._changed(layout.topic)
         return True
+
+    def _put_created_again(self, layout: TopicLayout) -> None:
+        """Puts the layout of a later creation into force: what this broker has of the topic that was deleted is dropped first.
+
+        The deletion is not journaled as a layout: its counter would have to be above the one here, and so it would win against `layout`
+        after a crash between the two.
+        """
+        self._adopt(replace(layout, entries=()))
+        self._changed(layout.topic)
+        self._put(layout, created_again=True)
 
     def _lost(self, here: TopicLayout, layout: TopicLayout) -> int:
         """How many queue ids this broker needs so that its messages stay readable in `layout`, which follows `here`; 0: it has enough."""
@@ -261,8 +270,9 @@ class TopicTable:
         self._put(grown)
         log_limited(log, "info", "layout.queues_kept", **facts, why="messages lie in them, and the layout that won lacks them")
 
-    def _put(self, layout: TopicLayout) -> None:
-        self._journal.do((KIND, to_plain(layout)), lambda _: self._adopt(layout))
+    def _put(self, layout: TopicLayout, *, created_again: bool = False) -> None:
+        change = (KIND, to_plain(layout), True) if created_again else (KIND, to_plain(layout))
+        self._journal.do(change, lambda _: self._adopt(layout))
 
     def _changed(self, topic: str) -> None:
         if self.on_changed is not None:

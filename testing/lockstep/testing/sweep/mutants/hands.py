@@ -15,6 +15,8 @@ from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.bodies import Verdict
 from lockstep.testing.sweep.mutants.registry import Patches, mutant
 
+LIVES = "tests/unit/broker/test_topic_lives.py::"
+
 
 @mutant("reset")
 def a_reset_frees_the_queue_at_once(patch: Patches) -> None:
@@ -128,7 +130,23 @@ def an_added_queue_begins_at_its_end(patch: Patches) -> None:
 @mutant("delete", aimed="tests/unit/broker/test_topic_table.py::test_who_missed_a_deletion_finds_it_in_the_layout_that_made_the_topic_anew")
 def a_missed_deletion_stays_missed(patch: Patches) -> None:
     """A broker that hears only of the layout that made a topic anew drops what it has of the one that was deleted."""
-    patch.set(TopicTable, "_missed_deletion", lambda self, layout: None)
+    patch.set(TopicTable, "_put_created_again", TopicTable._put)
+
+
+@mutant("delete", aimed=LIVES + "test_messages_of_a_deleted_topic_are_never_in_the_next_one_whatever_the_counters_were")
+def the_highest_counter_wins_over_a_later_creation(patch: Patches) -> None:
+    """A broker that has a topic that was created again does not take a layout of before its deletion, whatever counter that has."""
+    take = TopicTable._take
+
+    def takes(self: TopicTable, layout: Any) -> bool:
+        here = self.find(layout.topic)
+        if here is not None and layout.entries and layout.began < here.began and self.layouts.wants(layout):
+            self._put(layout)
+            self._changed(layout.topic)
+            return True
+        return take(self, layout)
+
+    patch.set(TopicTable, "_take", takes)
 
 
 @mutant("delete")

@@ -1,0 +1,112 @@
+"""Brokers that write layouts of one topic, as tables alone: TopicTable and what it needs, and a nameserver's LayoutTable between them."""
+
+from lockstep.admin.layout_change import altered
+from lockstep.broker.journal import Journal, decode_changes
+from lockstep.broker.tables.topic_table import TopicTable
+from lockstep.protocol.layouts import LayoutTable
+from lockstep.protocol.queue import TopicLayout
+
+TOPIC = "t"
+NAMES = ("broker-a", "broker-b", "broker-c")
+
+
+class Broker:
+    """A TopicTable, the messages of its store, and its log."""
+
+    def __init__(self, name: str, writers: "Writers") -> None:
+        self.name = name
+        self.writers = writers
+        self.messages: dict[int, list[str]] = {}
+        """Queue id → bodies of acknowledged messages."""
+        self.log: list[bytes] = []
+        self.start()
+
+    def start(self) -> None:
+        """From its log; the messages are still there."""
+        self.journal = Journal()
+        self.topics = TopicTable(
+            LayoutTable(), self.journal, self.name, self.changed, stored=lambda _: list(self.messages), new_writer=self.writers
+        )
+        for body in self.log:
+            for change in decode_changes(body):
+                self.topics.apply(change)
+        self.topics.keep_stored_queues()
+
+    def changed(self, topic: str) -> None:
+        self.log += self.journal.encode(1 << 20)
+        if self.topics.find(topic) is None:
+            self.messages.clear()
+
+    @property
+    def layout(self) -> TopicLayout | None:
+        return self.topics.layouts.get(TOPIC)
+
+    def send(self, queue_id: int, body: str = "") -> None:
+        """A classic send to a broker that creates topics: acknowledged where the queue exists."""
+        if self.topics.find(TOPIC) is None:
+            self.topics.create_own(TOPIC, 2, 2)
+        if queue_id < self.topics.own_write_count(self.topics.live(TOPIC)):
+            self.messages.setdefault(queue_id, []).append(body)
+
+    @property
+    def unreachable(self) -> list[int]:
+        layout = self.topics.find(TOPIC)
+        return [queue_id for queue_id in self.messages if layout is None or queue_id >= layout.read_count(self.name)]
+
+
+class Writers:
+    """Random bits, from the example."""
+
+    def __init__(self, draws: list[int]) -> None:
+        self.draws = draws
+        self.count = 0
+
+    def __call__(self) -> int:
+        self.count += 1
+        return self.draws[self.count % len(self.draws)] * 1_000 + self.count
+
+
+class Cluster:
+    def __init__(self, size: int, draws: list[int]) -> None:
+        self.writers = Writers(draws)
+        self.brokers = [Broker(name, self.writers) for name in NAMES[:size]]
+        self.nameserver = LayoutTable()
+        self.told: list[TopicLayout] = []
+        """Every layout that was ever on the wire: it may arrive again, late."""
+
+    def step(self, word: str, place: int, queue_id: int, late: int) -> None:
+        broker = self.brokers[place % len(self.brokers)]
+        match word:
+            case "send":
+                broker.send(queue_id)
+            case "register":
+                self.register(broker)
+            case "late" if self.told:
+                broker.topics.adopt([self.told[late % len(self.told)]])
+            case "restart":
+                broker.start()
+            case "forget":
+                self.nameserver = LayoutTable()
+            case "grow" if (layout := broker.topics.find(TOPIC)) is not None:
+                other = self.brokers[late % len(self.brokers)].name
+                count = layout.id_count(other) + 1
+                broker.topics.create(altered(layout, [other], write_count=count, read_count=count, writer=self.writers()))
+            case "delete" if (layout := broker.topics.find(TOPIC)) is not None:
+                broker.topics.create(layout.deletion)
+        self.told += [layout for layout in [broker.layout] if layout is not None]
+
+    def register(self, broker: Broker) -> int:
+        """REGISTER_BROKER: how many layouts the answer brought."""
+        sent = broker.topics.layouts.all()
+        for layout in sent:
+            self.nameserver.adopt(layout)
+        return broker.topics.adopt(self.nameserver.newer_than(sent))
+
+    def settle(self) -> None:
+        for _ in range(4 * len(self.brokers)):
+            before = [self.nameserver.get(TOPIC), *(broker.layout for broker in self.brokers)]
+            for broker in self.brokers:
+                self.register(broker)
+            if before == [self.nameserver.get(TOPIC), *(broker.layout for broker in self.brokers)]:
+                return
+        raise AssertionError(f"no end: {[broker.layout for broker in self.brokers]}")

@@ -1,0 +1,143 @@
+"""A topic that was deleted and created again: no message of before is served in it, and no message that was sent since is lost.
+
+The oldest queue of a layout (`began`) stays the same from a topic's creation to its deletion, and is younger in each later creation.
+"""
+
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.admin.layout_change import altered
+from lockstep.client.topics import first_layout
+from lockstep.protocol.queue import TopicLayout
+from support.layout_cluster import TOPIC, Broker, Cluster
+
+COUNTS = range(4)
+"""Changes that one broker makes by itself."""
+
+
+def grow(cluster: Cluster, broker: Broker, body: str) -> None:
+    """One queue more, with a message in it."""
+    layout = broker.topics.live(TOPIC)
+    count = layout.id_count(broker.name) + 1
+    broker.topics.create(altered(layout, [broker.name], write_count=count, read_count=count, writer=cluster.writers()))
+    broker.send(count - 1, body)
+
+
+def bodies(broker: Broker) -> list[str]:
+    return [body for queue in broker.messages.values() for body in queue]
+
+
+class Story:
+    """Broker b is cut off; a deletes the topic and creates it again."""
+
+    def __init__(self, before_at_a: int, before_at_b: int) -> None:
+        self.cluster = Cluster(2, [7, 3])
+        self.a, self.b = self.cluster.brokers
+        self.a.topics.create(first_layout(TOPIC, ["broker-a", "broker-b"], 1, 5))
+        self.cluster.settle()
+        for broker, count in ((self.a, before_at_a), (self.b, before_at_b)):
+            broker.send(0, "old")
+            for _ in range(count):
+                grow(self.cluster, broker, "old")
+        self.a.topics.create(self.a.topics.live(TOPIC).deletion)
+        self.cluster.register(self.a)
+
+    def create_again(self, both: bool, more: int) -> None:
+        if both:
+            self.a.topics.create(first_layout(TOPIC, ["broker-a", "broker-b"], 1, self.cluster.writers()))
+        else:
+            self.a.topics.create_own(TOPIC, 1, 1)
+        self.a.send(0, "new")
+        for _ in range(more):
+            grow(self.cluster, self.a, "new")
+        self.cluster.register(self.a)
+
+    def meet(self, how: str) -> None:
+        cluster = self.cluster
+        if how == "the nameserver has forgotten all, b registers first":
+            cluster.nameserver = type(cluster.nameserver)()
+            cluster.register(self.b)
+        elif how == "the nameserver has forgotten all, a registers first":
+            cluster.nameserver = type(cluster.nameserver)()
+            cluster.register(self.a)
+        elif how == "b is asked for it first":
+            asked = self.a.topics.live(TOPIC)
+            self.a.topics.create(self.b.topics.create(asked))
+        cluster.settle()
+
+    @property
+    def layouts(self) -> set[TopicLayout | None]:
+        return {broker.layout for broker in self.cluster.brokers}
+
+
+MEETINGS = (
+    "b registers",
+    "the nameserver has forgotten all, b registers first",
+    "the nameserver has forgotten all, a registers first",
+    "b is asked for it first",
+)
+
+
+@pytest.mark.parametrize("how", MEETINGS)
+@pytest.mark.parametrize("both", [True, False])
+def test_messages_of_a_deleted_topic_are_never_in_the_next_one_whatever_the_counters_were(how: str, both: bool) -> None:
+    for before_at_a, before_at_b, more in product(COUNTS, range(8), COUNTS):
+        story = Story(before_at_a, before_at_b)
+        story.create_again(both, more)
+        sent = bodies(story.a)
+        story.meet(how)
+        where = (before_at_a, before_at_b, more)
+        assert len(story.layouts) == 1, where
+        assert "old" not in bodies(story.a) + bodies(story.b), where
+        assert bodies(story.a) == sent == ["new"] * (1 + more), where
+        assert not story.a.unreachable, where
+        before = story.layouts
+        for broker in story.cluster.brokers:
+            broker.start()
+        assert story.layouts == before, "a start finds the same in the log"
+
+
+@pytest.mark.parametrize("creator", ["a", "b"])
+def test_a_broker_that_comes_back_before_the_topic_is_created_again_finds_it_deleted(creator: str) -> None:
+    for before_at_a, before_at_b in product(COUNTS, range(8)):
+        story = Story(before_at_a, before_at_b)
+        story.cluster.settle()
+        assert bodies(story.b) == []
+        broker = story.a if creator == "a" else story.b
+        broker.send(0, "new")
+        story.cluster.settle()
+        assert bodies(story.a) + bodies(story.b) == ["new"]
+        assert not broker.unreachable
+
+
+@pytest.mark.parametrize("how", MEETINGS)
+def test_messages_that_both_brokers_took_since_the_topic_was_created_again_stay(how: str) -> None:
+    """Both know the deletion; then each changes the layout by itself."""
+    for more_at_a, more_at_b in product(COUNTS, range(6)):
+        story = Story(0, 0)
+        story.cluster.settle()
+        story.create_again(both=True, more=0)
+        story.cluster.settle()
+        story.b.send(0, "new")
+        for broker, more in ((story.a, more_at_a), (story.b, more_at_b)):
+            for _ in range(more):
+                grow(story.cluster, broker, "new")
+        story.meet(how)
+        assert len(story.layouts) == 1
+        for broker, more in ((story.a, more_at_a), (story.b, more_at_b)):
+            assert bodies(broker) == ["new"] * (1 + more)
+            assert not broker.unreachable
+
+
+@given(
+    first=st.integers(1, 3),
+    changes=st.lists(st.tuples(st.sets(st.sampled_from(["a", "b", "c"]), min_size=1), st.integers(1, 9), st.integers(0, 9)), max_size=8),
+)
+def test_no_alteration_by_our_tools_removes_the_oldest_queue(first: int, changes: list[tuple[set[str], int, int]]) -> None:
+    layout = first_layout(TOPIC, ["a", "b", "c"][:first], 4, 7)
+    for brokers, write_count, more in changes:
+        layout = altered(layout, brokers, write_count=write_count, read_count=write_count + more, writer=7)
+        assert layout.began == 1
