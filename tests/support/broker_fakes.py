@@ -137,6 +137,9 @@ class FakeStore:
     def now_ms(self) -> int:
         return 1_800_000_000_000
 
+    def follow_clock(self) -> None:
+        pass
+
     def stored_ms(self, position: int, stamp_ms: int) -> int:
         return stamp_ms
 

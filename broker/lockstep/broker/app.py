@@ -191,6 +191,7 @@ class Broker:
         self._previous_term = store.accepted_term if last_term == store.last_term else last_term
         term = next_term(last_term, clock.wall_ms())
         state.coordination.set_day(store.safe_now_ms())
+        store.record_clock()
         state.name_store()
         state.coordination.started(term, assumed_loss=assumed_loss, now_ms=clock.boot_ms())
         state.write_changes()

@@ -1,9 +1,10 @@
 """Delayed messages: they wait in a queue for each delay until their time has come. RocketMQ: ScheduleMessageService.
 
 A queue's messages have one delay and stand in the order in which they were stored, so that only the first one is looked at: nothing is
-kept in memory for the others, and nobody is woken while nothing is due. A message is due at its store time + its queue's delay, never
-earlier, by the clock that stamps records: it does not follow a wall clock that jumps and returns (runtime/steady.py), and where it was
-set back, what was stored before it counts from when it was stored (store/stamps.py). Levels are the sender's words, and a start may bring
+kept in memory for the others, and nobody is woken while nothing is due. A message is due when its queue's delay has passed since it was
+stored, never earlier. That is counted by the boot clock: the clock that stamps records does not follow a wall clock that jumps and returns
+(runtime/steady.py), and where it was set, forward or back, the store times of before are read as moved by as much (store/stamps.py). There
+are no delays up to a time of day: the `TIMER_` properties of RocketMQ 5 are refused. Levels are the sender's words, and a start may bring
 another table of them: which queue has which delay never changes (protocol/delays.py), so what waits is due when it was, and queues of
 delays that the table has no more are emptied like the others.
 
@@ -111,7 +112,7 @@ class Delays:
         while True:
             self._wake.clear()
             now_ms = self._store.now_ms()
-            if now_ms < self._looked_ms:  # the clock was set back: what waits is due so much sooner by it
+            if now_ms < self._looked_ms:  # the clock was set back: by it, what waits is due at an earlier time
                 self._due_ms = dict.fromkeys(self._due_ms, 0)
             self._looked_ms = now_ms
             for queue_id in [queue_id for queue_id, due_ms in self._due_ms.items() if due_ms <= now_ms]:

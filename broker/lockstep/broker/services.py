@@ -152,7 +152,7 @@ class Keeper:
     async def keep_snapshots(self) -> None:
         """Writes a snapshot whenever one is due."""
         while await self._sleep(SNAPSHOT_CHECK_MS):
-            self._store.now_ms()  # its clock has to be looked at
+            self._store.follow_clock()
             if self._store.snapshot_due(self._clock.monotonic_ms()):
                 await self.snapshot()
 

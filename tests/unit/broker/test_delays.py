@@ -23,7 +23,8 @@ from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.protocol.record import HOSTS, PLACE, RecordView, encode_record
 from lockstep.runtime.steady import TRUST_MS
 from support.broker_fakes import FakeHost, FakeStore
-from support.store_kit import ASYNC, JumpingClock, SimFiles, confirmed, host_of, open_store
+from support.delay_machine import Machine
+from support.store_kit import ASYNC, SimFiles, confirmed, host_of, open_store
 
 LEVELS = (100, 1_000, 60_000)
 FIRST = queue_of(LEVELS[0])
@@ -354,45 +355,6 @@ async def test_nobody_is_woken_while_nothing_waits() -> None:
         assert len(reads) == 1
 
 
-class Machine:
-    """A real store on a machine whose wall clock is `ahead_ms` of the boot clock; delays over it."""
-
-    def __init__(self) -> None:
-        self.clock = JumpingClock()
-        self.files = SimFiles()
-        self.host = host_of(self.files)
-        object.__setattr__(self.host, "clock", self.clock)
-        self.topics = TopicTable(LayoutTable(), Journal(), "broker-a")
-        self.topics.create(TopicLayout("orders", LayoutVersion(1, 7), (LayoutEntry("broker-a", 4, 4, 1),)))
-        self.table = DelayTable(Journal())
-
-    async def start(self) -> None:
-        self.store = await open_store(self.files, host=self.host)
-        self.delays = Delays(self.store, self.table, GroupTopics(self.topics), LEVELS)
-
-    async def restart(self) -> None:
-        await self.store.close(clean=False)
-        await self.start()
-
-    async def put(self, level: int) -> None:
-        record = encode_record(b"orders", 2, b"x", b"", born_ms=1)
-        self.delays.append(Letter.of(RecordView(record)), level)
-        await confirmed(self.store)
-        self.delays.arrived(queue_of(LEVELS[level - 1]))
-
-    async def pass_ms(self, ms: int) -> int:
-        """Looks every second, as the running service does; how many messages have arrived."""
-        end = self.clock.now_ms + ms
-        while self.clock.now_ms < end:
-            self.clock.now_ms = min(end, self.clock.now_ms + 1_000)
-            task = asyncio.ensure_future(self.delays.run())
-            for _ in range(20):
-                await asyncio.sleep(0)
-            task.cancel()
-            await confirmed(self.store)
-        return self.store.bounds("orders", 2)[1]
-
-
 async def test_a_delay_counts_from_now_also_when_the_wall_clock_was_an_hour_ahead_for_seconds() -> None:
     machine = Machine()
     await machine.start()
@@ -436,7 +398,7 @@ async def test_a_clock_that_is_behind_at_a_start_makes_nothing_early_when_it_is_
     await machine.start()
     await machine.put(3)
     machine.clock.ahead_ms = -50 * 365 * 86_400_000
-    await machine.restart()
+    await machine.restart(boots=True)
     await machine.pass_ms(20_000)
     machine.clock.ahead_ms = 0
     assert await machine.pass_ms(39_000) == 0

@@ -154,8 +154,8 @@ class Store:
         self.written: list[object] = []
         self.gate: asyncio.Event | None = None
 
-    def now_ms(self) -> int:
-        return 0
+    def follow_clock(self) -> None:
+        pass
 
     def snapshot_due(self, now_ms: int) -> bool:
         return self.due

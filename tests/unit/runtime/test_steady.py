@@ -37,7 +37,7 @@ def watch(hands: Hands, clock: SteadyClock, for_ms: int, step_ms: int = 1_000) -
     end = hands.boot + for_ms
     while hands.boot < end:
         hands.boot = min(end, hands.boot + step_ms)
-        clock.now_ms()
+        clock.follow()
     return clock.now_ms()
 
 

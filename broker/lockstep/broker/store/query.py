@@ -8,7 +8,7 @@ from lockstep.broker.store.frame import ENTRY, ENTRY_BYTES
 from lockstep.broker.store.queue_table import QueueTable
 from lockstep.broker.store.reader import LogBytes, QueueBytes
 from lockstep.broker.store.scan import BadRecord, read_record
-from lockstep.broker.store.stamps import Fall
+from lockstep.broker.store.stamps import Step
 from lockstep.protocol.names import STATE_TOPIC
 from lockstep.protocol.record import INT64, MAGIC, PHYSICAL_OFFSET_AT, RECORD_BYTES_MIN, SIZE_AND_MAGIC, STORE_TIMESTAMP_AT
 from lockstep.runtime.host import Host
@@ -23,10 +23,10 @@ class Query:
         self._host = host
         self._record_bytes_max = record_bytes_max
 
-    async def offset_by_time(self, queue: ConsumeQueue | None, timestamp_ms: int, falls: Sequence[Fall] = ()) -> int:
+    async def offset_by_time(self, queue: ConsumeQueue | None, timestamp_ms: int, steps: Sequence[Step] = ()) -> int:
         """RocketMQ: getOffsetInQueueByTime, which answers the nearest message on either side; here the first one that is not older.
 
-        Stamps rise from fall to fall: the first stretch that ends at the time or later holds the answer.
+        Stamps rise from step to step of the clock: the first stretch that ends at the time or later holds the answer.
         """
         if queue is None:
             return 0
@@ -36,9 +36,9 @@ class Query:
             stored_ms = await self._store_ms(queue, index)
             return stored_ms is not None and stored_ms >= timestamp_ms
 
-        for fall in falls:
+        for step in steps:
 
-            async def behind(index: int, position: int = fall.position) -> bool:
+            async def behind(index: int, position: int = step.position) -> bool:
                 entry = await self._entry(queue, index)
                 return entry is not None and entry[0] >= position
 

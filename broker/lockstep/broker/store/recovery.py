@@ -102,11 +102,15 @@ class _ReplaySink:
         return self._replay.crc_before(first.topic, first.queue_id, sequence, first.store_ms)
 
     def record(self, record: StoredRecord) -> None:
-        self._state.stamps.seen(record.position, record.store_ms)
+        stamps = self._state.stamps
         if record.body is not None:
             self._state.state_next = record.queue_offset + 1
-            self._replay.state(record.body)
+            own = stamps.read(record.position, record.body)
+            stamps.seen(record.position, record.store_ms)
+            if not own:
+                self._replay.state(record.body)
             return
+        stamps.seen(record.position, record.store_ms)
         if not record.queued:
             return
         queue = self._queues.get((record.topic, record.queue_id))
@@ -304,7 +308,7 @@ class Recoverer:
         snapshot = self._snapshot()
         start = log.start if snapshot is None else snapshot.position
         if snapshot is not None:
-            self.state = LogState(Stamps(snapshot.store_ms, snapshot.falls), snapshot.state_next, snapshot.last_record)
+            self.state = LogState(snapshot.stamps(), snapshot.state_next, snapshot.last_record)
             log.synced = max(log.synced, snapshot.position)
         wrong = self._restore_queues(snapshot)
         if snapshot is not None:

@@ -95,8 +95,8 @@ class Retention:
     async def _newest_ms(self, segment: Segment, now_ms: int, stamps: Stamps) -> int:
         """Store time of the record that follows the segment: its own are not newer. Without one, the segment is the newest.
 
-        Its own first record counts too: the following one may be stamped by a clock that was behind. A stamp in the future was given by a
-        clock that was ahead; it is read as the time that Stamps.true_ms says.
+        Its own first record counts too: the following one may be stamped by a clock that was behind. The later one counts of a stamp and of
+        what Stamps.true_ms makes of it, unless the stamp is in the future: then a clock gave it that was ahead.
         """
         following = self._log.segment_of(segment.end)
         assert following is not None, "only segments before the newest are asked for"
@@ -105,7 +105,8 @@ class Retention:
             stamp_ms = await self._first_stamp_ms(each)
             if not stamp_ms:
                 return sys.maxsize
-            newest_ms = max(newest_ms, stamp_ms if stamp_ms <= now_ms else stamps.true_ms(each.start, stamp_ms))
+            true_ms = stamps.true_ms(each.start, stamp_ms)
+            newest_ms = max(newest_ms, true_ms if stamp_ms > now_ms else max(true_ms, stamp_ms))
         return newest_ms
 
     async def _first_stamp_ms(self, segment: Segment) -> int:

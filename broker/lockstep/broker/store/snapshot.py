@@ -4,10 +4,10 @@
         0   8   "LSSNAP01"
         8   4   CRC-32 of the payload
        12   8   length of the payload
-       20       payload: msgpack [P, position of the last record before P (−1: none), store time, next state offset, queues, plain, falls,
+       20       payload: msgpack [P, position of the last record before P (−1: none), store time, next state offset, queues, plain, clock,
                 the first 88 bytes of that record (null: none)]
 
-`queues` is a list of [topic, queue id, minimum, next offset], `falls` what stamps.py keeps (older snapshots lack it). A snapshot counts
+`queues` is a list of [topic, queue id, minimum, next offset], `clock` what stamps.py keeps (older snapshots lack it). A snapshot counts
 only where the log still ends a record exactly at P: one that is ahead of the log, or of another log, is ignored. Two are kept.
 """
 
@@ -17,6 +17,7 @@ from struct import Struct
 import msgpack  # type: ignore[import-untyped]
 
 from lockstep.broker.store.directory import SNAPSHOT_PREFIX, StoreDirectory
+from lockstep.broker.store.stamps import Stamps, stamps_of
 from lockstep.protocol.crc import crc32
 from lockstep.runtime.files import Files
 
@@ -36,9 +37,14 @@ class Snapshot:
     state_next: int
     queues: list[tuple[str, int, int, int]]
     plain: object
-    falls: list[list[int]]
+    clock: object
+    """For `stamps`."""
     last_head: bytes | None = None
     """The last record's first 88 bytes; None in a snapshot of an older version."""
+
+    def stamps(self) -> Stamps:
+        """The stamps up to here."""
+        return stamps_of(self.store_ms, self.clock)
 
     @property
     def needs_from(self) -> int:
@@ -53,11 +59,11 @@ def encode(
     state_next: int,
     queues: list[list[object]],
     plain: object,
-    falls: list[list[int]],
+    clock: object,
     last_head: bytes | None = None,
 ) -> bytes:
     """The file's bytes."""
-    payload: bytes = msgpack.packb([position, last_record, store_ms, state_next, queues, plain, falls, last_head], use_bin_type=True)
+    payload: bytes = msgpack.packb([position, last_record, store_ms, state_next, queues, plain, clock, last_head], use_bin_type=True)
     return HEAD.pack(MAGIC, crc32(payload), len(payload)) + payload
 
 
@@ -71,14 +77,15 @@ def decode(data: bytes) -> Snapshot | None:
         return None
     try:
         position, last_record, store_ms, state_next, queues, plain, *behind = msgpack.unpackb(payload, raw=False, strict_map_key=False)
-        falls = [[int(number) for number in fall] for fall in (behind[0] if behind else ())]
+        clock = behind[0] if behind else []
+        stamps_of(0, clock)  # raises where it can't be read
         rows = [_queue_row(*queue) for queue in queues]
-    except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException):
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError, msgpack.UnpackException):
         return None
     if not all(isinstance(value, int) for value in (position, last_record, store_ms, state_next)):
         return None
     last_head = behind[1] if len(behind) > 1 and isinstance(behind[1], bytes) else None
-    return Snapshot(position, last_record, store_ms, state_next, rows, plain, falls, last_head)
+    return Snapshot(position, last_record, store_ms, state_next, rows, plain, clock, last_head)
 
 
 def _queue_row(topic: object, queue_id: object, low: object, following: object) -> tuple[str, int, int, int]:

@@ -1,62 +1,167 @@
-"""Store times: what the next record is stamped with, and what the stamps of older records mean after the clock was set back.
+"""Store times: the stamp of the next record, and what the stamps of older records mean after the clock was set.
 
-Stamps rise with the log, except where the clock of the broker was found to be ahead and was set back (runtime/steady.py). Such a fall is in
-the log itself: a record with a lower stamp than the one before it. What was stored before the fall with a later stamp was stored by the
-wrong clock; it is read as so much earlier.
+Stamps follow the wall clock, but for jumps that do not last (runtime/steady.py). When a jump has lasted, the clock is set: time goes on
+from another value, forward or back. How long ago a record was stored is counted by the boot clock, so that each such step is known:
+
+- A *clock record* is written into the log at each start and at each step, before any record that is stamped by the clock as it is then.
+  It holds the boot id, the boot clock, the time here, and by how much the clock was set.
+- A record with a lower stamp than the one before it is a step as well: in logs of older versions, which have no clock records.
+
+    clock record = body of a state record: msgpack ["clock", boot id, boot clock in ms, time here in ms, set by so many ms]
 """
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
+import msgpack  # type: ignore[import-untyped]
+
+from lockstep.protocol.errors import StoreError
 from lockstep.runtime.clock import Clock
-from lockstep.runtime.steady import SteadyClock
+from lockstep.runtime.steady import NEAR_MS, SteadyClock
+
+KIND = "clock"
+PREFIX = b"\x95\xa5clock"
+"""How the body of a clock record begins."""
 
 
-class Fall(NamedTuple):
-    """Records from `position` on have stamps from `after_ms` on; the newest before it had `before_ms`."""
+class Step(NamedTuple):
+    """Records from `position` on are stamped by a clock that was set by `by_ms`, and then showed `after_ms`."""
 
     position: int
-    before_ms: int
+    by_ms: int
     after_ms: int
+    since: int
+    """Records from here to `position` were stamped in the same boot: their age is exact. `position` when that is not known."""
+
+
+class Reading(NamedTuple):
+    """Two clocks at one moment."""
+
+    boot_id: str
+    boot_ms: int
+    now_ms: int
+    since: int
+    """Log position of the first clock record of this boot."""
 
 
 class Stamps:
-    """Newest stamp and falls of one log. Recovery calls `seen` for each record, then `start`; a running store `now_ms`."""
+    """The newest stamp and the steps of one log.
 
-    def __init__(self, newest_ms: int = 0, falls: Iterable[Iterable[int]] = ()) -> None:
+    Recovery calls `seen` and `read` for each record, then `start`; a running store calls `now_ms`, and `follow` every second.
+    """
+
+    def __init__(self, newest_ms: int = 0, steps: Iterable[Step] = (), reading: Reading | None = None) -> None:
         self.newest_ms = newest_ms
-        self.falls = [Fall(*fall) for fall in falls]
+        self.steps = list(steps)
         """In the order of the log."""
+        self._reading = reading
+        """The newest one that is in the log or in the snapshot."""
+        self._clock: Clock | None = None
         self._steady: SteadyClock | None = None
+
+    # -- reading the log -------------------------------------------------------------------------
 
     def seen(self, position: int, stamp_ms: int) -> None:
         """The next record of the log has this stamp."""
         if stamp_ms < self.newest_ms:
-            self.falls.append(Fall(position, self.newest_ms, stamp_ms))
+            self.steps.append(Step(position, stamp_ms - self.newest_ms, stamp_ms, position))
         self.newest_ms = stamp_ms
 
-    def start(self, clock: Clock) -> None:
-        """The log is read: stamps go on from its newest one."""
-        self._steady = SteadyClock(clock, self.newest_ms)
+    def read(self, position: int, body: bytes) -> bool:
+        """Whether `body` is that of a clock record, which is taken in then. StoreError when it can't be read."""
+        if not body.startswith(PREFIX):
+            return False
+        try:
+            _, boot_id, boot_ms, now_ms, by_ms = msgpack.unpackb(body)
+            if not (isinstance(boot_id, str) and all(isinstance(value, int) for value in (boot_ms, now_ms, by_ms))):
+                raise TypeError("a clock record is [text, text, number, number, number]")
+        except (ValueError, TypeError, msgpack.UnpackException) as error:
+            raise StoreError(f"clock record of {len(body)} bytes at log position {position} can't be read: {error}") from error
+        self.recorded(position, boot_id, boot_ms, now_ms, by_ms)
+        return True
 
-    def now_ms(self, end: int) -> int:
-        """The stamp of a record that is written now at `end`, the log's end."""
+    # -- running ---------------------------------------------------------------------------------
+
+    def start(self, clock: Clock, boot_id: str) -> int:
+        """The log is read: stamps go on from its newest one. Returns by how many ms the clock was set since the last clock record.
+
+        That is known within one boot only. Where the clock was behind, nothing is returned for it: what waits comes later, never earlier.
+        """
+        reading, boot_ms = self._reading, clock.boot_ms()
+        if reading is not None and (reading.boot_id != boot_id or reading.boot_ms > boot_ms):
+            reading = self._reading = None
+        self._clock = clock
+        self._steady = SteadyClock(clock, self.newest_ms, None if reading is None else (reading.boot_ms, reading.now_ms))
+        if reading is None:
+            return 0
+        by_ms = self._steady.now_ms() - reading.now_ms - (boot_ms - reading.boot_ms)
+        return by_ms if by_ms > NEAR_MS else 0
+
+    def now_ms(self) -> int:
+        """The stamp of a record that is written now. Never less than the one before, but after `follow`."""
         assert self._steady is not None, "the store has recovered"
-        now_ms = self._steady.now_ms()
-        if now_ms < self.newest_ms:
-            self.seen(end, now_ms)
-        return now_ms
+        return self._steady.now_ms()
+
+    def follow(self) -> int:
+        """Sets the clock when the wall clock has been elsewhere for long. Returns by how many ms; a clock record has to follow then."""
+        assert self._steady is not None, "the store has recovered"
+        return self._steady.follow()
+
+    def record(self, boot_id: str, by_ms: int) -> tuple[bytes, int, int]:
+        """(body of a clock record, boot clock, time): then `recorded` with its position."""
+        assert self._clock is not None, "the store has recovered"
+        boot_ms, now_ms = self._clock.boot_ms(), self.now_ms()
+        return msgpack.packb([KIND, boot_id, boot_ms, now_ms, by_ms]), boot_ms, now_ms
+
+    def recorded(self, position: int, boot_id: str, boot_ms: int, now_ms: int, by_ms: int) -> None:
+        """A clock record is at `position` of the log."""
+        known = self._reading
+        since = known.since if known is not None and known.boot_id == boot_id else position
+        if by_ms:
+            self.steps.append(Step(position, by_ms, now_ms, since))
+            self.newest_ms = now_ms
+        self.seen(position, now_ms)
+        self._reading = Reading(boot_id, boot_ms, now_ms, since)
+
+    # -- ages ------------------------------------------------------------------------------------
 
     def true_ms(self, position: int, stamp_ms: int) -> int:
-        """When the record at `position` was stored, by the clock as it was set since."""
-        for fall in self.falls:
-            if fall.position > position and stamp_ms > fall.after_ms:
-                stamp_ms -= fall.before_ms - fall.after_ms
+        """When the record at `position` was stored, by the clock as it is set now; or later where that is not known.
+
+        Records of an earlier boot may have been stamped by a clock that was right. They count as stored later after a step forward. After
+        a step back only those with a later stamp than the clock then showed count as stored earlier.
+        """
+        for step in self.steps:
+            if step.position > position and (step.since <= position or step.by_ms > 0 or stamp_ms > step.after_ms):
+                stamp_ms += step.by_ms
         return stamp_ms
 
     def forget(self, start: int) -> None:
-        """The log begins at `start`: falls before it concern no record."""
-        self.falls = [fall for fall in self.falls if fall.position > start]
+        """The log begins at `start`: steps before it concern no record."""
+        self.steps = [step for step in self.steps if step.position > start]
 
-    def plain(self) -> list[list[int]]:
-        return [list(fall) for fall in self.falls]
+    # -- the snapshot ----------------------------------------------------------------------------
+
+    def plain(self) -> dict[str, object]:
+        """For a snapshot of now."""
+        reading = self._reading
+        if reading is not None and self._clock is not None:
+            reading = reading._replace(boot_ms=self._clock.boot_ms(), now_ms=self.now_ms())
+        return {"steps": [list(step) for step in self.steps], "reading": None if reading is None else list(reading)}
+
+
+def stamps_of(newest_ms: int, plain: object) -> Stamps:
+    """From `plain` of a snapshot. Raises ValueError and TypeError where it is no such value.
+
+    Older snapshots have a list of [position, stamp before, stamp after] of each step back.
+    """
+    if isinstance(plain, dict):
+        steps, reading = [Step(*map(int, row)) for row in plain["steps"]], plain["reading"]
+        if reading is None:
+            return Stamps(newest_ms, steps)
+        boot_id, *numbers = reading
+        return Stamps(newest_ms, steps, Reading(str(boot_id), *map(int, numbers)))
+    if isinstance(plain, list):
+        rows = [tuple(map(int, row)) for row in plain]
+        return Stamps(newest_ms, [Step(position, after - before, after, position) for position, before, after in rows])
+    raise TypeError("the clock of a snapshot is a map")

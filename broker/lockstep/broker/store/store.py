@@ -96,6 +96,8 @@ class Store:
         self.stopped_clean = clean
         """The last run closed the store in order (true for a new one)."""
         self._last_boot = directory.boot()
+        self._clock_was_set_ms = 0
+        """By how much the clock was set between the last clock record and this start."""
         self.store_host = config.store_host
         """IPv4 address and port that records carry: 4 bytes and int32."""
         self.before_write: Callable[[], None] | None = None
@@ -162,7 +164,7 @@ class Store:
             if queue.visible < queue.next:
                 self._confirmations.touched[queue] = None
         self._confirmations.close_turn(found.end)
-        self._state.stamps.start(self._host.clock)
+        self._clock_was_set_ms = self._state.stamps.start(self._host.clock, self._host.boot_id())
         self._recovered = True
         self._refusal = None
         self._flusher.start(self._tasks)
@@ -204,7 +206,7 @@ class Store:
             position = self._reserve(size)
         except StoreDiskError as error:
             raise ServiceNotAvailable(str(error)) from error
-        store_ms = state.stamps.now_ms(position)
+        store_ms = state.stamps.now_ms()
         entries = take_frame(
             log.tail,
             frame if type(frame) is bytes else bytes(frame),
@@ -239,17 +241,33 @@ class Store:
         return Appended(queue_offset, position, store_ms)
 
     def now_ms(self) -> int:
-        """Wall time as the next record is stamped with. It does not follow a jump of the wall clock before that has lasted 5 minutes: call
-        it every few seconds.
+        """Wall time as the next record is stamped with. It follows no jump of the wall clock: see `follow_clock`."""
+        return self._state.stamps.now_ms()
+
+    def follow_clock(self) -> None:
+        """Sets the clock of the store where a jump of the wall clock has lasted 5 minutes. Call it every second.
+
+        That is in the log before any record that is stamped by the clock as it is then.
         """
-        return self._state.stamps.now_ms(self._log.end)
+        if not self._failed and (by_ms := self._state.stamps.follow()):
+            self._append_clock(by_ms)
+
+    def record_clock(self) -> None:
+        """Appends the first clock record of a start. Call it before anything else is appended."""
+        self._append_clock(self._clock_was_set_ms)
+
+    def _append_clock(self, by_ms: int) -> None:
+        stamps, boot_id = self._state.stamps, self._host.boot_id()
+        body, boot_ms, now_ms = stamps.record(boot_id, by_ms)
+        self.append_state(body)
+        stamps.recorded(self._state.last_record, boot_id, boot_ms, now_ms, by_ms)
 
     def safe_now_ms(self) -> int:
         """The earlier one of `now_ms` and the wall clock: what is old by both is old."""
         return min(self.now_ms(), self._host.clock.wall_ms())
 
     def stored_ms(self, position: int, stamp_ms: int) -> int:
-        """When the record at a log position was stored: its stamp, less how far the clock was ahead if it was set back since."""
+        """When the record at a log position was stored, by the clock as it is set now: its stamp, moved by what the clock was set since."""
         return self._state.stamps.true_ms(position, stamp_ms)
 
     def queue_ids(self, topic: str) -> list[int]:
@@ -470,9 +488,9 @@ class Store:
             raise StoreDiskError("a write or sync of the log failed")
         position, state = self._log.written, self._state
         needs_from = position if state.last_record < 0 else state.last_record
-        newest_ms, falls = state.stamps.newest_ms, state.stamps.plain()
+        newest_ms, clock = state.stamps.newest_ms, state.stamps.plain()
         last_head = None if state.last_record < 0 else self._head(state.last_record)
-        data = encode(position, state.last_record, newest_ms, state.state_next, self._queues.plain(), plain, falls, last_head)
+        data = encode(position, state.last_record, newest_ms, state.state_next, self._queues.plain(), plain, clock, last_head)
         try:
             await self._checkpointer.write(position, needs_from, newest_ms, data)
         except OSError as error:
@@ -543,7 +561,7 @@ class Store:
 
         No message with such a store time is skipped. Where the clock was set back, older messages may follow.
         """
-        return await self._query.offset_by_time(self._queues.get((topic, queue_id)), timestamp_ms, self._state.stamps.falls)
+        return await self._query.offset_by_time(self._queues.get((topic, queue_id)), timestamp_ms, self._state.stamps.steps)
 
     async def record_at(self, physical_offset: int) -> bytes | None:
         """The message at a log offset; None where none begins, where it is not confirmed yet, or where it is the broker's own state."""

@@ -55,7 +55,7 @@ class DelayedAcked(Event):
 
 @dataclass(frozen=True, slots=True)
 class WallJumped(Event):
-    """A machine's wall clock was set: everything that it has waiting is due so much sooner (> 0), or later."""
+    """A machine's wall clock was set by `jump_s`."""
 
     jump_s: float
 

@@ -217,7 +217,7 @@ WORLDS: Mapping[str, World] = {
         },
     ),
     "clocks": World(
-        {"wall_glitch": 6, "kill_broker": 2, "stop_broker": 1, "reset": 1, "kill_consumer": 1},
+        {"wall_glitch": 6, "wall_set": 1, "kill_broker": 3, "stop_broker": 1, "reset": 1, "kill_consumer": 1},
         {
             "concurrent": (True,),
             "delayed_share": (0.3,),
@@ -360,6 +360,7 @@ NOT_IN_A_SWARM = (
     "reset_at_a_restart",
     "first_sends",
     "wall_glitch",
+    "wall_set",
     "copy_store",
     "strange_layouts",
     "take_name",

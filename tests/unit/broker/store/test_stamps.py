@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep.broker.store import Store
-from lockstep.broker.store.stamps import Fall, Stamps
+from lockstep.broker.store.stamps import Reading, Stamps, Step, stamps_of
 from lockstep.protocol.names import SCHEDULE_TOPIC
 from lockstep.protocol.record import RecordView, encode_record, split_records
 from lockstep.runtime.host import Host
@@ -30,7 +30,7 @@ def machine(files: SimFiles) -> tuple[Host, JumpingClock]:
 def lasts(store: Store, clock: JumpingClock) -> None:
     """The wall clock is as it is for so long that it is believed."""
     for _ in range(TRUST_MS // 1_000 + 1):
-        store.now_ms()
+        store.follow_clock()
         clock.now_ms += 1_000
 
 
@@ -70,16 +70,16 @@ async def test_stamps_find_back_to_a_wall_clock_that_was_set_back_and_a_restart_
     append(store, b"right")
     right = clock.now_ms
     assert await stamps(store) == [wrong, right]
-    (fall,) = store._state.stamps.falls
-    assert (fall.before_ms, store.stored_ms(0, wrong)) == (wrong, fall.after_ms)
-    assert right - TRUST_MS - 2_000 <= store.stored_ms(0, wrong) <= right
+    (step,) = store._state.stamps.steps
+    assert (step.by_ms, step.after_ms) == (-HOUR_MS, right - 1_000)
+    assert store.stored_ms(0, wrong) == wrong - HOUR_MS
     for kept in ("the log alone", "a snapshot"):
         if kept == "a snapshot":
             await store.write_snapshot([])
         await store.close(clean=False)
         store = await open_store(files, host=host)
-        (again,) = store._state.stamps.falls
-        assert (again.before_ms, store.stored_ms(0, wrong) <= right) == (wrong, True)
+        assert store._state.stamps.steps == [step]
+        assert store.stored_ms(0, wrong) == wrong - HOUR_MS
         assert store.now_ms() == clock.now_ms
     await store.close()
 
@@ -98,7 +98,7 @@ async def test_a_start_with_a_clock_behind_the_log_stamps_on_from_the_log() -> N
     clock.ahead_ms = 0
     append(store, b"z")
     assert await stamps(store) == [stamped] * 3
-    assert store._state.stamps.falls == []
+    assert store._state.stamps.steps == []
     await store.close()
 
 
@@ -119,7 +119,7 @@ async def test_a_search_by_time_skips_nothing_that_was_stored_then_wherever_the_
     for _ in range(20):
         append(store, b"behind")
         clock.now_ms += 60_000
-    assert len(store._state.stamps.falls) == 1
+    assert [step.by_ms < 0 for step in store._state.stamps.steps] == [True]
     found = await stamps(store)
     for asked in sorted({stamp + more for stamp in found for more in (-1, 0, 1)}):
         expected = next((index for index, stamp in enumerate(found) if stamp >= asked), len(found))
@@ -175,7 +175,7 @@ async def test_what_a_clock_stamped_that_was_behind_does_not_take_older_segments
     lasts(store, clock)
     for _ in range(8):
         append(store, BODY)
-    assert len(store._state.stamps.falls) == 1
+    assert [step.by_ms < 0 for step in store._state.stamps.steps] == [True]
     clock.ahead_ms = 0
     lasts(store, clock)
     for name in ("one", "two"):
@@ -213,7 +213,7 @@ async def test_an_entry_of_a_delay_says_when_the_message_is_due_by_its_stamp_als
 @settings(max_examples=100)
 @given(st.lists(st.integers(0, 1_000), max_size=30), st.integers(0, 1_000))
 def test_the_search_finds_the_first_with_the_time_whatever_the_stamps(found: list[int], asked: int) -> None:
-    """As `Query.offset_by_time` goes over the stretches between falls."""
+    """As `Query.offset_by_time` goes over the stretches between steps."""
 
     async def main() -> None:
         files = SimFiles()
@@ -222,9 +222,9 @@ def test_the_search_finds_the_first_with_the_time_whatever_the_stamps(found: lis
         base = host_of(files).clock.wall_ms()
         original = kept.now_ms
 
-        def now_ms(end: int) -> int:
+        def now_ms() -> int:
             stamp = base + next(coming, 2_000)
-            kept.seen(end, stamp)
+            kept.seen(store._log.end, stamp)
             return stamp
 
         coming = iter(found)
@@ -244,12 +244,20 @@ def test_what_was_stamped_ahead_is_read_as_so_much_earlier_and_what_was_not_as_i
     kept = Stamps()
     for position, stamp in [(0, 100), (10, 3_700), (20, 3_701), (30, 102), (40, 200)]:
         kept.seen(position, stamp)
-    assert kept.falls == [Fall(30, 3_701, 102)]
+    assert kept.steps == [Step(30, 102 - 3_701, 102, 30)]
     assert [kept.true_ms(*place) for place in [(0, 100), (10, 3_700), (20, 3_701), (30, 102), (40, 200)]] == [100, 101, 102, 102, 200]
     kept.forget(30)
-    assert kept.falls == []
+    assert kept.steps == []
 
 
-@pytest.mark.parametrize("falls", [[], [[30, 3_701, 102]]])
-def test_what_a_snapshot_keeps_of_them_comes_back(falls: list[list[int]]) -> None:
-    assert Stamps(5, falls).plain() == falls
+@pytest.mark.parametrize("steps", [[], [Step(30, -3_599, 102, 10)]])
+@pytest.mark.parametrize("reading", [None, Reading("boot-1", 7, 9, 10)])
+def test_what_a_snapshot_keeps_of_them_comes_back(steps: list[Step], reading: Reading | None) -> None:
+    plain = Stamps(5, steps, reading).plain()
+    again = stamps_of(5, plain)
+    assert (again.newest_ms, again.steps, again.plain()) == (5, steps, plain)
+
+
+def test_a_snapshot_of_an_older_version_has_steps_back_alone() -> None:
+    assert stamps_of(5, [[30, 3_701, 102]]).steps == [Step(30, 102 - 3_701, 102, 30)]
+    assert stamps_of(5, []).steps == []

@@ -1,9 +1,8 @@
 """D1: what waits is never early, never late, never lost, and no oftener there than it was written.
 
-A message is due at its store time + its level's delay by its broker's clock, which is its wall clock but for jumps: one that lasts is
-followed after five minutes, or by the next start, and one forward makes what waits due so much sooner. A delayed send has no sequence:
-repeated after a lost answer it is there twice, and a crash may cut the write in two that ends the waiting: both are allowed, counted and
-bounded.
+A message is due when its level's delay has passed since it was stored, by the boot clock of its broker's machine, however the wall clock
+is set meanwhile. Only a start after a power cut believes the wall clock. A delayed send has no sequence: repeated after a lost answer it is
+there twice, and a crash may cut the write in two that ends the waiting: both are allowed, counted and bounded.
 """
 
 from lockstep.protocol.codes import ResponseCode
@@ -75,7 +74,7 @@ def _early(history: History) -> list[Violation]:
 
 
 def _late(history: History) -> list[Violation]:
-    """Where every jump of the broker's wall clock was over soon, and none of its starts saw one: those know of no other clock."""
+    """But where the machine was off and its wall clock was wrong for long before, or when it was on again."""
     walls, brokers = Walls(history), Brokers(history)
     first: dict[tuple[str, bytes], DelayedWritten] = {}
     for event in history.of(DelayedWritten):
@@ -83,21 +82,23 @@ def _late(history: History) -> list[Violation]:
     found = []
     for stored in history.of(Stored):
         broker, wait = stored.queue.broker, first.get((stored.queue.broker, stored.body))
-        if wait is None or stored.stored_t is None or not _true_clock(walls, brokers, broker):
+        if wait is None or stored.stored_t is None or not _age_is_known(walls, brokers, broker, stored.stored_t):
             continue
         due = wait.t + delay_s(wait.level)
         late_s = stored.stored_t - due - brokers.away_s(broker, wait.t, stored.stored_t)
-        if late_s > LATE_S:
+        if late_s > LATE_S + _drift_s(walls, brokers, broker, wait.t, stored.stored_t):
             text = f"{stored.queue}: delayed {stored.body!r:.60} was sent at {wait.t:.3f} with level {wait.level}"
             found.append(Violation("D1", stored.stored_t, f"{text} and arrived {late_s:.3f} s late"))
     return found
 
 
-def _true_clock(walls: Walls, brokers: Brokers, broker: str) -> bool:
-    wrong = walls.wrong.get(_machine(brokers, broker), ())
-    starts = [(life.opened_t - START_S, life.opened_t) for life in brokers.lives.get(broker, ())]
-    short = all(until - since <= walls.GLITCH_S for since, until in wrong)
-    return short and not any(since < end and begin < until for since, until in wrong for begin, end in starts)
+def _age_is_known(walls: Walls, brokers: Brokers, broker: str, until: float) -> bool:
+    boots = [t for t in brokers.boots(broker) if t <= until]
+    if not boots:
+        return True
+    wrong = [(begin, end) for begin, end in walls.wrong.get(_machine(brokers, broker), ()) if begin < boots[-1]]
+    short = all(end - begin <= walls.GLITCH_S for begin, end in wrong)
+    return short and not any(begin < t and t - START_S < end for begin, end in wrong for t in boots)
 
 
 def _retries_early(history: History) -> list[Violation]:
@@ -117,16 +118,19 @@ def _retries_early(history: History) -> list[Violation]:
 
 
 def _forward_s(walls: Walls, brokers: Brokers, broker: str, since: float, until: float) -> float:
-    return walls.forward_s(_machine(brokers, broker), since, until, [life.opened_t for life in brokers.lives.get(broker, ())])
+    return walls.forward_s(_machine(brokers, broker), since, until, brokers.boots(broker))
 
 
 def _drift_s(walls: Walls, brokers: Brokers, broker: str, since: float, until: float) -> float:
-    """While its wall clock is wrong, or was at its start, a broker goes by its boot clock, which drifts."""
+    """While its wall clock is wrong, a broker goes by its boot clock, which drifts. One that starts then goes by its last clock record:
+    that of the start before, or a later one.
+    """
     wrong = walls.wrong.get(_machine(brokers, broker), ())
     drifts_s = sum(min(end, until) - begin for begin, end in wrong if begin < until and end > since)
-    starts = [life.opened_t for life in brokers.lives.get(broker, ()) if life.opened_t < until]
-    if any(begin < start and start - START_S < end for begin, end in wrong for start in starts):
-        drifts_s = max(drifts_s, until - since)
+    opened = [life.opened_t for life in brokers.lives.get(broker, ()) if life.opened_t < until]
+    for number, start in enumerate(opened):
+        if any(begin < start and start - START_S < end for begin, end in wrong):
+            drifts_s = max(drifts_s, until - min(since, opened[max(0, number - 1)]))
     return DRIFT * drifts_s
 
 

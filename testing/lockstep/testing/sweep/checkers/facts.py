@@ -153,6 +153,12 @@ class Brokers:
             self._lossy[broker] = found
         return self._lossy[broker]
 
+    def boots(self, broker: str) -> list[float]:
+        """When this broker opened its port for the first time after each power cut of its machine."""
+        lives = self.lives.get(broker, [])
+        cuts = self.all_cuts(broker)
+        return [life.opened_t for before, life in pairwise(lives) if any(before.opened < cut < life.opened for cut in cuts)]
+
     def all_cuts(self, broker: str) -> list[int]:
         """Places of all power cuts of this broker's machine: each may take what was written only."""
         lives = self.lives.get(broker, [])

@@ -53,10 +53,8 @@ class Letters:
 
 
 class Walls:
-    """How far the wall clock of a machine was set forward within a time: so much sooner may something be due."""
+    """When the wall clocks of machines were wrong, and how far they were set forward."""
 
-    FOLLOWED_S = (290.0, 400.0)
-    """A broker that runs follows a jump that lasts no sooner than this, and no later."""
     GLITCH_S = 30.0
     """A wall clock that is right again so soon was never followed by a broker that ran all the time."""
 
@@ -76,9 +74,9 @@ class Walls:
             elif not ahead[jump.machine]:
                 times[-1] = (times[-1][0], jump.t)
 
-    def forward_s(self, machine: str, since: float, until: float, starts: Iterable[float]) -> float:
-        """`starts`: when its broker opened its port. A start believes the wall clock as it is."""
-        began = [t for t in starts if since <= t <= until]
-        soonest, latest = self.FOLLOWED_S
-        jumps = self._jumps.get(machine, ())
-        return sum(j.jump_s for j in jumps if any(j.t <= t for t in began) or since - latest <= j.t <= until - soonest)
+    def forward_s(self, machine: str, since: float, until: float, boots: Iterable[float]) -> float:
+        """By how much something that was stored at `since` may be due sooner at `until`. `boots`: when its broker opened its port after its
+        machine had been off: nothing but the wall clock knows for how long. Within one boot it is the boot clock that counts.
+        """
+        last = max((t for t in boots if since <= t <= until), default=None)
+        return 0.0 if last is None else sum(jump.jump_s for jump in self._jumps.get(machine, ()) if jump.t <= last)

@@ -109,6 +109,16 @@ def wall_glitch(storm: Storm) -> None:
     universe.loop.at(universe.loop.now + storm.random.uniform(0.2, 5.0), jump, -jump_s)
 
 
+def wall_set(storm: Storm) -> None:
+    """A broker's wall clock is set for good: nothing is late or early for it, also when the broker is killed and starts again."""
+    universe = storm.universe
+    name, address = storm.broker()
+    jump_s = storm.random.choice([-3600, 60, 600, 3600])
+    storm.reached("wall set", f"{name} {jump_s} s")
+    universe.machine(address).wall_offset_s += jump_s
+    universe.history.append(WallJumped(universe.loop.now, address, 0, jump_s))
+
+
 def drift(storm: Storm) -> None:
     universe, most = storm.universe, storm.universe.setting.drift
     address = storm.random.choice([*universe.brokers.values(), *universe.consumers])
@@ -122,4 +132,4 @@ def cut_at_copy(storm: Storm) -> None:
     _cut_at(storm, storm.random.choice(kinds), told=storm.random.random() < 0.7, skip=storm.random.randrange(3))
 
 
-KINDS = (partition, one_way, isolate, reset, cut_at_answer, silence, slow_link, wall_jump, drift, cut_at_copy, wall_glitch)
+KINDS = (partition, one_way, isolate, reset, cut_at_answer, silence, slow_link, wall_jump, drift, cut_at_copy, wall_glitch, wall_set)

@@ -1,10 +1,12 @@
 """Rules of wall clocks that jump (runtime/steady.py, store/stamps.py)."""
 
+from collections.abc import Callable
 from typing import Any
 
 from lockstep.broker.store import Store
 from lockstep.broker.store.query import Query
-from lockstep.broker.store.stamps import Stamps
+from lockstep.broker.store.stamps import PREFIX, Stamps
+from lockstep.runtime.clock import Clock
 from lockstep.runtime.steady import SteadyClock
 from lockstep.testing.sweep.mutants.registry import Patches, mutant
 
@@ -26,6 +28,32 @@ def what_was_stamped_ahead_waits_for_its_stamp(patch: Patches) -> None:
     patch.set(Stamps, "true_ms", lambda self, position, stamp_ms: stamp_ms)
 
 
+@mutant("clocks", aimed="tests/unit/broker/test_delay_clocks.py::test_within_one_boot_every_message_arrives_on_time")
+def a_clock_set_forward_makes_what_waits_due(patch: Patches) -> None:
+    """What was stored before the clock was set forward counts from when it was stored."""
+    true_ms = Stamps.true_ms
+    back: Callable[[Stamps], Stamps] = lambda self: Stamps(0, [step for step in self.steps if step.by_ms < 0])  # noqa: E731
+    patch.set(Stamps, "true_ms", lambda self, position, stamp_ms: true_ms(back(self), position, stamp_ms))
+
+
+@mutant("clocks", aimed="tests/unit/broker/test_delay_clocks.py::test_a_wall_clock_that_is_set_forward_for_good_makes_no_delay_early")
+def a_step_of_the_clock_is_kept_in_memory(patch: Patches) -> None:
+    """How the clock was set is in the log: a start knows it."""
+    patch.set(Stamps, "read", lambda self, position, body: body.startswith(PREFIX))
+
+
+@mutant("clocks")
+def every_start_believes_its_wall_clock(patch: Patches) -> None:
+    """A start in the same boot goes on by the boot clock: what waits is not early because the wall clock was set before it."""
+    start = Stamps.start
+
+    def believe(self: Stamps, clock: Clock, boot_id: str) -> int:
+        self._reading = None
+        return start(self, clock, boot_id)
+
+    patch.set(Stamps, "start", believe)
+
+
 @mutant("clocks", aimed="tests/unit/broker/store/test_stamps.py::test_a_wall_clock_that_is_a_year_ahead_for_seconds_removes_nothing")
 def retention_believes_the_wall_clock(patch: Patches) -> None:
     """Nothing is old because the wall clock is far ahead for seconds."""
@@ -39,4 +67,4 @@ def retention_believes_the_wall_clock(patch: Patches) -> None:
 def a_search_by_time_takes_stamps_for_rising(patch: Patches) -> None:
     """A search by time skips nothing of that time or later where the clock was set back."""
     search: Any = Query.offset_by_time
-    patch.set(Query, "offset_by_time", lambda self, queue, timestamp_ms, falls=(): search(self, queue, timestamp_ms))
+    patch.set(Query, "offset_by_time", lambda self, queue, timestamp_ms, steps=(): search(self, queue, timestamp_ms))

@@ -129,7 +129,7 @@ def _later_tables(patch: Patches, delay_s: float) -> None:
             await asyncio.sleep(delay_s)
             queues: list[list[object]] = [list(row) for row in taken.queues]
             plain = state.plain()
-            data = encode(position, taken.last_record, taken.store_ms, taken.state_next, queues, plain, taken.falls, taken.last_head)
+            data = encode(position, taken.last_record, taken.store_ms, taken.state_next, queues, plain, taken.clock, taken.last_head)
         await write(self, position, needs_from, store_ms, data)
 
     patch.set(Keeper, "snapshot", remembered)

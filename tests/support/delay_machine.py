@@ -1,0 +1,75 @@
+"""A real store, and delays over it, on a machine whose clocks are set by hand."""
+
+import asyncio
+
+from lockstep.broker.delays import Delays, GroupTopics
+from lockstep.broker.journal import Journal
+from lockstep.broker.letter import Letter
+from lockstep.broker.tables.delay_table import DelayTable
+from lockstep.broker.tables.topic_table import TopicTable
+from lockstep.protocol.delays import queue_of
+from lockstep.protocol.layouts import LayoutTable
+from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.protocol.record import RecordView, encode_record, split_records
+from support.store_kit import JumpingClock, SimFiles, confirmed, host_of, open_store
+
+LEVELS = (100, 1_000, 60_000, 3_600_000)
+
+
+class Machine:
+    """Its wall clock is `clock.ahead_ms` of the boot clock."""
+
+    def __init__(self) -> None:
+        self.clock = JumpingClock()
+        self.boots = 1
+        self.files = SimFiles()
+        self.host = host_of(self.files)
+        object.__setattr__(self.host, "clock", self.clock)
+        object.__setattr__(self.host, "boot_id", lambda: f"boot-{self.boots}")
+        self.topics = TopicTable(LayoutTable(), Journal(), "broker-a")
+        self.topics.create(TopicLayout("orders", LayoutVersion(1, 7), (LayoutEntry("broker-a", 4, 4, 1),)))
+        self.table = DelayTable(Journal())
+
+    async def start(self) -> None:
+        self.store = await open_store(self.files, host=self.host, segment_bytes=1 << 20)
+        self.store.record_clock()
+        await self.store.sync()
+        self.delays = Delays(self.store, self.table, GroupTopics(self.topics), LEVELS)
+
+    async def restart(self, *, boots: bool = False) -> None:
+        """Kills the broker and starts it again; `boots`: on a machine that was started again, too."""
+        await self.store.close(clean=False)
+        self.boots += boots
+        await self.start()
+
+    async def put(self, level: int, body: bytes = b"x") -> None:
+        record = encode_record(b"orders", 2, body, b"", born_ms=1)
+        self.delays.append(Letter.of(RecordView(record)), level)
+        await confirmed(self.store)
+        self.delays.arrived(queue_of(LEVELS[level - 1]))
+
+    async def pass_ms(self, ms: int, step_ms: int = 1_000) -> int:
+        """Looks every second, as the running service does; how many messages have arrived."""
+        end = self.clock.now_ms + ms
+        while self.clock.now_ms < end:
+            self.clock.now_ms = min(end, self.clock.now_ms + step_ms)
+            await self.look()
+        return self.store.bounds("orders", 2)[1]
+
+    async def look(self) -> None:
+        self.store.follow_clock()
+        task = asyncio.ensure_future(self.delays.run())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        task.cancel()
+        await confirmed(self.store)
+
+    async def arrived(self) -> list[bytes]:
+        """Bodies, in the order in which they came."""
+        first, end = self.store.bounds("orders", 2)
+        found: list[bytes] = []
+        while first + len(found) < end:
+            result = await self.store.read_some("orders", 2, first + len(found), 100, 1 << 20)
+            data = b"".join(result.parts)
+            found += [RecordView(data, begin).body for begin, _ in split_records(data)]
+        return found

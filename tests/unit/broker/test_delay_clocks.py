@@ -1,0 +1,157 @@
+"""Delays are counted from the moment at which a message was stored, by the boot clock, however the wall clock is set."""
+
+import asyncio
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from lockstep.runtime.steady import TRUST_MS
+from support.delay_machine import LEVELS, Machine
+
+HOUR_MS = 3_600_000
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_a_wall_clock_that_is_set_forward_for_good_makes_no_delay_early(restarts: bool, snapshot: bool) -> None:
+    """An hour's delay that was asked for in the five minutes before the jump was followed came at its end."""
+    machine = Machine()
+    await machine.start()
+    await machine.put(4, b"before the jump")
+    await machine.pass_ms(10_000)
+    machine.clock.ahead_ms = HOUR_MS
+    await machine.pass_ms(10_000)
+    await machine.put(4, b"before it is followed")
+    assert await machine.pass_ms(TRUST_MS + 10_000) == 0
+    assert machine.store.now_ms() == machine.clock.wall_ms()
+    await machine.put(4, b"behind it")
+    if snapshot:
+        await machine.store.write_snapshot([])
+    if restarts:
+        await machine.restart()
+    passed_ms = 30_000 + TRUST_MS
+    assert await machine.pass_ms(HOUR_MS - passed_ms - 1, step_ms=10_000) == 0
+    await machine.pass_ms(1)
+    assert await machine.arrived() == [b"before the jump"]
+    assert await machine.pass_ms(19_999, step_ms=10_000) == 1
+    await machine.pass_ms(1)
+    assert await machine.arrived() == [b"before the jump", b"before it is followed"]
+    assert await machine.pass_ms(TRUST_MS + 10_000 - 1, step_ms=10_000) == 2
+    assert await machine.pass_ms(1) == 3
+    await machine.store.close()
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+async def test_a_start_in_the_same_boot_makes_no_delay_early_however_the_wall_clock_was_set_meanwhile(snapshot: bool) -> None:
+    """It believed its wall clock: what waited for an hour came at once."""
+    machine = Machine()
+    await machine.start()
+    await machine.put(4)
+    if snapshot:
+        await machine.store.write_snapshot([])
+    await machine.pass_ms(60_000)
+    machine.clock.ahead_ms = HOUR_MS
+    await machine.restart()
+    assert await machine.pass_ms(TRUST_MS + 60_000) == 0
+    assert await machine.pass_ms(HOUR_MS - TRUST_MS - 120_000 - 1, step_ms=10_000) == 0
+    assert await machine.pass_ms(1) == 1
+    await machine.store.close()
+
+
+async def test_a_small_jump_before_a_start_in_the_same_boot_makes_no_delay_early() -> None:
+    """So small that it may be the drift of the boot clock: it is followed at once."""
+    machine = Machine()
+    await machine.start()
+    await machine.pass_ms(100_000, step_ms=10_000)
+    await machine.put(3)
+    machine.clock.ahead_ms = 6_000
+    await machine.restart()
+    assert machine.store.now_ms() == machine.clock.wall_ms()
+    assert await machine.pass_ms(59_999) == 0
+    assert await machine.pass_ms(1) == 1
+    await machine.store.close()
+
+
+async def test_after_a_boot_the_wall_clock_is_believed() -> None:
+    """Nothing else knows how long the machine was off."""
+    machine = Machine()
+    await machine.start()
+    await machine.put(4)
+    machine.clock.ahead_ms = HOUR_MS
+    await machine.restart(boots=True)
+    await machine.look()
+    assert await machine.arrived() == [b"x"]
+    await machine.store.close()
+
+
+async def test_a_clock_that_is_slow_after_a_boot_makes_what_waits_late_by_no_more_than_the_machine_was_off() -> None:
+    machine = Machine()
+    await machine.start()
+    await machine.put(4)
+    machine.clock.now_ms += 120_000
+    machine.clock.ahead_ms = -60_000
+    await machine.restart(boots=True)
+    await machine.pass_ms(10_000)
+    machine.clock.ahead_ms = 0
+    await machine.pass_ms(TRUST_MS + 10_000)
+    assert machine.store.now_ms() == machine.clock.wall_ms()
+    assert await machine.pass_ms(HOUR_MS - 140_000 - TRUST_MS - 1, step_ms=10_000) == 0
+    assert await machine.pass_ms(60_000 + 1) == 1
+    await machine.store.close()
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("pass"), st.sampled_from([1_000, 30_000, TRUST_MS + 2_000])),
+    st.tuples(st.just("jump"), st.sampled_from([-30 * HOUR_MS, -HOUR_MS, HOUR_MS, 30 * HOUR_MS])),
+    st.tuples(st.just("put"), st.integers(1, 4)),
+    st.tuples(st.just("snapshot"), st.just(0)),
+    st.tuples(st.just("restart"), st.sampled_from([0, 5_000, HOUR_MS])),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(STEPS, max_size=12))
+@example([("put", 4), ("jump", HOUR_MS), ("pass", TRUST_MS + 2_000)])
+@example([("put", 4), ("jump", -HOUR_MS), ("pass", TRUST_MS + 2_000), ("jump", HOUR_MS), ("pass", TRUST_MS + 2_000)])
+def test_within_one_boot_every_message_arrives_on_time(steps: list[tuple[str, int]]) -> None:
+    """However often the wall clock is set, for how long, and whenever the broker is killed."""
+
+    async def main() -> None:
+        machine = Machine()
+        await machine.start()
+        due: dict[bytes, int] = {}
+
+        async def check() -> None:
+            await machine.look()
+            found = await machine.arrived()
+            assert sorted(found) == sorted(body for body, at in due.items() if at <= machine.clock.now_ms)
+
+        for what, value in steps:
+            if what == "pass":
+                end = machine.clock.now_ms + value
+                while machine.clock.now_ms < end:
+                    machine.clock.now_ms = min(end, machine.clock.now_ms + 10_000)
+                    await check()
+            elif what == "jump":
+                machine.clock.ahead_ms += value
+            elif what == "put":
+                body = b"%d" % len(due)
+                due[body] = machine.clock.now_ms + LEVELS[value - 1]
+                await machine.put(value, body)
+            elif what == "snapshot":
+                await machine.store.write_snapshot([])
+            else:
+                await machine.store.close(clean=False)
+                machine.clock.now_ms += value
+                await machine.start()
+            await check()
+        for at in sorted(due.values()):
+            if at > machine.clock.now_ms:
+                machine.clock.now_ms = at - 1
+                await check()
+                machine.clock.now_ms = at
+            await check()
+        await machine.store.close()
+
+    asyncio.run(main())
