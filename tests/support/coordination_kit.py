@@ -107,6 +107,11 @@ class Bench:
             self.now_ms = min(end, self.now_ms + step_ms)
             self.c.tick(self.now_ms)
 
+    def retention_moved(self, minimums: dict[tuple[str, int], int]) -> None:
+        """Retention has removed what lies below these minimums of (topic, queue id); all groups are moved."""
+        for _ in self.c.retention_moved(minimums):
+            pass
+
     def drain(self, kind: type[E]) -> list[E]:
         """Drains everything, keeps one kind."""
         return [effect for effect in self.c.drain() if isinstance(effect, kind)]

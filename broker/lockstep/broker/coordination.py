@@ -200,7 +200,8 @@ class Coordination:
                 books.progress.set(key, Progress(books.fence.draw(), end))
                 books.end(key)
             minimums[key[1:]] = books.bounds.bounds(key[1], key[2])[0]
-        self.retention_moved(minimums)
+        for _ in self.retention_moved(minimums):
+            pass
 
     # --------------------------------------------------------------------------------------------------------------- time
 
@@ -382,17 +383,26 @@ class Coordination:
         for group in books.groups.of_topic(topic):
             books.tell_topic_free(group, topic)
 
-    def retention_moved(self, minimums: Mapping[tuple[str, int], int]) -> None:
-        """Retention removed what lies below the new minimum of (topic, queue id): groups that were not there yet are moved, and told."""
+    def retention_moved(self, minimums: Mapping[tuple[str, int], int]) -> Iterator[None]:
+        """Retention removed what lies below the new minimum of (topic, queue id): groups that were not there yet are moved, and told.
+
+        Yields after each (group, topic, queue) that was looked at, and each group: the caller may let other work in between. What a process
+        that ends in between has not moved, the next start moves.
+        """
         table = self._books.progress
         moved = dict.fromkeys(topic for topic, _ in minimums)
         for group in table.groups():
+            yield
             for topic in [topic for topic in table.topics(group) if topic in moved]:
-                for queue_id, progress in table.of_topic(group, topic):
-                    new_min = minimums.get((topic, queue_id), 0)
-                    if progress.offset < new_min:
-                        first = progress.offset if progress.gap is None else progress.gap[0]
-                        table.set((group, topic, queue_id), replace(progress, offset=new_min, attempts=0, gap=(first, new_min)))
+                for queue_id, _ in table.of_topic(group, topic):
+                    self._move_up((group, topic, queue_id), minimums.get((topic, queue_id), 0))
+                    yield
+
+    def _move_up(self, key: Key, new_min: int) -> None:
+        progress = self._books.progress.get(key)
+        if progress is not None and progress.offset < new_min:
+            first = progress.offset if progress.gap is None else progress.gap[0]
+            self._books.progress.set(key, replace(progress, offset=new_min, attempts=0, gap=(first, new_min)))
 
     def progress(self) -> Iterator[tuple[Key, Progress]]:
         """Of every (group, topic, queue id) that has one: all at once, for tests and small brokers."""
@@ -451,7 +461,7 @@ class Coordination:
         """GROUP_STATUS of one group, all at once; `address` names the peer of a connection."""
         return self.status_with(group, [self.queue_status(key, now_ms) for key in self.queue_keys(group)], now_ms, address)
 
-    def queue_keys(self, group: str) -> list[Key]:
+    def queue_keys(self, group: str) -> Iterator[Key]:
         """The queues that its status tells of, sorted."""
         return queue_keys(self._books, group)
 

@@ -50,31 +50,27 @@ class BrokerMetrics:
 
     async def _topics(self, figures: Figures, groups: Sequence[str]) -> None:
         stored: dict[str, tuple[int, int]] = {}
+        dead = dict.fromkeys(groups, 0)  # 0 too: what begins with 1 has not grown
         slices = Slices()
         for topic, count, size in self._store.queue_totals():
             await slices.item()
             if not is_system_topic(topic):
                 before = stored.get(topic, (0, 0))
                 stored[topic] = before[0] + count, before[1] + size
-        rows = [((topic,), count) for topic, (count, _) in stored.items()]
-        figures.counter(
-            "rocketmq_messages_in", "Messages stored since the topic's first queue was made: survives restarts.", ("topic",), rows
-        )
-        rows = [((topic,), size) for topic, (_, size) in stored.items()]
+                if topic.startswith(DLQ_PREFIX):
+                    dead[topic.removeprefix(DLQ_PREFIX)] = stored[topic][0]
+        text = "Messages stored since the topic's first queue was made: survives restarts."
+        figures.counter("rocketmq_messages_in", text, ("topic",), (((topic,), count) for topic, (count, _) in stored.items()))
+        rows = (((topic,), size) for topic, (_, size) in stored.items())
         figures.counter("rocketmq_throughput_in", "Bytes stored since the start.", ("topic",), rows)
-        # 0 too: what begins with 1 has not grown.
-        dead = dict.fromkeys(groups, 0)
-        dead |= {topic.removeprefix(DLQ_PREFIX): count for topic, (count, _) in stored.items() if topic.startswith(DLQ_PREFIX)}
         text = "Messages given up since the group's first one: survives restarts."
-        rows = [((group,), count) for group, count in dead.items()]
-        figures.counter("rocketmq_send_to_dlq_messages", text, ("consumer_group",), rows)
+        figures.counter("rocketmq_send_to_dlq_messages", text, ("consumer_group",), (((group,), count) for group, count in dead.items()))
         names = ("topic", "consumer_group")
         given = list(self._pulls.given.items())
-        figures.counter("rocketmq_messages_out", "Messages given to consumers.", names, [(key, count) for key, (count, _) in given])
-        figures.counter("rocketmq_throughput_out", "Bytes of them, as stored.", names, [(key, size) for key, (_, size) in given])
-        live = [topic for topic in self._state.layouts.live_topics() if not is_system_topic(topic)]
-        figures.gauge("rocketmq_topic_number", "Topics of the cluster.", rows=[((), len(live))])
+        figures.counter("rocketmq_messages_out", "Messages given to consumers.", names, ((key, count) for key, (count, _) in given))
+        figures.counter("rocketmq_throughput_out", "Bytes of them, as stored.", names, ((key, size) for key, (_, size) in given))
         layouts = self._state.layouts
+        figures.gauge("rocketmq_topic_number", "Topics of the cluster.", rows=[((), layouts.user_count)])
         figures.gauge("lockstep_topics_max", "One topic more is refused.", rows=[((), self._state.topics.topics_max)])
         figures.gauge("lockstep_topics_deleted", "Deleted topics that are remembered.", rows=[((), len(layouts) - layouts.live_count)])
 
@@ -94,7 +90,7 @@ class BrokerMetrics:
                     if missing and len(behind) < LATENCY_QUEUES_MAX:
                         behind.append((group, topic, queue_id))
         names = ("topic", "consumer_group")
-        figures.gauge("rocketmq_consumer_lag_messages", "Stored and not committed yet.", names, list(lag.items()))
+        figures.gauge("rocketmq_consumer_lag_messages", "Stored and not committed yet.", names, lag.items())
         return behind
 
     async def _latency(self, figures: Figures, behind: Iterable[Key]) -> None:
@@ -117,7 +113,7 @@ class BrokerMetrics:
                 worst[topic, group] = max(worst.get((topic, group), 0), age_ms)
         names = ("topic", "consumer_group")
         text = "Milliseconds since the oldest message that is not committed was stored."
-        figures.gauge("rocketmq_consumer_lag_latency", text, names, list(worst.items()))
+        figures.gauge("rocketmq_consumer_lag_latency", text, names, worst.items())
 
     async def _groups(self, figures: Figures, groups: Sequence[str]) -> None:
         coordination = self._state.coordination
@@ -133,7 +129,7 @@ class BrokerMetrics:
         text = "Members of the group, 0 where it is known and none is there."
         figures.gauge("rocketmq_consumer_connections", text, ("consumer_group",), members)
         figures.gauge("lockstep_queues_held", "Queues that a member holds the lock of.", ("consumer_group",), held)
-        granted = [((group,), count) for group, count in coordination.granted_counts().items()]
+        granted = (((group,), count) for group, count in coordination.granted_counts().items())
         figures.counter("lockstep_queue_grants", "Locks granted since the start: each move is one.", ("consumer_group",), granted)
         config = coordination.config
         for metric, text, value in (

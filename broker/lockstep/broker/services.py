@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, assert_never
 
@@ -22,6 +22,7 @@ from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.flood import log_limited
 from lockstep.runtime.host import Host
 from lockstep.runtime.log import get_logger
+from lockstep.runtime.metrics import Slices
 
 log = get_logger("broker")
 
@@ -37,6 +38,8 @@ SCRUB_FIRST_MS = 60_000
 """From the open port to the first pass of the scrub: clients come back first."""
 SCRUB_REST_MS = 3_600_000
 """From the end of one pass to the next."""
+MOVES_PER_SLICE = 200
+"""Entries of progress that retention looks at in one turn of the loop, and moves: about a millisecond."""
 RETENTION_MS = 10_000
 """RocketMQ: cleanResourceInterval."""
 
@@ -166,11 +169,17 @@ class Keeper:
             now_ms = self._store.safe_now_ms()
             moved = await self._store.retention(now_ms)
             if moved:
-                self._state.coordination.retention_moved({(topic, queue_id): new_min for topic, queue_id, new_min in moved})
+                await self._move_groups(moved)
             self._state.sequences.forget(now_ms=now_ms)
             if self._state.coordination.set_day(now_ms):
                 await self._forget_groups()
             self._watch_disk()
+
+    async def _move_groups(self, moved: Sequence[tuple[str, int, int]]) -> None:
+        """`moved`: (topic, queue id, new minimum)."""
+        slices = Slices(MOVES_PER_SLICE)
+        for _ in self._state.coordination.retention_moved({(topic, queue_id): new_min for topic, queue_id, new_min in moved}):
+            await slices.item()
 
     async def _forget_groups(self) -> None:
         """Once a day. Each is looked at again in its turn: it may have come back meanwhile."""

@@ -1,6 +1,6 @@
 """GROUP_STATUS: what one broker knows of a group. RocketMQ: AdminBrokerProcessor (GET_CONSUME_STATS, GET_CONSUMER_CONNECTION_LIST)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from lockstep.broker.books import Books
 from lockstep.broker.classic import ClassicRules
@@ -75,10 +75,15 @@ def queue_status(books: Books, classic: ClassicRules, key: Key, now_ms: int) -> 
     )
 
 
-def queue_keys(books: Books, name: str) -> list[Key]:
-    """The queues to which the group subscribes, and those in which it has progress or a lock, sorted."""
+def queue_keys(books: Books, name: str) -> Iterator[Key]:
+    """The queues to which the group subscribes, and those in which it has progress or a lock, sorted. A topic is looked at in its turn."""
     group = books.groups.get(name)
-    topics = [] if group is None or group.contract is None else [each.topic for each in group.contract.subscriptions]
-    subscribed = [(name, queue.topic, queue.queue_id) for topic in topics for queue in books.own_queues(topic)]
-    known = [key for key, _ in books.progress.of_group(name)] + [(name, *queue) for queue in books.locks.of_group(name)]
-    return sorted(dict.fromkeys(subscribed + known))
+    subscribed = {} if group is None else group.subscribed
+    locked: dict[str, list[int]] = {}
+    for topic, queue_id in books.locks.of_group(name):
+        locked.setdefault(topic, []).append(queue_id)
+    for topic in sorted({*subscribed, *books.progress.topics(name), *locked}):
+        ids = {queue.queue_id for queue in books.own_queues(topic)} if topic in subscribed else set()
+        ids |= {queue_id for queue_id, _ in books.progress.of_topic(name, topic)}
+        for queue_id in sorted(ids.union(locked.get(topic, ()))):
+            yield name, topic, queue_id

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from lockstep.nameserver.config import NameserverConfig
 from lockstep.nameserver.processor import RouteProcessor
 from lockstep.nameserver.route_table import INTERNAL, RouteTable
-from lockstep.protocol.names import is_system_topic
 from lockstep.runtime.admin_port import AdminPages, AdminPort, Health
 from lockstep.runtime.config import ADMIN
 from lockstep.runtime.daemon import Tasks
@@ -89,7 +88,7 @@ class Nameserver:
         figures.gauge(
             "rocketmq_topic_number",
             "Topics, the brokers' own not counted.",
-            rows=[((), len([topic for topic in self.table.layouts.live_topics() if not is_system_topic(topic)]))],
+            rows=[((), self.table.layouts.user_count)],
         )
         figures.gauge("lockstep_connections", "Open connections.", rows=[((), len(self._server.endpoints))])
         return await figures.render()

@@ -9,7 +9,7 @@ from lockstep.protocol.errors import BrokerNameTaken, ConfigError, RemoteProtoco
 from lockstep.protocol.headers.offsets import TopicHeader
 from lockstep.protocol.headers.routes import RegisterBrokerHeader, UnregisterBrokerHeader
 from lockstep.protocol.layouts import in_parts
-from lockstep.protocol.names import check_broker_name, check_cluster_name, is_system_topic
+from lockstep.protocol.names import check_broker_name, check_cluster_name
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.dispatch import Request, handles
@@ -99,7 +99,7 @@ class RouteProcessor:
     @handles(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
     def topics(self, request: Request) -> Command:
         self._check_ready(request)
-        return request.reply(body=TopicList(tuple(topic for topic in self._table.layouts.live_topics() if not is_system_topic(topic))))
+        return request.reply(body=TopicList(self._table.layouts.user_topics()))
 
     def expire(self) -> None:
         """Unregister whoever is silent, and close its connection: if the broker lives, it comes back within a second."""

@@ -1,9 +1,10 @@
 """The layouts that one process knows: the highest version of each topic. Used by nameserver and broker."""
 
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 
 from lockstep.protocol.errors import LocalProtocolError
-from lockstep.protocol.names import check_broker_name, check_topic, is_sendable_topic
+from lockstep.protocol.names import check_broker_name, check_topic, is_sendable_topic, is_system_topic
 from lockstep.protocol.queue import WRITER_MAX, LayoutEntry, TopicLayout
 
 QUEUES_PER_BROKER_MAX = 16_384
@@ -80,12 +81,16 @@ class LayoutTable:
     Adopting is commutative, associative and idempotent: tables that heard the same layouts hold the same layouts.
     """
 
-    __slots__ = ("_layouts", "live_count")
+    __slots__ = ("_layouts", "_topics", "_user_topics", "live_count")
 
     def __init__(self, layouts: Iterable[TopicLayout] = ()) -> None:
         self._layouts: dict[str, TopicLayout] = {}
         self.live_count = 0
         """Topics that have queues."""
+        self._topics: list[str] = []
+        """Of `_layouts`, sorted."""
+        self._user_topics: list[str] = []
+        """Of `user_topics`."""
         for layout in layouts:
             self.adopt(layout)
 
@@ -102,7 +107,15 @@ class LayoutTable:
         if not self.wants(layout):
             return False
         known = self._layouts.get(layout.topic)
-        self.live_count += (not layout.deleted) - (known is not None and not known.deleted)
+        more = (not layout.deleted) - (known is not None and not known.deleted)
+        self.live_count += more
+        if more and not is_system_topic(layout.topic):
+            if more > 0:
+                insort(self._user_topics, layout.topic)
+            else:
+                del self._user_topics[bisect_left(self._user_topics, layout.topic)]
+        if known is None:
+            insort(self._topics, layout.topic)
         self._layouts[layout.topic] = layout
         return True
 
@@ -112,13 +125,18 @@ class LayoutTable:
 
     def all(self) -> tuple[TopicLayout, ...]:
         """Every layout, deleted ones too, by topic."""
-        return tuple(self._layouts[topic] for topic in sorted(self._layouts))
+        return tuple(map(self._layouts.__getitem__, self._topics))
 
     def newer_than(self, sent: Iterable[TopicLayout]) -> tuple[TopicLayout, ...]:
         """Every layout that the sender of `sent` lacks or has in a lower version, by topic: what the answer to a registration carries."""
         theirs = LayoutTable(sent)
         return tuple(layout for layout in self.all() if theirs.adopt(layout))
 
-    def live_topics(self) -> tuple[str, ...]:
-        """The topics that have queues, sorted."""
-        return tuple(layout.topic for layout in self.all() if not layout.deleted)
+    @property
+    def user_count(self) -> int:
+        """How many `user_topics` has."""
+        return len(self._user_topics)
+
+    def user_topics(self) -> tuple[str, ...]:
+        """The topics that have queues, sorted, without the brokers' own."""
+        return tuple(self._user_topics)

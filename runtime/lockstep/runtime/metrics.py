@@ -7,6 +7,7 @@ loop: requests are served in between, and the rows of one answer are of differen
 import asyncio
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -69,12 +70,12 @@ class Figures:
         """Of each its parts: families of the same name with some of its rows."""
 
     def gauge(self, name: str, help_text: str, labels: Sequence[str] = (), rows: Rows = ()) -> None:
-        """A value that goes up and down."""
-        self._add(False, name, help_text, labels, list(rows))
+        """A value that goes up and down. `rows` are taken while `render` goes on: what they come from must not change until then."""
+        self._add(False, name, help_text, labels, rows)
 
     def counter(self, name: str, help_text: str, labels: Sequence[str] = (), rows: Rows = ()) -> None:
-        """A value that only rises; `_total` is appended to the name."""
-        self._add(True, name, help_text, labels, list(rows))
+        """A value that only rises; `_total` is appended to the name. `rows` as of `gauge`."""
+        self._add(True, name, help_text, labels, rows)
 
     def histogram(self, name: str, help_text: str, timing: Timing) -> None:
         """In seconds."""
@@ -106,15 +107,17 @@ class Figures:
         ProcessCollector(registry=registry)
         return b"".join([*texts, generate_latest(registry)])
 
-    def _add(self, rises: bool, name: str, help_text: str, labels: Sequence[str], rows: Sequence[Row]) -> None:
+    def _add(self, rises: bool, name: str, help_text: str, labels: Sequence[str], rows: Rows) -> None:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         def parts() -> "Iterator[Metric]":
-            for first in range(0, max(1, len(rows)), SLICE_ROWS):
+            left, first = iter(rows), True
+            while (part := list(islice(left, SLICE_ROWS))) or first:
                 family = (CounterMetricFamily if rises else GaugeMetricFamily)(name, help_text, labels=(*self._names, *labels))
-                for values, value in rows[first : first + SLICE_ROWS]:
+                for values, value in part:
                     family.add_metric((*self._values, *values), value)
                 yield family
+                first = False
 
         self._families.append(parts())
 

@@ -79,7 +79,7 @@ class World:
             lambda: classic.unlock(queue_id % QUEUES),
             lambda: self.classic_member(classic, number),
             lambda: self.update(classic, queue_id, number),
-            lambda: self.bench.c.retention_moved({(TOPIC, queue_id % QUEUES): number % 40}),
+            lambda: self.bench.retention_moved({(TOPIC, queue_id % QUEUES): number % 40}),
             lambda: self.restart(number),
             lambda: self.recreate(number),
         )

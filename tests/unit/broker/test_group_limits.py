@@ -350,13 +350,13 @@ def test_a_question_about_one_group_looks_at_that_group_alone() -> None:
         commit(on, f"g{number}")
     looked: list[str] = []
     table = on.c._books.progress
-    of_group = table.of_group
+    of_topic = table.of_topic
 
-    def counted(group: str) -> Any:
+    def counted(group: str, topic: str) -> Any:
         looked.append(group)
-        return of_group(group)
+        return of_topic(group, topic)
 
-    table.of_group = counted  # type: ignore[method-assign]
+    table.of_topic = counted  # type: ignore[method-assign]
     assert on.c.status("g7", on.now_ms, str) is not None
     assert looked == ["g7"]
 

@@ -1,17 +1,28 @@
 """However many queues and groups there are, one turn of the loop looks at a slice of them: counted by items, never by time."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import pytest
 
+from lockstep.broker.coordination import Coordination
 from lockstep.broker.effects import Notify, PushQueueFree, StalePulls
-from lockstep.broker.services import STEPS_PER_TURN, Effects
+from lockstep.broker.processors import client
+from lockstep.broker.processors.client import QUEUES_PER_SLICE
+from lockstep.broker.services import MOVES_PER_SLICE, STEPS_PER_TURN, Effects, Keeper
 from lockstep.broker.tables.group_table import GroupTable
-from lockstep.broker.tables.lock_table import LockTable
+from lockstep.broker.tables.lock_table import Key, LockTable
+from lockstep.broker.tables.progress_table import Progress, ProgressTable
 from lockstep.protocol.allocate import AVERAGE
-from lockstep.protocol.bodies import ListVersion
+from lockstep.protocol.bodies import GroupStatusReply, ListVersion
+from lockstep.protocol.codec.msgpack_body import decode_body
+from lockstep.protocol.codec.plain import pack_plain
+from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.command import Command
+from lockstep.protocol.headers.clients import GroupStatusHeader
+from lockstep.runtime.dispatch import Request
+from support.broker_fakes import FakeHost
 from support.coordination_kit import GROUP, TOPIC, Bench, Client, layout, ordered
 
 QUEUES = 6 * STEPS_PER_TURN
@@ -116,6 +127,59 @@ async def test_effects_are_carried_out_in_slices_and_in_order() -> None:
     await counted.until(lambda: len(stale) > 2 * STEPS_PER_TURN)
     assert all(len(peer.sent) == 1 for peer in peers.values())
     assert max(counted.turns) <= STEPS_PER_TURN
+
+
+async def test_the_queues_of_a_group_are_asked_for_packed_and_answered_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a group with many topics and queues no turn takes the names, makes the status or packs it of more queues than a slice."""
+    counted = Counted()
+    topics = [f"t{number:02}" for number in range(12)]
+    bench = Bench(*(layout(topic, QUEUES_PER_SLICE // 2) for topic in topics))
+    Client(bench, "a", ordered(topics=topics)).connect()
+    coordination = bench.c
+    expected = coordination.status(GROUP, bench.now_ms, lambda connection: "")
+    keys: Callable[[str], Iterator[Key]] = coordination.queue_keys
+
+    def each_key(group: str) -> Iterator[Key]:
+        for key in keys(group):
+            counted.turns[-1] += 1
+            yield key
+
+    monkeypatch.setattr(Coordination, "queue_keys", lambda self, group: each_key(group))
+    monkeypatch.setattr(client, "pack_plain", counted.of(pack_plain))
+    host = FakeHost()
+    host.clock.now_ms = bench.now_ms
+    processor = client.ClientProcessor(cast(Any, host), coordination)
+    asked = Request(Command(RequestCode.GROUP_STATUS, 1), cast(Any, None), GroupStatusHeader(GROUP), None)
+    answering = asyncio.ensure_future(processor.group_status(asked))
+    await counted.until(answering.done)
+    answer = cast(Command, answering.result())
+    assert decode_body(GroupStatusReply, answer.body).status == expected
+    assert max(counted.turns) <= 2 * QUEUES_PER_SLICE, "a key and a status each"
+    assert sum(counted.turns) == 2 * 12 * (QUEUES_PER_SLICE // 2)
+
+
+async def test_groups_that_retention_moves_are_moved_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = Counted()
+    bench = Bench(layout(queues=QUEUES))
+    generations = [Progress(number + 1, 5) for number in range(QUEUES)]
+    progress = bench.c._books.progress
+    for queue_id, each in enumerate(generations):
+        progress.set((GROUP, TOPIC, queue_id), each)
+    monkeypatch.setattr(ProgressTable, "set", counted.of(ProgressTable.set))
+
+    class State:
+        coordination = bench.c
+
+    keeper = Keeper(cast(Any, FakeHost()), cast(Any, None), cast(Any, State()))
+    moving = asyncio.ensure_future(keeper._move_groups([(TOPIC, queue_id, 9) for queue_id in range(QUEUES)]))
+    await asyncio.sleep(0)
+    progress.commit((GROUP, TOPIC, QUEUES - 1), 12, 0, bench.now_ms)
+    await counted.until(moving.done)
+    assert max(counted.turns) <= MOVES_PER_SLICE
+    assert sum(counted.turns) == QUEUES - 1
+    moved = [each for _, each in bench.c.progress()]
+    assert {(each.offset, each.gap) for each in moved[:-1]} == {(9, (5, 9))}
+    assert (moved[-1].offset, moved[-1].gap) == (12, None), "a commit in between is not undone"
 
 
 def test_a_layout_that_is_new_looks_only_at_the_groups_that_subscribe_to_it(monkeypatch: pytest.MonkeyPatch) -> None:

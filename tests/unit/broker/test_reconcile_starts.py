@@ -102,8 +102,8 @@ def test_retention_moves_a_group_up_and_the_gap_is_told_once_a_connection_until_
     a.connect()
     a.lock(0)
     a.commit(0, 5, attempts=2)
-    bench.c.retention_moved({(TOPIC, 0): 20})
-    bench.c.retention_moved({(TOPIC, 0): 30})
+    bench.retention_moved({(TOPIC, 0): 20})
+    bench.retention_moved({(TOPIC, 0): 30})
     assert bench.progress(0) == (30, 0)
     answer = a.lock()[0]
     assert (answer.verdict, answer.offset, gap(answer)) == (OK, 30, (5, 30))
@@ -128,7 +128,7 @@ def test_a_new_grant_tells_the_gap_also_where_an_answer_to_the_one_before_has_to
     a.connect()
     epoch = a.lock(0)[0].epoch
     a.commit(0, 5)
-    bench.c.retention_moved({(TOPIC, 0): 20})
+    bench.retention_moved({(TOPIC, 0): 20})
     check = bench.c.check_pull(a.connection, GROUP, TOPIC, 0, epoch)
     assert check is not None
     assert check.gap == (5, 20)
@@ -157,9 +157,9 @@ def test_a_gap_that_grows_is_told_again() -> None:
     a = Client(bench, "a")
     a.connect()
     a.lock(0)
-    bench.c.retention_moved({(TOPIC, 0): 20})
+    bench.retention_moved({(TOPIC, 0): 20})
     assert gap(a.lock()[0]) == (0, 20)
-    bench.c.retention_moved({(TOPIC, 0): 40})
+    bench.retention_moved({(TOPIC, 0): 40})
     assert gap(a.lock()[0]) == (0, 40)
 
 
@@ -170,6 +170,6 @@ def test_retention_below_the_progress_changes_nothing() -> None:
     a.lock(0)
     a.commit(0, 5)
     before = bench.c.snapshot()
-    bench.c.retention_moved({(TOPIC, 0): 5})
-    bench.c.retention_moved({(TOPIC, 1): 0})
+    bench.retention_moved({(TOPIC, 0): 5})
+    bench.retention_moved({(TOPIC, 1): 0})
     assert bench.c.snapshot() == before

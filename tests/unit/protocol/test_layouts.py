@@ -11,7 +11,7 @@ def layout(topic: str, counter: int, writer: int = 0, queues: int = 1) -> TopicL
     return TopicLayout(topic, LayoutVersion(counter, writer), (LayoutEntry("a", queues, queues, counter),) if queues else ())
 
 
-LAYOUTS = st.builds(layout, st.sampled_from("xyz"), st.integers(1, 3), st.integers(0, 2), st.integers(0, 2))
+LAYOUTS = st.builds(layout, st.sampled_from(["x", "y", "z", "TBW102"]), st.integers(1, 3), st.integers(0, 2), st.integers(0, 2))
 MANY = st.lists(LAYOUTS, max_size=8)
 
 
@@ -29,7 +29,7 @@ def test_the_higher_version_wins_by_counter_then_writer() -> None:
 
 def test_a_deleted_topic_is_remembered_so_that_an_old_layout_cannot_bring_it_back() -> None:
     table = LayoutTable([layout("x", 1), layout("y", 1), layout("x", 2, queues=0)])
-    assert table.live_topics() == ("y",)
+    assert table.user_topics() == ("y",)
     assert not table.adopt(layout("x", 1))
     assert table.all() == (layout("x", 2, queues=0), layout("y", 1))
     assert len(table) == 2
@@ -48,6 +48,11 @@ def test_adopting_is_a_join(one: list[TopicLayout], other: list[TopicLayout]) ->
     """Commutative, associative, idempotent: what counts is what was heard, not in which order or how often."""
     there, back = LayoutTable(one + other), LayoutTable(other + one)
     assert there.all() == back.all()
+    assert [layout.topic for layout in there.all()] == sorted({layout.topic for layout in one + other})
+    live = [layout.topic for layout in there.all() if not layout.deleted]
+    assert there.live_count == len(live)
+    assert there.user_topics() == tuple(topic for topic in live if topic != "TBW102")
+    assert there.user_count == len(there.user_topics())
     assert LayoutTable([*LayoutTable(one).all(), *LayoutTable(other).all()]).all() == there.all()
     assert [item for item in one + other if there.adopt(item)] == []
 

@@ -11,7 +11,16 @@ from lockstep.protocol.bodies import HeartbeatBody, LockItem, RegisterBody, Sync
 from lockstep.protocol.codec import CODECS
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codec.msgpack_header import ARRAY_MAX, FIELDS_MAX
-from lockstep.protocol.codec.plain import ELEMENT_BYTES_MIN, ELEMENTS_ALWAYS, ELEMENTS_MAX, ITEMS_MAX, pack_plain, unpack_plain
+from lockstep.protocol.codec.plain import (
+    ELEMENT_BYTES_MIN,
+    ELEMENTS_ALWAYS,
+    ELEMENTS_MAX,
+    ITEMS_MAX,
+    PackedList,
+    pack_around,
+    pack_plain,
+    unpack_plain,
+)
 from lockstep.protocol.command import MSGPACK, Command
 from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
 
@@ -257,3 +266,11 @@ def test_a_list_or_map_is_held_to_the_bytes_that_are_there() -> None:
         unpack_plain(b"\xdc\x00\x64")
     with pytest.raises(RemoteProtocolError, match=r"100 exceeds max_map_len\(3\)"):
         unpack_plain(b"\xde\x00\x64")
+
+
+@given(st.lists(st.dictionaries(st.text(max_size=3), st.integers(0, 9), max_size=3), max_size=40))
+def test_a_list_that_is_packed_by_elements_is_packed_as_in_one_piece(rows: list[dict[str, int]]) -> None:
+    parts = PackedList([pack_plain(row) for row in rows])
+    assert pack_around({"a": 1, "b": {"rows": parts, "c": None}, "d": [2]}) == pack_plain(
+        {"a": 1, "b": {"rows": rows, "c": None}, "d": [2]}
+    )

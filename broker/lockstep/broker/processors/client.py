@@ -3,7 +3,7 @@
 from lockstep.broker.coordination import Coordination
 from lockstep.broker.processors.query import QUERY_LANE
 from lockstep.protocol.bodies import ConsumerGroup, GroupStatusReply, HeartbeatBody
-from lockstep.protocol.codec.plain import pack_plain
+from lockstep.protocol.codec.plain import PackedList, pack_around, pack_plain
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import SubscriptionGroupNotExist, SystemError_
 from lockstep.protocol.fields import to_plain
@@ -73,17 +73,17 @@ class ClientProcessor:
         header: GroupStatusHeader = request.header
         if header.consumer_group is None:
             return request.reply(body=GroupStatusReply(self._coordination.groups()))
-        slices, queues = Slices(QUEUES_PER_SLICE), []
+        slices, queues = Slices(QUEUES_PER_SLICE), list[bytes]()
         for key in self._coordination.queue_keys(header.consumer_group):
             await slices.item()
-            queues.append(to_plain(self._coordination.queue_status(key, self._clock.boot_ms())))
+            queues.append(pack_plain(to_plain(self._coordination.queue_status(key, self._clock.boot_ms()))))
         now_ms = self._clock.boot_ms()
         status = self._coordination.status_with(header.consumer_group, [], now_ms, lambda connection: self._peers.get(connection, ""))
         if status is None:
             raise SubscriptionGroupNotExist(f"nothing is known of group {header.consumer_group} at {self._coordination.config.broker_name}")
         plain = to_plain(GroupStatusReply((), status))
-        plain["status"]["queues"] = queues
-        return request.reply(body=pack_plain(plain))
+        plain["status"]["queues"] = PackedList(queues)
+        return request.reply(body=pack_around(plain))
 
     def _in_force(self, group: str) -> tuple[int, ConsumerGroup | None]:
         """How often its subscriptions were replaced, and what holds."""

@@ -1,14 +1,16 @@
 """All consume queues of a store, and when their entries are written."""
 
-import asyncio
 from collections import OrderedDict
 from collections.abc import Iterator
 
 from lockstep.broker.store.consume_queue import FLUSH_ENTRY_COUNT, KEEP_ENTRY_COUNT_MIN, ConsumeQueue, QueueFiles
 from lockstep.broker.store.frame import ENTRY_BYTES, TopicField
+from lockstep.runtime.metrics import Slices
 
 QueueKey = tuple[str, int]
 
+FLUSH_QUEUES_PER_SLICE = 4
+"""Files written in one loop turn for a snapshot: a millisecond or two where each has to be created first."""
 FLUSH_QUEUES_PER_TURN = 16
 """Files written in one loop turn where many queues wait: 0.2 ms, 10 ms where each has to be created first."""
 
@@ -85,10 +87,10 @@ class QueueTable:
 
     async def flush_gradually(self) -> None:
         """Writes every entry that only memory has now, some queues a turn."""
-        for number, queue in enumerate(list(self._dirty), 1):
+        slices = Slices(FLUSH_QUEUES_PER_SLICE)
+        for queue in list(self._dirty):
             self._flush(queue)
-            if not number % FLUSH_QUEUES_PER_TURN:
-                await asyncio.sleep(0)
+            await slices.item()
 
     def _flush(self, queue: ConsumeQueue) -> None:
         self._dirty.pop(queue, None)

@@ -11,7 +11,7 @@ once, or after a shared fdatasync), then seen by readers and answered.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from lockstep.broker.store.checkpoint import Checkpointer
 from lockstep.broker.store.commit_log import CommitLog
@@ -607,9 +607,12 @@ class Store:
         """A fresh look at the file system."""
         return self._disk.status(self._host.clock.monotonic_ms(), self._log.end - self._log.start)
 
-    def queue_totals(self) -> list[tuple[str, int, int]]:
-        """(topic, messages, bytes) of each queue: messages that it was ever given, bytes of records since the store was opened."""
-        return [(queue.topic, queue.visible, queue.bytes_in) for queue in self._queues]
+    def queue_totals(self) -> Iterator[tuple[str, int, int]]:
+        """(topic, messages, bytes) of each queue: messages that it was ever given, bytes of records since the store was opened.
+
+        Each as of the turn in which it is asked for.
+        """
+        return ((queue.topic, queue.visible, queue.bytes_in) for queue in list(self._queues))
 
     @property
     def damaged_bytes(self) -> int:

@@ -1,6 +1,7 @@
 """msgpack ↔ plain values (None, bool, int, float, str, bytes, list, dict), within limits. The only module that knows the library."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import msgpack  # type: ignore[import-untyped]
@@ -27,6 +28,34 @@ def pack_plain(value: object) -> bytes:
         return cast(bytes, _packb(value))
     except (TypeError, ValueError, OverflowError) as error:
         raise LocalProtocolError(f"can't be written as msgpack: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class PackedList:
+    """A list whose elements have been packed one by one."""
+
+    elements: Sequence[bytes]
+
+
+def pack_around(value: Mapping[str, object]) -> bytes:
+    """As `pack_plain`, of a map in which a value, at any depth of maps, may be a PackedList."""
+    packer = msgpack.Packer()
+    parts: list[bytes] = []
+
+    def add(value: object) -> None:
+        if isinstance(value, PackedList):
+            parts.append(packer.pack_array_header(len(value.elements)))
+            parts.extend(value.elements)
+        elif isinstance(value, dict):
+            parts.append(packer.pack_map_header(len(value)))
+            for name, each in value.items():
+                parts.append(pack_plain(name))
+                add(each)
+        else:
+            parts.append(pack_plain(value))
+
+    add(value)
+    return b"".join(parts)
 
 
 def unpack_plain(data: bytes | bytearray | memoryview, *, what: str = "body", array_max: int = ITEMS_MAX, map_max: int = ITEMS_MAX) -> Any:

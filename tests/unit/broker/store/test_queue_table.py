@@ -7,7 +7,7 @@ import pytest
 
 from lockstep.broker.store import Store
 from lockstep.broker.store.consume_queue import FLUSH_ENTRY_COUNT
-from lockstep.broker.store.queue_table import FLUSH_QUEUES_PER_TURN
+from lockstep.broker.store.queue_table import FLUSH_QUEUES_PER_SLICE, FLUSH_QUEUES_PER_TURN
 from lockstep.testing.simulation.disk import SimFiles
 from support.store_kit import abandon, append, confirmed, everything, open_store
 
@@ -66,7 +66,7 @@ async def test_a_snapshot_writes_some_queues_a_turn_too() -> None:
     while not snapshot.done():
         most = max(most, writes.take())
         await asyncio.sleep(0)
-    assert most == FLUSH_QUEUES_PER_TURN
+    assert most == FLUSH_QUEUES_PER_SLICE
     assert waiting(store) == store._queues._waiting == 0
     abandon(store)
     await asyncio.sleep(0)

@@ -210,8 +210,8 @@ def a_gap_begins_late(patch: Patches) -> None:
     """A gap begins where its group was: a pull consumer that is behind that passes over what others had done, and no more."""
     moved = Coordination.retention_moved
 
-    def late(self: Coordination, minimums: Any) -> None:
-        moved(self, minimums)
+    def late(self: Coordination, minimums: Any) -> Any:
+        yield from moved(self, minimums)
         table = self._books.progress
         for key, progress in list(table):
             if key[0] == READERS and progress.gap is not None and progress.gap[1] == progress.offset:
