@@ -91,6 +91,12 @@ class Cluster:
                 other = self.brokers[late % len(self.brokers)].name
                 count = layout.id_count(other) + 1
                 broker.topics.create(altered(layout, [other], write_count=count, read_count=count, writer=self.writers()))
+            case "narrow" if (layout := broker.topics.find(TOPIC)) is not None:
+                name = self.brokers[late % len(self.brokers)].name
+                if (write_count := layout.write_count(name)) > 1:
+                    read_count = layout.id_count(name)
+                    narrow = altered(layout, [name], write_count=write_count - 1, read_count=read_count, writer=self.writers())
+                    broker.topics.create(narrow)
             case "delete" if (layout := broker.topics.find(TOPIC)) is not None:
                 broker.topics.create(layout.deletion)
         self.told += [layout for layout in [broker.layout] if layout is not None]
@@ -110,3 +116,14 @@ class Cluster:
             if before == [self.nameserver.get(TOPIC), *(broker.layout for broker in self.brokers)]:
                 return
         raise AssertionError(f"no end: {[broker.layout for broker in self.brokers]}")
+
+
+def misnumbered(layout: TopicLayout) -> dict[str, tuple[list[int], list[int]]]:
+    """Brokers whose queues to write, or to read, are not the ids from 0 on: what brokers accept and classic clients compute."""
+    found = {}
+    for name in {entry.broker_name for entry in layout.entries}:
+        writes = [queue.queue_id for queue in layout.write_queues if queue.broker_name == name]
+        reads = [queue.queue_id for queue in layout.read_queues if queue.broker_name == name]
+        if (writes, reads) != (list(range(layout.write_count(name))), list(range(layout.read_count(name)))):
+            found[name] = (writes, reads)
+    return found

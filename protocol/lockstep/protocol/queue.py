@@ -219,10 +219,23 @@ class TopicLayout:
         return max((entry.counter for entry in self.entries if entry.broker_name == broker_name and entry.is_marker), default=0)
 
     def with_queues(self, broker_name: str, write_count: int, read_count: int, writer: int) -> "TopicLayout":
-        """The next layout: this one, and behind it queues of one broker."""
+        """The next layout: this one, and so many more queues of one broker to write and to read.
+
+        Queue ids that are there and closed to writers, or to readers, are opened first: those that are open always are 0 … count−1.
+        """
         counter = self.version.counter + 1
-        entry = LayoutEntry(broker_name, write_count, read_count, counter)
-        return TopicLayout(self.topic, LayoutVersion(counter, writer), (*self.entries, entry))
+        entries = []
+        for entry in self.entries:
+            if entry.broker_name == broker_name:
+                write_more = min(write_count, entry.id_count - entry.write_queue_count)
+                read_more = min(read_count, entry.id_count - entry.read_queue_count)
+                write_count, read_count = write_count - write_more, read_count - read_more
+                write, read = entry.write_queue_count + write_more, entry.read_queue_count + read_more
+                entry = LayoutEntry(broker_name, write, read, entry.counter)
+            entries.append(entry)
+        if write_count or read_count:
+            entries.append(LayoutEntry(broker_name, write_count, read_count, counter))
+        return TopicLayout(self.topic, LayoutVersion(counter, writer), tuple(entries))
 
     def added_in(self, queue: MessageQueue) -> int:
         """The layout counter in which the queue was added; KeyError where the layout has no such queue."""

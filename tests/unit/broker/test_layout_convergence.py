@@ -1,16 +1,17 @@
 """Brokers that write one topic's layout at once end with one layout, which has every queue in which messages lie."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep.admin.layout_change import altered
-from lockstep.protocol.layouts import ENTRY_COUNT_MAX
+from lockstep.protocol.layouts import ENTRY_COUNT_MAX, check_layout
 from lockstep.protocol.queue import WRITER_MAX, LayoutEntry, LayoutVersion, TopicLayout
-from support.layout_cluster import TOPIC, Broker, Cluster
+from support.layout_cluster import TOPIC, Broker, Cluster, misnumbered
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["send", "send", "register", "late", "restart", "forget", "grow"]),
+        st.sampled_from(["send", "send", "register", "late", "restart", "forget", "grow", "narrow"]),
         st.integers(0, 2),
         st.integers(0, 3),
         st.integers(0, 40),
@@ -31,6 +32,7 @@ def test_in_any_order_of_delivery_the_brokers_agree_and_every_message_is_in_the_
     cluster.settle()
     assert len({broker.layout for broker in cluster.brokers}) == 1
     assert {broker.name: broker.unreachable for broker in cluster.brokers} == {broker.name: [] for broker in cluster.brokers}
+    assert [misnumbered(broker.layout) for broker in cluster.brokers if broker.layout] in ([], [{}] * size)
 
 
 @settings(max_examples=400)
@@ -126,3 +128,40 @@ def test_a_layout_without_room_is_taken_as_it_is() -> None:
     full = TopicLayout(TOPIC, LayoutVersion(3, 7), tuple(LayoutEntry("broker-b", 1, 1, 1) for _ in range(ENTRY_COUNT_MAX)))
     a.topics.adopt([full])
     assert a.layout == full
+
+
+# ------------------------------------------------------------------------------------- fewer queues to write than queues to read
+
+A, B = "broker-a", "broker-b"
+# What was here, which queues have messages, what wins, and what this broker's counts are then: (write, read).
+APPENDED: dict[str, tuple[list[LayoutEntry], list[int], list[LayoutEntry], tuple[int, int]]] = {
+    "all are written": ([LayoutEntry(A, 4, 4, 1)], [3], [LayoutEntry(A, 2, 2, 1)], (4, 4)),
+    "the winner closes queues to writers": ([LayoutEntry(A, 6, 6, 1)], [5], [LayoutEntry(A, 2, 4, 1)], (2, 6)),
+    "both close queues to writers": ([LayoutEntry(A, 2, 6, 1)], [5], [LayoutEntry(A, 2, 4, 1)], (2, 6)),
+    "the one here closed queues, the winner has none here": ([LayoutEntry(A, 2, 4, 1)], [0, 3], [LayoutEntry(B, 1, 1, 1)], (2, 4)),
+    "the one here closed queues, and few have messages": ([LayoutEntry(A, 3, 4, 1)], [0], [LayoutEntry(B, 1, 1, 1)], (1, 1)),
+    "the winner closes queues to readers": ([LayoutEntry(A, 6, 6, 1)], [5], [LayoutEntry(A, 4, 2, 1)], (6, 6)),
+}
+
+
+@pytest.mark.parametrize("case", APPENDED)
+def test_appended_queues_are_readable_and_leave_the_numbers_of_the_queues_to_write_right(case: str) -> None:
+    here, stored, winner, counts = APPENDED[case]
+    a, _ = two_brokers()
+    a.topics.create(TopicLayout(TOPIC, LayoutVersion(1, 7), tuple(here)))
+    for queue_id in stored:
+        a.messages[queue_id] = ["kept"]
+    a.topics.adopt([TopicLayout(TOPIC, LayoutVersion(4, 7), tuple(winner))])
+    made = a.topics.live(TOPIC)
+    assert (made.write_count(A), made.read_count(A)) == counts
+    assert misnumbered(made) == {}
+    assert not a.unreachable
+    check_layout(made)
+
+
+def test_a_classic_tool_opens_queues_to_writers_before_it_adds_new_ones() -> None:
+    a, _ = two_brokers()
+    a.topics.create(TopicLayout(TOPIC, LayoutVersion(1, 7), (LayoutEntry(A, 2, 4, 1),)))
+    made = a.topics.create_own(TOPIC, 7, 5)
+    assert made.entries == (LayoutEntry(A, 4, 4, 1), LayoutEntry(A, 1, 3, 2))
+    assert misnumbered(made) == {}

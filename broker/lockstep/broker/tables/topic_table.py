@@ -170,7 +170,7 @@ class TopicTable:
             if layout.deleted or layout.id_count(self._broker_name) or layout.taken_away_in(self._broker_name):
                 continue
             if ids := list(self._stored(layout.topic)):
-                self._append_queues(layout, max(ids) + 1)
+                self._append_queues(layout, max(ids) + 1, max(ids) + 1)
                 self._changed(layout.topic)
 
     def log_impossible(self) -> None:
@@ -228,7 +228,7 @@ class TopicTable:
             self._put(TopicLayout(here.topic, LayoutVersion(layout.version.counter + 1, self._new_writer()), here.entries))
         else:
             self._put(layout)
-            self._append_queues(layout, self._lost(here, layout))
+            self._append_queues(layout, self._lost(here, layout), here.write_count(self._broker_name))
         self._changed(layout.topic)
         return True
 
@@ -253,12 +253,18 @@ class TopicTable:
             return 0
         return last + 1
 
-    def _append_queues(self, layout: TopicLayout, id_count: int) -> None:
-        """Appends queues of this broker to the layout in force, up to `id_count` ids."""
-        more = id_count - layout.id_count(self._broker_name)
+    def _append_queues(self, layout: TopicLayout, id_count: int, write_count: int) -> None:
+        """Appends queues of this broker to the layout in force, up to `id_count` ids, all of which can be read.
+
+        Of them `write_count` can be written, but none where the layout has closed queues of this broker to writers.
+        """
+        name = self._broker_name
+        more = id_count - layout.id_count(name)
         if more <= 0:
             return
-        grown = layout.with_queues(self._broker_name, more, more, self._new_writer())
+        written = layout.write_count(name)
+        write_more = max(0, min(write_count, id_count) - written) if written == layout.id_count(name) else 0
+        grown = layout.with_queues(name, write_more, id_count - layout.read_count(name), self._new_writer())
         facts = {"topic": layout.topic, "queues": more, "counter": grown.version.counter}
         try:
             check_layout(grown)

@@ -19,6 +19,18 @@ def the_losers_queues_are_left_out(patch: Patches) -> None:
     patch.set(TopicTable, "_lost", lambda self, here, layout: 0)
 
 
+@mutant("first", aimed=CONVERGENCE + "test_appended_queues_are_readable_and_leave_the_numbers_of_the_queues_to_write_right")
+def appended_queues_open_others_to_writers(patch: Patches) -> None:
+    """Queues that a broker appends for their messages are not written where an operator has closed queues of that broker to writers."""
+
+    def append(self: TopicTable, layout: Any, id_count: int, write_count: int) -> None:
+        more = id_count - layout.id_count(self._broker_name)
+        if more > 0:
+            self._put(layout.with_queues(self._broker_name, more, more, self._new_writer()))
+
+    patch.set(TopicTable, "_append_queues", append)
+
+
 @mutant("first", aimed=CONVERGENCE + "test_a_deletion_wins_against_every_layout_that_was_made_without_it")
 def a_later_change_undoes_a_deletion(patch: Patches) -> None:
     """A layout that was made without knowledge of a deletion is deleted too."""
