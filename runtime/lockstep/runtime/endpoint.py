@@ -8,7 +8,7 @@
 - Frames that are sent within one loop turn leave in one write. Who knows when the last one is sent says so: `hold` and `flush`.
 - The end that was dialled stops reading (and stops handling what it has read) while the peer does not take its answers. The end that
   dialled always reads: so the two can never wait for each other.
-- At most `turn_bytes_max` are handled before other connections have their turn.
+- At most `turn_bytes_max` and `turn_frames_max` are handled before other connections have their turn.
 """
 
 import asyncio
@@ -64,6 +64,8 @@ class Endpoint(asyncio.Protocol):
         "_resume_due",
         "_transport",
         "_turn_bytes",
+        "_turn_frames",
+        "_undone",
         "_write_paused",
         "closed",
         "codec",
@@ -111,6 +113,9 @@ class Endpoint(asyncio.Protocol):
         self._frames = FrameBuffer(limits.frame_bytes_max, limits.header_bytes_max)
         self._inbox: deque[bytes | memoryview] = deque()
         self._turn_bytes = 0
+        self._turn_frames = 0
+        self._undone = False
+        """This turn's share of frames is used up: whole ones may be left in the buffer."""
         self._resume_due = False
         self._out: list[bytes | memoryview] = []
         self._out_bytes = 0
@@ -342,7 +347,7 @@ class Endpoint(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._heard_at = self._loop.time()
         limits = self._limits
-        if self._inbox or self._blocked or self._turn_bytes + len(data) > limits.turn_bytes_max:
+        if self._inbox or self._blocked or self._undone or self._turn_bytes + len(data) > limits.turn_bytes_max:
             self._put_off(data)
         else:
             self._turn_bytes += len(data)
@@ -389,25 +394,28 @@ class Endpoint(asyncio.Protocol):
         self._resume_due = False
         if self.closed or self._blocked:
             return
-        self._turn_bytes = 0
-        if self._inbox:
+        self._turn_bytes = self._turn_frames = 0
+        undone, self._undone = self._undone, False
+        if self._inbox and not undone:
             data = self._inbox.popleft()
             self._turn_bytes = len(data)
             self._frames.feed(data)
         self._handle_frames()
         if self.closed or self._blocked or self._transport is None:
             return
-        if self._inbox:
+        if self._inbox or self._undone:
             self._resume_soon()
         else:
             self._transport.resume_reading()
 
     def _handle_frames(self) -> None:
-        """Every whole frame in the buffer, in order, and one write for what they are answered."""
+        """The whole frames in the buffer, in order, as many as are left of this turn's share, and one write for what they are answered."""
         frames, answers, handler = self._frames, self._outstanding.answers, self._handler
+        left = self._limits.turn_frames_max - self._turn_frames
         self.hold()
         try:
-            while (command := frames.next()) is not None:
+            while left > 0 and (command := frames.next()) is not None:
+                left -= 1
                 self._partial_at = 0.0
                 if command.flag & RESPONSE_FLAG:
                     answer = answers.pop(command.opaque, None)
@@ -423,6 +431,11 @@ class Endpoint(asyncio.Protocol):
             self.refuse(str(error))
         finally:
             self.flush()
+        self._turn_frames = self._limits.turn_frames_max - left
+        if left <= 0 and not (self.closed or self._blocked) and self._transport is not None:
+            self._undone = True
+            self._transport.pause_reading()
+            self._resume_soon()
         if not self.closed:
             self._watch_partial()
 
@@ -453,7 +466,7 @@ class Endpoint(asyncio.Protocol):
     def _check_partial(self) -> None:
         if not self._partial_at:
             return
-        if self._blocked or self._inbox:
+        if self._blocked or self._inbox or self._undone:
             self._partial_at = self._loop.time()
         due = self._partial_at + self._limits.partial_frame_ms / 1000
         if due > self._loop.time() + CLOCK_STEP_S:

@@ -23,6 +23,8 @@ class EndpointLimits:
     header_bytes_max: int = HEADER_BYTES_MAX
     turn_bytes_max: int = 256 * 1024
     """Bytes handled in one loop turn: what one read brings at most, so one connection delays the others by some milliseconds."""
+    turn_frames_max: int = 256
+    """Requests and answers handled in one loop turn: 256 KiB can be thousands of them."""
     join_bytes: int = 64 * 1024
     """Outgoing bytes that are no longer held back for the end of the loop turn: beyond this size joining saves nothing."""
     unsent_bytes_high: int = 2 * 1024 * 1024

@@ -140,6 +140,47 @@ async def test_one_turn_handles_at_most_its_share_and_the_rest_comes_in_order() 
     endpoint.abort("")
 
 
+@pytest.mark.parametrize("piece_bytes", [7, 100, 1_000, 100_000])
+async def test_one_turn_handles_at_most_its_share_of_small_frames_and_the_rest_comes_in_order(piece_bytes: int) -> None:
+    seen: list[int] = []
+    endpoint, recorder = record(lambda command, _: seen.append(command.opaque), turn_frames_max=10)
+    wire = b"".join(encode_frame(Command(1, n)) for n in range(300))
+    pieces = [wire[at : at + piece_bytes] for at in range(0, len(wire), piece_bytes)]
+    per_turn = [0]
+    while pieces or len(seen) < 300:
+        before = len(seen)
+        while pieces and recorder.reading:
+            endpoint.data_received(pieces.pop(0))
+        await turns(1)
+        per_turn.append(len(seen) - before)
+        assert len(per_turn) < 1_000, "frames are left in the buffer"
+    assert max(per_turn) <= 2 * 10, "a share before the turn that was awaited, a share in it"
+    assert seen == list(range(300))
+    await turns(2)
+    assert recorder.reading
+    endpoint.abort("")
+
+
+async def test_answers_that_are_not_taken_stop_a_turn_and_its_share_goes_on_behind_them() -> None:
+    seen: list[int] = []
+
+    def answer(command: Command, endpoint: Endpoint) -> None:
+        seen.append(command.opaque)
+        endpoint.send(command.reply(body=bytes(100)))
+
+    endpoint, recorder = record(answer, turn_frames_max=3, unsent_bytes_high=300, unsent_bytes_low=100, join_bytes=1)
+    recorder.stuck = True
+    endpoint.data_received(b"".join(encode_frame(Command(1, n)) for n in range(50)))
+    for _ in range(200):
+        await turns(1)
+        recorder.unstick()
+        recorder.stuck = True
+        if len(seen) == 50:
+            break
+    assert seen == list(range(50))
+    endpoint.abort("")
+
+
 @pytest.mark.both_loops
 async def test_a_flood_on_one_connection_leaves_turns_for_another() -> None:
     handled_before_good: list[int] = []

@@ -13,12 +13,14 @@ from lockstep.runtime import admin_port, endpoint
 from lockstep.runtime.admin_port import AdminPort
 from lockstep.runtime.descriptors import Descriptors
 from lockstep.runtime.dispatch import Answering, Dispatcher
+from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.flood import Flood
 from lockstep.testing.sweep.mutants.registry import Patches, mutant
 
 ONE_BUG = "tests/unit/broker/test_one_bug_one_request.py"
 JOURNAL = "tests/unit/broker/test_journal.py"
 DESCRIPTORS = "tests/unit/runtime/test_descriptors.py"
+PRESSURE = "tests/unit/runtime/test_endpoint_pressure.py"
 LONG_TURNS = "tests/unit/broker/test_long_turns.py"
 ADMIN_PORT = "tests/unit/runtime/test_admin_port.py"
 
@@ -107,6 +109,18 @@ def each_scrape_renders_the_figures(patch: Patches) -> None:
         return await metrics(self)
 
     patch.set(AdminPort, "_metrics", begin_again)
+
+
+@mutant("swarm", aimed=f"{PRESSURE}::test_one_turn_handles_at_most_its_share_of_small_frames_and_the_rest_comes_in_order")
+def a_turn_handles_any_number_of_frames(patch: Patches) -> None:
+    """A turn of the loop handles a limited number of frames of one connection."""
+    handle: Any = Endpoint._handle_frames
+
+    def all_of_them(self: Any) -> None:
+        self._turn_frames = -(1 << 30)
+        handle(self)
+
+    patch.set(Endpoint, "_handle_frames", all_of_them)
 
 
 @mutant("swarm", aimed=f"{LONG_TURNS}::test_the_free_queues_of_a_member_that_joins_are_looked_at_in_slices")
