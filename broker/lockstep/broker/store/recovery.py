@@ -405,12 +405,14 @@ class Recoverer:
         return wrong
 
     def _entries_agree(self, queue: ConsumeQueue, low: int, following: int, *, sampled: bool) -> bool:
-        """The first and the last entry below the snapshot are there; of sampled queues, those at the edges of files name their records.
-
-        A first entry that retention has removed since the snapshot looks like one that is missing: that queue is written again too.
-        """
-        if not self._agrees(queue, following - 1, look=sampled) or not self._agrees(queue, low, look=sampled):
+        """The first and the last entry below the snapshot are there; of sampled queues, those at the edges of files name their records."""
+        if not self._agrees(queue, following - 1, look=sampled):
             return False
+        if not self._agrees(queue, low, look=sampled):
+            first = min(self._queues.files.names(queue), default=0) // ENTRY_BYTES
+            if not low < first < following or not self._removed(queue, first):
+                return False
+            low = first
         if not sampled:
             return True
         per_file = self._queues.files.file_bytes // ENTRY_BYTES
@@ -418,10 +420,22 @@ class Recoverer:
         edges = [index for first in firsts[:SAMPLED_FILES_MAX] for index in (first - 1, first)]
         return all(self._agrees(queue, index, look=True) for index in edges)
 
-    def _agrees(self, queue: ConsumeQueue, index: int, *, look: bool) -> bool:
-        """`look`: at the head of the record that the entry names. Below the log's start there is none any more."""
+    def _removed(self, queue: ConsumeQueue, index: int) -> bool:
+        """Whether entry `index` names a record that retention has removed. It leaves the file with the last such entry of a queue, so the
+        entries before it were removed in order.
+        """
+        position, size = self._entry(queue, index)
+        return size != 0 and position < self._log.start
+
+    def _entry(self, queue: ConsumeQueue, index: int) -> tuple[int, int]:
+        """(log position, size) of entry `index`; zeros when the files do not have it."""
         data = self._queues.files.entries(queue.directory, index, 1)
         position, size, _ = ENTRY.unpack(data) if len(data) == ENTRY_BYTES else (0, 0, 0)
+        return position, size
+
+    def _agrees(self, queue: ConsumeQueue, index: int, *, look: bool) -> bool:
+        """`look`: at the head of the record that the entry names. Below the log's start there is none any more."""
+        position, size = self._entry(queue, index)
         log = self._log
         if size == LOST_SIZE:
             return True

@@ -130,5 +130,6 @@ class Retention:
             found = await self._host.threads.run(files.search, queue.directory, queue.min, queue.flushed, start)
             if queue.settle_min(found, start):
                 moved.append((queue.topic, queue.queue_id, queue.min))
-                files.remove_below(queue, queue.min * ENTRY_BYTES)
+                # The entry before stays: it shows the next start that those before it were removed, not lost.
+                files.remove_below(queue, (queue.min - 1) * ENTRY_BYTES)
         return moved

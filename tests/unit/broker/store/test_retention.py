@@ -8,8 +8,8 @@ from lockstep.broker.store import ReadStatus, Store, StoreDiskError
 from lockstep.protocol.errors import ServiceNotAvailable
 from lockstep.runtime.files import DiskSpace
 from lockstep.runtime.host import Host
-from lockstep.testing.simulation.disk import Fault, SimFiles
-from support.store_kit import abandon, append, confirmed, everything, host_of, open_store
+from lockstep.testing.simulation.disk import Fault, SimFile, SimFiles
+from support.store_kit import abandon, append, confirmed, everything, host_of, kill, open_store
 
 HOUR_MS = 3_600_000
 BODY = b"x" * 900
@@ -155,13 +155,13 @@ async def test_a_disk_that_refuses_a_removal_is_exit_3() -> None:
     await store.close(clean=False)
 
 
-async def test_consume_queue_files_below_the_minimum_go_too() -> None:
+async def test_consume_queue_files_below_the_minimum_go_too_but_for_the_one_with_the_last_entry_below() -> None:
     files = SimFiles()
     host = host_of(files)
     store = await aged(files, host, segments=5, retention_ms=-1, queue_file_entries=5)
     await store.retention(host.clock.wall_ms())
     assert store.bounds("orders", 0) == (20, 22)
-    assert files.listdir("/store/consumequeue/orders/0") == [f"{at:020d}" for at in (400,)]
+    assert files.listdir("/store/consumequeue/orders/0") == [f"{at:020d}" for at in (300, 400)]
     await store.close()
     store = await open_store(files, host=host)
     assert store.bounds("orders", 0) == (20, 22)
@@ -208,4 +208,54 @@ async def test_a_queue_without_anything_left_keeps_its_end() -> None:
     assert append(store, b"again", queue_id=7) == 1
     await confirmed(store)
     assert await everything(store, queue_id=7) == [b"again"]
+    await store.close()
+
+
+@pytest.mark.parametrize("queue_file_entries", [3, 5, 7])
+async def test_a_start_after_retention_and_a_kill_reads_no_more_of_the_log_than_before(
+    queue_file_entries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The snapshot names entries that retention has removed: their queues looked damaged, and the log was read twice from its beginning."""
+    read_bytes = 0
+    pread = SimFile.pread
+
+    def counted(self: SimFile, count: int, offset: int) -> bytes:
+        nonlocal read_bytes
+        data = pread(self, count, offset)
+        read_bytes += len(data) if "/commitlog/" in self._path else 0
+        return data
+
+    monkeypatch.setattr(SimFile, "pread", counted)
+    files = SimFiles()
+    host = host_of(files)
+    store = await aged(files, host, segments=20, retention_ms=12 * HOUR_MS, queue_file_entries=queue_file_entries)
+    await kill(store, files)
+    read_bytes = 0
+    store = await open_store(files, host=host, retention_ms=12 * HOUR_MS)
+    before = read_bytes
+    ((_, _, moved_to),) = await store.retention(host.clock.wall_ms())
+    assert moved_to >= 2 * queue_file_entries
+    await kill(store, files)
+    read_bytes = 0
+    store = await open_store(files, host=host)
+    assert read_bytes <= before + 1_000, "of single records, at the edges of files"
+    assert store.bounds("orders", 0) == (moved_to, 82)
+    assert len(await everything(store)) == 82 - moved_to
+    await store.close()
+
+
+@pytest.mark.parametrize("queue_file_entries", [3, 5, 7])
+async def test_entries_that_are_lost_after_retention_are_written_again(queue_file_entries: int) -> None:
+    """A file that retention has not removed is missing."""
+    files = SimFiles()
+    host = host_of(files)
+    store = await aged(files, host, segments=20, retention_ms=12 * HOUR_MS, queue_file_entries=queue_file_entries)
+    ((_, _, moved_to),) = await store.retention(host.clock.wall_ms())
+    await kill(store, files)
+    directory = "/store/consumequeue/orders/0"
+    for name in files.listdir(directory)[:3]:
+        del files.names[f"{directory}/{name}"]
+    store = await open_store(files, host=host)
+    assert store.bounds("orders", 0) == (moved_to, 82)
+    assert len(await everything(store)) == 82 - moved_to
     await store.close()
