@@ -136,10 +136,15 @@ class QueueRepairs:
         await self.save()
 
     async def save(self) -> None:
-        """Makes the table of damage durable when it has changed."""
+        """Makes the table of damage durable when it has changed. A disk that refuses is logged: the next call tries again."""
         async with self._saving:
-            if self._damage.changed:
+            if not self._damage.changed:
+                return
+            try:
                 await self._host.threads.run(self._directory.save_damage, self._damage.encode())
+            except OSError as error:
+                self._damage.changed = True
+                log.error("damage.unsaved", path=self._directory.damage_path, error=str(error), then="it is written again in 10 s")
 
     async def _below(self, queue: ConsumeQueue, offset: int) -> tuple[int, int]:
         """(first entry to write, log position to read from): behind the nearest entry below that names its record."""
@@ -166,7 +171,10 @@ class QueueRepairs:
 
     async def _settled(self, queue: ConsumeQueue, index: int) -> bool:
         """Whether entry `index` fits its record now, belongs to a lost message, or is below the queue's minimum."""
-        return index < queue.min or (await self._entry(queue, index))[1] == LOST_SIZE or await self._agrees(queue, index) is not None
+        if index < queue.min:
+            return True
+        entry = await self._entry(queue, index)
+        return entry[1] == LOST_SIZE or await self._record_end(queue, index, entry) is not None
 
     async def _entry(self, queue: ConsumeQueue, index: int) -> tuple[int, int, int]:
         """(log position, size, tag hash) of entry `index`; zeros when the file does not have it."""
@@ -178,7 +186,10 @@ class QueueRepairs:
 
     async def _agrees(self, queue: ConsumeQueue, index: int) -> int | None:
         """Returns where the record ends that entry `index` names, None when they do not fit."""
-        entry = await self._entry(queue, index)
+        return await self._record_end(queue, index, await self._entry(queue, index))
+
+    async def _record_end(self, queue: ConsumeQueue, index: int, entry: tuple[int, int, int]) -> int | None:
+        """As `_agrees`, of an entry that has been read."""
         position, size, _ = entry
         segment = self._log.segment_of(position)
         if size < RECORD_BYTES_MIN or segment is None or position + size > segment.end:

@@ -581,6 +581,7 @@ class Store:
 
     async def retention(self, now_ms: int) -> list[Moved]:
         """Removes old segments; (topic, queue id, new minimum) of the queues that lost messages. `now_ms`: wall time, best `safe_now_ms`.
+        Writes the table of damage where the disk had refused it.
 
         StoreDiskError where the disk refused: what is gone is not known any more, so that is final too.
         """
@@ -588,7 +589,7 @@ class Store:
             moved = await self._retention.run(now_ms, self._state.stamps)
             if moved:
                 self.damage.trim(self._log.start, lambda topic, queue_id: self.bounds(topic, queue_id)[0])
-                await self._repairs.save()
+            await self._repairs.save()
         except OSError as error:
             self._fail(error)
             raise StoreDiskError(f"old log files could not be removed: {error}") from error
@@ -650,6 +651,7 @@ class Store:
         if self._failed:
             raise StoreDiskError("a write or sync of the log failed")
         self._queues.flush_all()
+        await self._repairs.save()
         await self._flusher.stop()
         await self._checkpointer.sync_queues(self._state.stamps.newest_ms)
         await self._host.threads.run(self._directory.finish)
