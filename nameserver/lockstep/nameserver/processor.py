@@ -38,6 +38,8 @@ class RouteProcessor:
         self._tasks = tasks
         self._speakers: dict[int, Endpoint] = {}
         """Connections that have registered a broker; on_close unregisters."""
+        self._challenges: dict[tuple[str, int], None] = {}
+        """(broker name, connection) that an answer is awaited of."""
 
     @handles(RequestCode.REGISTER_BROKER, RegisterBrokerHeader, RegisterBody, body_bytes_max=LAYOUTS_BYTES_MAX)
     def register(self, request: Request) -> Command:
@@ -62,8 +64,8 @@ class RouteProcessor:
             log_limited(log, "warning", "broker.refused", name=said.name, peer=request.endpoint.peer, reason=error.remark)
             raise
         finally:
-            for name, connection in self._table.take_challenges():
-                self._tasks.spawn(self._challenge(name, connection), f"nameserver.challenge {name}")
+            for challenge in self._table.take_challenges():
+                self._challenge_soon(challenge)
         _log_change(said, change, request.endpoint.peer)
         if change.superseded is not None and (older := self._speakers.get(change.superseded)) is not None:
             older.close(f"broker {said.name} has registered from {request.endpoint.peer}")
@@ -120,15 +122,23 @@ class RouteProcessor:
                 if speaker is not source:
                     speaker.oneway(RequestCode.LAYOUTS_CHANGED, body=body)
 
+    def _challenge_soon(self, challenge: tuple[str, int]) -> None:
+        """Unless this connection has not answered the challenge before: that answer counts for both."""
+        if challenge not in self._challenges:
+            self._challenges[challenge] = None
+            self._tasks.spawn(self._challenge(*challenge), f"nameserver.challenge {challenge[0]}")
+
     async def _challenge(self, name: str, connection: int) -> None:
         """Asks an incumbent whether it is still there. Any answer counts: earlier versions answer that they know no such request."""
-        speaker = self._speakers.get(connection)
-        if speaker is None:
-            return
         try:
+            speaker = self._speakers.get(connection)
+            if speaker is None:
+                return
             await speaker.request(RequestCode.GET_BROKER_RUNTIME_INFO, timeout_ms=SILENCE_MS)
         except TransportError:
             return
+        finally:
+            self._challenges.pop((name, connection), None)
         self._table.answered(name, connection, self._clock.monotonic_ms())
 
     def _check_ready(self, request: Request) -> None:

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-THREADS_MAX = 15
+THREADS_MAX = 19
 """Workers of one host: as many as may wait for the disk at once in a broker (4 cold reads, 2 queries, 2 starts by time, 2 messages sent
-back, delayed messages, the sync of the log, a snapshot, retention) and one to spare, so that no sync that sends wait for stands behind a
-read. Each begins when it is first needed.
+back, 2 repairs, the scrub, a scrape, delayed messages, the sync of the log, a snapshot, retention) and one to spare, so that no sync that
+sends wait for stands behind a read. Each begins when it is first needed.
 """
 IDLE_DAEMONS_MAX = 64
 """Daemon threads kept for the next call of a plain listener: starting one costs several times what waking one does."""

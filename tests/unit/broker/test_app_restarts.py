@@ -10,6 +10,7 @@ import pytest
 from lockstep.broker.app import LANES, Broker
 from lockstep.broker.processors.pull import COLD_COUNT_MAX
 from lockstep.broker.store import Store
+from lockstep.broker.store.repair import RUNNING_MAX as REPAIRS_AT_ONCE
 from lockstep.protocol.bodies import (
     ConsumerGroup,
     HeartbeatBody,
@@ -211,7 +212,8 @@ async def refuse_term(*_: object) -> None:
 
 
 def test_no_sync_of_the_log_waits_for_a_thread() -> None:
-    others = COLD_COUNT_MAX + sum(lane.concurrency for lane in LANES.values()) + len(("a snapshot", "retention", "delayed messages"))
+    single = ("a snapshot", "retention", "delayed messages", "the scrub", "a scrape")
+    others = COLD_COUNT_MAX + REPAIRS_AT_ONCE + sum(lane.concurrency for lane in LANES.values()) + len(single)
     assert others < THREADS_MAX
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from lockstep.nameserver.app import Nameserver
 from lockstep.nameserver.config import NameserverConfig
-from lockstep.nameserver.route_table import SILENCE_MS
+from lockstep.nameserver.route_table import CHALLENGE_MS, SILENCE_MS
 from lockstep.protocol.bodies import ClusterInfo, DataVersion, RegisterBody, RegisterReply, TopicList, TopicRoute
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
@@ -199,6 +199,25 @@ async def test_a_taken_name_is_refused_and_the_connection_stays_open() -> None:
         assert (await register(second, "broker-b", store="6" * 32, layouts=(ORDERS,))).code == ResponseCode.SUCCESS
         first.close("done")
         second.close("done")
+
+
+async def test_a_connection_that_answers_no_challenge_is_asked_once_however_often_it_registers() -> None:
+    asked, clock = list[Command](), SetClock()
+    async with nameserver(clock=clock) as served:
+        incumbent = await connect(HOST, served.address, handler=lambda command, _: asked.append(command))
+        other = await connect(HOST, served.address)
+        await register(incumbent)
+        before = len(served._tasks)
+        for _ in range(20):
+            clock.now_ms += CHALLENGE_MS
+            assert (await register(other, store="6" * 32)).code == ResponseCode.REGISTRATION_PENDING
+            assert (await register(incumbent)).code == ResponseCode.SUCCESS
+        assert len(served._tasks) == before + 1
+        await until(lambda: len(asked) > 0)
+        assert len(asked) == 1
+        for endpoint in (incumbent, other):
+            endpoint.close("done")
+        await until(lambda: len(served._tasks) == before)
 
 
 @pytest.mark.parametrize(

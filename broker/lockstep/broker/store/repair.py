@@ -31,6 +31,8 @@ NEIGHBOURS_MAX = 1_024
 """Entries on either side that are looked at one by one."""
 RUNNING_MAX = 2
 """Repairs at a time: they read the disk that everybody reads."""
+REPAIRS_MAX = 64
+"""Repairs that run or wait for their turn."""
 RETRY_MS = 200
 
 
@@ -76,9 +78,9 @@ class QueueRepairs:
         """Entries that pointed elsewhere, since the store was opened."""
 
     def begin(self, mismatch: Mismatch) -> BusyFor:
-        """Repairs the place, unless that is under way; what its reader is answered."""
+        """Repairs the place, unless that is under way or REPAIRS_MAX repairs are: it is found again then. What its reader is answered."""
         queue = mismatch.queue
-        if queue not in self._running:
+        if queue not in self._running and len(self._running) < REPAIRS_MAX:
             self._running[queue] = None
             self.idle.clear()
             self._tasks.spawn(self._run(mismatch), f"repair {queue.topic} {queue.queue_id}")

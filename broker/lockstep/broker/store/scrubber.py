@@ -57,6 +57,7 @@ class Scrubber:
             self.position = position
             pending, self._pending = self._pending, []
             for mismatch in pending:
+                await self._repairs.idle.wait()  # a repair that is refused would not be found again before the next pass
                 self._repairs.begin(mismatch)
                 await self._repairs.idle.wait()
             if stopping():

@@ -7,6 +7,7 @@ from typing import Any
 from lockstep.broker.store import ReadStatus, Store
 from lockstep.broker.store.frame import ENTRY
 from lockstep.broker.store.reader import Mismatch
+from lockstep.broker.store.repair import REPAIRS_MAX
 from lockstep.protocol.errors import SystemBusy
 from lockstep.testing.simulation.disk import SimFiles
 from support.store_kit import PATH, append, open_store
@@ -74,6 +75,30 @@ async def test_a_reader_that_finds_a_wrong_entry_after_another_ones_repair_loses
     await store._repairs.idle.wait()
     assert await pulled(store, 7) is ReadStatus.FOUND
     assert store.damage.lost() == []
+    await store.close()
+
+
+async def test_repairs_that_wait_have_a_limit_and_what_is_beyond_it_is_repaired_when_it_is_read_again() -> None:
+    files = SimFiles(cached_reads=False)
+    store = await open_store(files, **SETTINGS)
+    count = 2 * REPAIRS_MAX
+    for queue_id in range(count):
+        append(store, b"a", queue_id=queue_id)
+    await store.write_snapshot([])
+    await store.close()
+    store = await open_store(files, **SETTINGS)
+    for queue_id in range(count):
+        rot(files, queue_id, 0)
+    tasks = len(store._tasks)
+    for queue in store._queues:
+        assert isinstance(store._repairs.begin(Mismatch(queue, 0, 0, "found by a read")), SystemBusy)
+    assert len(store._tasks) - tasks == REPAIRS_MAX
+    await store._repairs.idle.wait()
+    found = [await pulled(store, 0, queue_id) for queue_id in range(count)]
+    assert found[:REPAIRS_MAX] == [ReadStatus.FOUND] * REPAIRS_MAX
+    assert found[REPAIRS_MAX:] == [None] * (count - REPAIRS_MAX)
+    await store._repairs.idle.wait()
+    assert [await pulled(store, 0, queue_id) for queue_id in range(count)] == [ReadStatus.FOUND] * count
     await store.close()
 
 
