@@ -349,7 +349,7 @@ class Broker:
         if clean and self._keeper is not None:
             await self._keeper.snapshot()
         await self._close_admin_port()
-        await store.close(clean=clean)
+        await store.close(clean=clean, refused=not self._marked and not self._failed)
         self._store = None
         if self._opened:
             log.info("broker.stopped", name=self.config.name, clean=clean)

@@ -23,6 +23,7 @@ Small files are replaced by tmp, fsync, rename, fsync of the directory.
 import json
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from struct import Struct
 
@@ -232,6 +233,11 @@ class StoreDirectory:
         """Marks the store as closed in order."""
         self._files.unlink(f"{self.root}/abort")
         self._files.sync_directory(self.root)
+
+    def take_back(self) -> None:
+        """Undoes `begin` after a start that has failed. Where that fails the store counts as not closed in order, which is always right."""
+        with suppress(OSError):
+            self.finish()
 
     def checkpoint(self, store_ms: int) -> None:
         """Apache's checkpoint: what was stored up to this time is on disk, in all three kinds of file."""

@@ -298,6 +298,8 @@ class Recoverer:
         """Messages below the snapshot that turned out to be lost."""
         self._unwanted: list[int] = []
         """Snapshots to remove once the log has turned out to be whole."""
+        self.changed = False
+        """Files have been changed, or are about to be: not so for a store that was stopped in order and has all that its snapshot names."""
         self._suspect: tuple[Snapshot, Borne] | None = None
         """A snapshot from below the synced length that the log does not bear out."""
 
@@ -322,6 +324,7 @@ class Recoverer:
         self._judge(scan, sink)
         if snapshot is not None and wrong and not self._config.cut_corrupt:
             await self._read_below(snapshot.position)
+        self.changed = bool(wrong or scan.reason or sink.stretches or scan.end != start or self._unwanted or log.first_missing)
         cut_bytes = self._cut(scan, sink, start)
         files.release()
         if snapshot is not None:

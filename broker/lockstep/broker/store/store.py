@@ -95,6 +95,9 @@ class Store:
         """The last term that a nameserver may have accepted, and the term of the last start (lockstep/term); zeros when not known."""
         self.stopped_clean = clean
         """The last run closed the store in order (true for a new one)."""
+        self._found_clean = clean
+        """So it did, and this start has changed nothing; `_found_end` is where it found the end of the log."""
+        self._found_end = -1
         self._last_boot = directory.boot()
         self._clock_was_set_ms = 0
         """By how much the clock was set between the last clock record and this start."""
@@ -120,7 +123,8 @@ class Store:
                     await read_whole(CommitLog(host.files, directory.log, own.segment_bytes, 0, Presence(host.files)), found)
                 directory.establish(own, fresh=fresh)
                 directory.load_synced()
-                store = cls(config, host, directory, own, clean=directory.begin())
+                clean = directory.begin()
+                store = cls(config, host, directory, own, clean=clean)
                 try:
                     store.proof = directory.proof(host.random)
                     store._log.load(found)
@@ -128,6 +132,8 @@ class Store:
                         store.damage.restore(known, directory.damage_path)
                 except BaseException:  # re-raised
                     store._log.close()
+                    if clean:
+                        directory.take_back()
                     raise
             except BaseException:  # re-raised
                 directory.unlock()
@@ -154,7 +160,10 @@ class Store:
         )
         self._state = recoverer.state
         try:
-            found = await recoverer.run(replay)
+            try:
+                found = await recoverer.run(replay)
+            finally:
+                self._found_clean = self.stopped_clean and not recoverer.changed
         except OSError as error:
             raise StoreDiskError(f"store {self._config.path} can't be read: {error}") from error
         self._state = recoverer.state
@@ -165,6 +174,7 @@ class Store:
                 self._confirmations.touched[queue] = None
         self._confirmations.close_turn(found.end)
         self._clock_was_set_ms = self._state.stamps.start(self._host.clock, self._host.boot_id())
+        self._found_end = found.end
         self._recovered = True
         self._refusal = None
         self._flusher.start(self._tasks)
@@ -630,12 +640,18 @@ class Store:
         """Hides the topic's messages for good. A topic made again under the name goes on with higher queue offsets."""
         self._queues.drop_topic(topic)
 
-    async def close(self, clean: bool = True) -> None:
-        """Syncs and closes; `clean` False leaves everything as a killed process would."""
+    async def close(self, clean: bool = True, *, refused: bool = False) -> None:
+        """Syncs and closes; `clean` False leaves everything as a killed process would.
+
+        `refused`: the start has failed. A store that had been stopped in order, and that this start has not changed, still counts as
+        stopped in order.
+        """
         self._refusal = self._refusal or "the broker is stopping"
         try:
             if clean and self._recovered and not self._failed:
                 await self._close_in_order()
+            elif refused and self._found_clean and not self._failed and (not self._recovered or self._log.end == self._found_end):
+                await self._host.threads.run(self._directory.take_back)
         except OSError as error:
             self._fail(error)
             raise StoreDiskError(f"store {self._config.path} could not be closed in order: {error}") from error

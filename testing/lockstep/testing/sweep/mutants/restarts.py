@@ -9,6 +9,7 @@ from lockstep.broker.coordination import Coordination
 from lockstep.broker.processors.lock import LockProcessor
 from lockstep.broker.reconcile import Reconciliation
 from lockstep.broker.store import Store
+from lockstep.broker.store.directory import StoreDirectory
 from lockstep.broker.tables.lock_table import Key
 from lockstep.broker.tables.progress_table import ProgressTable
 from lockstep.broker.tables.session_table import Session, SessionTable
@@ -130,3 +131,9 @@ def since_is_not_in_the_snapshot(patch: Patches) -> None:
         return snapshot(self) | {"since": []}
 
     patch.set(ProgressTable, "snapshot", without)
+
+
+@mutant("loss", aimed="tests/unit/broker/test_refused_starts.py::test_a_start_whose_port_is_taken_changes_nothing")
+def a_failed_start_counts_as_a_crash(patch: Patches) -> None:
+    """A start that fails before it has changed anything leaves a store that was stopped in order as one."""
+    patch.set(StoreDirectory, "take_back", lambda self: None)
