@@ -146,7 +146,8 @@ class QueueRepairs:
                 await self._host.threads.run(self._directory.save_damage, self._damage.encode())
             except OSError as error:
                 self._damage.changed = True
-                log.error("damage.unsaved", path=self._directory.damage_path, error=str(error), then="it is written again in 10 s")
+                facts = {"path": self._directory.damage_path, "error": str(error)}
+                log_limited(log, "error", "damage.unsaved", **facts, then="it is written again in 10 s")
 
     async def _below(self, queue: ConsumeQueue, offset: int) -> tuple[int, int]:
         """(first entry to write, log position to read from): behind the nearest entry below that names its record."""
