@@ -7,7 +7,6 @@ started again: it registers, and serves.
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -18,68 +17,30 @@ from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.headers.routes import CreateTopicHeader, RegisterBrokerHeader
 from lockstep.protocol.layouts import COUNTER_MAX, QUEUES_PER_BROKER_MAX
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
-from support.background import Background, background
+from support.hostile_world import World, hostile_world, undisturbed_world
 from support.native import Member, Native, native
-from support.processes import clean_environment, run_program
 
 pytestmark = pytest.mark.e2e
 
 MIB = 1 << 20
-UNFORESEEN = ("request.failed", "loop.failed", "task.failed", "daemon.failed", "stop.failed")
-GOES_ON = 20
 TOPICS_MAX = 4_500
 """More than one part of a registration."""
 INVENTED = 3_000
 """Brokers that do not exist."""
 
 
-@dataclass
-class World:
-    nameserver: Background
-    broker: Background
-    pair: Background
-    nameserver_address: str
-    broker_address: str
-    command: tuple[str, ...]
-    folder: Path
-
-    async def goes_on(self) -> None:
-        goal = self.handled() + GOES_ON
-        await self.pair.until("the good pair goes on", lambda: self.handled() >= goal)
-
-    def handled(self) -> int:
-        return int((self.pair.find("pair.progress") or [{"handled": 0}])[-1]["handled"])
-
-
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    with background(
-        tmp_path, "nameserver", "-m", "lockstep.nameserver", "--listen", "127.0.0.1:0", ready="nameserver.started"
-    ) as nameserver:
-        routes = nameserver.started("nameserver.started")["address"]
-        options = ("--listen", "127.0.0.1:0", "--store", str(tmp_path / "store"), "--segment-mib", "8", "--topics-max", str(TOPICS_MAX))
-        command = ("-m", "lockstep.broker", "--nameserver", routes, *options)
-        with background(tmp_path, "broker", *command, ready="broker.started") as broker:
-            made = run_program("lockstep.admin.cli", "topic", "create", "good", environment=clean_environment(LOCKSTEP_NAMESERVER=routes))
-            assert made.returncode == 0, made.stderr
-            pair = ("-m", "support.good_pair", "--nameserver", routes, "--topic", "good")
-            with background(tmp_path, "pair", *pair, ready="pair.ready") as good:
-                yield World(nameserver, broker, good, routes, broker.started("broker.started")["address"], command, tmp_path)
+    with hostile_world(tmp_path, of_broker=("--segment-mib", "8", "--topics-max", str(TOPICS_MAX))) as made:
+        yield made
 
 
 @pytest.fixture(autouse=True)
 async def undisturbed(world: World) -> AsyncIterator[None]:
-    """The good pair saw nothing; the broker, killed, starts again and registers."""
-    await world.goes_on()
-    yield
-    await world.goes_on()
-    assert world.pair.find("pair.trouble") == []
-    for server in (world.broker, world.nameserver):
-        assert [each for each in server.events if each["event"] in UNFORESEEN] == []
-    world.broker.process.kill()
-    world.broker.process.wait()
-    (world.folder / "again").mkdir()
-    with background(world.folder / "again", "broker", *world.command, ready="broker.started") as again:
+    """The good pair went on and saw nothing; the broker, killed, starts again and registers."""
+    async with undisturbed_world(world):
+        yield
+    with world.restarted_broker() as again:
         assert again.find("layout.impossible") == []
         async with native(world.nameserver_address) as client:
             found = decode_body(ClusterInfo, (await client.done(RequestCode.GET_BROKER_CLUSTER_INFO)).body).brokers
@@ -112,10 +73,10 @@ async def test_no_sequence_of_counters_keeps_a_topic_or_its_broker_from_going_on
 
 async def test_one_topic_too_many_is_refused_by_name(world: World) -> None:
     async with native(world.broker_address) as client:
-        answers = await asyncio.gather(*(create(client, layout(f"t-{number}", 1, "broker-a")) for number in range(TOPICS_MAX)))
+        answers = await asyncio.gather(*(create(client, layout(f"t-{number}", 1, "broker-a")) for number in range(TOPICS_MAX - 1)))
         refused = [answer for answer in answers if answer.code != ResponseCode.SUCCESS]  # type: ignore[attr-defined]
         assert [answer.code for answer in refused] == [ResponseCode.NO_PERMISSION]  # type: ignore[attr-defined]
-        assert f"topic t-{TOPICS_MAX - 1} was not created: the cluster has {TOPICS_MAX} topics" in refused[0].remark  # type: ignore[attr-defined]
+        assert f"topic t-{TOPICS_MAX - 2} was not created: the cluster has {TOPICS_MAX} topics" in refused[0].remark  # type: ignore[attr-defined]
     async with native(world.nameserver_address) as client:
         while len(decode_body(TopicList, (await client.done(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)).body).topics) < TOPICS_MAX:
             await world.goes_on()

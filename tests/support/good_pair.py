@@ -15,6 +15,7 @@ from typing import Any
 from lockstep.client import ConsumeOrderlyStatus, Message, MessageExt, OrderlyContext, Producer, PushConsumer
 
 KEYS = 8
+"""One send of each is in flight at a time."""
 PAUSE_S = 0.02
 STEPS_KEPT = 10
 
@@ -36,15 +37,20 @@ class Pair:
         self.stopped = asyncio.Event()
         self.epochs: dict[str, int] = {}
         self.next: dict[int, int] = {}
+        self.sent = 0
+        self.acknowledged = 0
         self.handled = 0
 
     async def tell(self, producer: Producer, topic: str, key: int) -> None:
         step = 0
         while not self.stopped.is_set():
+            self.sent += 1
             try:
                 await producer.send(Message(topic, json.dumps([key, step]).encode()), sharding_key=str(key))
             except Exception as error:
                 say("pair.trouble", what="send failed", text=f"{type(error).__name__}: {error}")
+            else:
+                self.acknowledged += 1
             step += 1
             try:
                 await asyncio.wait_for(self.stopped.wait(), PAUSE_S)
@@ -63,7 +69,7 @@ class Pair:
             self.next[key] = step + 1
             self.handled += 1
             if self.handled % STEPS_KEPT == 0:
-                say("pair.progress", handled=self.handled)
+                say("pair.progress", sent=self.sent, acknowledged=self.acknowledged, handled=self.handled)
         return ConsumeOrderlyStatus.SUCCESS
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from support.background import Background, background
+from support.good_pair import KEYS
 from support.processes import clean_environment, run_program
 
 UNFORESEEN = ("request.failed", "loop.failed", "task.failed", "daemon.failed", "stop.failed", "callback.failed", "effect.failed")
@@ -21,9 +22,31 @@ class World:
     pair: Background
     nameserver_address: str
     broker_address: str
+    broker_command: tuple[str, ...]
+    folder: Path
+
+    def progress(self) -> dict[str, int]:
+        """What the good pair has sent, had acknowledged and handled so far."""
+        return dict((self.pair.find("pair.progress") or [{"sent": 0, "acknowledged": 0, "handled": 0}])[-1])
 
     def handled(self) -> int:
-        return int((self.pair.find("pair.progress") or [{"handled": 0}])[-1]["handled"])
+        return self.progress()["handled"]
+
+    async def all_answered(self) -> None:
+        """Checks that each message that the good pair has sent until now was acknowledged or is one of its KEYS in flight, and returns when
+        each one that was acknowledged is handled.
+        """
+        now = self.progress()
+        assert now["sent"] - now["acknowledged"] <= KEYS, now
+        await self.pair.until("all that was acknowledged is handled", lambda: self.handled() >= now["acknowledged"])
+
+    @contextmanager
+    def restarted_broker(self) -> Iterator[Background]:
+        """Kills the broker and starts it again on its store."""
+        self.broker.process.kill()
+        self.broker.process.wait()
+        with background(self.folder / "again", "broker", *self.broker_command, ready="broker.started") as again:
+            yield again
 
     async def goes_on(self) -> None:
         """Returns when the good pair has done something more."""
@@ -41,8 +64,8 @@ def hostile_world(folder: Path, *both: str, of_broker: tuple[str, ...] = ()) -> 
     listen = ("--listen", "127.0.0.1:0", *both)
     with background(folder, "nameserver", "-m", "lockstep.nameserver", *listen, ready="nameserver.started") as nameserver:
         address = nameserver.started("nameserver.started")["address"]
-        options = (*listen, "--nameserver", address, "--store", str(folder / "store"), *of_broker)
-        with background(folder, "broker", "-m", "lockstep.broker", *options, ready="broker.started") as broker:
+        command = ("-m", "lockstep.broker", *listen, "--nameserver", address, "--store", str(folder / "store"), *of_broker)
+        with background(folder, "broker", *command, ready="broker.started") as broker:
             cli = ("lockstep.admin.cli", "topic", "create")
             for topic in ("good", "fuzz"):
                 made = run_program(*cli, topic, environment=clean_environment(LOCKSTEP_NAMESERVER=address))
@@ -50,16 +73,20 @@ def hostile_world(folder: Path, *both: str, of_broker: tuple[str, ...] = ()) -> 
             with background(
                 folder, "pair", "-m", "support.good_pair", "--nameserver", address, "--topic", "good", ready="pair.ready"
             ) as pair:
-                yield World(nameserver, broker, pair, address, broker.started("broker.started")["address"])
+                yield World(nameserver, broker, pair, address, broker.started("broker.started")["address"], command, folder)
 
 
 @asynccontextmanager
 async def undisturbed_world(world: World) -> AsyncIterator[None]:
-    """Checks that the good pair goes on and meets no trouble, and that the servers log no unforeseen error meanwhile."""
+    """Checks that the good pair goes on and meets no trouble, and that the servers log no unforeseen error meanwhile.
+
+    No send of the pair has failed, so each was acknowledged within its deadline, and each message that was acknowledged is handled.
+    """
     await world.goes_on()
     before = {each: len(each.events) for each in (world.pair, *world.servers)}
     yield
     await world.goes_on()
+    await world.all_answered()
     assert world.pair.find("pair.trouble", after=before[world.pair]) == []
     for server in world.servers:
         assert [each for each in server.events[before[server] :] if each["event"] in UNFORESEEN] == []

@@ -1,0 +1,57 @@
+"""Messages that are worth a thousand times what is stored: what a consumer holds of them is limited by what is stored."""
+
+import asyncio
+import zlib
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.headers.offsets import QueueHeader
+from lockstep.protocol.headers.send import SendMessageHeader
+from lockstep.protocol.record import SYS_COMPRESSED
+from support.background import background
+from support.hostile_world import World, hostile_world, undisturbed_world
+from support.native import native
+
+pytestmark = pytest.mark.e2e
+
+MIB = 1 << 20
+COUNT = 250
+BODY_BYTES = 4 * MIB
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with hostile_world(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+async def undisturbed(world: World) -> AsyncIterator[None]:
+    """The good pair went on and saw nothing; the broker, killed, starts again with what was stored."""
+    async with undisturbed_world(world):
+        yield
+    with world.restarted_broker() as again:
+        async with native(again.started("broker.started")["address"]) as client:
+            assert (await client.done(RequestCode.GET_MAX_OFFSET, QueueHeader("fuzz", 0))).fields["offset"] == COUNT
+            assert (await client.send("fuzz", b"x")).code == ResponseCode.SUCCESS
+
+
+async def test_a_page_of_bodies_that_decompress_to_a_gibibyte_costs_its_consumer_a_few_of_them(world: World, tmp_path: Path) -> None:
+    """L13: 250 zlib bodies of 4 MiB each, 1 MiB stored, kept and looked at twice."""
+    body = zlib.compress(bytes(BODY_BYTES), 9)
+    reader = ("-m", "support.worker_bodies", world.nameserver_address, "fuzz", str(COUNT))
+    with background(tmp_path, "reader", *reader, ready="bodies.ready") as consumer:
+        before = consumer.resident_bytes()
+        async with native(world.broker_address) as stranger:
+            header = SendMessageHeader("senders", "fuzz", 0, sys_flag=SYS_COMPRESSED)
+            answers = await asyncio.gather(*(stranger.ask(RequestCode.SEND_MESSAGE, header, body) for _ in range(COUNT)))
+            assert {answer.code for answer in answers} == {ResponseCode.SUCCESS}
+        await consumer.until("every body was looked at", lambda: bool(consumer.find("bodies.read")))
+        (read,) = consumer.find("bodies.read")
+        assert (read["count"], read["stored_bytes"], read["body_bytes"]) == (COUNT, COUNT * len(body), COUNT * BODY_BYTES)
+        assert consumer.resident_bytes() - before < 16 * BODY_BYTES
+        await world.goes_on()
+        assert consumer.stop() == 0
