@@ -101,6 +101,21 @@ def test_topic_create_list_show(lockstep: Cluster) -> None:
     assert "queues to write" in lockstep.done("topic", "show", "bills")
 
 
+def test_topic_forget_deleted(lockstep: Cluster) -> None:
+    """All brokers and nameservers forget the first deletions of topics; a second one stays, unless --all is given."""
+    for name, times in (("forgotten", 1), ("remembered", 2)):
+        for _ in range(times):
+            lockstep.done("topic", "create", name)
+            lockstep.done("topic", "delete", name)
+    first = lockstep.json("topic", "forget-deleted")
+    assert first["forgotten"] >= 1
+    assert lockstep.json("topic", "forget-deleted") == {"forgotten": 0, "remembered": first["remembered"]}
+    assert lockstep.json("topic", "forget-deleted", "--all") == {"forgotten": first["remembered"], "remembered": 0}
+    assert first["remembered"] >= 1
+    lockstep.done("topic", "create", "forgotten")
+    assert "0 deleted topics are forgotten at 3 servers, 0 are remembered" in lockstep.done("topic", "forget-deleted")
+
+
 def test_group_list_and_show(lockstep: Cluster) -> None:
     assert "good-consumers" in [each["group"] for each in lockstep.json("group", "list")["groups"]]
     assert "good-consumers" in lockstep.done("group", "list")

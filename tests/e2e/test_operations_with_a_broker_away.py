@@ -52,3 +52,16 @@ async def test_a_change_of_a_group_names_the_broker_that_it_did_not_reach(cluste
     error = await cluster.command("group", "update", "billing", "--no-consume", code=1)
     assert "broker-b" in error
     assert "lockstep group update" in error
+
+
+async def test_deleted_topics_are_not_forgotten_while_a_broker_is_away_that_would_bring_them_back(cluster: Cluster) -> None:
+    await cluster.servers(queues=1)
+    await cluster.command("topic", "create", "once")
+    await cluster.command("topic", "delete", "once")
+    await cluster.kill("broker-b")
+    error = await cluster.command("topic", "forget-deleted", code=1)
+    assert "nothing was forgotten: broker broker-b is not registered" in error
+    assert "--force" in error
+    assert json.loads(await cluster.command("topic", "forget-deleted", "--force", "--json")) == {"forgotten": 1, "remembered": 0}
+    assert json.loads(await cluster.command("topic", "forget-deleted", "--force", "--json")) == {"forgotten": 0, "remembered": 0}
+    await cluster.command("topic", "create", "once")

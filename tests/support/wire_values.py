@@ -108,6 +108,7 @@ REQUESTS: dict[RequestCode, tuple[type | None, type | None]] = {
     R.RESET_OFFSETS: (None, bodies.ResetBody),
     R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: (None, bodies.GroupSettings),
     R.GET_BROKER_RUNTIME_INFO: (None, None),
+    R.FORGET_DELETIONS: (routes.ForgetDeletionsHeader, None),
 }
 """Header and body of every request."""
 
@@ -134,6 +135,7 @@ REPLIES: dict[RequestCode, tuple[type | None, type | None]] = {
     R.RESET_OFFSETS: (None, bodies.ResetReply),
     R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: (None, bodies.GroupSettings),
     R.GET_BROKER_RUNTIME_INFO: (None, bodies.BrokerStatus),
+    R.FORGET_DELETIONS: (routes.ForgetDeletionsReply, None),
 }
 """Header and body of every answer that has one."""
 

@@ -32,7 +32,7 @@ from lockstep.protocol.fields import from_plain, to_plain
 from lockstep.protocol.headers.clients import GroupStatusHeader
 from lockstep.protocol.headers.offsets import OffsetReply, SearchOffsetHeader, TopicHeader, ViewMessageHeader
 from lockstep.protocol.headers.pull import SUBSCRIPTION, PullHeader, PullReply
-from lockstep.protocol.headers.routes import CreateTopicHeader
+from lockstep.protocol.headers.routes import CreateTopicHeader, ForgetDeletionsHeader, ForgetDeletionsReply
 from lockstep.protocol.queue import TopicLayout
 from lockstep.runtime.host import Host
 from lockstep.runtime.pool import call
@@ -168,6 +168,14 @@ class AdminClient:
     async def broker_status(self, broker: BrokerAddress) -> BrokerStatus:
         """What one broker says of itself."""
         return decode_body(BrokerStatus, (await self.ask(broker, RequestCode.GET_BROKER_RUNTIME_INFO)).body)
+
+    async def forget_deletions(self, address: str, counter_max: int) -> ForgetDeletionsReply:
+        """Asks a broker or a nameserver to forget deleted topics; with 0 only how many it remembers."""
+        fields = to_plain(ForgetDeletionsHeader(counter_max))
+        answer = await call(self.host, address, RequestCode.FORGET_DELETIONS, fields, timeout_ms=self.timeout_ms)
+        if answer.code != ResponseCode.SUCCESS:
+            raise broker_error(answer.code, answer.remark)
+        return from_plain(ForgetDeletionsReply, answer.fields)
 
     async def put_layout(self, broker: BrokerAddress, layout: TopicLayout) -> TopicLayout:
         """Asks one broker for a layout; the one in force there afterwards."""

@@ -71,6 +71,7 @@ def broker(address: BrokerAddress, status: BrokerStatus | None, reason: str, now
         _disk(where, status),
         *_descriptors(where, status),
         _damage(where, status),
+        *_deletions(where, status),
         *_standings(where, status),
     ]
 
@@ -113,6 +114,18 @@ def _damage(where: str, status: BrokerStatus) -> Finding:
     what = f"{status.damaged_messages} messages are lost to damage of the log, {status.damaged_bytes} bytes of it are no records"
     step = "the broker's log names the places (`store.damaged`); look at the disk, and at docs/operations.md, Damage and repair"
     return Finding("store whole", where, what, step)
+
+
+def _deletions(where: str, status: BrokerStatus) -> Iterable[Finding]:
+    count, limit = status.topics_deleted, status.topics_deleted_max
+    if not limit:
+        return  # an older broker does not say
+    if count * 2 < limit:
+        yield Finding("deleted topics", where)
+        return
+    what = f"it remembers {count} deleted topics; with {limit} no topic of a new name is created"
+    step = "use the same names again, or see `lockstep topic forget-deleted` (docs/operations.md, Limits of topics)"
+    yield Finding("deleted topics", where, what, step)
 
 
 def _mib(count: int) -> str:

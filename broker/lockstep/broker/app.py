@@ -28,6 +28,7 @@ from lockstep.broker.registrar import BrokerCard, Registrar, RegistrationRefused
 from lockstep.broker.services import Effects, Keeper, Leases
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Recovery, Store
+from lockstep.broker.tables.topic_table import TOMBSTONES_MAX
 from lockstep.protocol.bodies import BrokerStatus
 from lockstep.protocol.command import Command
 from lockstep.protocol.delays import format_ms
@@ -277,6 +278,8 @@ class Broker:
             descriptor_limit=self._host.descriptors.limit,
             damaged_messages=self._store.damage.message_count,
             damaged_bytes=self._store.damaged_bytes,
+            topics_deleted=self.state.layouts.deleted_count,
+            topics_deleted_max=TOMBSTONES_MAX,
         )
 
     async def _render_metrics(self) -> bytes:

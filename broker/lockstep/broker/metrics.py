@@ -72,7 +72,7 @@ class BrokerMetrics:
         layouts = self._state.layouts
         figures.gauge("rocketmq_topic_number", "Topics of the cluster.", rows=[((), layouts.user_count)])
         figures.gauge("lockstep_topics_max", "One topic more is refused.", rows=[((), self._state.topics.topics_max)])
-        figures.gauge("lockstep_topics_deleted", "Deleted topics that are remembered.", rows=[((), len(layouts) - layouts.live_count)])
+        figures.gauge("lockstep_topics_deleted", "Deleted topics that are remembered.", rows=[((), layouts.deleted_count)])
 
     async def _lag(self, figures: Figures, groups: Sequence[str]) -> list[Key]:
         """The queues that are behind, LATENCY_QUEUES_MAX of them at most."""

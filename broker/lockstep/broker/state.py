@@ -14,8 +14,8 @@ from lockstep.broker.store import Store, StoreCorrupt
 from lockstep.broker.tables.delay_table import KIND as DELIVERED
 from lockstep.broker.tables.delay_table import DelayTable
 from lockstep.broker.tables.sequence_table import Place, Scope, SequenceTable
+from lockstep.broker.tables.topic_table import FORGOTTEN, TOPICS_MAX, TopicTable
 from lockstep.broker.tables.topic_table import KIND as LAYOUT
-from lockstep.broker.tables.topic_table import TOPICS_MAX, TopicTable
 from lockstep.protocol.errors import StoreError
 from lockstep.protocol.layouts import LayoutTable
 from lockstep.protocol.queue import WRITER_MAX
@@ -94,7 +94,7 @@ class BrokerState:
 
     def state(self, body: bytes) -> None:
         for change in decode_changes(body):
-            if change[0] == LAYOUT:
+            if change[0] in (LAYOUT, FORGOTTEN):
                 if (topic := self.topics.apply(change)) is not None:
                     self._drop(topic)
             elif change[0] == DELIVERED:

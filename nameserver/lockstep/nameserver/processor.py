@@ -7,7 +7,12 @@ from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import MSGPACK, Command
 from lockstep.protocol.errors import BrokerNameTaken, ConfigError, RemoteProtocolError, RouteNotReady, TopicNotExist, TransportError
 from lockstep.protocol.headers.offsets import TopicHeader
-from lockstep.protocol.headers.routes import RegisterBrokerHeader, UnregisterBrokerHeader
+from lockstep.protocol.headers.routes import (
+    ForgetDeletionsHeader,
+    ForgetDeletionsReply,
+    RegisterBrokerHeader,
+    UnregisterBrokerHeader,
+)
 from lockstep.protocol.layouts import in_parts
 from lockstep.protocol.names import check_broker_name, check_cluster_name
 from lockstep.runtime.clock import Clock
@@ -102,6 +107,14 @@ class RouteProcessor:
     def topics(self, request: Request) -> Command:
         self._check_ready(request)
         return request.reply(body=TopicList(self._table.layouts.user_topics()))
+
+    @handles(RequestCode.FORGET_DELETIONS, ForgetDeletionsHeader)
+    def forget_deletions(self, request: Request) -> Command:
+        header: ForgetDeletionsHeader = request.header
+        forgotten = self._table.layouts.forget_deletions(header.counter_max)
+        if forgotten:
+            log.warning("deletions.forgotten", count=forgotten, peer=request.endpoint.peer)
+        return request.reply(ForgetDeletionsReply(forgotten, self._table.layouts.deleted_count))
 
     def expire(self) -> None:
         """Unregister whoever is silent, and close its connection: if the broker lives, it comes back within a second."""

@@ -522,6 +522,10 @@ class BrokerStatus:
     """Stored and lost to damage of the log; consumers are told of the gaps."""
     damaged_bytes: int = 0
     """Of the log in which no good record was found."""
+    topics_deleted: int = 0
+    """Deleted topics that it remembers."""
+    topics_deleted_max: int = 0
+    """How many it may remember; 0: an earlier version, which does not say."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ class RequestCode(IntEnum):
     DEAD_LETTER = 30006
     RESET_OFFSETS = 30007
     LAYOUTS_CHANGED = 30008
+    FORGET_DELETIONS = 30009
 
 
 class ResponseCode(IntEnum):

@@ -119,6 +119,19 @@ class LayoutTable:
         self._layouts[layout.topic] = layout
         return True
 
+    @property
+    def deleted_count(self) -> int:
+        """Deleted topics."""
+        return len(self._layouts) - self.live_count
+
+    def forget_deletions(self, counter_max: int) -> int:
+        """Forgets the deleted topics whose deletion has at most this counter; returns how many."""
+        gone = [topic for topic, layout in self._layouts.items() if layout.deleted and layout.version.counter <= counter_max]
+        for topic in gone:
+            del self._layouts[topic]
+        self._topics = [topic for topic in self._topics if topic in self._layouts]
+        return len(gone)
+
     def get(self, topic: str) -> TopicLayout | None:
         """The layout known, also of a deleted topic (`deleted`: it has no queues)."""
         return self._layouts.get(topic)

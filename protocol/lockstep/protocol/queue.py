@@ -22,6 +22,11 @@ WRITER_MAX = (1 << 32) - 1
 """The writer of every deletion: of the layouts with one counter the deletion is the highest."""
 
 
+BEGAN_FIRST_DELETIONS_MAX = 3
+"""A deletion with at most this counter is the first one of its topic: the lowest counter of a second one is 4 (created, deleted, created
+again, deleted). So all layouts before it have `began` 1."""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class LayoutVersion:
     """Which of two layouts is newer: compared as a pair, so that two writers of one counter still have one winner."""

@@ -52,6 +52,13 @@ def test_a_low_limit_of_file_descriptors_is_a_problem(limit: int | None, words: 
     assert looked_at(replace(STATUS, descriptor_limit=limit)) == [("file descriptors", each) for each in found]
 
 
+@pytest.mark.parametrize(("count", "limit", "problem"), [(0, 0, False), (9, 0, False), (32_767, 65_536, False), (32_768, 65_536, True)])
+def test_half_as_many_deleted_topics_as_may_be_remembered_are_a_problem(count: int, limit: int, problem: bool) -> None:
+    found = looked_at(replace(STATUS, topics_deleted=count, topics_deleted_max=limit))
+    words = "it remembers 32768 deleted topics; with 65536 no topic of a new name is created"
+    assert found == ([("deleted topics", words)] if problem else [])
+
+
 @pytest.mark.parametrize(
     ("brokers", "words"),
     [

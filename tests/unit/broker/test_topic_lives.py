@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from lockstep.admin.layout_change import altered
 from lockstep.client.topics import first_layout
-from lockstep.protocol.queue import TopicLayout
+from lockstep.protocol.layouts import COUNTER_MAX
+from lockstep.protocol.queue import BEGAN_FIRST_DELETIONS_MAX, TopicLayout
 from support.layout_cluster import TOPIC, Broker, Cluster
 
 COUNTS = range(4)
@@ -130,6 +131,37 @@ def test_messages_that_both_brokers_took_since_the_topic_was_created_again_stay(
         for broker, more in ((story.a, more_at_a), (story.b, more_at_b)):
             assert bodies(broker) == ["new"] * (1 + more)
             assert not broker.unreachable
+
+
+@pytest.mark.parametrize("how", MEETINGS)
+def test_after_first_deletions_were_forgotten_no_message_of_the_present_topic_is_lost(how: str) -> None:
+    """A broker that was away brings its old messages back, which is what forgetting costs."""
+    for before_at_a, before_at_b, more in product(range(2), range(6), COUNTS):
+        story = Story(before_at_a, before_at_b)
+        deletion = story.a.layout
+        assert deletion is not None
+        assert deletion.version.counter <= BEGAN_FIRST_DELETIONS_MAX
+        assert story.a.topics.forget_deletions(BEGAN_FIRST_DELETIONS_MAX) == 1
+        assert story.cluster.nameserver.forget_deletions(BEGAN_FIRST_DELETIONS_MAX) == 1
+        story.a.changed("another topic")  # writes the log
+        story.a.start()
+        assert story.a.layout is None
+        story.create_again(both=False, more=more)
+        sent = bodies(story.a)
+        story.meet(how)
+        assert len(story.layouts) == 1
+        assert bodies(story.a) == sent
+        assert "old" in bodies(story.b)
+        assert not story.a.unreachable + story.b.unreachable
+
+
+def test_a_second_deletion_is_not_forgotten_with_the_first_ones() -> None:
+    """Its topic began with a counter above 1: a broker that comes back with it would make the others drop what they have."""
+    story = Story(0, 0)
+    story.create_again(both=False, more=0)
+    story.a.topics.create(story.a.topics.live(TOPIC).deletion)
+    assert story.a.topics.forget_deletions(BEGAN_FIRST_DELETIONS_MAX) == 0
+    assert story.a.topics.forget_deletions(COUNTER_MAX) == 1
 
 
 @given(

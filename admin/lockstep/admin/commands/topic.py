@@ -1,4 +1,4 @@
-"""lockstep topic create | list | show; alter and delete are topic_change.py's."""
+"""lockstep topic create | list | show; alter and delete are topic_change.py's, forget-deleted is topic_forget.py's."""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -7,6 +7,7 @@ import typer
 
 from lockstep.admin.client import AdminClient, absent, by_name, gather
 from lockstep.admin.commands.topic_change import QUEUES_MAX, alter_command, delete_command, routed
+from lockstep.admin.commands.topic_forget import forget_deleted_command
 from lockstep.admin.options import DEFAULT_NAMESERVER, CommandFailed, JsonOption, NameserverOption, run
 from lockstep.admin.render import print_json, print_table, say
 from lockstep.client.instance import Instance
@@ -20,6 +21,7 @@ app = typer.Typer(no_args_is_help=True, help="Topics and their queues.")
 
 app.command("alter")(alter_command)
 app.command("delete")(delete_command)
+app.command("forget-deleted")(forget_deleted_command)
 
 QUEUES_DEFAULT = 4
 """RocketMQ's defaultTopicQueueNums of a producer."""

@@ -10,11 +10,14 @@ from lockstep.protocol.bodies import CreateTopicReply
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import MessageIllegal, RemoteProtocolError
-from lockstep.protocol.headers.routes import CreateTopicHeader
+from lockstep.protocol.headers.routes import CreateTopicHeader, ForgetDeletionsHeader, ForgetDeletionsReply
 from lockstep.protocol.names import check_topic
 from lockstep.protocol.queue import TopicLayout
 from lockstep.runtime.dispatch import Outcome, Pending, Request, handles
 from lockstep.runtime.limits import LAYOUTS_BYTES_MAX
+from lockstep.runtime.log import get_logger
+
+log = get_logger("broker")
 
 AUTO_CREATE_QUEUES_MAX = 8
 """RocketMQ: the queues of TBW102, which an auto-created topic inherits at most (the client asks for 4)."""
@@ -37,6 +40,15 @@ class TopicProcessor:
             raise missing(header.topic)
         self._check_disk(header.topic)
         return Pending(request.reply(body=encode_body(CreateTopicReply(self._create(header, request.command.body)))))
+
+    @handles(RequestCode.FORGET_DELETIONS, ForgetDeletionsHeader)
+    def forget_deletions(self, request: Request) -> Outcome:
+        header: ForgetDeletionsHeader = request.header
+        forgotten = self._topics.forget_deletions(header.counter_max) if header.counter_max > 0 else 0
+        remembered = self._topics.layouts.deleted_count
+        if forgotten:
+            log.warning("deletions.forgotten", count=forgotten, remembered=remembered, peer=request.endpoint.peer)
+        return Pending(request.reply(ForgetDeletionsReply(forgotten, remembered)))
 
     def find_or_create(self, topic: str, queue_count: int) -> TopicLayout:
         """The topic of a classic send: in force, or created with queues at this broker where that is allowed, else TopicNotExist."""

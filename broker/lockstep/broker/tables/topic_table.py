@@ -46,6 +46,8 @@ log = get_logger("broker")
 
 KIND = "layout"
 """The journal's word for a change of this table: (KIND, plain layout), and True if the topic was deleted before it."""
+FORGOTTEN = "layout.deletions_forgotten"
+"""(FORGOTTEN, highest counter of the deletions that were forgotten)."""
 COUNTER_STEP_MAX = 1 << 20
 """How far above the counter here a requested one may be."""
 TOPICS_MAX = 16_384
@@ -161,6 +163,12 @@ class TopicTable:
         before = TopicLayout(topic, LayoutVersion(0, 0), ()) if here is None else here
         return self.create(before.with_queues(self._broker_name, write_more, read_more, self._new_writer()), beyond=beyond)
 
+    def forget_deletions(self, counter_max: int) -> int:
+        """Forgets the deleted topics whose deletion has at most this counter; returns how many."""
+        before = self.layouts.deleted_count
+        self._journal.do((FORGOTTEN, counter_max), self._forget)
+        return before - self.layouts.deleted_count
+
     def keep_stored_queues(self) -> None:
         """For the start: topics that have messages here and no queue of this broker in their layout get one.
 
@@ -184,6 +192,9 @@ class TopicTable:
 
     def apply(self, change: tuple[object, ...]) -> str | None:
         """One change from the log. Returns the topic whose messages it deletes, None if it deletes none."""
+        if change[0] == FORGOTTEN:
+            self._forget(change)
+            return None
         _, plain, *created_again = change
         layout = from_plain(TopicLayout, plain)
         adopted = self._adopt(layout)
@@ -203,6 +214,14 @@ class TopicTable:
         layout = self.live(topic)
         there = f"{self._broker_name} has {counts.get(layout.topic, 0)} of them in layout {layout.version.counter}"
         return SystemError_(f"queue {queue_id} of topic {layout.topic} is illegal: {there}; refresh the route")
+
+    def _forget(self, change: tuple[object, ...]) -> None:
+        _, counter_max = change
+        assert isinstance(counter_max, int)
+        self.layouts.forget_deletions(counter_max)
+        for counts in (self._writable, self._readable):
+            for topic in [topic for topic in counts if self.layouts.get(topic) is None]:
+                del counts[topic]
 
     def _adopt(self, layout: TopicLayout) -> bool:
         if not self.layouts.adopt(layout):
@@ -286,7 +305,7 @@ class TopicTable:
 
     def _check_room(self, topic: str, *, known: bool) -> None:
         """NoPermission where the cluster has as many topics as it may have, or remembers as many deleted ones."""
-        live, deleted = self.layouts.live_count, len(self.layouts) - self.layouts.live_count
+        live, deleted = self.layouts.live_count, self.layouts.deleted_count
         if live >= self.topics_max:
             raise NoPermission(
                 f"topic {topic} was not created: the cluster has {live} topics, topics_max allows {self.topics_max}. Delete topics that "
@@ -295,7 +314,7 @@ class TopicTable:
         if deleted >= TOMBSTONES_MAX and not known:
             raise NoPermission(
                 f"topic {topic} was not created: the cluster remembers {deleted} deleted topics, {TOMBSTONES_MAX} are allowed. "
-                f"Use the name of a topic that was deleted"
+                f"Use the name of a topic that was deleted, or see `lockstep topic forget-deleted`"
             )
 
 

@@ -49,3 +49,18 @@ class CreateTopicHeader:
     perm: int = 6
     auto: bool = False
     """Created by a first send: refused with TOPIC_NOT_EXIST unless the broker allows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetDeletionsHeader:
+    """FORGET_DELETIONS (30009), to brokers and nameservers: forget the deleted topics whose deletion has at most this layout counter."""
+
+    counter_max: int
+    """0: forget none, answer how many are remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetDeletionsReply:
+    forgotten: int
+    remembered: int
+    """Deleted topics that are remembered now."""
