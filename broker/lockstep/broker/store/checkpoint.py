@@ -24,6 +24,7 @@ class Checkpointer:
         self.last_position = 0
         """Log offset of the newest snapshot."""
         self.running = False
+        """From the turn in which a snapshot takes the tables until it is written."""
 
     def due(self, log_end: int, now_ms: int) -> bool:
         """Enough log since the last one, or enough time and any change."""
@@ -33,18 +34,14 @@ class Checkpointer:
 
     async def write(self, position: int, needs_from: int, store_ms: int, data: bytes) -> None:
         """Makes `data`, the tables at `position`, the newest snapshot. What was written up to there is in the log's files already."""
-        self.running = True
-        try:
-            await self._queues.flush_gradually()
-            await self._flusher.sync(record=True)
-            await self.sync_queues(store_ms)
-            await self._host.threads.run(self._snapshots.write, position, data)
-            dropped = self._snapshots.keep(position, needs_from)
-            await self._host.threads.run(self._snapshots.remove, dropped)
-            self.last_position = position
-            self._last_ms = self._host.clock.monotonic_ms()
-        finally:
-            self.running = False
+        await self._queues.flush_gradually()
+        await self._flusher.sync(record=True)
+        await self.sync_queues(store_ms)
+        await self._host.threads.run(self._snapshots.write, position, data)
+        dropped = self._snapshots.keep(position, needs_from)
+        await self._host.threads.run(self._snapshots.remove, dropped)
+        self.last_position = position
+        self._last_ms = self._host.clock.monotonic_ms()
 
     async def sync_queues(self, store_ms: int) -> None:
         """Makes the consume queues durable as far as they are written, and says so to Apache."""

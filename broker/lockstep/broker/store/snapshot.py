@@ -11,19 +11,27 @@
 only where the log still ends a record exactly at P: one that is ahead of the log, or of another log, is ignored. Two are kept.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from struct import Struct
+from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 
+from lockstep.broker.rows import Rows
 from lockstep.broker.store.directory import SNAPSHOT_PREFIX, StoreDirectory
 from lockstep.broker.store.stamps import Stamps, stamps_of
 from lockstep.protocol.crc import crc32
 from lockstep.runtime.files import Files
+from lockstep.runtime.metrics import Slices
 
 MAGIC = b"LSSNAP01"
 HEAD = Struct(">8sIQ")
 KEPT_COUNT = 2
+PARTS_PER_SLICE = 250
+"""Rows that are made and packed in one turn of the loop: about a millisecond."""
+PART_BYTES = 128
+"""A part counts as one more for each of these bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +60,55 @@ class Snapshot:
         return self.position if self.last_record < 0 else self.last_record
 
 
-def encode(
+def encode_parts(
     position: int,
     last_record: int,
     store_ms: int,
     state_next: int,
-    queues: list[list[object]],
+    queues: Rows | list[list[object]],
     plain: object,
     clock: object,
     last_head: bytes | None = None,
-) -> bytes:
-    """The file's bytes."""
-    payload: bytes = msgpack.packb([position, last_record, store_ms, state_next, queues, plain, clock, last_head], use_bin_type=True)
+) -> Iterator[bytes]:
+    """The payload in many small parts: one for each row of each Rows."""
+    packer = msgpack.Packer()
+    values = position, last_record, store_ms, state_next, queues, plain, clock, last_head
+    yield packer.pack_array_header(len(values))
+    for value in values:
+        yield from _packed(packer, value)
+
+
+def _packed(packer: Any, value: object) -> Iterator[bytes]:
+    if isinstance(value, Rows):
+        yield packer.pack_array_header(len(value))
+        yield from map(packer.pack, value)
+    elif isinstance(value, dict):
+        yield packer.pack_map_header(len(value))
+        for name, each in value.items():
+            yield packer.pack(name)
+            yield from _packed(packer, each)
+    else:
+        yield packer.pack(value)
+
+
+def seal(parts: Iterable[bytes]) -> bytes:
+    """The file's bytes, of the payload's parts."""
+    payload = b"".join(parts)
     return HEAD.pack(MAGIC, crc32(payload), len(payload)) + payload
+
+
+async def gathered(parts: Iterable[bytes]) -> list[bytes]:
+    """The parts, made in slices of a turn of the loop: the larger ones count for more."""
+    slices, made = Slices(PARTS_PER_SLICE), list[bytes]()
+    for part in parts:
+        made.append(part)
+        await slices.item(1 + len(part) // PART_BYTES)
+    return made
+
+
+def encode(*values: Any) -> bytes:
+    """The file's bytes, of the values of `encode_parts`, at once."""
+    return seal(encode_parts(*values))
 
 
 def decode(data: bytes) -> Snapshot | None:

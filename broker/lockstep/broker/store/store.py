@@ -32,7 +32,7 @@ from lockstep.broker.store.repair import QueueRepairs
 from lockstep.broker.store.results import Appended, DiskStatus, ReadResult, Recovery, Replay
 from lockstep.broker.store.retention import Moved, Retention
 from lockstep.broker.store.scrubber import Scrubber
-from lockstep.broker.store.snapshot import Snapshots, encode
+from lockstep.broker.store.snapshot import Snapshots, encode_parts, gathered, seal
 from lockstep.protocol.errors import MessageIllegal, ServiceNotAvailable, StateError
 from lockstep.protocol.names import STATE_TOPIC
 from lockstep.protocol.properties import COPY_BYTES_MAX
@@ -487,9 +487,9 @@ class Store:
         return not self._failed and self._checkpointer.due(self._log.end, now_ms)
 
     async def write_snapshot(self, plain: object) -> None:
-        """Makes `plain` (what msgpack can pack; tuples come back as lists) the snapshot of the log's present end.
+        """Makes `plain` (what msgpack can pack, and Rows; tuples come back as lists) the snapshot of the log's present end.
 
-        Take `plain` and call this in one loop turn. Written when the log is durable up to here; two are kept.
+        Take `plain` and call this in one loop turn. It is packed in slices, and written when the log is durable up to here; two are kept.
         """
         if self._checkpointer.running:
             raise StateError("a snapshot is being written already")
@@ -500,12 +500,16 @@ class Store:
         needs_from = position if state.last_record < 0 else state.last_record
         newest_ms, clock = state.stamps.newest_ms, state.stamps.plain()
         last_head = None if state.last_record < 0 else self._head(state.last_record)
-        data = encode(position, state.last_record, newest_ms, state.state_next, self._queues.plain(), plain, clock, last_head)
+        parts = encode_parts(position, state.last_record, newest_ms, state.state_next, self._queues.plain(), plain, clock, last_head)
+        self._checkpointer.running = True
         try:
+            data = seal(await gathered(parts))
             await self._checkpointer.write(position, needs_from, newest_ms, data)
         except OSError as error:
             self._fail(error)
             raise StoreDiskError(f"the snapshot could not be written: {error}") from error
+        finally:
+            self._checkpointer.running = False
 
     def _head(self, position: int) -> bytes | None:
         """The head of the record at `position`: it tells this log from another one with a record at the same place."""

@@ -4,11 +4,12 @@ Every change of a list goes through one path, which raises the version (term, co
 is one for the whole broker and begins with each term, so that a version never falls, not even for a group that was gone in between.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from lockstep.broker.journal import Change, Journal
+from lockstep.broker.rows import Rows
 from lockstep.protocol.bodies import ConsumerGroup, Subscription
 from lockstep.protocol.errors import StoreError
 from lockstep.protocol.fields import from_plain, to_plain
@@ -125,13 +126,17 @@ class GroupTable:
         if group.contract is None and not group.members:
             del self._groups[group.name]
 
-    def snapshot(self) -> list[list[Any]]:
-        return [
-            [group.name, None if group.contract is None else to_plain(group.contract), sorted(group.members.items())]
-            for group in sorted(self._groups.values(), key=lambda group: group.name)
-        ]
+    def snapshot(self) -> Rows:
+        copies = [(name, group.contract, dict(group.members)) for name, group in sorted(self._groups.items())]
+        return Rows(
+            len(copies),
+            lambda: (
+                [name, None if contract is None else to_plain(contract), [list(each) for each in sorted(members.items())]]
+                for name, contract, members in copies
+            ),
+        )
 
-    def restore(self, plain: list[list[Any]]) -> None:
+    def restore(self, plain: Iterable[list[Any]]) -> None:
         for name, contract, members in plain:
             group = self._groups[name] = Group(name)
             self._agree(group, contract)

@@ -14,11 +14,12 @@ session and never a good epoch; its lease is kept in classic.py.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from lockstep.broker.journal import Change, Journal
+from lockstep.broker.rows import Rows
 from lockstep.protocol.errors import StoreError
 
 Key = tuple[str, str, int]
@@ -191,11 +192,22 @@ class LockTable:
             case _:
                 raise StoreError(f"state change {change[:1]} is unknown to the locks")
 
-    def snapshot(self) -> list[list[Any]]:
-        locks = sorted(self, key=lambda item: item[0])
-        return [[*key, lock.epoch, lock.session, lock.client_id, lock.held, lock.superseded] for key, lock in locks]
+    def snapshot(self) -> Rows:
+        copies = [(group, dict(locks)) for group, locks in sorted(self._groups.items())]
 
-    def restore(self, plain: list[list[Any]]) -> None:
+        def rows() -> Iterator[list[Any]]:
+            for group, locks in copies:
+                ids: dict[str, list[int]] = {}
+                for topic, queue_id in locks:
+                    ids.setdefault(topic, []).append(queue_id)
+                for topic in sorted(ids):
+                    for queue_id in sorted(ids[topic]):
+                        lock = locks[topic, queue_id]
+                        yield [group, topic, queue_id, lock.epoch, lock.session, lock.client_id, lock.held, lock.superseded]
+
+        return Rows(self._count, rows)
+
+    def restore(self, plain: Iterable[list[Any]]) -> None:
         for group, topic, queue_id, epoch, session, client_id, held, *superseded in plain:
             self._put((group, topic, queue_id), Lock(epoch, session, client_id, held, superseded == [True]))
 

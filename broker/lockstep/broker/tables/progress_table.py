@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lockstep.broker.journal import Change, Journal
+from lockstep.broker.rows import Rows
 from lockstep.broker.tables.lock_table import Key
 from lockstep.protocol.errors import StoreError
 
@@ -141,10 +142,17 @@ class ProgressTable:
                 raise StoreError(f"state change {change[:1]} is unknown to the progress")
 
     def snapshot(self) -> dict[str, Any]:
-        return {
-            "queues": [_row(key, progress) for key, progress in sorted(self, key=lambda item: item[0])],
-            "since": [[*key, since] for key, since in sorted(self._since.items())],
-        }
+        copies = [
+            (group, topic, dict(queues)) for group, topics in sorted(self._groups.items()) for topic, queues in sorted(topics.items())
+        ]
+        since = dict(self._since)
+
+        def rows() -> Iterator[list[Any]]:
+            for group, topic, queues in copies:
+                for queue_id in sorted(queues):
+                    yield _row((group, topic, queue_id), queues[queue_id])
+
+        return {"queues": Rows(self._count, rows), "since": Rows(len(since), lambda: ([*key, since[key]] for key in sorted(since)))}
 
     def restore(self, plain: dict[str, Any]) -> None:
         for row in plain["queues"]:

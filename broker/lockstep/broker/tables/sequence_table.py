@@ -24,6 +24,7 @@ only what is forgotten, and it is the store time of the scope's last frame, whic
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from lockstep.broker.rows import Rows
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.sequence import FrameSequence
 
@@ -139,8 +140,12 @@ class SequenceTable:
             del self._last[scope]
         return len(gone)
 
-    def snapshot(self) -> list[object]:
-        return [[*scope, last.epoch, last.first, last.next, last.crc, *last.place, last.given] for scope, last in self._last.items()]
+    def snapshot(self) -> Rows:
+        copies = list(self._last.items())
+        return Rows(
+            len(copies),
+            lambda: ([*scope, last.epoch, last.first, last.next, last.crc, *last.place, last.given] for scope, last in copies),
+        )
 
     def restore(self, plain: Iterable[list[object]]) -> None:
         self._last.clear()

@@ -1,8 +1,10 @@
 """What operators have set of a group. RocketMQ: SubscriptionGroupManager."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from lockstep.broker.journal import Change, Journal
+from lockstep.broker.rows import Rows
 from lockstep.protocol.bodies import GroupSettings, SubscriptionPolicy
 from lockstep.protocol.errors import StoreError
 from lockstep.protocol.fields import from_plain, to_plain
@@ -50,9 +52,10 @@ class SettingsTable:
         if not settings.consume_enable:
             self._silenced[settings.group] = None
 
-    def snapshot(self) -> list[Any]:
-        return [to_plain(self._settings[group]) for group in sorted(self._settings)]
+    def snapshot(self) -> Rows:
+        settings = dict(self._settings)
+        return Rows(len(settings), lambda: (to_plain(settings[group]) for group in sorted(settings)))
 
-    def restore(self, plain: list[Any]) -> None:
+    def restore(self, plain: Iterable[Any]) -> None:
         for each in plain:
             self.apply(("group.settings", each))

@@ -34,6 +34,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from lockstep.broker.journal import Journal
+from lockstep.broker.rows import Rows
 from lockstep.protocol.errors import BrokerError, LocalProtocolError, MessageIllegal, NoPermission, SystemError_, TopicNotExist
 from lockstep.protocol.fields import from_plain, to_plain
 from lockstep.protocol.layouts import COUNTER_MAX, LayoutTable, check_layout
@@ -201,8 +202,9 @@ class TopicTable:
         deletes = (adopted and created_again) or self.find(layout.topic) is None
         return layout.topic if deletes else None
 
-    def snapshot(self) -> list[object]:
-        return [to_plain(layout) for layout in self.layouts.all()]
+    def snapshot(self) -> Rows:
+        layouts = self.layouts.all()
+        return Rows(len(layouts), lambda: map(to_plain, layouts))
 
     def restore(self, plain: Iterable[object]) -> None:
         for layout in plain:

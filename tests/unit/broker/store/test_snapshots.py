@@ -1,5 +1,7 @@
 """Snapshots: which of them a start takes, what it replays behind it, when one is due."""
 
+import asyncio
+from collections.abc import Iterator
 from typing import Any, cast
 
 import msgpack  # type: ignore[import-untyped]
@@ -7,9 +9,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from lockstep.broker.rows import Rows
 from lockstep.broker.store import StoreCorrupt
-from lockstep.broker.store.snapshot import HEAD, MAGIC, Snapshot, decode, encode
+from lockstep.broker.store.snapshot import HEAD, MAGIC, PART_BYTES, PARTS_PER_SLICE, Snapshot, decode, encode
 from lockstep.protocol.crc import crc32
+from lockstep.protocol.errors import StateError
 from lockstep.testing.simulation.disk import SimFiles
 from support.store_kit import LOG, NEVER, Recorded, append, confirmed, everything, host_of, kill, open_store, recovered
 
@@ -170,6 +174,46 @@ def test_a_snapshot_comes_back_whole_and_with_one_changed_byte_not_at_all(plain:
     at = data.draw(st.integers(0, len(written) - 1))
     assert decode(written[:at] + bytes([written[at] ^ data.draw(st.integers(1, 255))]) + written[at + 1 :]) is None
     assert decode(written[:at]) is None
+
+
+async def test_rows_of_a_snapshot_are_made_and_packed_in_slices_of_a_turn() -> None:
+    files = SimFiles()
+    store = await open_store(files, segment_bytes=4096)
+    append(store, b"a")
+    made = [0]
+
+    def rows() -> Iterator[list[object]]:
+        for number in range(10 * PARTS_PER_SLICE):
+            made[-1] += 1
+            yield [number, "x" * (number % 5) * PART_BYTES]
+
+    plain = {"few": [1, 2], "many": Rows(10 * PARTS_PER_SLICE, rows)}
+    writing = asyncio.ensure_future(store.write_snapshot(plain))
+    await asyncio.sleep(0)
+    with pytest.raises(StateError, match="being written"):
+        await store.write_snapshot([])
+    assert not store.snapshot_due(1 << 40)
+    append(store, b"behind it")
+    while not writing.done():
+        made.append(0)
+        await asyncio.sleep(0)
+    await writing
+    assert sum(made) == 10 * PARTS_PER_SLICE
+    assert max(made) <= PARTS_PER_SLICE
+    assert len([count for count in made if count]) > 20, "large rows count for more"
+    await kill(store, files)
+    recorded = Recorded()
+    store, _ = await recovered(files, recorded)
+    many = [[number, "x" * (number % 5) * PART_BYTES] for number in range(10 * PARTS_PER_SLICE)]
+    assert recorded.snapshots == [{"few": [1, 2], "many": many}]
+    await store.close()
+
+
+@given(st.lists(st.tuples(st.text(max_size=3), st.integers(0, 9)), max_size=40))
+def test_rows_are_packed_as_a_list_of_them(rows: list[tuple[str, int]]) -> None:
+    tables = {"a": rows, "b": {"c": rows, "d": 5}}
+    as_rows = {"a": Rows(len(rows), lambda: rows), "b": {"c": Rows(len(rows), lambda: iter(rows)), "d": 5}}
+    assert encode(1, -1, 5, 6, Rows(0, lambda: ()), as_rows, [], None) == encode(1, -1, 5, 6, [], tables, [], None)
 
 
 def test_a_number_that_is_no_whole_one_makes_no_snapshot() -> None:

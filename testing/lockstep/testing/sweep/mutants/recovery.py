@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from lockstep.broker.rows import Rows
 from lockstep.broker.services import Keeper
 from lockstep.broker.store import scan
 from lockstep.broker.store.checkpoint import Checkpointer
@@ -12,11 +13,13 @@ from lockstep.broker.store.rebuild import EntryRebuild
 from lockstep.broker.store.scan import StoredRecord
 from lockstep.broker.store.snapshot import Snapshots, decode, encode
 from lockstep.broker.store.store import Store
+from lockstep.broker.tables.lock_table import LockTable
 from lockstep.broker.tables.sequence_table import SequenceTable
 from lockstep.testing.simulation.disk import SimFile
 from lockstep.testing.sweep.mutants.log import _no_crc
 from lockstep.testing.sweep.mutants.registry import Patches, mutant
 
+LAWS = "tests/unit/broker/test_coordination_laws.py::test_no_interleaving_breaks_a_law_and_the_log_gives_the_state_back"
 MADE_AGAIN = "tests/unit/broker/test_state.py::test_a_topic_made_again_while_a_snapshot_is_written_is_empty_after_a_start_too"
 
 
@@ -140,6 +143,16 @@ def _later_tables(patch: Patches, delay_s: float) -> None:
 def a_snapshot_is_of_tables_a_turn_later(patch: Patches) -> None:
     """The tables of a snapshot are those at its position, taken in the same turn."""
     _later_tables(patch, 0)
+
+
+@mutant("power", aimed=LAWS)
+def rows_of_a_snapshot_follow_their_table(patch: Patches) -> None:
+    """The rows of a snapshot are made in later turns, from a copy of the table."""
+
+    def live(self: LockTable) -> Rows:
+        return Rows(len(self), lambda: ([*key, lock.epoch, lock.session, lock.client_id, lock.held, lock.superseded] for key, lock in self))
+
+    patch.set(LockTable, "snapshot", live)
 
 
 @mutant("delete", aimed=MADE_AGAIN)
