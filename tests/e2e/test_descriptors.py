@@ -106,6 +106,29 @@ async def test_more_connections_than_descriptors_take_nothing_from_who_was_there
             assert answer.fields["offset"] == 3 + 4 * 3 + 70 * 3 + 3
 
 
+async def test_a_broker_that_gets_no_descriptor_at_all_refuses_sends_and_lives(tmp_path: Path) -> None:
+    """Its limit is lowered below what it has open, so that the reserve is of no use either."""
+    async with broker_of(tmp_path, 256, "uvloop") as (broker, address), native(address) as client:
+        await client.create("orders")
+        await roll(client, 1)
+        resource.prlimit(broker.process.pid, resource.RLIMIT_NOFILE, (3, 256))
+        codes = [(await client.send("orders", os.urandom(size))).code for size in [100_000] * 30 + [500] * 300]
+        assert {*codes} == {ResponseCode.SUCCESS, ResponseCode.SERVICE_NOT_AVAILABLE}
+        for number in range(20):
+            await client.create(f"topic-{number}")
+        assert broker.process.poll() is None
+        resource.prlimit(broker.process.pid, resource.RLIMIT_NOFILE, (256, 256))
+        await roll(client, 3)
+        assert broker.stop() == 0
+        assert [each for each in broker.events if each["event"] in UNFORESEEN] == []
+    with background(
+        tmp_path, "again", "-m", "lockstep.broker", "--listen", "127.0.0.1:0", "--store", str(tmp_path / "store"), ready="broker.started"
+    ) as again:
+        async with native(again.started("broker.started")["address"]) as client:
+            answer = await client.done(RequestCode.GET_MAX_OFFSET, QueueHeader("orders", 0))
+            assert answer.fields["offset"] == 3 + codes.count(ResponseCode.SUCCESS) + 9
+
+
 async def until_served(server: Background, address: str) -> None:
     """Returns when a new connection is served: the loop has yet to hear that the crowd has gone, and asyncio waits a second in between."""
     end = asyncio.get_running_loop().time() + LIMIT_S

@@ -137,7 +137,7 @@ class FakeStore:
     def now_ms(self) -> int:
         return 1_800_000_000_000
 
-    def follow_clock(self) -> None:
+    def upkeep(self) -> None:
         pass
 
     def stored_ms(self, position: int, stamp_ms: int) -> int:

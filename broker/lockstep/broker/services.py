@@ -155,7 +155,7 @@ class Keeper:
     async def keep_snapshots(self) -> None:
         """Writes a snapshot whenever one is due."""
         while await self._sleep(SNAPSHOT_CHECK_MS):
-            self._store.follow_clock()
+            self._store.upkeep()
             if self._store.snapshot_due(self._clock.monotonic_ms()):
                 await self.snapshot()
 

@@ -3,11 +3,14 @@
 A server raises its soft limit to the hard one, and refuses connections beyond what `Budget` leaves for them. But an accepted connection has
 its descriptor before it can be refused: a burst takes all that are free, for some loop turns. So descriptors are reserved: a file is opened
 with a reserved one where there is no other. While one of them is missing connections are refused, until the reserve is complete again.
+Where the reserve is used up too, what writes in a worker thread waits until a descriptor is free.
 """
 
+import asyncio
 import errno
 import os
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -23,6 +26,10 @@ RESERVED = 128
 """Files that can be opened while connections hold every other descriptor."""
 SPARE = 256
 """Not for connections: the reserve, the admin port (72), links to nameservers, what the interpreter and the loop open."""
+WAIT_S = 0.1
+"""Between two tries of `wait`."""
+WAIT_COUNT = 600
+"""How often it tries again, for a minute in all: an ordered stop must end."""
 SHORTAGE = (errno.EMFILE, errno.ENFILE)
 """No descriptor is free, in this process or on this machine. No fault of any file or disk."""
 
@@ -108,6 +115,17 @@ class Descriptors:
             finally:
                 self._fill()
 
+    def wait(self, function: Callable[..., T], *args: object) -> T:
+        """As `call`. In a worker thread it waits up to a minute for a descriptor; the event loop must not be blocked. OSError."""
+        for _ in range(WAIT_COUNT):
+            try:
+                return self.call(function, *args)
+            except OSError as error:
+                if error.errno not in SHORTAGE or not self._wanted or _in_event_loop():
+                    raise
+            time.sleep(WAIT_S)
+        return self.call(function, *args)
+
     def _release(self) -> None:
         reserved, self._reserved = self._reserved, []
         for fd in reserved:
@@ -120,6 +138,14 @@ class Descriptors:
         except OSError as error:
             if error.errno not in SHORTAGE:
                 raise
+
+
+def _in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _count(limit: int) -> int:

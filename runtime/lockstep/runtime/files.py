@@ -124,7 +124,7 @@ def _sync_file_system(fd: int) -> None:
 
 
 def _sync_descriptor(path: str, flags: int, sync: Callable[[int], None]) -> None:
-    fd = DESCRIPTORS.call(os.open, path, flags | os.O_CLOEXEC)
+    fd = DESCRIPTORS.wait(os.open, path, flags | os.O_CLOEXEC)
     try:
         sync(fd)
     finally:
@@ -202,7 +202,8 @@ class RealFiles:
 
     def open(self, path: str, *, create: bool = False) -> RealFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return RealFile(DESCRIPTORS.call(os.open, path, flags, 0o640))
+        take = DESCRIPTORS.wait if create else DESCRIPTORS.call
+        return RealFile(take(os.open, path, flags, 0o640))
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
@@ -236,7 +237,7 @@ class RealFiles:
         try:
             for path in (*directories, *paths):
                 try:
-                    fd = DESCRIPTORS.call(os.open, path, os.O_RDONLY | os.O_CLOEXEC)
+                    fd = DESCRIPTORS.wait(os.open, path, os.O_RDONLY | os.O_CLOEXEC)
                 except FileNotFoundError:
                     continue
                 device = os.fstat(fd).st_dev

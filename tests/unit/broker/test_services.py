@@ -154,7 +154,7 @@ class Store:
         self.written: list[object] = []
         self.gate: asyncio.Event | None = None
 
-    def follow_clock(self) -> None:
+    def upkeep(self) -> None:
         pass
 
     def snapshot_due(self, now_ms: int) -> bool:

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import resource
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from lockstep.runtime import files
 from lockstep.runtime.daemon import LoopErrors
-from lockstep.runtime.descriptors import RESERVED, Budget, Descriptors
+from lockstep.runtime.descriptors import RESERVED, WAIT_COUNT, WAIT_S, Budget, Descriptors
 from lockstep.runtime.files import RealFiles
 from lockstep.runtime.host import Host
 from lockstep.runtime.server import Server
@@ -104,6 +105,37 @@ def test_a_connection_that_takes_a_descriptor_in_between_keeps_no_file_out(monke
     assert table.opened[descriptors.call(raced, "file", os.O_RDWR)] == "file"
     assert descriptors.reserved == RESERVED - 11
     assert descriptors.is_short()
+
+
+def test_what_writes_in_a_worker_thread_waits_until_a_descriptor_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted, not timed."""
+    table = Table(monkeypatch, 1_000)
+    descriptors = prepared(monkeypatch, 1_000)
+    taken = [descriptors.call(os.open, "taken", os.O_RDWR) for _ in range(table.free + RESERVED)]
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 7:
+            os.close(taken.pop())
+
+    monkeypatch.setattr(time, "sleep", pause)
+    assert table.opened[descriptors.wait(os.open, "file", os.O_RDWR)] == "file"
+    assert pauses == [WAIT_S] * 7
+    with pytest.raises(OSError, match="too many open files"):
+        descriptors.wait(os.open, "never", os.O_RDWR)
+    assert len(pauses) == 7 + WAIT_COUNT, "and not for ever: a stop has to end"
+
+
+async def test_the_event_loop_never_waits_for_a_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        table = Table(patch, 1_000)
+        descriptors = prepared(patch, 1_000)
+        for _ in range(table.free + RESERVED):
+            descriptors.call(os.open, "taken", os.O_RDWR)
+        patch.setattr(time, "sleep", lambda seconds: pytest.fail("it slept"))
+        with pytest.raises(OSError, match="too many open files"):
+            descriptors.wait(os.open, "file", os.O_RDWR)
 
 
 def test_an_error_of_the_file_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

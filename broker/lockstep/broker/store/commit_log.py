@@ -7,11 +7,13 @@ Every file has its full apparent length from the start and is sparse. A record o
 spare goes into the next, and the rest of this one is a blank record (int32 rest, magic 0xCBD43194, nothing behind).
 
 Bytes appended wait in `tail`, the recent end of the log in memory, until `write` hands them to the file in one call.
+
+The file of the next segment is open before it is needed, under another name: rolling needs no descriptor, which connections may have taken.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from errno import ENOENT
+from errno import ENOENT, EXDEV
 from struct import Struct
 
 from lockstep.broker.store.errors import StoreDiskError
@@ -97,8 +99,14 @@ class SyncPlan:
 class CommitLog:
     """Segments plus the bytes that are not in them yet. All positions are log offsets; start ≤ synced ≤ written ≤ end."""
 
-    def __init__(self, files: Files, directory: str, segment_bytes: int, tail_bytes: int, presence: Presence) -> None:
+    def __init__(
+        self, files: Files, directory: str, segment_bytes: int, tail_bytes: int, presence: Presence, next_path: str | None = None
+    ) -> None:
+        """`next_path`: where the file of the next segment waits; None for a log that is only read."""
         self._files = files
+        self._next_path = next_path
+        self._next: File | None = None
+        """Empty, and open at `_next_path`; None while no descriptor was free."""
         self._presence = presence
         """Watches the newest file."""
         self._directory = directory
@@ -182,6 +190,9 @@ class CommitLog:
         self._unsynced = list(self.segments)
         if self.segments:
             self._presence.watch(self.segments[-1].path)
+        if self._next_path is not None and self._files.exists(self._next_path):
+            self._files.unlink(self._next_path)  # after a power cut it may also be a segment
+        self.prepare()
 
     def _complete(self, segment: Segment) -> None:
         """A file that is absent or short gets its full length; what it lacked is zeros."""
@@ -245,24 +256,36 @@ class CommitLog:
 
     # -- appending -------------------------------------------------------------------------------
 
-    def reserve(self, size: int) -> int:
-        """The position at which `size` bytes may now be added to `tail`; rolls to the next segment where they do not fit."""
-        end = self.end
-        if not self.segments or end + size + BLANK_BYTES > self.segments[-1].end:
-            self._roll()
-            end = self.end
-        return end
+    def prepare(self) -> None:
+        """Opens the file of the next segment, unless it is open. Where that fails `reserve` tries again."""
+        try:
+            self._open_next()
+        except OSError:
+            pass
+
+    def _open_next(self) -> None:
+        if self._next is None and self._next_path is not None:
+            self._next = self._files.open(self._next_path, create=True)
+
+    def reserve(self, size: int, *, leave: int = 0) -> int:
+        """The position at which `size` bytes may now be added to `tail`; rolls to the next segment where they do not fit.
+
+        `leave`: bytes of the newest segment that are not for this while the file of the next one is not open. OSError: nothing has changed.
+        """
+        room = self.segments[-1].end - self.end - BLANK_BYTES if self.segments else 0
+        if size > room - (leave if self._next is None else 0):
+            self._open_next()
+            if size > room:
+                self._roll()
+        return self.end
 
     def _roll(self) -> None:
         start = self.segments[-1].end if self.segments else self.end
         path = f"{self._directory}/{start:020d}"
-        file = self._files.open(path, create=True)  # first: where that fails nothing has changed
+        file = self._take_next(path)  # first: where that fails nothing has changed
         if self.end < start:
             self.tail += BLANK.pack(start - self.end, BLANK_MAGIC)
         self.write()
-        if file.size():
-            # Left by a power cut that forgot its removal: its bytes must not turn into records.
-            file.truncate(0)
         file.truncate(self._segment_bytes)
         segment = Segment(path, start, self._segment_bytes, file)
         self._presence.watch(path)
@@ -273,6 +296,23 @@ class CommitLog:
         self._names_changed = True
         self.tail = bytearray()
         self.tail_start = self.written = start
+        self.prepare()
+
+    def _take_next(self, path: str) -> File:
+        """The file of the next segment, empty and under its name."""
+        if self._files.exists(path):
+            # Left by a power cut that forgot its removal: its bytes must not turn into records.
+            self._files.unlink(path)
+        file, self._next = self._next, None
+        if file is not None and self._next_path is not None:
+            try:
+                self._files.rename(self._next_path, path)
+                return file
+            except OSError as error:
+                file.close()
+                if error.errno != EXDEV:  # commitlog/ may be a file system of its own
+                    raise
+        return self._files.open(path, create=True)
 
     def write(self) -> bool:
         """Hands everything appended to the file in one write; False where there was nothing."""
@@ -345,3 +385,6 @@ class CommitLog:
         for segment in self.segments:
             segment.file.close()
         self.segments = []
+        if self._next is not None:
+            self._next.close()
+            self._next = None

@@ -14,6 +14,7 @@ from errno import ENOENT
 
 from lockstep.broker.store.commit_log import write_all
 from lockstep.broker.store.frame import ENTRY, ENTRY_BYTES, POSITION, TopicField
+from lockstep.runtime.descriptors import SHORTAGE
 from lockstep.runtime.files import File, Files
 
 FLUSH_ENTRY_COUNT = 3_200
@@ -46,8 +47,13 @@ class QueueFiles:
     def file(self, path: str, *, create: bool) -> File:
         """FileNotFoundError where it is missing and not to be created."""
         file = self._open.pop(path, None)
-        if file is None:
-            file = self._open_file(path, create)
+        while file is None:
+            try:
+                file = self._open_file(path, create)
+            except OSError as error:
+                if error.errno not in SHORTAGE or not self._open:
+                    raise
+                self._open.pop(next(iter(self._open))).close()  # its descriptor will do
         self._open[path] = file
         if len(self._open) > self._open_count_max:
             oldest = next(iter(self._open))
@@ -148,11 +154,17 @@ class QueueFiles:
         self._directories[path.rpartition("/")[0]] = None
 
     def remove_below(self, queue: "ConsumeQueue", at: int) -> None:
-        """Removes the files that lie wholly below byte `at`."""
+        """Removes the files that lie wholly below byte `at`. Where no descriptor is free they stay until the next call."""
         if self._held is not None:
             self._held.append(lambda: self.remove_below(queue, at))
             return
-        for start in self.names(queue):
+        try:
+            names = self.names(queue)
+        except OSError as error:
+            if error.errno not in SHORTAGE:
+                raise
+            return
+        for start in names:
             if start + self.file_bytes <= at:
                 self.remove(f"{queue.directory}/{start:020d}")
 

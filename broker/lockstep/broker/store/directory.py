@@ -14,6 +14,7 @@
     lockstep/sync_failed    a sync failed in this boot: what is read may not be on the disk
     lockstep/snapshot-N     the tables at log offset N (snapshot.py)
     lockstep/start          the log offset at which the log begins; written before retention removes what lies below
+    lockstep/next-log-file  empty, open while the store is: it becomes the next file of the log (commit_log.py)
     lockstep/damage         what is known to be damaged (damage.py)
     lockstep/set-aside-N/   what a start with --cut-corrupt took out of the store, and manifest.json
 
@@ -72,6 +73,7 @@ class StoreDirectory:
         self.queues = f"{root}/consumequeue"
         self.own = f"{root}/lockstep"
         self.damage_path = f"{self.own}/damage"
+        self.next_log_path = f"{self.own}/next-log-file"
         self._release: Callable[[], None] | None = None
         self._slots: File | None = None
         self._slot_number = 0

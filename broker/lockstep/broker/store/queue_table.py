@@ -94,9 +94,10 @@ class QueueTable:
             await slices.item()
 
     def _flush(self, queue: ConsumeQueue) -> None:
-        self._dirty.pop(queue, None)
-        self._waiting -= queue.next - queue.flushed
+        waiting = queue.next - queue.flushed
         queue.flush(self.files)
+        self._dirty.pop(queue, None)
+        self._waiting -= waiting
         queue.trim(max(KEEP_ENTRY_COUNT_MIN, self._tail_entry_count // max(1, len(self._queues))))
 
     def plain(self) -> Rows:

@@ -39,9 +39,15 @@ from lockstep.protocol.properties import COPY_BYTES_MAX
 from lockstep.protocol.record import BODY_AT, HOSTS, PLACE, RECORD_BYTES_MIN, encode_record
 from lockstep.runtime.daemon import Tasks, call_apart
 from lockstep.runtime.descriptors import SHORTAGE
+from lockstep.runtime.flood import log_limited
 from lockstep.runtime.host import Host
+from lockstep.runtime.log import get_logger
 from lockstep.runtime.metrics import Timing
 
+log = get_logger("broker")
+
+STATE_SHARE = 8
+"""Of a log file, one part in so many is for state records while no descriptor is free: sends can be refused, state records can't."""
 YOUNG_MEMORY_PERCENT = 40
 """RocketMQ: accessMessageInMemoryMaxRatio. A queue whose first message is nearer to the log's end than this share of memory is young."""
 
@@ -55,7 +61,11 @@ class Store:
         self._host = host
         self._directory = directory
         self._loop = asyncio.get_running_loop()
-        self._log = CommitLog(host.files, directory.log, identity.segment_bytes, config.tail_bytes, directory.presence)
+        self._log = CommitLog(
+            host.files, directory.log, identity.segment_bytes, config.tail_bytes, directory.presence, directory.next_log_path
+        )
+        self._state_room = identity.segment_bytes // STATE_SHARE
+        """Bytes of a log file that are for state records alone, while there is no descriptor for the next file."""
         self.sent_record_bytes_max = min(config.record_bytes_max, self._log.frame_bytes_max - COPY_BYTES_MAX)
         """The largest record that a sender may send: any copy of it fits a file of the log, too."""
         self._queues = QueueTable(directory.queue_files(identity, config.open_file_count_max), config.queue_tail_bytes)
@@ -213,7 +223,7 @@ class Store:
         if queue is None:
             queue = self._queues.fresh(topic, queue_id)
         try:
-            position = self._reserve(size)
+            position = self._reserve(size, leave=self._state_room)
         except StoreDiskError as error:
             raise ServiceNotAvailable(str(error)) from error
         store_ms = state.stamps.now_ms()
@@ -251,11 +261,16 @@ class Store:
         return Appended(queue_offset, position, store_ms)
 
     def now_ms(self) -> int:
-        """Wall time as the next record is stamped with. It follows no jump of the wall clock: see `follow_clock`."""
+        """Wall time as the next record is stamped with. It follows no jump of the wall clock: see `upkeep`."""
         return self._state.stamps.now_ms()
 
+    def upkeep(self) -> None:
+        """Call it every second: follows the wall clock, and opens the next file of the log if there was no descriptor for it."""
+        self.follow_clock()
+        self._log.prepare()
+
     def follow_clock(self) -> None:
-        """Sets the clock of the store where a jump of the wall clock has lasted 5 minutes. Call it every second.
+        """Sets the clock of the store where a jump of the wall clock has lasted 5 minutes.
 
         That is in the log before any record that is stamped by the clock as it is then.
         """
@@ -316,9 +331,9 @@ class Store:
         state.last_record = position
         self.dirty()
 
-    def _reserve(self, size: int) -> int:
+    def _reserve(self, size: int, *, leave: int = 0) -> int:
         try:
-            return self._log.reserve(size)
+            return self._log.reserve(size, leave=leave)
         except (OSError, StoreDiskError) as error:
             if isinstance(error, OSError) and error.errno in SHORTAGE:
                 step = "raise its limit of file descriptors (ulimit -n), or try again when connections have closed"
@@ -381,9 +396,7 @@ class Store:
             if self.before_write is not None:
                 self.before_write()
             wrote = self._log.write()
-            for queue in self._confirmations.touched:
-                self._queues.flush_full(queue)
-            self._queues.flush_some()
+            self._flush_queues()
         except (OSError, StoreDiskError) as error:
             self._fail(error)
             return
@@ -400,6 +413,16 @@ class Store:
             self._disk.passed(self._host.clock.monotonic_ms())
             log.trim()
         self._confirmations.confirm(log.written if at_once else log.synced)
+
+    def _flush_queues(self) -> None:
+        """Writes entries of queues that have many. Without a free descriptor they stay in memory for another turn."""
+        try:
+            for queue in self._confirmations.touched:
+                self._queues.flush_full(queue)
+            self._queues.flush_some()
+        except OSError as error:
+            if error.errno not in SHORTAGE:
+                raise
 
     def _time_turn(self, opened_us: int) -> None:
         self.append_latency.add(self._host.clock.monotonic_us() - opened_us)
@@ -506,6 +529,9 @@ class Store:
             data = seal(await gathered(parts))
             await self._checkpointer.write(position, needs_from, newest_ms, data)
         except OSError as error:
+            if error.errno in SHORTAGE:
+                log_limited(log, "warning", "snapshot.put_off", error=str(error), then="it is tried again")
+                return
             self._fail(error)
             raise StoreDiskError(f"the snapshot could not be written: {error}") from error
         finally:

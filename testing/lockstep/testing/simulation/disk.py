@@ -25,8 +25,10 @@ OPERATIONS = ("create", "read", "rename", "sync", "truncate", "unlink", "write")
 class Inode:
     """One file: what a power cut leaves for certain, what may or may not be, what reads see."""
 
-    def __init__(self, number: int = 0) -> None:
+    def __init__(self, number: int = 0, path: str = "") -> None:
         self.number = number
+        self.path = path
+        """The name that it was given last."""
         self.durable = bytearray()
         self.pending: list[tuple[int, bytes | None]] = []
         """(offset, bytes) of a write or (size, None) of a truncate, not yet synced."""
@@ -232,8 +234,8 @@ class SimFiles:
             if posixpath.dirname(path) not in self.directories:
                 raise FileNotFoundError(errno.ENOENT, "no such directory", path)
             self.inode_count += 1
-            self.names[path] = Inode(self.inode_count)
-        return SimFile(self, path, self.names[path])
+            self.names[path] = Inode(self.inode_count, path)
+        return SimFile(self, self.names[path])
 
     def exists(self, path: str) -> bool:
         return path in self.names or path in self.directories
@@ -250,7 +252,11 @@ class SimFiles:
 
     def rename(self, source: str, target: str) -> None:
         self.tick("rename", target, self.process)
-        self.names[target] = self.names.pop(source)
+        inode = self.names.pop(source, None)
+        if inode is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file", source)
+        inode.path = target
+        self.names[target] = inode
 
     def unlink(self, path: str) -> None:
         self.tick("unlink", path, self.process)
@@ -306,12 +312,15 @@ class SimFiles:
 class SimFile:
     """A descriptor of the process that opened it."""
 
-    def __init__(self, files: SimFiles, path: str, inode: Inode) -> None:
+    def __init__(self, files: SimFiles, inode: Inode) -> None:
         self._files = files
-        self._path = path
         self._inode = inode
         self._process = files.process
         self._open = True
+
+    @property
+    def _path(self) -> str:
+        return self._inode.path
 
     def _tick(self, operation: str) -> None:
         if not self._open:

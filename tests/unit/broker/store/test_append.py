@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import os
 import tracemalloc
 
 import pytest
@@ -11,7 +10,6 @@ from lockstep.broker.store import FlushMode, ReadStatus, Store, StoreDiskError
 from lockstep.protocol.errors import ConfigError, MessageIllegal, ServiceNotAvailable
 from lockstep.protocol.properties import COPY_BYTES_MAX
 from lockstep.protocol.record import RecordView
-from lockstep.runtime.files import File
 from lockstep.testing.simulation.disk import Fault, SimFiles
 from support.store_kit import (
     ASYNC,
@@ -27,7 +25,6 @@ from support.store_kit import (
     confirmed,
     everything,
     host_of,
-    kill,
     open_store,
     record,
     sequenced,
@@ -576,30 +573,3 @@ def test_a_config_out_of_range_is_refused() -> None:
         config(flush_interval_ms=0)
     with pytest.raises(ConfigError, match="disk_used_percent_max"):
         config(disk_used_percent_max=0)
-
-
-@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
-async def test_no_descriptor_for_the_next_file_refuses_a_send_and_fails_no_disk(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = SimFiles()
-    failed: list[BaseException] = []
-    store = await open_store(files, segment_bytes=12 << 10)
-    store.on_fatal = failed.append
-    append(store, b"first" * 1_200)
-
-    def shortage(self: SimFiles, path: str, *, create: bool = False) -> File:
-        raise OSError(number, os.strerror(number), path)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(SimFiles, "open", shortage)
-        for _ in range(3):
-            with pytest.raises(ServiceNotAvailable, match="file descriptors"):
-                append(store, b"refused" * 1_100)
-        append(store, b"still fits")
-        await confirmed(store)
-    append(store, b"second" * 1_100)
-    await confirmed(store)
-    assert failed == []
-    await kill(store, files)
-    again = await open_store(files, segment_bytes=12 << 10)
-    assert await everything(again) == [b"first" * 1_200, b"still fits", b"second" * 1_100]
-    await kill(again, files)

@@ -120,7 +120,14 @@ async def test_the_directory_is_apaches_and_ours_lies_apart() -> None:
     await store.write_snapshot([])
     await store.close()
     assert files.listdir(PATH) == ["checkpoint", "commitlog", "config", "consumequeue", "index", "lock", "lockstep"]
-    assert files.listdir(PATH + "/lockstep") == ["identity", "proof", "snapshot-00000000000000000098", "start", "synced"]
+    assert files.listdir(PATH + "/lockstep") == [
+        "identity",
+        "next-log-file",
+        "proof",
+        "snapshot-00000000000000000098",
+        "start",
+        "synced",
+    ]
     assert files.exists("/store/consumequeue/orders/3/00000000000000000000")
     checkpoint = bytes(files.names["/store/checkpoint"].cache)
     assert len(checkpoint) == 4096

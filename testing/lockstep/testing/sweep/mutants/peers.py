@@ -7,6 +7,7 @@ from typing import Any
 from lockstep.broker.books import Books
 from lockstep.broker.journal import Change, Journal
 from lockstep.broker.store import Store
+from lockstep.broker.store.commit_log import CommitLog
 from lockstep.protocol.codec import plain
 from lockstep.protocol.frame import FRAME_BYTES_MAX
 from lockstep.runtime import admin_port, endpoint
@@ -68,6 +69,21 @@ def elements_are_not_counted(patch: Patches) -> None:
 def files_have_no_reserve(patch: Patches) -> None:
     """A file is opened with a reserved descriptor where connections hold all others."""
     patch.set(Descriptors, "call", lambda self, function, *args: function(*args))
+
+
+@mutant("swarm", aimed="tests/unit/broker/store/test_shortage.py::test_the_next_file_of_the_log_is_open_before_it_is_needed")
+def the_next_file_is_opened_when_it_is_needed(patch: Patches) -> None:
+    """The next file of the log is open before it is needed: rolling needs no descriptor."""
+    patch.set(CommitLog, "prepare", lambda self: None)
+
+
+@mutant(
+    "swarm", aimed="tests/unit/broker/store/test_shortage.py::test_without_a_descriptor_sends_are_refused_while_state_records_have_room"
+)
+def sends_fill_the_last_file(patch: Patches) -> None:
+    """Without a descriptor for the next file, the end of the newest one is for state records alone."""
+    reserve: Any = CommitLog.reserve
+    patch.set(CommitLog, "reserve", lambda self, size, *, leave=0: reserve(self, size))
 
 
 @mutant("swarm", aimed=f"{DESCRIPTORS}::test_as_many_files_as_are_reserved_are_opened_while_connections_hold_the_rest")

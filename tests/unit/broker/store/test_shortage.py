@@ -1,0 +1,218 @@
+"""A store that gets no file descriptor: connections or other programs hold them all, the reserve too. That is no failed disk."""
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from lockstep.broker.store import Store
+from lockstep.broker.store.store import STATE_SHARE
+from lockstep.protocol.errors import ServiceNotAvailable
+from lockstep.protocol.names import STATE_TOPIC
+from lockstep.runtime.files import File
+from lockstep.testing.simulation.disk import SimFiles
+from support.store_kit import Recorded, append, confirmed, everything, host_of, kill, open_store, record
+
+SEGMENT = 16 << 10
+BOTH = pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+
+
+@contextmanager
+def shortage(monkeypatch: pytest.MonkeyPatch, number: int) -> Iterator[list[str]]:
+    """No file is opened. The paths that were tried."""
+    tried: list[str] = []
+
+    def refused(self: SimFiles, path: str, *, create: bool = False) -> File:
+        tried.append(path)
+        raise OSError(number, os.strerror(number), path)
+
+    def unlisted(self: SimFiles, path: str) -> list[str]:
+        tried.append(path)
+        raise OSError(number, os.strerror(number), path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SimFiles, "open", refused)
+        patch.setattr(SimFiles, "listdir", unlisted)
+        yield tried
+
+
+def filled(store: Store) -> int:
+    """Sends until that is refused; how many were taken."""
+    for number in range(SEGMENT):
+        try:
+            append(store, b"x" * 100)
+        except ServiceNotAvailable:
+            return number
+    raise AssertionError("nothing was refused")
+
+
+async def opened(files: SimFiles, **settings: int) -> tuple[Store, list[BaseException]]:
+    failed: list[BaseException] = []
+    store = await open_store(files, segment_bytes=SEGMENT, **settings)
+    store.on_fatal = failed.append
+    return store, failed
+
+
+@BOTH
+async def test_the_next_file_of_the_log_is_open_before_it_is_needed(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = SimFiles()
+    store, failed = await opened(files)
+    append(store, b"first" * 2_000)
+    with shortage(monkeypatch, number):
+        append(store, b"second" * 2_000)
+        await confirmed(store)
+        store.append_state(b"state")
+        await store.sync()
+    assert failed == []
+    assert len(files.listdir("/store/commitlog")) == 2
+    await kill(store, files)
+    recorded = Recorded()
+    again = await open_store(files, recorded=recorded, segment_bytes=SEGMENT)
+    assert await everything(again) == [b"first" * 2_000, b"second" * 2_000]
+    assert recorded.states == [b"state"]
+    await again.close()
+
+
+@BOTH
+async def test_without_a_descriptor_sends_are_refused_while_state_records_have_room(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A state record that can't be written ends the broker, so an eighth of a file is left for them."""
+    files = SimFiles()
+    store, failed = await opened(files)
+    append(store, b"first" * 2_000)
+    state = len(record(b"x" * 100, topic=STATE_TOPIC))
+    with shortage(monkeypatch, number) as tried:
+        append(store, b"second" * 1_500)
+        sent = filled(store)
+        with pytest.raises(ServiceNotAvailable, match="file descriptors"):
+            append(store, b"x" * 100)
+        for _ in range(SEGMENT // STATE_SHARE // state - 1):
+            store.append_state(b"x" * 100)
+            store.upkeep()
+            await confirmed(store)
+        assert tried
+    assert failed == []
+    store.upkeep()
+    append(store, b"third" * 2_000)
+    await confirmed(store)
+    await kill(store, files)
+    again = await open_store(files, segment_bytes=SEGMENT)
+    assert await everything(again) == [b"first" * 2_000, b"second" * 1_500, *[b"x" * 100] * sent, b"third" * 2_000]
+    await again.close()
+
+
+@BOTH
+async def test_entries_of_queues_wait_in_memory_and_a_snapshot_is_put_off(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = SimFiles()
+    store, failed = await opened(files, queue_tail_bytes=20 * 4)
+    with shortage(monkeypatch, number):
+        for queue_id in range(12):
+            append(store, b"x", queue_id=queue_id)
+            await confirmed(store)
+        await store.write_snapshot(["early"])
+    assert failed == []
+    assert [name for name in files.names if "snapshot" in name] == []
+    assert store._queues.waiting_count == 12
+    await store.write_snapshot(["late"])
+    assert len([name for name in files.names if "snapshot" in name]) == 1
+    assert store._queues.waiting_count == 0
+    await kill(store, files)
+    again = await open_store(files, segment_bytes=SEGMENT)
+    assert [await everything(again, queue_id=queue_id) for queue_id in range(12)] == [[b"x"]] * 12
+    await again.close()
+
+
+@BOTH
+async def test_a_file_of_another_queue_gives_its_descriptor_away(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted: two descriptors are free for the files of eight queues."""
+    files = SimFiles()
+    store, failed = await opened(files, queue_tail_bytes=0)
+    open_, opened_count = SimFiles.open, 0
+
+    def counted(self: SimFiles, path: str, *, create: bool = False) -> File:
+        nonlocal opened_count
+        if "/consumequeue/" in path and len(store._queues.files._open) >= 2:
+            raise OSError(number, os.strerror(number), path)
+        opened_count += 1
+        return open_(self, path, create=create)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SimFiles, "open", counted)
+        for queue_id in range(8):
+            append(store, b"x", queue_id=queue_id)
+            await confirmed(store)
+    assert (failed, store._queues.waiting_count) == ([], 0)
+    assert opened_count >= 8
+    await store.close()
+
+
+@BOTH
+async def test_retention_leaves_the_files_of_queues_that_it_can_not_list(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = SimFiles()
+    host = host_of(files)
+    store = await open_store(files, host=host, segment_bytes=4096, log_bytes_max=1, queue_file_entries=2)
+    for count in range(2):
+        for _ in range(12):
+            append(store, b"x" * 900)
+        await store.write_snapshot([count])
+    with monkeypatch.context() as patch:
+        names = SimFiles.listdir
+
+        def listdir(self: SimFiles, path: str) -> list[str]:
+            if "/consumequeue/" in path:
+                raise OSError(number, os.strerror(number), path)
+            return names(self, path)
+
+        patch.setattr(SimFiles, "listdir", listdir)
+        (moved,) = await store.retention(0)
+    before = len(files.listdir("/store/consumequeue/orders/0"))
+    for _ in range(12):
+        append(store, b"x" * 900)
+    await store.write_snapshot([2])
+    assert await store.retention(0)
+    assert moved[2] > 4
+    assert len(files.listdir("/store/consumequeue/orders/0")) < before
+    assert len(await everything(store)) == 36 - store.bounds("orders", 0)[0]
+    await store.close()
+
+
+async def test_a_commit_log_on_a_file_system_of_its_own_rolls_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = SimFiles()
+    store, failed = await opened(files)
+    rename = SimFiles.rename
+
+    def across(self: SimFiles, source: str, target: str) -> None:
+        if "/commitlog/" in target:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), target)
+        rename(self, source, target)
+
+    monkeypatch.setattr(SimFiles, "rename", across)
+    for _ in range(4):
+        append(store, b"x" * 10_000)
+    await confirmed(store)
+    assert failed == []
+    assert len(files.listdir("/store/commitlog")) == 4
+    await store.close()
+    again = await open_store(files, segment_bytes=SEGMENT)
+    assert len(await everything(again)) == 4
+    await again.close()
+
+
+@pytest.mark.parametrize("power", [False, True])
+async def test_a_power_cut_between_the_names_of_the_next_file_harms_no_segment(power: bool) -> None:
+    """The rename is durable in one directory and not in the other: both names are of one file then."""
+    files = SimFiles()
+    store, _ = await opened(files)
+    files.sync_directory("/store/lockstep")
+    append(store, b"first" * 2_000)
+    await store.sync()
+    await kill(store, files, power=power)
+    store = await open_store(files, segment_bytes=SEGMENT)
+    for _ in range(3):
+        append(store, b"second" * 2_000)
+    await store.sync()
+    await kill(store, files, power=power)
+    store = await open_store(files, segment_bytes=SEGMENT)
+    assert await everything(store) == [b"first" * 2_000, *[b"second" * 2_000] * 3]
+    await store.close()
