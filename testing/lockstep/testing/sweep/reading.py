@@ -79,7 +79,8 @@ def _copies(universe: "Universe") -> list[str]:
 
 
 async def _read_queue(universe: "Universe", endpoint: Endpoint, queue: QueueKey, at: OffsetRange) -> None:
-    offset, give_up_s = at.min_offset, universe.loop.now + TIMEOUT_MS / 1_000
+    first = offset = at.min_offset
+    give_up_s = universe.loop.now + TIMEOUT_MS / 1_000
     while offset < at.max_offset:
         header = PullHeader(
             GROUP, queue.topic, at.queue_id, offset, max_msg_nums=COUNT_MAX, sys_flag=SUBSCRIPTION, subscription="*", expression_type="TAG"
@@ -88,6 +89,11 @@ async def _read_queue(universe: "Universe", endpoint: Endpoint, queue: QueueKey,
         if answer.code == ResponseCode.SYSTEM_BUSY and universe.loop.now < give_up_s:
             await asyncio.sleep(BUSY_S)  # an entry is compared with the log
             continue
+        if answer.code == ResponseCode.PULL_OFFSET_MOVED and universe.setting.log_bytes_max is not None:
+            following = from_plain(PullReply, answer.fields).next_begin_offset
+            if following > offset:  # retention has removed it since the offsets were asked for
+                first = offset = following
+                continue
         if answer.code != ResponseCode.SUCCESS:
             universe.wrong("every log can be read", f"{queue} at {offset} of {at.max_offset}: {answer.code} {answer.remark}")
             return
@@ -95,7 +101,7 @@ async def _read_queue(universe: "Universe", endpoint: Endpoint, queue: QueueKey,
             universe.history.append(_found(universe, queue, message))
         offset = from_plain(PullReply, answer.fields).next_begin_offset
     if queue.topic in universe.setting.topics:
-        universe.history.append(ReadingEnded(*universe.place(), queue, at.min_offset, at.max_offset))
+        universe.history.append(ReadingEnded(*universe.place(), queue, first, at.max_offset))
 
 
 def _found(universe: "Universe", queue: QueueKey, message: "MessageExt") -> Event:

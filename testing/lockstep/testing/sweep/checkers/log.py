@@ -208,9 +208,10 @@ def _suffixes(history: History, messages: Messages, brokers: Brokers) -> list[Vi
                 continue
             # Sent again after a cut that took it, it may stand at the same offset, further behind in the log.
             last = next(one for _, one in reversed(placed) if (one.queue, one.offset) == (answer.queue, answer.offset))
-            stored = messages.stored.get((answer.queue, answer.offset + written[answer.request].bodies.index(body)))
+            offset = answer.offset + written[answer.request].bodies.index(body)
+            stored = messages.stored.get((answer.queue, offset))
             left = answer.position == last.position and stored is not None and stored.body == body
-            if left or messages.acked[body].offset >= read.first:
+            if left or offset >= read.first:
                 periods.setdefault((broker, cut), []).append((answer.position, left, body, answer.t))
     for (broker, _), rows in periods.items():
         gone = min((row for row in rows if not row[1]), default=None)
