@@ -169,7 +169,7 @@ class Books:
 
     def tidy(self, group: str) -> None:
         """A group of which no table has anything any more is not known."""
-        known = self.groups.get(group) or self.progress.topics(group) or self.locks.of_group(group) or self.settings.get(group)
+        known = self.groups.get(group) or self.progress.topics(group) or self.locks.topics(group) or self.settings.get(group)
         if group in self.activity and not known:
             self.activity.forgotten(group)
 
@@ -265,7 +265,7 @@ class Books:
 
     def end_group(self, group: str) -> None:
         """Ends the grants of the group's sessions: its contract is dropped or changed."""
-        ended = [(group, *queue) for queue, lock in self.locks.of_group(group).items() if lock.session is not None]
+        ended = [key for key, lock in self.locks.of_group(group) if lock.session is not None]
         if ended:
             epoch = self.fence.draw()
             self.locks.end_group(group, epoch)
@@ -329,7 +329,7 @@ class Books:
         for key in keys:
             self._stale(key, 0)
         groups = dict.fromkeys(key[0] for key in keys)
-        groups |= dict.fromkeys(group for group in self.progress.groups() if self.progress.of_topic(group, topic))
+        groups |= dict.fromkeys(group for group in self.progress.groups() if self.progress.has_topic(group, topic))
         self.locks.drop_topic(topic)
         self.progress.drop_topic(topic)
         for group in groups:

@@ -477,7 +477,7 @@ class Coordination:
         """Queues of the group that are held; None of a group that is not ordered and of which no lock is known."""
         known, locks = self._books.groups.get(group), self._books.locks
         ordered = known is not None and known.contract is not None and known.contract.locks
-        return locks.held_count(group) if ordered or locks.of_group(group) else None
+        return locks.held_count(group) if ordered or locks.topics(group) else None
 
     def granted_counts(self) -> dict[str, int]:
         """Group → grants since this start: a queue that moves is granted once more."""

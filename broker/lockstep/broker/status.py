@@ -79,11 +79,8 @@ def queue_keys(books: Books, name: str) -> Iterator[Key]:
     """The queues to which the group subscribes, and those in which it has progress or a lock, sorted. A topic is looked at in its turn."""
     group = books.groups.get(name)
     subscribed = {} if group is None else group.subscribed
-    locked: dict[str, list[int]] = {}
-    for topic, queue_id in books.locks.of_group(name):
-        locked.setdefault(topic, []).append(queue_id)
-    for topic in sorted({*subscribed, *books.progress.topics(name), *locked}):
+    for topic in sorted({*subscribed, *books.progress.topics(name), *books.locks.topics(name)}):
         ids = {queue.queue_id for queue in books.own_queues(topic)} if topic in subscribed else set()
         ids |= {queue_id for queue_id, _ in books.progress.of_topic(name, topic)}
-        for queue_id in sorted(ids.union(locked.get(topic, ()))):
+        for queue_id in sorted(ids.union(books.locks.queue_ids(name, topic))):
             yield name, topic, queue_id

@@ -22,8 +22,11 @@ from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.headers.clients import GroupStatusHeader
 from lockstep.runtime.dispatch import Request
+from lockstep.testing.simulation.disk import SimFiles
 from support.broker_fakes import FakeHost
 from support.coordination_kit import GROUP, TOPIC, Bench, Client, layout, ordered
+from support.counting import Steps
+from support.store_kit import append, open_store
 
 QUEUES = 6 * STEPS_PER_TURN
 
@@ -193,3 +196,40 @@ def test_a_layout_that_is_new_looks_only_at_the_groups_that_subscribe_to_it(monk
     monkeypatch.setattr(GroupTable, "__iter__", None)
     bench.c.layout_changed(TOPIC)
     assert bench.pushed() == {a.connection: [0, 1, 2, 3, 4]}
+
+
+def lines_to_delete(others: int) -> int:
+    """Lines of the tables that run to delete a topic of four queues beside another one of `others` queues."""
+    bench = Bench(layout(), layout("other", others))
+    a = Client(bench, "a", ordered(topics=(TOPIC, "other")))
+    a.connect()
+    for topic, count in ((TOPIC, 4), ("other", others)):
+        for queue_id in range(count):
+            bench.c._books.progress.set((GROUP, topic, queue_id), Progress(1, 0))
+            bench.c._books.grant((GROUP, topic, queue_id), a.session, "a")
+    bench.c.drain()
+    bench.layouts.adopt(layout(queues=0, counter=2))
+    with Steps("broker/tables/") as steps:
+        bench.c.layout_changed(TOPIC)
+    assert sorted(topic for (_, topic, _), _ in bench.c._books.locks) == ["other"] * others
+    return steps.count
+
+
+def test_the_end_of_a_topic_looks_at_its_own_queues_alone() -> None:
+    assert lines_to_delete(200) == lines_to_delete(2)
+
+
+async def test_the_queues_of_a_topic_are_found_without_a_look_at_the_others() -> None:
+    async def lines(others: int) -> int:
+        store = await open_store(SimFiles())
+        for number in range(others):
+            append(store, b"x", topic=f"t{number}")
+        for queue_id in (2, 0):
+            append(store, b"x", topic="mine", queue_id=queue_id)
+        with Steps("broker/store/") as steps:
+            assert store.queue_ids("mine") == [2, 0]
+            assert store.stored_queue_ids("mine") == [2, 0]
+        await store.close()
+        return steps.count
+
+    assert await lines(100) == await lines(1)

@@ -26,6 +26,7 @@ class QueueTable:
         self.files = files
         self._tail_entry_count = tail_bytes // ENTRY_BYTES
         self._queues: dict[QueueKey, ConsumeQueue] = {}
+        self._of_topic: dict[str, list[ConsumeQueue]] = {}
         self._topics: dict[str, TopicField] = {}
         self._dirty: OrderedDict[ConsumeQueue, None] = OrderedDict()
         """Queues with entries that only memory has, the longest waiting first."""
@@ -47,7 +48,9 @@ class QueueTable:
         return ConsumeQueue(topic, queue_id, f"{self.files.directory}/{topic}/{queue_id}", self.topic_field(topic))
 
     def adopt(self, queue: ConsumeQueue) -> None:
+        assert (queue.topic, queue.queue_id) not in self._queues
         self._queues[queue.topic, queue.queue_id] = queue
+        self._of_topic.setdefault(queue.topic, []).append(queue)
 
     def obtain(self, topic: str, queue_id: int) -> ConsumeQueue:
         queue = self._queues.get((topic, queue_id))
@@ -57,7 +60,7 @@ class QueueTable:
         return queue
 
     def of_topic(self, topic: str) -> list[ConsumeQueue]:
-        return [queue for queue in self._queues.values() if queue.topic == topic]
+        return list(self._of_topic.get(topic, ()))
 
     def added(self, queue: ConsumeQueue, count: int) -> None:
         """Entries came to a queue."""

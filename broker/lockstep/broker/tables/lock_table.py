@@ -14,7 +14,7 @@ session and never a good epoch; its lease is kept in classic.py.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -84,7 +84,8 @@ class LockTable:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._groups: dict[str, dict[tuple[str, int], Lock]] = {}
+        self._groups: dict[str, dict[str, dict[int, Lock]]] = {}
+        """Group → topic → queue id → lock."""
         self._held_by: dict[str, dict[Key, None]] = {}
         self._session_held: dict[str, int] = {}
         """Group → how many of its queues sessions hold."""
@@ -95,7 +96,9 @@ class LockTable:
         """Group → grants since this start."""
 
     def get(self, key: Key) -> Lock | None:
-        return self._groups.get(key[0], {}).get(key[1:])
+        topics = self._groups.get(key[0])
+        queues = None if topics is None else topics.get(key[1])
+        return None if queues is None else queues.get(key[2])
 
     def holder(self, key: Key) -> Lock | None:
         """The lock if somebody holds it."""
@@ -110,11 +113,20 @@ class LockTable:
     def held_by(self, session: str) -> list[Key]:
         return list(self._held_by.get(session, ()))
 
-    def of_group(self, group: str) -> Mapping[tuple[str, int], Lock]:
-        return self._groups.get(group, {})
+    def of_group(self, group: str) -> Iterator[tuple[Key, Lock]]:
+        topics = self._groups.get(group, {})
+        return (((group, topic, queue_id), lock) for topic, queues in topics.items() for queue_id, lock in queues.items())
 
     def of_topic(self, topic: str) -> list[Key]:
-        return [key for key, _ in self if key[1] == topic]
+        return [(group, topic, queue_id) for group, topics in self._groups.items() for queue_id in topics.get(topic, ())]
+
+    def topics(self, group: str) -> list[str]:
+        """Topics in which the group has a lock, held or not."""
+        return list(self._groups.get(group, ()))
+
+    def queue_ids(self, group: str, topic: str) -> list[int]:
+        """Queues of the topic of which the group has a lock, held or not."""
+        return list(self._groups.get(group, {}).get(topic, ()))
 
     def any_session_holds(self, group: str) -> bool:
         """Whether a session holds a queue of the group; asked for each queue that is freed."""
@@ -122,7 +134,7 @@ class LockTable:
 
     def sessions_holding(self, group: str) -> list[str]:
         """The sessions that hold a queue of the group, each once."""
-        return list(dict.fromkeys(lock.session for lock in self.of_group(group).values() if lock.held and lock.session is not None))
+        return list(dict.fromkeys(lock.session for _, lock in self.of_group(group) if lock.held and lock.session is not None))
 
     def __len__(self) -> int:
         """(group, topic, queue) that have a lock, held or not."""
@@ -133,7 +145,7 @@ class LockTable:
         return list(self._groups)
 
     def __iter__(self) -> Iterator[tuple[Key, Lock]]:
-        return (((group, *queue), lock) for group, locks in self._groups.items() for queue, lock in locks.items())
+        return (item for group in self._groups for item in self.of_group(group))
 
     def held_count(self, group: str) -> int:
         return self._held.get(group, 0)
@@ -181,9 +193,9 @@ class LockTable:
             case ("lock.ended", group, topic, queue_id, epoch):
                 self._put((group, topic, queue_id), Lock(epoch, None, None, False))
             case ("lock.group_ended", group, epoch):
-                for queue, lock in list(self.of_group(group).items()):
+                for key, lock in list(self.of_group(group)):
                     if lock.session is not None:
-                        self._put((group, *queue), Lock(epoch, None, None, False))
+                        self._put(key, Lock(epoch, None, None, False))
             case ("lock.all_ended", epoch):
                 for key, _ in list(self):
                     self._put(key, Lock(epoch, None, None, False))
@@ -193,17 +205,14 @@ class LockTable:
                 raise StoreError(f"state change {change[:1]} is unknown to the locks")
 
     def snapshot(self) -> Rows:
-        copies = [(group, dict(locks)) for group, locks in sorted(self._groups.items())]
+        groups = sorted(self._groups.items())
+        copies = [(group, topic, dict(locks)) for group, topics in groups for topic, locks in sorted(topics.items())]
 
         def rows() -> Iterator[list[Any]]:
-            for group, locks in copies:
-                ids: dict[str, list[int]] = {}
-                for topic, queue_id in locks:
-                    ids.setdefault(topic, []).append(queue_id)
-                for topic in sorted(ids):
-                    for queue_id in sorted(ids[topic]):
-                        lock = locks[topic, queue_id]
-                        yield [group, topic, queue_id, lock.epoch, lock.session, lock.client_id, lock.held, lock.superseded]
+            for group, topic, locks in copies:
+                for queue_id in sorted(locks):
+                    lock = locks[queue_id]
+                    yield [group, topic, queue_id, lock.epoch, lock.session, lock.client_id, lock.held, lock.superseded]
 
         return Rows(self._count, rows)
 
@@ -215,13 +224,13 @@ class LockTable:
         self._journal.do(change, self.apply)
 
     def _put(self, key: Key, lock: Lock) -> None:
-        locks = self._groups.setdefault(key[0], {})
-        before = locks.get(key[1:])
+        locks = self._groups.setdefault(key[0], {}).setdefault(key[1], {})
+        before = locks.get(key[2])
         if before is not None and before.held and before.session is not None:
             self._unindex(before.session, key)
         self._count += before is None
         self._held[key[0]] = self._held.get(key[0], 0) + lock.held - (before is not None and before.held)
-        locks[key[1:]] = lock
+        locks[key[2]] = lock
         if lock.held and lock.session is not None:
             self._held_by.setdefault(lock.session, {})[key] = None
             self._session_held[key[0]] = self._session_held.get(key[0], 0) + 1
@@ -246,15 +255,18 @@ class LockTable:
 
     def drop_group(self, group: str) -> None:
         """Forgets a group. Not a change of its own: the group's end is one (activity_table.py)."""
-        for queue in list(self.of_group(group)):
-            self._drop((group, *queue))
+        for key, _ in list(self.of_group(group)):
+            self._drop(key)
         self.granted.pop(group, None)
 
     def _drop(self, key: Key) -> None:
-        lock = self._groups[key[0]].pop(key[1:])
+        topics = self._groups[key[0]]
+        lock = topics[key[1]].pop(key[2])
         self._count -= 1
         self._held[key[0]] -= lock.held
         if lock.held and lock.session is not None:
             self._unindex(lock.session, key)
-        if not self._groups[key[0]]:
+        if not topics[key[1]]:
+            del topics[key[1]]
+        if not topics:
             del self._groups[key[0]], self._held[key[0]]

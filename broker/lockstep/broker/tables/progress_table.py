@@ -72,6 +72,10 @@ class ProgressTable:
         """(queue id, progress) of one group in one topic."""
         return list(self._groups.get(group, {}).get(topic, {}).items())
 
+    def has_topic(self, group: str, topic: str) -> bool:
+        """Whether the group has progress in the topic."""
+        return topic in self._groups.get(group, ())
+
     def topics(self, group: str) -> list[str]:
         """Topics in which the group has progress."""
         return list(self._groups.get(group, ()))
