@@ -277,7 +277,7 @@ class Broker:
             nameservers=() if self._registrar is None else self._registrar.told(),
             descriptor_limit=self._host.descriptors.limit,
             damaged_messages=self._store.damage.message_count,
-            damaged_bytes=self._store.damaged_bytes,
+            damaged_bytes=self._store.scrubber.damaged_bytes,
             topics_deleted=self.state.layouts.deleted_count,
             topics_deleted_max=TOMBSTONES_MAX,
         )

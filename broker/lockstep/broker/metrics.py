@@ -155,7 +155,9 @@ class BrokerMetrics:
         )
         text = "Stored and lost to damage of the log: consumers are told of the gaps."
         figures.gauge("lockstep_store_damaged_messages", text, rows=[((), store.damage.message_count)])
-        figures.gauge("lockstep_store_damaged_bytes", "Bytes of the log that hold no good record.", rows=[((), store.damaged_bytes)])
+        figures.gauge(
+            "lockstep_store_damaged_bytes", "Bytes of the log that hold no good record.", rows=[((), store.scrubber.damaged_bytes)]
+        )
         figures.gauge("lockstep_disk_free_bytes", "Free space beside the log.", rows=[((), disk.free_bytes)])
         figures.gauge("lockstep_disk_reserve_bytes", "Free space below which sends are refused.", rows=[((), disk.reserve_bytes)])
         figures.gauge("lockstep_term", "Rises with each start.", rows=[((), self._state.coordination.term)])

@@ -195,7 +195,7 @@ class Keeper:
         """Compares the log with itself and with the consume queues, again and again."""
         rest_ms = SCRUB_FIRST_MS
         while await self._sleep(rest_ms):
-            await self._store.scrub(self._stopping.is_set)
+            await self._store.scrubber.run(self._stopping.is_set)
             rest_ms = SCRUB_REST_MS
 
     async def _sleep(self, for_ms: int) -> bool:

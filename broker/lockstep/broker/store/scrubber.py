@@ -46,8 +46,16 @@ class Scrubber:
         self.position = 0
         """How far the running pass has come."""
 
+    @property
+    def damaged_bytes(self) -> int:
+        """Bytes of the log that are known to hold no good record: those on record, and what the passes have found."""
+        start = self._log.start
+        return self._damage.byte_count + sum(found.end - found.begin for found in self.found.values() if found.end > start)
+
     async def run(self, stopping: Callable[[], bool]) -> None:
-        """One pass over what is on the disk now. A read that fails ends it, and is logged."""
+        """One pass over what is on the disk now, handing what is damaged to the repairs. Ends early when `stopping()`. A read that fails
+        ends it, and is logged.
+        """
         if not self._bytes_per_s:
             return
         end = self._log.synced

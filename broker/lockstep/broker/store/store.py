@@ -78,7 +78,8 @@ class Store:
         self._checkpointer = Checkpointer(config, host, directory, self._flusher, self._queues, self._snapshots)
         self._reader = Reader(self._log, self._queues.files, host, verify=config.verify_reads)
         self._repairs = QueueRepairs(self._log, self._queues, self.damage, directory, host, self._tasks)
-        self._scrubber = Scrubber(self._log, self._queues, self.damage, self._repairs, host, config.scrub_bytes_per_s)
+        self.scrubber = Scrubber(self._log, self._queues, self.damage, self._repairs, host, config.scrub_bytes_per_s)
+        """Looks for damage in what the log and the queues have on the disk."""
         self._query = Query(self._log, self._queues, host, config.record_bytes_max)
         self._retention = Retention(config, host, self._log, self._queues, self._snapshots, directory)
         self._disk = DiskWatch(config, host.files)
@@ -640,10 +641,6 @@ class Store:
         """ServiceNotAvailable where the disk has room only for changes of what is there, not for `what`, which is new."""
         self._disk.check_beginning(what, self._host.clock.monotonic_ms())
 
-    async def scrub(self, stopping: Callable[[], bool]) -> None:
-        """Reads the whole log once, at most `scrub_bytes_per_s`, and hands what is damaged to the repairs. Ends early when `stopping()`."""
-        await self._scrubber.run(stopping)
-
     def disk_status(self) -> DiskStatus:
         """A fresh look at the file system."""
         return self._disk.status(self._host.clock.monotonic_ms(), self._log.end - self._log.start)
@@ -654,12 +651,6 @@ class Store:
         Each as of the turn in which it is asked for.
         """
         return ((queue.topic, queue.visible, queue.bytes_in) for queue in list(self._queues))
-
-    @property
-    def damaged_bytes(self) -> int:
-        """Bytes of the log that are known to hold no good record."""
-        start = self._log.start
-        return self.damage.byte_count + sum(found.end - found.begin for found in self._scrubber.found.values() if found.end > start)
 
     @property
     def unsynced_bytes(self) -> int:

@@ -27,7 +27,7 @@ async def stored(files: SimFiles, count: int = 60, **settings: int) -> Store:
 
 
 async def scrubbed(store: Store) -> None:
-    await store.scrub(lambda: False)
+    await store.scrubber.run(lambda: False)
     await store._repairs.idle.wait()
 
 
@@ -36,7 +36,7 @@ async def test_a_whole_store_has_nothing_to_find() -> None:
     store = await stored(files)
     before = {path: bytes(inode.cache) for path, inode in files.names.items()}
     await scrubbed(store)
-    assert (store.damage.message_count, store.damaged_bytes, store._scrubber.pass_count) == (0, 0, 1)
+    assert (store.damage.message_count, store.scrubber.damaged_bytes, store.scrubber.pass_count) == (0, 0, 1)
     assert {path: bytes(inode.cache) for path, inode in files.names.items()} == before
     await store.close()
 
@@ -46,14 +46,14 @@ async def test_a_scrub_finds_damage_before_a_consumer_does_and_says_so_once(capl
     store = await stored(files)
     files.overwrite(LOG, 7 * SIZE + 30, bytes(SIZE))
     await scrubbed(store)
-    assert (store.damage.lost(), store.damaged_bytes) == ([("orders", 0, 7, 9)], 2 * SIZE)
+    assert (store.damage.lost(), store.scrubber.damaged_bytes) == ([("orders", 0, 7, 9)], 2 * SIZE)
     told = await read_told(store)
     assert (told.lost, told.busy_count) == ([7, 8], 0), "no consumer has to wait for the repair"
     with caplog.at_level("ERROR"):
         caplog.clear()
         await scrubbed(store)
     assert not caplog.records
-    assert store.damaged_bytes == 2 * SIZE
+    assert store.scrubber.damaged_bytes == 2 * SIZE
     await store.close()
 
 
@@ -81,7 +81,7 @@ async def test_a_scrub_reads_no_faster_than_it_may_and_a_little_in_each_turn(mon
         await sleep(0)
 
     monkeypatch.setattr("lockstep.broker.store.scrubber.asyncio.sleep", counted)
-    await store.scrub(lambda: False)
+    await store.scrubber.run(lambda: False)
     monkeypatch.undo()
     read = sum(slept) * (1 << 30)
     assert 4_000 * SIZE <= read < 4_400 * SIZE
@@ -92,20 +92,20 @@ async def test_a_scrub_reads_no_faster_than_it_may_and_a_little_in_each_turn(mon
 async def test_a_scrub_stops_when_the_broker_does_and_a_failed_read_ends_the_pass_alone() -> None:
     files = SimFiles()
     store = await stored(files)
-    await store.scrub(lambda: True)
-    assert store._scrubber.pass_count == 0
+    await store.scrubber.run(lambda: True)
+    assert store.scrubber.pass_count == 0
     files.faults.append(Fault("read", "commitlog"))
-    await store.scrub(lambda: False)
-    assert (store._scrubber.pass_count, store._failed) == (0, False)
-    await store.scrub(lambda: False)
-    assert store._scrubber.pass_count == 1
+    await store.scrubber.run(lambda: False)
+    assert (store.scrubber.pass_count, store._failed) == (0, False)
+    await store.scrubber.run(lambda: False)
+    assert store.scrubber.pass_count == 1
     await store.close()
 
 
 async def test_retention_may_remove_what_a_scrub_reads() -> None:
     files = SimFiles()
     store = await stored(files, 200, segment_bytes=4096, log_bytes_max=4096)
-    scrubbing = asyncio.create_task(store.scrub(lambda: False))
+    scrubbing = asyncio.create_task(store.scrubber.run(lambda: False))
     for _ in range(6):
         await asyncio.sleep(0)
     append(store, b"x")
@@ -114,7 +114,7 @@ async def test_retention_may_remove_what_a_scrub_reads() -> None:
     while await store.retention(0):
         pass
     await scrubbing
-    assert (store.damage.message_count, store.damaged_bytes) == (0, 0)
+    assert (store.damage.message_count, store.scrubber.damaged_bytes) == (0, 0)
     await store.close()
 
 
@@ -130,7 +130,7 @@ async def test_a_scrub_that_retention_overtakes_reports_no_damage(monkeypatch: p
         append(store, b"x")
         await confirmed(store)
     removed: list[object] = []
-    read = store._scrubber._threaded
+    read = store.scrubber._threaded
 
     async def read_and_remove(segment: Segment, count: int, at: int) -> bytes:
         data = await read(segment, count, at)
@@ -138,10 +138,10 @@ async def test_a_scrub_that_retention_overtakes_reports_no_damage(monkeypatch: p
             removed.append(await store.retention(0))
         return data
 
-    monkeypatch.setattr(store._scrubber, "_threaded", read_and_remove)
+    monkeypatch.setattr(store.scrubber, "_threaded", read_and_remove)
     await scrubbed(store)
     assert removed[0], "retention has moved the minimum of queues"
-    assert (store.damage.message_count, store.damaged_bytes, store._scrubber.found) == (0, 0, {})
+    assert (store.damage.message_count, store.scrubber.damaged_bytes, store.scrubber.found) == (0, 0, {})
     await store.close()
 
 
