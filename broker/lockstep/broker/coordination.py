@@ -245,14 +245,13 @@ class Coordination:
         """What day it is, for the activity of groups. Whether it is another one than before."""
         return self._books.activity.set_day(wall_ms // DAY_MS)
 
-    def idle_groups(self) -> list[str]:
-        """Groups to forget. Call it once a day: a group that is in use counts as active on each day on which it is asked about."""
+    def is_idle(self, group: str) -> bool:
+        """Whether to forget a group. Ask once a day: a group that is in use counts as active on each day on which it is asked about."""
         books = self._books
-        for name in list(books.activity):
-            if books.in_use(name):
-                books.activity.active(name)
+        if group in books.activity and books.in_use(group):
+            books.activity.active(group)
         days = books.config.group_idle_days
-        return [name for name in books.activity if books.activity.idle_days(name) >= days] if days else []
+        return bool(days) and books.activity.idle_days(group) >= days
 
     def forget_group(self, group: str) -> int | None:
         """Forgets a group that is idle still; how many queues it had progress in. None: it is not idle any more."""

@@ -170,7 +170,7 @@ class Keeper:
             moved = await self._store.retention(now_ms)
             if moved:
                 await self._move_groups(moved)
-            self._state.sequences.forget(now_ms=now_ms)
+            await self._forget_sequences(now_ms)
             if self._state.coordination.set_day(now_ms):
                 await self._forget_groups()
             self._watch_disk()
@@ -181,15 +181,21 @@ class Keeper:
         for _ in self._state.coordination.retention_moved({(topic, queue_id): new_min for topic, queue_id, new_min in moved}):
             await slices.item()
 
+    async def _forget_sequences(self, now_ms: int) -> None:
+        slices = Slices()
+        for _ in self._state.sequences.forget(now_ms=now_ms):
+            await slices.item()
+
     async def _forget_groups(self) -> None:
-        """Once a day. Each is looked at again in its turn: it may have come back meanwhile."""
-        coordination = self._state.coordination
-        for group in coordination.idle_groups():
-            queue_count = coordination.forget_group(group)
+        """Once a day. Each group is looked at in its turn."""
+        coordination, slices = self._state.coordination, Slices()
+        for group in coordination.groups():
+            await slices.item()
+            queue_count = coordination.forget_group(group) if coordination.is_idle(group) else None
             if queue_count is not None:
                 facts = {"group": group, "queues": queue_count, "idle_days": coordination.config.group_idle_days}
                 log.info("group.forgotten", **facts, why="no member and no commit for so long")
-            await asyncio.sleep(0)
+                await asyncio.sleep(0)
 
     async def keep_scrubbed(self) -> None:
         """Compares the log with itself and with the consume queues, again and again."""

@@ -26,7 +26,7 @@ from lockstep.protocol.errors import ConfigError
 from lockstep.runtime import log as logging
 from lockstep.runtime.address import format_address, os_reason
 from lockstep.runtime.daemon import Tasks
-from lockstep.runtime.metrics import CONTENT_TYPE
+from lockstep.runtime.metrics import CONTENT_TYPE, load
 
 log = logging.get_logger("runtime.admin")
 
@@ -105,6 +105,7 @@ class AdminPort:
 
     async def start(self) -> None:
         """ConfigError where the port can't be had."""
+        load()
         host, port = self.listen
         try:
             self._server = await asyncio.get_running_loop().create_server(

@@ -14,6 +14,7 @@ from lockstep.broker.services import MOVES_PER_SLICE, STEPS_PER_TURN, Effects, K
 from lockstep.broker.tables.group_table import GroupTable
 from lockstep.broker.tables.lock_table import Key, LockTable
 from lockstep.broker.tables.progress_table import Progress, ProgressTable
+from lockstep.broker.tables.sequence_table import IDLE_MS, Last, Place, Scope, SequenceTable
 from lockstep.protocol.allocate import AVERAGE
 from lockstep.protocol.bodies import GroupStatusReply, ListVersion
 from lockstep.protocol.codec.msgpack_body import decode_body
@@ -21,7 +22,9 @@ from lockstep.protocol.codec.plain import pack_plain
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.headers.clients import GroupStatusHeader
+from lockstep.protocol.sequence import FrameSequence
 from lockstep.runtime.dispatch import Request
+from lockstep.runtime.metrics import SLICE_ITEMS
 from lockstep.testing.simulation.disk import SimFiles
 from support.broker_fakes import FakeHost
 from support.coordination_kit import GROUP, TOPIC, Bench, Client, layout, ordered
@@ -233,3 +236,31 @@ async def test_the_queues_of_a_topic_are_found_without_a_look_at_the_others() ->
         return steps.count
 
     assert await lines(100) == await lines(1)
+
+
+async def test_groups_and_sequences_that_may_be_forgotten_are_looked_at_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = Counted()
+    bench = Bench()
+    for number in range(3 * SLICE_ITEMS):
+        bench.c._books.activity.active(f"g{number}")
+    sequences = SequenceTable()
+    for number in range(3 * SLICE_ITEMS):
+        scope = Scope("ab" * 16, 0, TOPIC, number)
+        sequences.record(scope, FrameSequence("ab" * 16, 0, 1, 0, 1, False, 0), Place(0, 0, 1_000 * IDLE_MS * (number % 2)))
+    monkeypatch.setattr(Coordination, "is_idle", counted.of(Coordination.is_idle))
+    monkeypatch.setattr(Last, "idle_ms_max", property(counted.of(lambda self: IDLE_MS)))
+
+    class State:
+        coordination = bench.c
+
+    state = State()
+    state.sequences = sequences  # type: ignore[attr-defined]
+    keeper = Keeper(cast(Any, FakeHost()), cast(Any, None), cast(Any, state))
+    work = asyncio.ensure_future(keeper._forget_groups())
+    await counted.until(work.done)
+    assert (max(counted.turns), sum(counted.turns)) == (SLICE_ITEMS, 3 * SLICE_ITEMS)
+    counted.turns = [0]
+    work = asyncio.ensure_future(keeper._forget_sequences(2_000 * IDLE_MS))
+    await counted.until(work.done)
+    assert (max(counted.turns), sum(counted.turns)) == (SLICE_ITEMS, 3 * SLICE_ITEMS)
+    assert len(sequences) == 0

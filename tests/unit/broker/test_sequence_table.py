@@ -133,7 +133,7 @@ def test_an_idle_scope_is_forgotten_at_its_time_and_whether_it_was_swept_does_no
     swept, unswept = SequenceTable(), SequenceTable()
     for table in (swept, unswept):
         table.record(SCOPE, last, PLACE)
-    assert swept.forget(now_ms=now_ms) == (0 if remembered else 1)
+    assert sum(swept.forget(now_ms=now_ms)) == (0 if remembered else 1)
     for table in (swept, unswept):
         assert (table.check(SCOPE, last, now_ms=now_ms).place == PLACE) is remembered
 

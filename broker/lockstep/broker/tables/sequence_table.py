@@ -21,7 +21,7 @@ A function of the log alone: what `record` is told live, recovery tells it again
 only what is forgotten, and it is the store time of the scope's last frame, which is in the log too.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from lockstep.broker.rows import Rows
@@ -127,18 +127,22 @@ class SequenceTable:
         for scope in [scope for scope in self._last if scope.topic == topic]:
             del self._last[scope]
 
-    def forget(self, *, now_ms: int) -> int:
-        """Frees what has been idle for too long; returns how many scopes that were. Answers do not depend on when it is called."""
-        gone = []
-        for scope, last in self._last.items():
+    def forget(self, *, now_ms: int) -> Iterator[bool]:
+        """Frees what has been idle for too long. Answers do not depend on when it is called.
+
+        Yields for each scope that it looks at whether it was freed: the caller may let other work in between.
+        """
+        for scope in list(self._last):
+            last = self._last.get(scope)
+            if last is None:
+                continue
             idle_ms = now_ms - last.place.store_timestamp
             if idle_ms <= IDLE_MS:
                 break
-            if idle_ms > last.idle_ms_max:
-                gone.append(scope)
-        for scope in gone:
-            del self._last[scope]
-        return len(gone)
+            gone = idle_ms > last.idle_ms_max
+            if gone:
+                del self._last[scope]
+            yield gone
 
     def snapshot(self) -> Rows:
         copies = list(self._last.items())

@@ -47,7 +47,7 @@ def any_number_of_queues_has_progress(patch: Patches) -> None:
 )
 def idle_groups_are_kept(patch: Patches) -> None:
     """A group without a member and a commit is forgotten after its days."""
-    patch.set(Coordination, "idle_groups", lambda self: [])
+    patch.set(Coordination, "is_idle", lambda self, group: False)
 
 
 @mutant(
