@@ -19,7 +19,9 @@ class MessageQueue:
 
 
 WRITER_MAX = (1 << 32) - 1
-"""The writer of every deletion: of the layouts with one counter the deletion is the highest."""
+"""The writer of a deletion that an operator asked for: of the layouts with one counter the deletion is the highest."""
+SPARED_MAX = 1_024
+"""By how many counters a deletion may spare younger creations: see `TopicLayout.deletes_to`."""
 
 
 BEGAN_FIRST_DELETIONS_MAX = 3
@@ -118,7 +120,24 @@ class TopicLayout:
     @property
     def deletion(self) -> "TopicLayout":
         """The layout that deletes the topic."""
-        return TopicLayout(self.topic, LayoutVersion(self.version.counter + 1, WRITER_MAX), ())
+        return self.deletion_to(self.version.counter + 1)
+
+    def deletion_to(self, began: int) -> "TopicLayout":
+        """The next layout, which deletes the topic, but no creation of it that began after `began`."""
+        counter = self.version.counter + 1
+        spared = counter - began
+        return TopicLayout(self.topic, LayoutVersion(counter, WRITER_MAX - (spared if spared <= SPARED_MAX else 0)), ())
+
+    @property
+    def deletes_to(self) -> int:
+        """Of a deletion: the highest `began` of layouts that it deletes.
+
+        It is the counter of the deletion that an operator asked for. A broker that knows that one repeats it with a higher counter when it
+        meets a layout of the deleted topic that has a higher one; its writer is lower by how much the counter has grown. So a creation in
+        between, which the broker has not heard of, is spared.
+        """
+        spared = WRITER_MAX - self.version.writer
+        return self.version.counter - (spared if spared <= SPARED_MAX else 0)
 
     @property
     def began(self) -> int:

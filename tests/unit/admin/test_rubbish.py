@@ -46,6 +46,7 @@ ARGUMENTS = {
     ("topic", "show"): ["orders"],
     ("topic", "alter"): ["orders", "--read-queues", "2", "--write-queues", "2"],
     ("topic", "delete"): ["nothing"],
+    ("topic", "forget-deleted"): [],
     ("group", "list"): [],
     ("group", "show"): ["billing"],
     ("group", "create"): ["billing"],

@@ -6,7 +6,7 @@ The oldest queue of a layout (`began`) stays the same from a topic's creation to
 from itertools import product
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep.admin.layout_change import altered
@@ -162,6 +162,69 @@ def test_a_second_deletion_is_not_forgotten_with_the_first_ones() -> None:
     story.a.topics.create(story.a.topics.live(TOPIC).deletion)
     assert story.a.topics.forget_deletions(BEGAN_FIRST_DELETIONS_MAX) == 0
     assert story.a.topics.forget_deletions(COUNTER_MAX) == 1
+
+
+def test_a_deletion_that_is_repeated_spares_what_was_created_after_the_first() -> None:
+    """Broker c is cut off and has the higher counter; broker a meets its layout before it hears that b created the topic again."""
+    cluster = Cluster(3, [7, 3])
+    a, b, c = cluster.brokers
+    a.topics.create(first_layout(TOPIC, ["broker-a", "broker-b", "broker-c"], 1, 5))
+    cluster.settle()
+    for broker in (a, b, c):
+        broker.send(0, "old")
+    grow(cluster, c, "old")
+    grow(cluster, c, "old")
+    a.topics.create(a.topics.live(TOPIC).deletion)
+    assert a.layout is not None
+    assert b.topics.adopt([a.layout]) == 1
+    b.send(0, "new")
+    assert c.layout is not None
+    a.topics.adopt([c.layout])
+    assert a.layout.deleted
+    a.start()
+    a.send(0, "new")  # it creates the topic too
+    cluster.settle()
+    assert {broker.name: bodies(broker) for broker in cluster.brokers} == {a.name: ["new"], b.name: ["new"], c.name: []}
+    assert not a.unreachable + b.unreachable
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["send", "send", "send", "register", "late", "restart", "forget", "grow", "narrow", "delete"]),
+        st.integers(0, 2),
+        st.integers(0, 3),
+        st.integers(0, 40),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=400)
+@given(size=st.integers(2, 3), steps=STEPS, draws=st.lists(st.integers(0, 4_000_000), min_size=1, max_size=8))
+def test_in_any_order_of_delivery_a_message_is_lost_to_a_deletion_of_its_topic_alone(
+    size: int, steps: list[tuple[str, int, int, int]], draws: list[int]
+) -> None:
+    """Each message has the `began` over which it was sent. Those of the topic in force are all there, and no others are."""
+    cluster = Cluster(size, draws)
+    sent: list[tuple[str, int, str]] = []
+    deletions: list[int] = []
+    for number, (word, place, queue_id, late) in enumerate(steps):
+        broker = cluster.brokers[place % size]
+        before = {queue: len(found) for queue, found in broker.messages.items()}
+        cluster.step(word, place, queue_id, late)
+        if word == "delete" and broker.layout is not None and broker.layout.deleted:
+            deletions.append(broker.layout.version.counter)
+        for queue, found in broker.messages.items():
+            if word == "send" and len(found) > before.get(queue, 0):
+                found[-1] = f"{number} began {broker.topics.live(TOPIC).began}"
+                sent.append((broker.name, broker.topics.live(TOPIC).began, found[-1]))
+    cluster.settle()
+    (layout,) = {broker.layout for broker in cluster.brokers}
+    began = layout.began if layout is not None else 0
+    there = {(broker.name, body) for broker in cluster.brokers for body in bodies(broker)}
+    assert there == {(name, body) for name, at, body in sent if at == began}
+    assert all(any(counter >= at for counter in deletions) for _, at, _ in sent if at != began)
+    assert not any(broker.unreachable for broker in cluster.brokers)
 
 
 @given(

@@ -22,7 +22,8 @@ Two brokers may write a layout of one topic at once, for example when each creat
 in the loser's queues must stay readable: a broker whose queues the winner lacks appends those that hold messages, with the next counter, in
 the step in which it takes the winner. Each such step adds the queues of one broker, so that the brokers agree after at most one step each.
 A broker appends nothing when the topic was deleted, nor queues that an operator took away (LayoutEntry: markers). A deletion wins against
-every layout that was made without knowledge of it: a broker that knows the deletion deletes such a layout with the next counter.
+every layout that was made without knowledge of it: a broker that knows the deletion repeats it with the next counter. It says up to which
+creation it deletes (`TopicLayout.deletes_to`): what was created after the deletion that an operator asked for stays.
 
 Also after the topic was created again: all layouts between a creation and a deletion have the same oldest queue (`TopicLayout.began`), and
 it is younger after each creation. Of two live layouts the one with the older `began` is of the topic that was deleted, whatever their
@@ -161,7 +162,7 @@ class TopicTable:
             raise NoPermission(
                 f"topic {topic} has queues here that this would take away or change: order per key would break; use lockstep topic alter"
             )
-        before = TopicLayout(topic, LayoutVersion(0, 0), ()) if here is None else here
+        before = TopicLayout(topic, LayoutVersion(0, 0), ()) if here is None or here.deleted else here
         return self.create(before.with_queues(self._broker_name, write_more, read_more, self._new_writer()), beyond=beyond)
 
     def forget_deletions(self, counter_max: int) -> int:
@@ -238,15 +239,20 @@ class TopicTable:
         if not self.layouts.wants(layout):
             return False
         here = self.layouts.get(layout.topic)
-        if here is None or layout.deleted:
+        last = layout.version.counter >= COUNTER_MAX  # nothing can follow it
+        if here is None:
             self._put(layout)
         elif here.deleted:
-            # One that was made without knowledge of the deletion here is deleted.
-            self._put(layout.deletion if layout.began <= here.version.counter < COUNTER_MAX else layout)
+            # The deletion here counts on: it deletes a layout that was made without knowledge of it, and adds to another deletion.
+            known = here.deletes_to
+            repeated = layout.deletes_to < known if layout.deleted else layout.began <= known
+            self._put(layout.deletion_to(known) if repeated and not last else layout)
+        elif here.began > (layout.deletes_to if layout.deleted else layout.began) and not last:
+            self._put(TopicLayout(here.topic, LayoutVersion(layout.version.counter + 1, self._new_writer()), here.entries))
+        elif layout.deleted:
+            self._put(layout)
         elif layout.began > here.began:
             self._put_created_again(layout)
-        elif layout.began < here.began and layout.version.counter < COUNTER_MAX:
-            self._put(TopicLayout(here.topic, LayoutVersion(layout.version.counter + 1, self._new_writer()), here.entries))
         else:
             self._put(layout)
             self._append_queues(layout, self._lost(here, layout), here.write_count(self._broker_name))
@@ -328,9 +334,10 @@ def missing(topic: str) -> TopicNotExist:
 
 
 def _created_again(asked: TopicLayout, gone: TopicLayout) -> TopicLayout:
-    """What is asked for, with a version and queues younger than the deletion."""
+    """What is asked for, with a version above the deletion's and queues that it does not delete."""
     counter = max(asked.version.counter, gone.version.counter + 1)
-    entries = tuple(entry if entry.counter > gone.version.counter else replace(entry, counter=counter) for entry in asked.entries)
+    first = gone.deletes_to + 1
+    entries = tuple(entry if entry.counter >= first else replace(entry, counter=first) for entry in asked.entries)
     return TopicLayout(asked.topic, LayoutVersion(counter, asked.version.writer), entries)
 
 

@@ -13,6 +13,7 @@ from lockstep.broker.tables.progress_table import Progress, ProgressTable
 from lockstep.broker.tables.session_table import Session
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.bodies import Verdict
+from lockstep.protocol.queue import WRITER_MAX, LayoutVersion, TopicLayout
 from lockstep.testing.sweep.mutants.registry import Patches, mutant
 
 LIVES = "tests/unit/broker/test_topic_lives.py::"
@@ -131,6 +132,14 @@ def an_added_queue_begins_at_its_end(patch: Patches) -> None:
 def a_missed_deletion_stays_missed(patch: Patches) -> None:
     """A broker that hears only of the layout that made a topic anew drops what it has of the one that was deleted."""
     patch.set(TopicTable, "_put_created_again", TopicTable._put)
+
+
+@mutant("delete", aimed=LIVES + "test_a_deletion_that_is_repeated_spares_what_was_created_after_the_first")
+def a_repeated_deletion_deletes_what_came_after_it(patch: Patches) -> None:
+    """A deletion that is repeated with a higher counter deletes no more than the one that an operator asked for."""
+    patch.set(
+        TopicLayout, "deletion_to", lambda self, began: TopicLayout(self.topic, LayoutVersion(self.version.counter + 1, WRITER_MAX), ())
+    )
 
 
 @mutant("delete", aimed=LIVES + "test_messages_of_a_deleted_topic_are_never_in_the_next_one_whatever_the_counters_were")
