@@ -109,7 +109,8 @@ class BrokerMetrics:
             except (OSError, StoreCorrupt, SystemBusy):
                 continue  # a pull of it is refused and says why; the other figures are told
             if read.parts:
-                age_ms = now_ms - RecordView(b"".join(read.parts)).store_ms
+                record = RecordView(b"".join(read.parts))
+                age_ms = now_ms - self._store.stored_ms(record.physical_offset, record.store_ms)
                 worst[topic, group] = max(worst.get((topic, group), 0), age_ms)
         names = ("topic", "consumer_group")
         text = "Milliseconds since the oldest message that is not committed was stored."

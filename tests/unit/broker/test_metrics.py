@@ -17,10 +17,21 @@ from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.headers.clients import UnregisterClientHeader
 from lockstep.protocol.headers.offsets import UpdateConsumerOffsetHeader
 from lockstep.protocol.headers.send import SendBackHeader
+from lockstep.runtime.clock import Clock
 from lockstep.runtime.host import Host
+from lockstep.runtime.steady import TRUST_MS
 from support.http import fetch
 from support.until import until
 from support.whole_broker import TOPIC, bodies, dialled, frame, heartbeat, join, kill, reconcile, running, settings, stored
+
+YEAR_MS = 365 * 86_400_000
+
+
+class Ahead(Clock):
+    """Its wall clock is a year ahead."""
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + YEAR_MS
 
 
 async def scrape(broker: Broker) -> dict[str, float]:
@@ -72,6 +83,22 @@ async def test_a_group_that_is_done_has_a_lag_of_zero(tmp_path: Path) -> None:
         found = await scrape(broker)
         assert found['rocketmq_consumer_lag_messages{consumer_group="g",topic="orders"}'] == 0
         assert not [name for name in found if name.startswith("rocketmq_consumer_lag_latency")]
+
+
+async def test_the_age_of_a_message_does_not_grow_when_the_clock_is_set_forward(tmp_path: Path) -> None:
+    async with running(settings(tmp_path, admin_listen="127.0.0.1:0")) as broker, dialled(broker) as client:
+        await client.create()
+        header, data, _ = frame(0, 2)
+        await client.done(RequestCode.SEND_RECORDS, header, data)
+        await client.done(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader("g", TOPIC, 0, 1))
+        assert broker._store is not None
+        steady = broker._store._state.stamps._steady
+        assert steady is not None
+        steady._stray_ms, steady._strayed_for_ms = YEAR_MS, TRUST_MS
+        steady._clock = Ahead()
+        broker._store.follow_clock()
+        found = await scrape(broker)
+        assert 0 <= found['rocketmq_consumer_lag_latency{consumer_group="g",topic="orders"}'] < YEAR_MS
 
 
 async def test_what_the_disk_does_not_read_leaves_the_other_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
