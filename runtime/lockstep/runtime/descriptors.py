@@ -10,7 +10,6 @@ import asyncio
 import errno
 import os
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -63,6 +62,7 @@ class Descriptors:
         self._reserved: list[int] = []
         self._wanted = 0
         self._lock = threading.Lock()
+        self._closed = threading.Event()
 
     @classmethod
     def of_process(cls) -> "Descriptors":
@@ -79,11 +79,13 @@ class Descriptors:
                 pass  # some systems allow less than they say: the soft limit stands
             self.limit = _count(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self._wanted = min(RESERVED, self.limit // 4)
+        self._closed.clear()
         with self._lock:
             self._fill()
 
     def close(self) -> None:
-        """Gives the reserve back."""
+        """Gives the reserve back. Who waits for a descriptor tries once more."""
+        self._closed.set()
         with self._lock:
             self._wanted = 0
             self._release()
@@ -123,7 +125,8 @@ class Descriptors:
             except OSError as error:
                 if error.errno not in SHORTAGE or not self._wanted or _in_event_loop():
                     raise
-            time.sleep(WAIT_S)
+            if self._closed.wait(WAIT_S):
+                break
         return self.call(function, *args)
 
     def _release(self) -> None:

@@ -4,7 +4,6 @@ import asyncio
 import errno
 import os
 import resource
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -114,12 +113,13 @@ def test_what_writes_in_a_worker_thread_waits_until_a_descriptor_is_free(monkeyp
     taken = [descriptors.call(os.open, "taken", os.O_RDWR) for _ in range(table.free + RESERVED)]
     pauses: list[float] = []
 
-    def pause(seconds: float) -> None:
+    def pause(seconds: float) -> bool:
         pauses.append(seconds)
         if len(pauses) == 7:
             os.close(taken.pop())
+        return False
 
-    monkeypatch.setattr(time, "sleep", pause)
+    monkeypatch.setattr(descriptors._closed, "wait", pause)
     assert table.opened[descriptors.wait(os.open, "file", os.O_RDWR)] == "file"
     assert pauses == [WAIT_S] * 7
     with pytest.raises(OSError, match="too many open files"):
@@ -133,7 +133,7 @@ async def test_the_event_loop_never_waits_for_a_descriptor(monkeypatch: pytest.M
         descriptors = prepared(patch, 1_000)
         for _ in range(table.free + RESERVED):
             descriptors.call(os.open, "taken", os.O_RDWR)
-        patch.setattr(time, "sleep", lambda seconds: pytest.fail("it slept"))
+        patch.setattr(descriptors._closed, "wait", lambda seconds: pytest.fail("it waited"))
         with pytest.raises(OSError, match="too many open files"):
             descriptors.wait(os.open, "file", os.O_RDWR)
 
