@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from lockstep.client.producer.batch import Batch, Share
 from lockstep.client.producer.batcher import Batcher
+from lockstep.client.producer.lane import AHEAD_OF_ALL
 from lockstep.client.producer.parcel import QUEUE_WIDE, Parcel
 from lockstep.protocol.queue import LayoutVersion
 
@@ -117,8 +118,8 @@ def test_a_parcel_expires_at_its_deadline_and_not_before() -> None:
 
 def test_all_that_wait_with_a_failed_key_are_taken_and_no_others() -> None:
     lane = batcher(parcel("a", key="1"), parcel("b", key="2"), parcel("u"), parcel("c", key="1"), parcel("q", key=QUEUE_WIDE))
-    assert names(lane.take_keys(["1"])) == ["a", "c"]
-    assert names(lane.take_keys([QUEUE_WIDE])) == ["q"]
+    assert names(lane.take_keys({"1": AHEAD_OF_ALL})) == ["a", "c"]
+    assert names(lane.take_keys({QUEUE_WIDE: AHEAD_OF_ALL})) == ["q"]
     assert names(lane.cut()) == ["u"]
     assert names(lane.cut()) == ["b"]
 
@@ -127,7 +128,7 @@ async def test_of_a_parcel_of_several_keys_only_the_failed_ones_are_taken_each_b
     batch = Batch(6, asyncio.get_running_loop().create_future())
     mixed = batch_parcel(batch, [0, 1, 2, 3, 4, 5], ["a", "b", "c", "a", "d", "b"])
     lane = batcher(parcel("before", key="z"), mixed, parcel("after", key="c"))
-    taken = lane.take_keys(["a", "b"])
+    taken = lane.take_keys(dict.fromkeys("ab", AHEAD_OF_ALL))
     assert [(one.message_ids, one.keys) for one in taken] == [(["0", "3"], ["a", "a"]), (["1", "5"], ["b", "b"])]
     assert [one.message_ids for one in lane.keyed] == [["before"], ["2", "4"], ["after"]]
 
@@ -149,7 +150,7 @@ def test_a_split_parcel_keeps_every_record_key_id_and_held_byte_and_each_part_an
             assert part.sizes == [place + 1 for place in places]
             assert part.message_ids == [str(place) for place in places]
             assert part.keys == [keys[place] for place in places]
-            assert (part.alone, part.version, part.deadline_ms, part.move_ms) == (True, V1, 100, 50)
+            assert (part.alone, part.version, part.deadline_ms, part.half_ms) == (True, V1, 100, 50)
             assert part in batch.parcels
             part.future.set_result([f"result {place}" for place in places])
         assert await batch.results() == [f"result {place}" for place in range(len(keys))]  # type: ignore[comparison-overlap]

@@ -5,9 +5,11 @@ import itertools
 
 from lockstep.client.errors import PrecedingSendFailed
 from lockstep.client.producer.expiry import EXPIRED_PER_TURN, Expiry
+from lockstep.client.producer.failures import FAILURES_PER_TURN, Failures
 from lockstep.client.producer.gate import Gate
 from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.clock import Clock
+from support.counting import Steps
 from support.loops import turns
 
 QUEUE = MessageQueue("t", "a", 0)
@@ -26,13 +28,18 @@ class HandClock(Clock):
 
 def new_gate(count_max: int, clock: Clock | None = None) -> Gate:
     gate = Gate(count_max, 100)
-    gate.begin(Expiry(clock or HandClock()))
+    gate.begin(Expiry(clock or HandClock()), Failures())
     return gate
 
 
 async def enter(gate: Gate, name: str, order: list[str], *keys: str, deadline_ms: int = 1_000, queue: MessageQueue = QUEUE) -> None:
-    await gate.enter(1, 1, [(queue, keys)], deadline_ms, lambda: TimeoutError(name))
+    await gate.enter(1, 1, [(queue, keys)], deadline_ms, lambda: TimeoutError(name), lambda: True)
     order.append(name)
+
+
+def refuse(gate: Gate, *keys: str) -> None:
+    assert gate._failures is not None
+    gate._failures.add(gate.refuse_behind(QUEUE, keys))
 
 
 async def test_the_gate_shuts_at_its_count_or_its_bytes_and_opens_below() -> None:
@@ -95,7 +102,7 @@ async def test_waiters_behind_a_failed_key_are_refused_and_the_others_stay() -> 
     rows = [("bad", QUEUE), ("good", QUEUE), ("bad", OTHER), ("bad", QUEUE)]
     sends = [asyncio.ensure_future(enter(gate, f"{n}", order, key, queue=queue)) for n, (key, queue) in enumerate(rows)]
     await turns(2)
-    gate.refuse_behind(QUEUE, ["bad"])
+    refuse(gate, "bad")
     for _ in range(2):
         gate.release(1, 1)
         await turns(3)
@@ -111,7 +118,7 @@ async def test_what_waits_behind_a_refused_waiter_of_several_keys_is_refused_too
     rows = [("b",), ("a", "b"), ("b", "c"), ("d",), ("c",)]
     sends = [asyncio.ensure_future(enter(gate, str(n), order, *keys)) for n, keys in enumerate(rows)]
     await turns(2)
-    gate.refuse_behind(QUEUE, ["a"])
+    refuse(gate, "a")
     for _ in range(2):
         gate.release(1, 1)
         await turns(3)
@@ -190,3 +197,62 @@ async def test_idle_waits_for_what_is_in_flight() -> None:
     assert not waiting.done()
     gate.release(1, 1)
     await waiting
+
+
+async def test_a_waiter_that_was_admitted_and_has_not_run_is_refused_when_a_send_ahead_of_it_fails() -> None:
+    """Between the two there is a loop turn, and a frame may fail in it."""
+    gate = new_gate(1)
+    gate.add(1, 1)
+    order: list[str] = []
+    rows = ["k", "k", "j"]
+    sends = [asyncio.ensure_future(enter(gate, str(n), order, key)) for n, key in enumerate(rows)]
+    await turns(2)
+    gate.release(1, 1)  # the first one is admitted
+    refuse(gate, "k")
+    await turns(4)
+    assert all(send.done() for send in sends)
+    assert await outcomes(*sends) == [PrecedingSendFailed, PrecedingSendFailed, None]
+    assert order == ["2"]
+    gate.release(1, 1)
+    assert (gate.count, gate.byte_count, gate.shut, gate._by_place) == (0, 0, False, {})
+
+
+async def test_thousands_behind_a_failed_key_end_some_in_each_turn_in_order_and_none_is_admitted_meanwhile() -> None:
+    gate = new_gate(1)
+    gate.add(1, 1)
+    count = 3 * FAILURES_PER_TURN + 1
+    order: list[str] = []
+    sends = [asyncio.ensure_future(enter(gate, "behind", order, "k")) for _ in range(count)]
+    sends.append(asyncio.ensure_future(enter(gate, "other", order, "j")))
+    await turns(1)
+    waiters = list(gate._waiters.values())
+    with Steps("/producer/gate.py") as spent:
+        ending = gate.refuse_behind(QUEUE, ["k"])
+    assert spent.count < 20, "the work of the turn in which the key fails does not grow with the waiters"
+    later = asyncio.ensure_future(enter(gate, "later", order, "k"))
+    gate.release(1, 1)
+    assert gate._failures is not None
+    gate._failures.add(ending)
+    ended = []
+    while not waiters[-1].done():
+        ended.append(sum(waiter.done() for waiter in waiters))
+        assert all(waiter.done() for waiter in waiters[: ended[-1]])
+        await turns(1)
+    assert ended == [FAILURES_PER_TURN, 2 * FAILURES_PER_TURN, 3 * FAILURES_PER_TURN]
+    await turns(3)
+    gate.release(1, 1)
+    assert await outcomes(*sends, later) == [PrecedingSendFailed] * count + [None, None]
+    assert order == ["other", "later"], "a send of the key that came after the failure is admitted"
+
+
+async def test_an_admitted_send_that_can_not_be_answered_in_time_expires_with_what_waits_behind_it() -> None:
+    gate = new_gate(1)
+    gate.add(1, 1)
+    order: list[str] = []
+    late = asyncio.ensure_future(gate.enter(1, 1, [(QUEUE, ["k"])], 1_000, lambda: TimeoutError("late"), lambda: False))
+    sends = [late, *[asyncio.ensure_future(enter(gate, key, order, key)) for key in ("k", "j")]]
+    await turns(2)
+    gate.release(1, 1)
+    await turns(4)
+    assert await outcomes(*sends) == [TimeoutError, PrecedingSendFailed, None]
+    assert (order, gate.count) == (["j"], 1)

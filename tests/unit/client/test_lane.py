@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.client.producer.lane import Lane
+from lockstep.client.producer.lane import AHEAD_OF_ALL, Lane
 from lockstep.client.producer.parcel import Parcel
 from lockstep.protocol.queue import LayoutVersion
 from support.counting import Steps
@@ -55,7 +55,7 @@ def test_a_lane_does_what_a_plain_list_would_do(steps: list[tuple[str, int, str]
                 assert lane.remove(one)
                 assert not lane.remove(one)
             case "keys":
-                assert lane.take_keys([key]) == take(lambda one: one.keys == (key,))  # noqa: B023
+                assert lane.take_keys({key: AHEAD_OF_ALL}) == take(lambda one: one.keys == (key,))  # noqa: B023
             case "older":
                 assert lane.take_older(VERSIONS[1]) == take(lambda one: one.version == VERSIONS[0])
             case "expire":
@@ -101,7 +101,7 @@ def withdraw_from_the_middle(lane: Lane, count: int) -> None:
 
 def fail_key_by_key(lane: Lane, count: int) -> None:
     for number in range(count):
-        lane.take_keys([str(number)])
+        lane.take_keys({str(number): AHEAD_OF_ALL})
 
 
 @pytest.mark.parametrize("work", [expire_one_by_one, withdraw_from_the_middle, fail_key_by_key])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lockstep.client.producer.patience import Patience
+from lockstep.client.producer.patience import AnswerTimes, Patience
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,8 @@ from lockstep.client.producer.patience import Patience
 )
 def test_a_refusal_is_followed_by_the_brokers_pause_or_a_doubled_one(refusals: int, hint_ms: object, pause_ms: int) -> None:
     patience = Patience()
-    patience.refused(refusals, hint_ms, 10_000)
+    patience.refusals = refusals
+    patience.refused(hint_ms, 10_000)
     assert (patience.not_before_ms, patience.trusted_ms) == (10_000 + pause_ms, 0)
 
 
@@ -33,11 +34,22 @@ def test_distrust_doubles_to_ten_seconds_and_ends_with_a_stored_frame() -> None:
     for seconds in (1, 2, 4, 8, 10, 10):
         patience.struck(5_000)
         assert patience.trusted_ms == 5_000 + seconds * 1_000
-    patience.refused(1, None, 5_000)
+    patience.refused(None, 5_000)
     patience.stored()
     assert patience.not_before_ms == 0
     patience.struck(5_000)
     assert patience.trusted_ms == 6_000
-    patience.refused(1, None, 5_000)
+    patience.refused(None, 5_000)
     patience.reconnected()
     assert (patience.not_before_ms, patience.trusted_ms) == (0, 0)
+
+
+def test_an_answer_is_expected_within_twice_the_slowest_one_of_late() -> None:
+    times = AnswerTimes()
+    assert times.expected_ms(5_000) == 0
+    times.took(300, 5_000)
+    times.took(20, 6_000)
+    assert times.expected_ms(14_999) == 600
+    assert [times.expected_ms(5_000 + age_ms) for age_ms in (10_000, 20_000, 10_000_000)] == [300, 150, 0]
+    times.took(200, 16_000)
+    assert times.expected_ms(16_000) == 400

@@ -7,7 +7,7 @@ which layout was it hashed over) is then true of each of its messages. Within a 
     keyed     sharding key, selector or named queue: this queue or none
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from lockstep.client.producer.lane import Lane
 from lockstep.client.producer.parcel import Parcel
@@ -68,8 +68,8 @@ class Batcher:
         """The first of those that may go elsewhere."""
         return [self.unkeyed.pop() for _ in range(min(limit, len(self.unkeyed)))]
 
-    def take_keys(self, keys: Iterable[str]) -> list[Parcel]:
-        """The records that wait behind a failed send of one of these keys: parcels of one key each."""
+    def take_keys(self, keys: Mapping[str, int]) -> list[Parcel]:
+        """The records that wait behind a failed send of one of these keys (its ticket): parcels of one key each."""
         return self.keyed.take_keys(keys)
 
     def take_older(self, version: LayoutVersion) -> list[Parcel]:

@@ -1,11 +1,14 @@
 """How sends of one queue end without being acknowledged here: they fail, and those behind them with their key, or go on elsewhere."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterator
+from enum import Enum
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from lockstep.client.errors import Outcome, PrecedingSendFailed
 from lockstep.client.producer.batcher import Batcher
 from lockstep.client.producer.frame import Frame, error_of
+from lockstep.client.producer.lane import AHEAD_OF_ALL
 from lockstep.client.producer.parcel import Parcel
 from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.log import get_logger
@@ -15,6 +18,17 @@ if TYPE_CHECKING:
     from lockstep.client.producer.topic_sender import TopicSender
 
 log = get_logger("lockstep.client.producer")
+
+
+class Stage(Enum):
+    """Where parcels were when they failed."""
+
+    WAITING = "waiting"
+    """In a lane: what was ahead of them there goes on."""
+    UNSEALED = "unsealed"
+    """In a frame that has ended: everything in the lane is behind them."""
+    IN_FLIGHT = "in flight"
+    """In a frame that goes on for its other parcels: their bytes count as in flight until it ends."""
 
 
 class Endings:
@@ -39,23 +53,38 @@ class Endings:
         self._topic.end([parcel for parcel in frame.parcels if parcel.future.done()])
         self._topic.move(living, sender)
 
-    def fail(self, parcels: list[Parcel], outcome: Outcome, cause: Exception | None, *, connected: bool) -> None:
-        """These end unacknowledged."""
+    def fail(
+        self, parcels: list[Parcel], outcome: Outcome, cause: Exception | None, *, connected: bool, stage: Stage = Stage.UNSEALED
+    ) -> None:
+        """These end unacknowledged, and with them what waits behind one of their keys. None of it is written any more when this returns.
+
+        The sends learn it in this loop turn and the next ones: first these, then those behind them.
+        """
+        behind = self._fail_behind(parcels, waited=stage is Stage.WAITING)
+
+        def error(parcel: Parcel) -> Exception:
+            own = Outcome.UNKNOWN if parcel.left_behind else outcome
+            return error_of(parcel, self._queue, own, cause, connected=connected)
+
+        self._topic.failures.add(self._end(parcels, error, in_flight=stage is Stage.IN_FLIGHT))
+        self._topic.failures.add(behind)
+
+    def _fail_behind(self, failed: list[Parcel], *, waited: bool) -> Iterator[None]:
+        """Take what is behind these with one of their keys from the lane and the gate. Returns what ends it."""
+        keys: dict[str, int] = {}
+        for parcel in failed:
+            for key in parcel.keys:
+                keys.setdefault(key, parcel.ticket if waited else AHEAD_OF_ALL)
+        if not keys:
+            return iter(())
+        behind = self._batcher.take_keys(keys)
+        refused = self._topic.gate.refuse_behind(self._queue, keys)
+        return chain(self._end(behind, lambda parcel: PrecedingSendFailed(self._queue, parcel.keys[0] or None)), refused)
+
+    def _end(self, parcels: list[Parcel], error: Callable[[Parcel], Exception], *, in_flight: bool = False) -> Iterator[None]:
         for parcel in parcels:
             if not parcel.future.done():
-                own = Outcome.UNKNOWN if parcel.left_behind else outcome
-                parcel.future.set_exception(error_of(parcel, self._queue, own, cause, connected=connected))
-        # Before `end` lets in who waits for the in-flight limit: that may be somebody behind.
-        self._fail_behind(parcels)
-        self._topic.end(parcels)
-
-    def _fail_behind(self, failed: Iterable[Parcel]) -> None:
-        keys = dict.fromkeys(key for parcel in failed for key in parcel.keys)
-        if not keys:
-            return
-        behind = self._batcher.take_keys(keys)
-        for parcel in behind:
-            if not parcel.future.done():
-                parcel.future.set_exception(PrecedingSendFailed(self._queue, parcel.keys[0] or None))
-        self._topic.end(behind)
-        self._topic.gate.refuse_behind(self._queue, keys)
+                parcel.future.set_exception(error(parcel))
+            if not in_flight:
+                self._topic.end([parcel])
+            yield

@@ -27,8 +27,12 @@ class Frame:
     """SendRecordsHeader under its wire names."""
     keyed: bool
     deadline_ms: int
-    """That of its oldest message."""
-    move_ms: int
+    """The last one of its parcels."""
+    earliest_ms: int
+    """No deadline of a parcel that is still waited for is earlier."""
+    half_ms: int
+    """When half the time of each of its parcels has passed."""
+    move_ms: int = 0
     """Until then the same queue is tried; later an unkeyed frame may go elsewhere although it may be stored."""
     unknown: bool = False
     """A write of it went unanswered for too long: it may be stored."""
@@ -44,7 +48,8 @@ class Frame:
     """It is to be written (again)."""
     error: Exception | None = None
     """Why the last write of it did not do."""
-    refusals: int = 0
+    expired: "set[Parcel] | None" = None
+    """Those that failed while it was in flight."""
 
     def done(self) -> bool:
         """An answer always matters, if only to tell that the frame is not the one in flight any more."""
@@ -67,6 +72,34 @@ class Frame:
                 else:
                     future.set_result([SendResult(answer, place, id_) for place, id_ in enumerate(ids, index)])
             index += parcel.count
+
+    @property
+    def certain(self) -> bool:
+        """It is not stored: each write of it was refused."""
+        return self.retry and not self.unknown and not self.unanswered
+
+    def begin(self, now_ms: int, answer_ms: int) -> None:
+        """It is written first. The broker is given half of what is left before an unkeyed frame goes elsewhere, and what answers take."""
+        self.begun_ms = now_ms
+        self.move_ms = max(self.half_ms, (now_ms + self.deadline_ms) // 2, now_ms + answer_ms)
+
+    def take_expired(self, now_ms: int) -> list[Parcel]:
+        """Those whose deadline has come, and those behind them with one of their keys: each once."""
+        before = self.expired or ()
+        expired: list[Parcel] = []
+        keys: set[str] = set()
+        left: list[int] = []
+        for parcel in self.parcels:
+            if parcel.future.done() or parcel in before:
+                continue
+            if parcel.deadline_ms <= now_ms or not keys.isdisjoint(parcel.keys):
+                keys.update(parcel.keys)
+                expired.append(parcel)
+            else:
+                left.append(parcel.deadline_ms)
+        self.expired = {*before, *expired}
+        self.earliest_ms, self.deadline_ms = min(left, default=now_ms), max(left, default=now_ms)
+        return expired
 
     @property
     def outcome(self) -> Outcome:
@@ -94,12 +127,12 @@ def seal_frame(sender: "QueueSender", sequencer: Sequencer, parcels: list[Parcel
     queue = sender.queue
     head = parcels[0]
     if len(parcels) == 1:
-        deadline_ms, move_ms = head.deadline_ms, head.move_ms
+        deadline_ms, earliest_ms, half_ms = head.deadline_ms, head.deadline_ms, head.half_ms
         sealed = sequencer.seal([head.data], head.count)
     else:
         sealed = sequencer.seal([parcel.data for parcel in parcels], sum([parcel.count for parcel in parcels]))
-        deadline_ms = min([parcel.deadline_ms for parcel in parcels])
-        move_ms = min([parcel.move_ms for parcel in parcels])
+        deadlines = [parcel.deadline_ms for parcel in parcels]
+        deadline_ms, earliest_ms, half_ms = max(deadlines), min(deadlines), max([parcel.half_ms for parcel in parcels])
     fields: dict[str, object] = {
         "topic": queue.topic,
         "queueId": queue.queue_id,
@@ -120,7 +153,7 @@ def seal_frame(sender: "QueueSender", sequencer: Sequencer, parcels: list[Parcel
     if head.version is not None:
         fields["layoutCounter"] = head.version.counter
         fields["layoutWriter"] = head.version.writer
-    return Frame(sender, parcels, sealed, fields, bool(head.keys), deadline_ms, move_ms)
+    return Frame(sender, parcels, sealed, fields, bool(head.keys), deadline_ms, earliest_ms, half_ms)
 
 
 def error_of(parcel: Parcel, queue: MessageQueue, outcome: Outcome, cause: Exception | None, *, connected: bool) -> Exception:

@@ -2,11 +2,11 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
-from heapq import heappop, heappush
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from lockstep.client.errors import PrecedingSendFailed
 from lockstep.client.producer.expiry import Expiry
+from lockstep.client.producer.failures import Failures
 from lockstep.protocol.queue import MessageQueue
 
 Tag = Sequence[tuple[MessageQueue, Sequence[str]]]
@@ -16,7 +16,7 @@ Place = tuple[MessageQueue, str]
 
 
 class _Waiter:
-    """A send that waits for its place."""
+    """A send that waits to be admitted."""
 
     __slots__ = ("_error", "_gate", "byte_count", "count", "entered", "number", "places")
 
@@ -38,11 +38,17 @@ class _Waiter:
 
 
 class Gate:
-    """Counts messages and bytes between `send` and their end. `shut`: the next one must `await enter(…)`, else `add` and go on."""
+    """Counts messages and bytes between `send` and their end. `shut`: the next one must `await enter(…)`, else `add` and go on.
+
+    A waiter is listed under each of its places until its `enter` returns or raises. When a keyed send fails, the list of its place is
+    removed as a whole: every waiter that was in it is refused, which costs one step however many they are. They end in the next loop
+    turns, and none of them is admitted meanwhile.
+    """
 
     __slots__ = (
         "_by_place",
         "_expiry",
+        "_failures",
         "_idle",
         "_number",
         "_waiters",
@@ -61,16 +67,20 @@ class Gate:
         self.byte_count = 0
         self.shut = False
         self._waiters: OrderedDict[int, _Waiter] = OrderedDict()
-        """By their number, which rises."""
+        """Not yet admitted, by their number, which rises."""
         self._by_place: dict[Place, dict[int, _Waiter]] = {}
+        """Admitted ones too, until they run."""
         self._number = 0
         self._waking = 0
+        """Admitted, and not running yet."""
         self._idle: asyncio.Future[None] | None = None
         self._expiry: Expiry | None = None
+        self._failures: Failures | None = None
 
-    def begin(self, expiry: Expiry) -> None:
-        """The producer has started: waiters expire here."""
+    def begin(self, expiry: Expiry, failures: Failures) -> None:
+        """The producer has started: waiters expire and fail here."""
         self._expiry = expiry
+        self._failures = failures
 
     def add(self, count: int, byte_count: int) -> None:
         """Let these in at once (the gate is not shut)."""
@@ -79,10 +89,13 @@ class Gate:
         if self.count >= self.count_max or self.byte_count >= self.byte_count_max:
             self.shut = True
 
-    async def enter(self, count: int, byte_count: int, tag: Tag, deadline_ms: int, expired: Callable[[], Exception]) -> None:
+    async def enter(
+        self, count: int, byte_count: int, tag: Tag, deadline_ms: int, expired: Callable[[], Exception], in_time: Callable[[], bool]
+    ) -> None:
         """Wait for a place, behind all who wait already; at the deadline (monotonic ms) raise what `expired` makes.
 
-        What expires fails what waits behind it with one of its keys, as a failed send does.
+        So does a send that is admitted when it is not `in_time` any more; what `in_time` raises is raised. What expires fails what waits
+        behind it with one of its keys, as a failed send does: that raises PrecedingSendFailed.
         """
         assert self._expiry is not None
         self._number += 1
@@ -99,12 +112,27 @@ class Gate:
         except BaseException:  # re-raised
             if waiter.entered.done() and not waiter.entered.cancelled() and waiter.entered.exception() is None:
                 self._waking -= 1
+                self._leave(waiter)
                 self.release(count, byte_count)
-            elif waiter.number in self._waiters:
-                self._remove(waiter)
+            elif self._waiters.pop(waiter.number, None) is not None:
+                self._leave(waiter)
                 self._admit()
             raise
         self._waking -= 1
+        refused_at = self._refused_at(waiter)
+        if refused_at is not None:  # a send ahead failed after this one was admitted
+            self._fail_behind(waiter)
+            self.release(count, byte_count)
+            raise _preceding(refused_at)
+        try:
+            if not in_time():
+                self._fail_behind(waiter)
+                raise expired()
+        except BaseException:  # re-raised
+            self._leave(waiter)
+            self.release(count, byte_count)
+            raise
+        self._leave(waiter)
         self._update()
 
     def release(self, count: int, byte_count: int) -> None:
@@ -118,15 +146,22 @@ class Gate:
 
     def expired(self, waiter: _Waiter, error: Exception) -> None:
         """The waiter's deadline has come: it raises the error."""
-        self._remove(waiter)
+        del self._waiters[waiter.number]
         waiter.entered.set_exception(error)
-        self._refuse(waiter.places, waiter.number)
+        self._fail_behind(waiter)
         self._admit()
 
-    def refuse_behind(self, queue: MessageQueue, keys: Iterable[str]) -> None:
-        """A keyed send failed: who waits with the same key raises PrecedingSendFailed too, whole, and who waits behind that."""
-        self._refuse([(queue, key) for key in keys], 0)
-        self._admit()
+    def refuse_behind(self, queue: MessageQueue, keys: Iterable[str]) -> Iterator[None]:
+        """A keyed send failed: none of those that wait with the same key is admitted any more, nor of those that wait behind one of them.
+
+        Returns what ends them: they raise PrecedingSendFailed.
+        """
+        refused: dict[Place, Mapping[int, _Waiter]] = {}
+        for key in keys:
+            waiters = self._by_place.pop((queue, key), None)
+            if waiters is not None:
+                refused[queue, key] = waiters
+        return self._end(refused)
 
     async def idle(self) -> None:
         """Wait until nothing is in flight."""
@@ -134,43 +169,61 @@ class Gate:
             self._idle = asyncio.get_running_loop().create_future()
             await self._idle
 
-    def _refuse(self, places: Iterable[Place], behind: int) -> None:
-        """Fail the waiters of these places with a number above `behind`, and what waits behind them in any of their places."""
-        failed: set[Place] = set()
-        reached: list[int] = []
+    def _end(self, refused: Mapping[Place, Mapping[int, _Waiter]]) -> Iterator[None]:
+        for place, waiters in refused.items():
+            for waiter in waiters.values():
+                if self._waiters.pop(waiter.number, None) is None:
+                    continue
+                if not waiter.entered.done():
+                    waiter.entered.set_exception(_preceding(place))
+                self._fail_behind(waiter)
+                self._admit()
+                yield
 
-        def fail(places: Iterable[Place], behind: int) -> None:
-            for place in places:
-                if place not in failed:
-                    failed.add(place)
-                    for number in self._by_place.get(place, ()):
-                        if number > behind:
-                            heappush(reached, number)
+    def _fail_behind(self, waiter: _Waiter) -> None:
+        """The waiter fails: refuse those that wait behind it in the places where it is listed.
 
-        fail(places, behind)
-        while reached:
-            waiter = self._waiters.get(heappop(reached))
-            if waiter is None:  # reached by two of its places
-                continue
-            queue, key = next(place for place in waiter.places if place in failed)
-            self._remove(waiter)
-            if not waiter.entered.done():
-                waiter.entered.set_exception(PrecedingSendFailed(queue, key or None))
-            fail(waiter.places, waiter.number)
-
-    def _remove(self, waiter: _Waiter) -> None:
-        del self._waiters[waiter.number]
+        Where it is listed no more, its list was removed, and what is listed there now came after that.
+        """
+        refused: dict[Place, Mapping[int, _Waiter]] = {}
         for place in waiter.places:
-            others = self._by_place[place]
-            del others[waiter.number]
-            if not others:
+            listed = self._by_place.get(place)
+            if listed is None or listed.pop(waiter.number, None) is None:
+                continue
+            if not listed or next(iter(listed)) > waiter.number:
+                behind = self._by_place.pop(place)
+            else:
+                behind = {number: other for number, other in listed.items() if number > waiter.number}
+                for number in behind:
+                    del listed[number]
+            if behind:
+                refused[place] = behind
+        if refused:
+            assert self._failures is not None
+            self._failures.add(self._end(refused))
+
+    def _refused_at(self, waiter: _Waiter) -> Place | None:
+        """The place of the waiter where a send ahead of it has failed."""
+        for place in waiter.places:
+            if waiter.number not in self._by_place.get(place, ()):
+                return place
+        return None
+
+    def _leave(self, waiter: _Waiter) -> None:
+        """The waiter waits for nothing any more."""
+        for place in waiter.places:
+            listed = self._by_place.get(place)
+            if listed is not None and listed.pop(waiter.number, None) is not None and not listed:
                 del self._by_place[place]
 
     def _admit(self) -> None:
         while self._waiters and self.count < self.count_max and self.byte_count < self.byte_count_max:
             waiter = next(iter(self._waiters.values()))
-            self._remove(waiter)
+            if self._refused_at(waiter) is not None:
+                break  # it is about to be ended, and the next one is admitted then
+            del self._waiters[waiter.number]
             if waiter.entered.done():
+                self._leave(waiter)
                 continue
             self.count += waiter.count
             self.byte_count += waiter.byte_count
@@ -181,3 +234,8 @@ class Gate:
     def _update(self) -> None:
         full = self.count >= self.count_max or self.byte_count >= self.byte_count_max
         self.shut = full or bool(self._waiters) or self._waking > 0
+
+
+def _preceding(place: Place) -> PrecedingSendFailed:
+    queue, key = place
+    return PrecedingSendFailed(queue, key or None)

@@ -5,13 +5,15 @@ asked for, and kept while parcels wait: sends that only pass through pay nothing
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from heapq import heapify, heappop, heappush
 
 from lockstep.client.producer.parcel import Parcel
 from lockstep.protocol.queue import LayoutVersion
 
 NEVER_MS = 1 << 62
+AHEAD_OF_ALL = -1 << 62
+"""A ticket below all others."""
 STALE_MAX = 64
 """Entries of parcels that have left, above as many as there are parcels, with which the heap of deadlines is made again."""
 
@@ -119,13 +121,13 @@ class Lane:
         self.earliest_ms = deadlines[0][0] if deadlines else NEVER_MS
         return [self._take(ticket) for ticket in sorted(tickets)]
 
-    def take_keys(self, keys: Iterable[str]) -> list[Parcel]:
-        """The records with one of these keys, in order: parcels of one key each. What has other keys beside keeps its place."""
+    def take_keys(self, keys: Mapping[str, int]) -> list[Parcel]:
+        """The records with one of these keys behind its ticket, in order: parcels of one key each. Other records keep their place."""
         self._indexed()
-        failed = frozenset(keys)
         taken: list[Parcel] = []
-        for ticket in sorted({ticket for key in failed for ticket in self._by_key.get(key, ())}):
-            parts = self._waiting[ticket].split(lambda key: key if key in failed else None)
+        for ticket in sorted({ticket for key, behind in keys.items() for ticket in self._by_key.get(key, ()) if ticket > behind}):
+            failed = frozenset(key for key in self._waiting[ticket].keys if keys.get(key, ticket) < ticket)
+            parts = self._waiting[ticket].split(lambda key, failed=failed: key if key in failed else None)  # type: ignore[misc]
             rest = parts.pop(None, None)
             self._take(ticket) if rest is None else self._replace(ticket, rest)
             taken += parts.values()

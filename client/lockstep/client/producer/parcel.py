@@ -33,11 +33,11 @@ class Parcel:
         "deadline_ms",
         "durable",
         "future",
+        "half_ms",
         "held_bytes",
         "keys",
         "left_behind",
         "message_ids",
-        "move_ms",
         "pick",
         "sender",
         "sizes",
@@ -53,7 +53,7 @@ class Parcel:
         held_bytes: int,
         future: "asyncio.Future[Any] | Share",
         deadline_ms: int,
-        move_ms: int,
+        half_ms: int,
         keys: Sequence[str] = (),
         version: LayoutVersion | None = None,
         pick: Pick | None = None,
@@ -69,8 +69,8 @@ class Parcel:
         """What the in-flight limit counts for it."""
         self.future = future
         self.deadline_ms = deadline_ms
-        self.move_ms = move_ms
-        """Until then the same queue is tried; later an unkeyed one may move although it may be stored."""
+        self.half_ms = half_ms
+        """When half of its time has passed. Until then it is written however little time is left for the answer."""
         self.keys = keys
         """Empty: unkeyed. One: that of all records. Else one for each record."""
         self.version = version
@@ -114,7 +114,7 @@ class Parcel:
             sizes = [all_sizes[place] for place in own]
             own_ids, own_keys = [ids[place] for place in own], [keys[place] for place in own]
             share = future.part(own)
-            part = Parcel(data, sizes, own_ids, held_bytes, share, self.deadline_ms, self.move_ms, own_keys, self.version, self.pick)
+            part = Parcel(data, sizes, own_ids, held_bytes, share, self.deadline_ms, self.half_ms, own_keys, self.version, self.pick)
             part.alone, part.durable, part.sender = self.alone, self.durable, self.sender
             share.post(part)
             parts[found] = part

@@ -7,12 +7,39 @@ STALL_MS = 1_000
 """A queue that lost a frame to another broker takes no unkeyed sends for this long, doubled each time that it happens again at once."""
 STALL_MS_MAX = 10_000
 """RocketMQ 5: the isolation of a broker that did not answer."""
+SLOWEST_HALVED_MS = 10_000
+"""The slowest answer counts half as much after each such time without a slower one."""
+ANSWER_MARGIN = 2
+"""A frame is expected to be answered within this many times the slowest recent answer."""
+
+
+class AnswerTimes:
+    """How long one broker takes to answer the frames of one topic."""
+
+    __slots__ = ("_slowest_at_ms", "_slowest_ms")
+
+    def __init__(self) -> None:
+        self._slowest_ms = 0
+        self._slowest_at_ms = 0
+
+    def took(self, took_ms: int, now_ms: int) -> None:
+        """An answer came, or was given up, this long after its frame was written."""
+        if took_ms >= self.slowest_ms(now_ms):
+            self._slowest_ms, self._slowest_at_ms = took_ms, now_ms
+
+    def expected_ms(self, now_ms: int) -> int:
+        """How long the answer to a frame may take that is written now; 0 while no frame was answered."""
+        return ANSWER_MARGIN * self.slowest_ms(now_ms)
+
+    def slowest_ms(self, now_ms: int) -> int:
+        """The slowest answer of late."""
+        return self._slowest_ms >> min((now_ms - self._slowest_at_ms) // SLOWEST_HALVED_MS, 62)
 
 
 class Patience:
     """Of one queue of one producer."""
 
-    __slots__ = ("_strikes", "not_before_ms", "trusted_ms")
+    __slots__ = ("_strikes", "not_before_ms", "refusals", "trusted_ms")
 
     def __init__(self) -> None:
         self.not_before_ms = 0
@@ -21,16 +48,18 @@ class Patience:
         """When unkeyed sends may come back."""
         self._strikes = 0
         """Frames in a row that ended here without being stored."""
+        self.refusals = 0
+        """Refusals in a row, since a frame was stored or failed."""
 
     def reconnected(self) -> None:
         self.not_before_ms = self.trusted_ms = 0
 
     def stored(self) -> None:
-        self.not_before_ms = self._strikes = 0
+        self.not_before_ms = self._strikes = self.refusals = 0
 
-    def refused(self, refusals: int, hint_ms: object, now_ms: int) -> None:
-        """A frame was refused for the time being, so many times by now; the broker may have said how long to wait."""
-        pause_ms = hint_ms if type(hint_ms) is int else BUSY_PAUSE_MS << min(refusals - 1, 10)
+    def refused(self, hint_ms: object, now_ms: int) -> None:
+        """A frame was refused for the time being; the broker may have said how long to wait. `refusals` counts it already."""
+        pause_ms = hint_ms if type(hint_ms) is int else BUSY_PAUSE_MS << min(max(self.refusals - 1, 0), 10)
         self.not_before_ms = now_ms + max(1, min(pause_ms, BUSY_PAUSE_MS_MAX))
 
     def struck(self, now_ms: int) -> None:

@@ -12,6 +12,7 @@ from lockstep.client.producer.config import ProducerConfig, ProducerOptions, Req
 from lockstep.client.producer.delayed import delay_of
 from lockstep.client.producer.departures import Departures
 from lockstep.client.producer.expiry import Expiry
+from lockstep.client.producer.failures import Failures
 from lockstep.client.producer.gate import Gate
 from lockstep.client.producer.hooks import SendHook, Sending, begun, ended, send_watched
 from lockstep.client.producer.latencies import BrokerLatencies
@@ -83,9 +84,10 @@ class Producer:
         topics = self._topics
         faults = self.config.latency_faults
         latencies = None if faults is None else BrokerLatencies(faults)
-        self._shared = Shared(instance, self.config, self._gate, Departures(), self._given_id, latencies)
+        failures = Failures()
+        self._shared = Shared(instance, self.config, self._gate, Departures(), failures, self._given_id, latencies)
         self._expiry = expiry = Expiry(instance.host.clock)
-        self._gate.begin(expiry)
+        self._gate.begin(expiry, failures)
         topics.begin(self._shared, expiry)
         self._sends.begin(self._shared)
         instance.register_producer(self, self.group, ProducerHooks(on_link=topics.link_changed, on_layout=topics.layout_changed))

@@ -18,6 +18,9 @@ What an answer means for the frame in flight:
 
 * unless an earlier write of the same frame went unanswered: then its outcome stays unknown.
 
+A parcel of which half the time has passed is written only if the answer can be expected before its deadline; else it fails as not
+stored. A parcel whose deadline comes while its frame is unanswered fails as unknown; the frame goes on for its other parcels.
+
 With a given producer id OUT_OF_SEQUENCE and STALE_EPOCH fail the frame, and a frame that failed ends the queue for this producer:
 whoever gave the id begins again, from sequence 0 and with the same bytes.
 """
@@ -30,7 +33,7 @@ from lockstep.client.errors import Outcome
 from lockstep.client.producer.batcher import Batcher
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.client.producer.departures import Departures
-from lockstep.client.producer.endings import Endings
+from lockstep.client.producer.endings import Endings, Stage
 from lockstep.client.producer.frame import Frame, seal_frame
 from lockstep.client.producer.oneway import OnewayRecords
 from lockstep.client.producer.parcel import Parcel
@@ -94,6 +97,7 @@ class QueueSender:
         "_endings",
         "_frame",
         "_keyed_blocked",
+        "_last_error",
         "_loop",
         "_lost",
         "_oneway",
@@ -142,6 +146,8 @@ class QueueSender:
         self._patience = Patience()
         self._keyed_blocked: KeyedWait | None = None
         """What keyed sends wait for."""
+        self._last_error: Exception | None = None
+        """Why the last frame was refused; None once one was stored."""
         self._oneway = OnewayRecords()
         self._alarm = Alarm(self._loop, self._timed, DEFAULT_LIMITS.late_ms)
         self._due_ms = 0
@@ -168,6 +174,18 @@ class QueueSender:
         return self._oneway.byte_count
 
     # --------------------------------------------------------------------------------------------------------------- waiting
+
+    def in_time(self, half_ms: int, deadline_ms: int) -> bool:
+        """Whether a send that comes now can be expected to be answered before its deadline, or half its time has not passed yet.
+
+        Without this check sends that will fail when their frame is sealed would take the places of others meanwhile.
+        """
+        now_ms = self._clock.monotonic_ms()
+        if now_ms < half_ms:
+            return True
+        times, frame = self._side.answer_times, self._frame
+        wait_ms = 0 if frame is None else max(0, times.slowest_ms(now_ms) - (now_ms - frame.begun_ms))
+        return now_ms + wait_ms + times.expected_ms(now_ms) <= deadline_ms
 
     def add(self, parcel: Parcel, *, ahead: bool = False) -> None:
         """Let it wait here; its frame leaves at the end of this loop turn unless one is in flight.
@@ -250,6 +268,8 @@ class QueueSender:
             self._set_stalled(self._frame is not None and self._frame.retry)
         if self._rang:
             self._check_overdue(now_ms)
+        if self._frame is not None and self._frame.earliest_ms <= now_ms < self._frame.deadline_ms:
+            self._expire(self._frame, now_ms)
         deletion = self._topic.deletion
         if deletion is not None and self._batcher:
             self._endings.fail(self._batcher.take_all(), Outcome.NOT_STORED, deletion, connected=self.up)
@@ -272,29 +292,52 @@ class QueueSender:
         if endpoint is None:
             self._set_stalled(True)
         elif now_ms >= self._patience.not_before_ms:
-            frame = self._frame or self._seal()
+            frame = self._frame or self._seal(now_ms)
             if frame is not None:
                 self._write(frame, endpoint, now_ms)
 
-    def _seal(self) -> Frame | None:
+    def _seal(self, now_ms: int) -> Frame | None:
         if self._sequencer.over:
             self._endings.fail(self._batcher.take_all(), Outcome.NOT_STORED, _over(self._sequencer), connected=self.up)
-        while parcels := self._batcher.cut(keyed_blocked=self._keyed_blocked is not None):
-            cancelled = [parcel for parcel in parcels if parcel.future.done()]
-            if cancelled:
-                self._topic.end(cancelled)
-                parcels = [parcel for parcel in parcels if not parcel.future.done()]
-                if not parcels:
-                    continue
-            self._frame = seal_frame(self, self._sequencer, parcels)
-            return self._frame
+        answered_ms = now_ms + self._side.answer_times.expected_ms(now_ms)
+        failed_count = 0
+        while failed_count < SENDS_PER_TURN:
+            parcels = self._batcher.cut(keyed_blocked=self._keyed_blocked is not None)
+            if not parcels:
+                return None
+            late = [parcel for parcel in parcels if parcel.deadline_ms < answered_ms and parcel.half_ms <= now_ms]
+            if late or [parcel for parcel in parcels if parcel.future.done()]:
+                parcels, late = self._sort_out(parcels, frozenset(late))
+                if late:
+                    failed_count += len(late)
+                    self._endings.fail(late, Outcome.NOT_STORED, self._too_late(now_ms), connected=self.up)
+            if parcels:
+                self._frame = seal_frame(self, self._sequencer, parcels)
+                return self._frame
+        self.wake()
         return None
 
+    def _sort_out(self, parcels: list[Parcel], late: frozenset[Parcel]) -> tuple[list[Parcel], list[Parcel]]:
+        """What leaves of these, or else what fails: all up to a change from one to the other. The rest goes back."""
+        self._topic.end([parcel for parcel in parcels if parcel.future.done()])
+        living = [parcel for parcel in parcels if not parcel.future.done()]
+        if not living:
+            return [], []
+        fails = living[0] in late
+        count = next((at for at, parcel in enumerate(living) if (parcel in late) is not fails), len(living))
+        self._batcher.put_back(living[count:])
+        return ([], living[:count]) if fails else (living[:count], [])
+
+    def _too_late(self, now_ms: int) -> RequestTimeout:
+        answer_ms = self._side.answer_times.expected_ms(now_ms)
+        return RequestTimeout(f"not written: less than {answer_ms} ms were left, twice the slowest recent answer of the broker")
+
     def _write(self, frame: Frame, endpoint: Endpoint, now_ms: int) -> None:
-        limit_ms = frame.deadline_ms if now_ms >= frame.move_ms else frame.move_ms
+        if not frame.begun_ms:
+            frame.begin(now_ms, self._side.answer_times.expected_ms(now_ms))
+        limit_ms = frame.deadline_ms if frame.keyed or now_ms >= frame.move_ms else min(frame.move_ms, frame.deadline_ms)
         frame.due_ms = min(now_ms + self._config.attempt_timeout_ms, limit_ms)
         frame.retry = False
-        frame.begun_ms = frame.begun_ms or now_ms
         if endpoint is frame.endpoint and frame.unanswered and endpoint.backlog_bytes:
             # The peer does not read. What was written is still on its way; more of the same would only pile up here.
             return
@@ -337,10 +380,12 @@ class QueueSender:
             self._retry(frame)
             return
         answer = FrameAnswer(STATUS_OF_CODE[response.code], self.queue, offset, physical_offset, host, frame.sizes)
-        self._frame = None
+        self._frame = self._last_error = None
+        now_ms = self._clock.monotonic_ms()
         self._patience.stored()
+        if frame.error is None:
+            self._side.answer_times.took(now_ms - frame.begun_ms, now_ms)
         if self._topic.latencies is not None:
-            now_ms = self._clock.monotonic_ms()
             self._topic.latencies.answered(self.queue.broker_name, now_ms - frame.begun_ms, now_ms)
         if self.stalled:
             self._set_stalled(not self.up)
@@ -349,17 +394,17 @@ class QueueSender:
         self._departures.add_behind(self)
 
     def _refused(self, frame: Frame, error: BrokerError, response: Command) -> None:
-        frame.error = error
-        frame.refusals += 1
+        frame.error = self._last_error = error
+        self._patience.refusals += 1
         if isinstance(error, OutOfSequence | StaleEpoch) and not self._sequencer.given:
             # Nothing that this client did: the broker lost a suffix of the log, this frame's predecessors in it or the scope itself.
             log.warning("sequence.restarted", queue=str(self.queue), epoch=self._sequencer.epoch + 1, error=str(error))
             self._sequencer.give_up()
             self._frame = seal_frame(self, self._sequencer, frame.parcels)
-            self._frame.refusals = frame.refusals
-            if frame.refusals > 1:
+            self._frame.expired = frame.expired
+            if self._patience.refusals > 1:
                 self._frame.error = error
-                self._pause(frame, response)
+                self._pause(response)
             self._pump()
         elif isinstance(error, LayoutStale) and (version := frame.parcels[0].version) is not None:
             # The sequence is checked before the layout, so the frame is certainly not stored, even after an unanswered write.
@@ -370,6 +415,7 @@ class QueueSender:
             self._pump()
         elif isinstance(error, MessageIllegal) and not frame.unknown and len(singles := frame.singles()) > 1:
             self._unseal(frame)
+            self._patience.refusals = 0
             for parcel in singles:
                 parcel.alone = True
             self._batcher.put_back(singles)
@@ -379,7 +425,7 @@ class QueueSender:
                 self._topic.refresh_route()
             # A handler that failed says nothing of what it had done by then.
             frame.unknown = frame.unknown or isinstance(error, SystemError_)
-            self._pause(frame, response)
+            self._pause(response)
             self._retry(frame)
         else:
             self._fail(frame)
@@ -387,8 +433,8 @@ class QueueSender:
 
     # ---------------------------------------------------------------------------------------------------- retry, move, fail
 
-    def _pause(self, frame: Frame, response: Command) -> None:
-        self._patience.refused(frame.refusals, response.fields.get(RETRY_AFTER_FIELD), self._clock.monotonic_ms())
+    def _pause(self, response: Command) -> None:
+        self._patience.refused(response.fields.get(RETRY_AFTER_FIELD), self._clock.monotonic_ms())
 
     def _retry(self, frame: Frame) -> None:
         frame.retry = True
@@ -422,15 +468,29 @@ class QueueSender:
             self._sequencer.give_up()
         if frame.unknown:
             self._strike()
+        self._patience.refusals = 0
         log.warning("frame.failed", queue=str(self.queue), count=frame.sealed.count, outcome=frame.outcome.value, error=str(frame.error))
-        self._endings.fail(frame.parcels, frame.outcome, frame.error, connected=self.up)
+        expired = frame.expired or ()
+        self._topic.end(expired)
+        living = [parcel for parcel in frame.parcels if parcel not in expired] if expired else frame.parcels
+        self._endings.fail(living, frame.outcome, frame.error, connected=self.up)
+
+    def _expire(self, frame: Frame, now_ms: int) -> None:
+        """The deadline of a parcel of the frame has come, and not that of all."""
+        if frame.certain:
+            self._unseal(frame)
+            self._batcher.put_back(frame.parcels)  # the expired ones fail there
+            return
+        error = frame.error or RequestTimeout(f"broker {self.queue.broker_name}: no answer within {now_ms - frame.begun_ms} ms")
+        self._endings.fail(frame.take_expired(now_ms), Outcome.UNKNOWN, error, connected=self.up, stage=Stage.IN_FLIGHT)
 
     def _fail_expired(self, now_ms: int) -> None:
         """What waited here until its deadline was never written."""
         expired = self._batcher.take_expired(now_ms, SENDS_PER_TURN)
         if expired:
             waits = self._frame or self._keyed_blocked
-            self._endings.fail(expired, Outcome.NOT_STORED, None if waits is None else waits.error, connected=self.up)
+            cause = self._last_error if waits is None else waits.error
+            self._endings.fail(expired, Outcome.NOT_STORED, cause, connected=self.up, stage=Stage.WAITING)
             if self._batcher.earliest_ms <= now_ms:
                 self.wake()
 
@@ -475,6 +535,8 @@ class QueueSender:
         """Ring when something is due, or earlier: then this is called again."""
         frame = self._frame
         due = [self._batcher.earliest_ms] if self._batcher else []
+        if frame is not None:
+            due.append(frame.earliest_ms)
         if frame is not None and not frame.retry:
             due.append(frame.due_ms)
         else:
@@ -501,8 +563,10 @@ class QueueSender:
         self._rang = False
         frame = self._frame
         if frame is not None and not frame.retry and now_ms >= frame.due_ms:
+            took_ms = min(now_ms - frame.begun_ms, self._config.attempt_timeout_ms)
+            self._side.answer_times.took(took_ms, now_ms)
             frame.unknown = True
-            frame.error = RequestTimeout(f"broker {self.queue.broker_name}: no answer within {self._config.attempt_timeout_ms} ms")
+            frame.error = RequestTimeout(f"broker {self.queue.broker_name}: no answer within {took_ms} ms")
             frame.retry = True
             self._set_stalled(True)
 

@@ -94,7 +94,15 @@ class Sends:
         shared, held_bytes = self._shared, held_bytes_of(message)
         assert shared is not None
         assert self._clock is not None
-        await self.gate.enter(1, held_bytes, [], deadline_ms, lambda: self._too_late(way, way.sender(topic)))
+        half_ms = (begun_ms + deadline_ms) // 2
+        await self.gate.enter(
+            1,
+            held_bytes,
+            [],
+            deadline_ms,
+            lambda: self._too_late(way, way.sender(topic)),
+            lambda: way.sender(topic).in_time(half_ms, deadline_ms),
+        )
         try:
             sending = DelayedSend(shared, self._group, topic, way, message, self._ids.next(self._clock.wall_ms()), delay)
             return await sending.run(sharding_key, deadline_ms, durable=DURABLE[require])
@@ -138,12 +146,20 @@ class Sends:
     async def records(self, queue: MessageQueue, records: bytes, sizes: list[int], timeout_ms: int | None) -> SendResult:
         begun_ms, way = self.now_ms(), Way((QUEUE_WIDE,), None, queue)
         end_ms = self.deadline_ms(way, begun_ms, timeout_ms)
+        half_ms = (begun_ms + end_ms) // 2
         topic = self.open_ones.get(queue.topic) or await self.topics.open(queue.topic, end_ms)
         held_bytes, gate = len(records), self.gate
         sender = way.sender(topic)
         if gate.shut:
             try:
-                await gate.enter(len(sizes), held_bytes, [(queue, way.keys)], end_ms, lambda: self._too_late(way, sender))
+                await gate.enter(
+                    len(sizes),
+                    held_bytes,
+                    [(queue, way.keys)],
+                    end_ms,
+                    lambda: self._too_late(way, sender),
+                    lambda: way.sender(topic).in_time(half_ms, end_ms),
+                )
             except BaseException:  # re-raised
                 sender.end_given()
                 raise
@@ -205,14 +221,18 @@ class Sends:
         if gate.shut:
             tag = [(sender.queue, way.keys) for _, sender, way, _ in shares]
             _, first, way, _ = shares[0]
-            await gate.enter(count, held_bytes, tag, self.deadline_ms(way, begun_ms, timeout_ms), lambda: self._too_late(way, first))
-            waited = True
+            end_ms = self.deadline_ms(way, begun_ms, timeout_ms)
+            half_ms = (begun_ms + end_ms) // 2
+
+            def in_time() -> bool:
+                nonlocal shares  # the layout may have changed meanwhile, a broker may have gone
+                shares = division.shares(begin, end, topics)
+                return all(sender.in_time(half_ms, end_ms) for _, sender, _, _ in shares)
+
+            await gate.enter(count, held_bytes, tag, end_ms, lambda: self._too_late(way, first), in_time)
         else:
             gate.add(count, held_bytes)
-            waited = False
         try:
-            if waited:  # the layout may have changed meanwhile, a broker may have gone
-                shares = division.shares(begin, end, topics)
             parcels = [self._pack(batch, share, messages, begun_ms, timeout_ms) for share in shares]
         except BaseException:  # re-raised
             gate.release(count, held_bytes)
@@ -250,34 +270,36 @@ class Sends:
         begun_ms: int,
         timeout_ms: int | None,
     ) -> Parcel:
+        end_ms = self.deadline_ms(way, begun_ms, timeout_ms)
+        half_ms = (begun_ms + end_ms) // 2
         if way is UNKEYED:
-            whole_ms = timeout_ms or self._config.send_timeout_ms
-            return Parcel(data, sizes, ids, held_bytes, future, begun_ms + whole_ms, begun_ms + whole_ms // 2)
-        end_ms = begun_ms + (timeout_ms or self._config.keyed_send_timeout_ms)
+            return Parcel(data, sizes, ids, held_bytes, future, end_ms, half_ms)
         version = None if way.pick is None else topic.layout.version
-        return Parcel(data, sizes, ids, held_bytes, future, end_ms, end_ms, way.keys, version, way.pick)
+        return Parcel(data, sizes, ids, held_bytes, future, end_ms, half_ms, way.keys, version, way.pick)
 
     async def wait(
         self, topic: TopicSender, way: Way, sender: QueueSender, held_bytes: int, begun_ms: int, timeout_ms: int | None
     ) -> QueueSender:
         """Wait at the gate, and look again for the queue: the layout may have changed meanwhile, the broker may have gone."""
-        layout = topic.layout
+        layout, chosen = topic.layout, sender
         end_ms = self.deadline_ms(way, begun_ms, timeout_ms)
-        await self.gate.enter(1, held_bytes, [(sender.queue, way.keys)], end_ms, lambda: self._too_late(way, sender))
-        if way is not UNKEYED and topic.layout is layout:
-            return sender
-        try:
-            return way.sender(topic)
-        except BaseException:  # re-raised
-            self.gate.release(1, held_bytes)
-            raise
+        half_ms = (begun_ms + end_ms) // 2
+
+        def in_time() -> bool:
+            nonlocal chosen
+            if way is UNKEYED or topic.layout is not layout:
+                chosen = way.sender(topic)
+            return chosen.in_time(half_ms, end_ms)
+
+        await self.gate.enter(1, held_bytes, [(sender.queue, way.keys)], end_ms, lambda: self._too_late(way, sender), in_time)
+        return chosen
 
     def _too_late(self, way: Way, sender: QueueSender) -> SendError:
-        """What a send raises that waited for the in-flight limit until its deadline."""
+        """What a send raises that waited for the in-flight limit until its deadline, or until too little time was left for an answer."""
         gate, queue = self.gate, sender.queue
         limit = f"{gate.count} messages with {gate.byte_count} bytes are in flight"
         where = f"broker {queue.broker_name} is {'connected' if sender.up else 'not connected'}"
-        why = f"not sent before its deadline: it waited for the producer's in-flight limit ({limit}; {where})"
+        why = f"not sent in time for an answer before its deadline: it waited for the producer's in-flight limit ({limit}; {where})"
         return SendTimeout(queue.topic, Outcome.NOT_STORED, why) if way is UNKEYED else QueueUnavailable(queue, Outcome.NOT_STORED, why)
 
     async def _wait_up(self, sender: QueueSender) -> None:

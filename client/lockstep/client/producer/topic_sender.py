@@ -1,6 +1,6 @@
 """One topic of one producer: its layout, a QueueSender for each queue that is sent to, and which queue takes the next unkeyed message."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -9,10 +9,12 @@ from lockstep.client.features import SENDING, check_features
 from lockstep.client.instance import Instance
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.client.producer.departures import Departures
+from lockstep.client.producer.failures import Failures
 from lockstep.client.producer.gate import Gate
 from lockstep.client.producer.latencies import BrokerLatencies
 from lockstep.client.producer.live_queues import LiveQueues
 from lockstep.client.producer.parcel import Parcel
+from lockstep.client.producer.patience import AnswerTimes
 from lockstep.client.producer.queue_sender import QueueSender
 from lockstep.client.producer.selector import number_of_key
 from lockstep.client.producer.sequencer import GivenId, Sequencer
@@ -30,6 +32,7 @@ class Shared:
     config: ProducerConfig
     gate: Gate
     departures: Departures
+    failures: Failures
     given_id: GivenId | None = None
     latencies: BrokerLatencies | None = None
     """None: latency fault tolerance is off."""
@@ -52,10 +55,11 @@ def _deleted(layout: TopicLayout) -> TopicNotExist:
 class BrokerSide:
     """One broker of the topic, to all of its queues here."""
 
-    __slots__ = ("_instance", "_link", "connects", "name", "stalled")
+    __slots__ = ("_instance", "_link", "answer_times", "connects", "name", "stalled")
 
     def __init__(self, instance: Instance, name: str) -> None:
         self.name = name
+        self.answer_times = AnswerTimes()
         self.connects = 0
         """How often the broker was connected."""
         self.stalled: dict[QueueSender, None] = {}
@@ -96,6 +100,7 @@ class TopicSender:
         "_shared",
         "_sides",
         "_stranded",
+        "failures",
         "gate",
         "latencies",
         "layout",
@@ -104,6 +109,7 @@ class TopicSender:
     def __init__(self, shared: Shared, layout: TopicLayout) -> None:
         self.layout = layout
         self.gate = shared.gate
+        self.failures = shared.failures
         self.latencies = shared.latencies
         self._shared = shared
         self._counted = (0, 0)
@@ -337,9 +343,13 @@ class TopicSender:
 
     def fail_all(self, error: Callable[[], LockstepError]) -> None:
         """What waits can't be sent any more; `error` makes what each send raises."""
-        for sender in self._by_queue.values():
-            parcels = sender.take_all()
+
+        def fail(parcels: list[Parcel]) -> Iterator[None]:
             for parcel in parcels:
                 if not parcel.future.done():
                     parcel.future.set_exception(error())
-            self.end(parcels)
+                self.end([parcel])
+                yield
+
+        for sender in self._by_queue.values():
+            self.failures.add(fail(sender.take_all()))

@@ -68,8 +68,8 @@ def a_lost_suffix_is_not_begun_anew(patch: Patches) -> None:
             refused(self, frame, error, response)
             return
         frame.error = error
-        frame.refusals += 1
-        self._pause(frame, response)
+        self._patience.refusals += 1
+        self._pause(response)
         self._retry(frame)
 
     patch.set(QueueSender, "_refused", again)
@@ -120,7 +120,7 @@ def a_key_moves_with_its_broker(patch: Patches) -> None:
 )
 def later_sends_of_a_failed_key_go_on(patch: Patches) -> None:
     """If a keyed send fails, later ones of its key that wait fail unsent."""
-    patch.set(Endings, "_fail_behind", lambda self, failed: None)
+    patch.set(Endings, "_fail_behind", lambda self, failed, waited: iter(()))
 
 
 @mutant(

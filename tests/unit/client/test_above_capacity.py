@@ -1,0 +1,103 @@
+"""A producer above the capacity of its brokers: a send that can not be answered in time fails as not stored, and every other one is
+acknowledged."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from lockstep.client import Outcome, Producer
+from lockstep.client.errors import SendError
+from lockstep.client.producer.config import ProducerConfig
+from lockstep.testing.simulation.loop import SimLoop
+from support.fake_broker import FakeBroker, Seen, Step, fake_cluster
+from support.producing import message, producing
+
+pytestmark = pytest.mark.simulated
+
+SECONDS = 12
+TICK_MS = 10
+STORED_MIN = 2_000
+"""With 50 messages in flight, 200 ms for each answer and frames that follow one another, some 2,500 are stored in the time of the test."""
+
+
+def answers_after(delays_ms: Callable[[int], int]) -> Step:
+    """Stores a frame when it arrives and answers it later."""
+    number = 0
+
+    def step(broker: FakeBroker, seen: Seen) -> None:
+        nonlocal number
+        number += 1
+        asyncio.get_running_loop().call_later(delays_ms(number) / 1_000, broker.take, seen)
+
+    return step
+
+
+class Forever:
+    """A script of one step."""
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+
+    def __bool__(self) -> bool:
+        return True
+
+    def popleft(self) -> Step:
+        return self._step
+
+
+async def flood(producer: Producer, per_second: int, keys: int) -> tuple[Counter[str], list[bytes]]:
+    """Sends at this rate; returns how many ended in which way, and the bodies of those that were acknowledged."""
+    ends: Counter[str] = Counter()
+    acknowledged: list[bytes] = []
+
+    async def one(number: int) -> None:
+        sent = message(str(number))
+        try:
+            await producer.send(sent, sharding_key=str(number % keys) if keys else None)
+        except SendError as error:
+            ends[error.outcome.value] += 1
+        else:
+            ends["stored"] += 1
+            acknowledged.append(sent.body)
+
+    sending: list[asyncio.Future[None]] = []
+    for tick in range(SECONDS * 1_000 // TICK_MS):
+        begin, end = (per_second * TICK_MS * at // 1_000 for at in (tick, tick + 1))
+        sending += [asyncio.ensure_future(one(number)) for number in range(begin, end)]
+        await asyncio.sleep(TICK_MS / 1_000)
+    await asyncio.gather(*sending)
+    return ends, acknowledged
+
+
+LATENCIES: dict[str, Callable[[int], int]] = {
+    "always 200 ms": lambda number: 200,
+    "20 to 300 ms": lambda number: 20 + 40 * (number * 5 % 8),
+    "20 ms, each twentieth 500 ms": lambda number: 500 if number % 20 == 7 else 20,
+}
+
+
+@pytest.mark.parametrize("brokers", [1, 2])
+@pytest.mark.parametrize("latency", LATENCIES)
+@pytest.mark.parametrize("keys", [0, 50])
+async def test_above_the_capacity_of_a_healthy_broker_no_send_ends_unknown_and_none_is_stored_twice(
+    keys: int, latency: str, brokers: int
+) -> None:
+    config = ProducerConfig(in_flight_count_max=50, send_timeout_ms=3_000, keyed_send_timeout_ms=3_000)
+    names = ["a", "b"][:brokers]
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop)
+    loop.network.late_chance = 0.0  # a lost segment comes up to 3.2 s late
+    async with fake_cluster(*names, topics={"t": 4}) as cluster, producing(cluster, config) as producer:
+        await asyncio.gather(*[producer.send(message("first")) for _ in range(8)])
+        for broker in cluster.brokers.values():
+            broker.script = Forever(answers_after(LATENCIES[latency]))  # type: ignore[assignment]
+        ends, acknowledged = await flood(producer, 1_000, keys)
+        assert ends.keys() == {"stored", Outcome.NOT_STORED.value}, ends
+        stored = Counter(body for broker in cluster.brokers.values() for body in broker.stored if body != b"first")
+        assert max(stored.values()) == 1
+        assert stored.keys() == set(acknowledged)
+        assert producer.possible_duplicates == 0
+        assert producer.in_flight_count == 0
+        assert ends["stored"] >= STORED_MIN, "the broker is kept busy: sends that will fail take no places from others"

@@ -1,0 +1,138 @@
+"""Sends with different deadlines in one frame: each ends at its own, and the frame goes on for the others."""
+
+import asyncio
+import itertools
+from collections.abc import Callable
+
+import pytest
+
+from lockstep.client import Outcome, PrecedingSendFailed, Producer, QueueUnavailable, SendResult, SendTimeout
+from lockstep.client.errors import SendError
+from lockstep.client.producer.config import ProducerConfig
+from lockstep.client.producer.failures import FAILURES_PER_TURN
+from lockstep.protocol.errors import ServiceNotAvailable
+from support.fake_broker import FakeBroker, answer_later, fake_cluster, ignore, refuse
+from support.loops import turns, until
+from support.producing import message, one_queue, producing
+
+pytestmark = pytest.mark.simulated
+
+SLOW = ProducerConfig(send_timeout_ms=20_000, keyed_send_timeout_ms=20_000, attempt_timeout_ms=5_000)
+
+
+def send(producer: Producer, body: str, key: str | None = None, timeout_ms: int | None = None) -> "asyncio.Future[SendResult]":
+    return asyncio.ensure_future(producer.send(message(body), sharding_key=key, timeout_ms=timeout_ms))
+
+
+async def outcome(sending: "asyncio.Future[SendResult]") -> tuple[type[BaseException], Outcome]:
+    with pytest.raises(SendError) as raised:
+        await sending
+    return raised.type, raised.value.outcome
+
+
+Row = tuple[str, str | None, int | None]
+
+
+async def in_one_frame(broker: FakeBroker, producer: Producer, *rows: Row) -> list["asyncio.Future[SendResult]"]:
+    """These leave together: a frame is in flight while they are sent."""
+    held: list[Callable[[], None]] = []
+    broker.script.appendleft(answer_later(held))
+    key = rows[0][1]
+    first = send(producer, "ahead", None if key is None else "ahead")
+    await until(lambda: len(held) == 1)
+    sending = [send(producer, *row) for row in rows]
+    await turns(2)
+    seen = len(broker.seen)
+    held[0]()
+    await first
+    await until(lambda: len(broker.seen) > seen)
+    assert broker.seen[-1].bodies == [row[0].encode() for row in rows]
+    return sending
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+async def test_a_frame_goes_on_for_the_sends_whose_deadline_has_not_come(
+    key: str | None,
+) -> None:
+    async with one_queue(SLOW) as (broker, producer):
+        held: list[Callable[[], None]] = []
+        broker.script.extend([answer_later(held), *[ignore] * 9])
+        late, other = await in_one_frame(broker, producer, ("late", key, 300), ("other", key and "j", None))
+        assert await outcome(late) == (SendTimeout if key is None else QueueUnavailable, Outcome.UNKNOWN)
+        assert not other.done()
+        assert producer.in_flight_count == 2, "both are in the frame that is in flight"
+        held[0]()
+        assert (await other).queue_offset == 3
+        assert producer.in_flight_count == 0
+        assert broker.stored == [b"first", b"ahead", b"late", b"other"]
+        broker.script.clear()
+        assert (await send(producer, "next", key)).queue_offset == 4
+
+
+async def test_a_keyed_send_that_expires_in_its_frame_fails_what_is_behind_it_in_the_frame_and_in_the_queue() -> None:
+    async with one_queue(SLOW) as (broker, producer):
+        held: list[Callable[[], None]] = []
+        broker.script.append(answer_later(held))
+        rows = [("before", "k", None), ("late", "k", 300), ("behind", "k", None), ("other", "j", None)]
+        before, late, behind, other = await in_one_frame(broker, producer, *rows)
+        waits, waits_too = send(producer, "waits", "k"), send(producer, "waits too", "j")
+        assert await outcome(late) == (QueueUnavailable, Outcome.UNKNOWN)
+        assert await outcome(behind) == (QueueUnavailable, Outcome.UNKNOWN)
+        assert await outcome(waits) == (PrecedingSendFailed, Outcome.NOT_STORED)
+        again = send(producer, "again", "k")
+        held[0]()
+        assert [(await sent).queue_offset for sent in (before, other, waits_too, again)] == [2, 5, 6, 7]
+        assert b"waits" not in broker.stored
+
+
+async def test_a_send_that_expires_after_its_frame_was_refused_is_not_stored_with_the_others_later() -> None:
+    async with one_queue(SLOW) as (broker, producer):
+        broker.script.extend([refuse(ServiceNotAvailable("full"))] * 5)
+        late, other = await in_one_frame(broker, producer, ("late", "k", 300), ("other", "j", None))
+        failure = await outcome(late)
+        assert failure == (QueueUnavailable, Outcome.NOT_STORED)
+        assert (await other).queue_offset == 2
+        assert broker.stored == [b"first", b"ahead", b"other"]
+
+
+async def test_a_frame_moves_when_half_the_time_of_its_last_send_has_passed() -> None:
+    """A send with a short deadline would make others be stored twice."""
+    config = ProducerConfig(send_timeout_ms=8_000, attempt_timeout_ms=500)
+    async with fake_cluster("a", "b", topics={"t": 1}) as cluster, producing(cluster, config) as producer:
+        await asyncio.gather(*[producer.send(message()) for _ in range(4)])
+        broker = cluster.brokers["a"]
+        held: list[Callable[[], None]] = []
+        broker.script.extend([answer_later(held), *[ignore] * 9])
+        sending = [send(producer, str(n), None, 300 if n < 2 else None) for n in range(4)]
+        ended = await asyncio.gather(*sending[:2], return_exceptions=True)
+        assert sorted(type(end).__name__ for end in ended) == ["SendResult", "SendTimeout"], "one went to each broker"
+        await asyncio.sleep(3)
+        assert (producer.possible_duplicates, len(held)) == (0, 1)
+        held[0]()
+        assert all([(await sent).status for sent in sending[2:]])
+
+
+async def test_a_frame_of_which_every_send_has_ended_ends_too() -> None:
+    async with one_queue(SLOW) as (broker, producer):
+        broker.script.append(ignore)
+        ending = await in_one_frame(broker, producer, ("late", "k", 300), ("behind", "k", None))
+        assert [await outcome(sending) for sending in ending] == [(QueueUnavailable, Outcome.UNKNOWN)] * 2
+        await until(lambda: producer.in_flight_count == 0)
+        assert (await send(producer, "next", "k")).status
+
+
+async def test_thousands_that_fail_behind_one_send_end_some_in_each_turn_in_order() -> None:
+    async with one_queue(SLOW) as (broker, producer):
+        broker.script.extend([ignore] * 100)
+        seen = len(broker.seen)
+        late = send(producer, "late", "k", 1_000)
+        await until(lambda: len(broker.seen) > seen)
+        behind = [send(producer, "behind", "k") for _ in range(3_000)]
+        assert await outcome(late) == (QueueUnavailable, Outcome.UNKNOWN)
+        ended = [sum(sending.done() for sending in behind)]
+        while ended[-1] < len(behind):
+            await turns(1)
+            ended.append(sum(sending.done() for sending in behind))
+            assert all(sending.done() for sending in behind[: ended[-1]])
+        assert max(after - before for before, after in itertools.pairwise(ended)) <= FAILURES_PER_TURN
+        assert {await outcome(sending) for sending in behind} == {(PrecedingSendFailed, Outcome.NOT_STORED)}
