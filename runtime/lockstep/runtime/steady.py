@@ -5,7 +5,8 @@ Most jumps are over soon. Here time goes on with the boot clock while the wall c
 
 | the wall clock is, beside what is expected        | `now_ms`                                                      |
 |---------------------------------------------------|---------------------------------------------------------------|
-| within 2 s                                        | follows it, but never falls: it waits until it is passed      |
+| within 2 s                                        | follows it, but never falls: it waits until it is passed. More |
+|                                                   | than 250 ms forward in all only by `follow`                   |
 | further ahead or behind, for less than 5 minutes  | goes on as before, by the boot clock                          |
 | the same for 5 minutes on end                     | the same; `follow` steps to it, also back                     |
 
@@ -22,6 +23,8 @@ NEAR_MS = 2_000
 """Two clocks that differ by less agree: what a time server slews, and what passes between two looks."""
 TRUST_MS = 300_000
 """A jump that lasts so long is no jump."""
+STEP_MS = 250
+"""So much further ahead than the boot clock counts is not told by `follow`."""
 DRIFT = 20
 """The boot clock and the wall clock may differ in speed by one part in so many."""
 LOOK_MS_MAX = 10_000
@@ -31,7 +34,7 @@ LOOK_MS_MAX = 10_000
 class SteadyClock:
     """`now_ms` or `follow` has to be called every few seconds, or a jump that lasts is not seen to last."""
 
-    __slots__ = ("_clock", "_last_ms", "_looked_ms", "_offset_ms", "_stray_ms", "_strayed_for_ms")
+    __slots__ = ("_ahead_ms", "_clock", "_last_ms", "_looked_ms", "_offset_ms", "_stray_ms", "_strayed_for_ms", "_told_ms")
 
     def __init__(self, clock: Clock, newest_ms: int = 0, reading: tuple[int, int] | None = None) -> None:
         """`newest_ms`: the latest time that is known to have been before now. `reading`: the boot clock and the time here at one moment of
@@ -45,6 +48,10 @@ class SteadyClock:
                 now_ms = reading[1] + passed_ms
         self._offset_ms = (now_ms if now_ms >= newest_ms - NEAR_MS else newest_ms) - boot_ms
         """Time here minus the boot clock."""
+        self._told_ms = self._offset_ms
+        """What that was when `follow` returned it last."""
+        self._ahead_ms = 0
+        """How far the wall clock was ahead of the time here at the last look."""
         self._last_ms = newest_ms
         self._stray_ms: int | None = None
         """How far ahead the wall clock has been since it was further than NEAR_MS from here."""
@@ -54,13 +61,15 @@ class SteadyClock:
     def now_ms(self) -> int:
         """Milliseconds since 1970. Never less than before, but after `follow`."""
         boot_ms = self._clock.boot_ms()
-        stray_ms = self._clock.wall_ms() - boot_ms - self._offset_ms
+        wall_ms = self._clock.wall_ms()
+        stray_ms = wall_ms - boot_ms - self._offset_ms
         if -NEAR_MS <= stray_ms <= NEAR_MS:
-            self._offset_ms += stray_ms
+            self._offset_ms += min(stray_ms, self._told_ms + STEP_MS - self._offset_ms)
             self._stray_ms = None
-        elif stray_ms:
+        else:
             self._watch(boot_ms, stray_ms)
         self._looked_ms = boot_ms
+        self._ahead_ms = wall_ms - boot_ms - self._offset_ms
         now_ms = boot_ms + self._offset_ms
         if now_ms < self._last_ms <= now_ms + NEAR_MS:
             return self._last_ms
@@ -68,16 +77,24 @@ class SteadyClock:
         return now_ms
 
     def follow(self) -> int:
-        """Steps to the wall clock where that has been elsewhere for TRUST_MS. Returns by how many ms, 0 where it has not."""
+        """Follows the wall clock, also where it has been elsewhere for TRUST_MS.
+
+        Returns by how many ms the time here has changed beside the boot clock since the last time that was returned: 0 for up to STEP_MS
+        forward, and for small changes back.
+        """
         self.now_ms()
-        stray_ms = self._stray_ms
-        if stray_ms is None or self._strayed_for_ms < TRUST_MS:
+        lasted = self._stray_ms is not None and self._strayed_for_ms >= TRUST_MS
+        if lasted:
+            self._last_ms += self._ahead_ms
+            log.warning("clock.followed", by_ms=self._ahead_ms)
+        if lasted or self._stray_ms is None:
+            self._offset_ms += self._ahead_ms
+            self._stray_ms, self._ahead_ms = None, 0
+        by_ms = self._offset_ms - self._told_ms
+        if not lasted and by_ms <= STEP_MS:
             return 0
-        self._offset_ms += stray_ms
-        self._last_ms += stray_ms
-        self._stray_ms = None
-        log.warning("clock.followed", by_ms=stray_ms)
-        return stray_ms
+        self._told_ms = self._offset_ms
+        return by_ms
 
     def _watch(self, boot_ms: int, stray_ms: int) -> None:
         if self._stray_ms is None or abs(stray_ms - self._stray_ms) > NEAR_MS:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lockstep.runtime.steady import TRUST_MS
+from lockstep.runtime.steady import STEP_MS, TRUST_MS
 from support.delay_machine import LEVELS, Machine
 
 HOUR_MS = 3_600_000
@@ -70,6 +70,19 @@ async def test_a_small_jump_before_a_start_in_the_same_boot_makes_no_delay_early
     assert machine.store.now_ms() == machine.clock.wall_ms()
     assert await machine.pass_ms(59_999) == 0
     assert await machine.pass_ms(1) == 1
+    await machine.store.close()
+
+
+async def test_many_small_steps_of_the_wall_clock_make_a_delay_early_by_no_more_than_a_quarter_of_a_second() -> None:
+    """A time server that sets the clock by less than two seconds at a time: followed at once, and each made what waits due sooner."""
+    machine = Machine()
+    await machine.start()
+    await machine.put(3)
+    for _ in range(30):
+        await machine.pass_ms(1_000)
+        machine.clock.ahead_ms += 1_900
+    assert await machine.pass_ms(30_000 - STEP_MS - 1, step_ms=997) == 0
+    assert await machine.pass_ms(STEP_MS + 1) == 1
     await machine.store.close()
 
 

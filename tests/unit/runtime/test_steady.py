@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.runtime.clock import Clock
-from lockstep.runtime.steady import LOOK_MS_MAX, NEAR_MS, TRUST_MS, SteadyClock
+from lockstep.runtime.steady import LOOK_MS_MAX, NEAR_MS, STEP_MS, TRUST_MS, SteadyClock
 
 HOUR_MS = 3_600_000
 START_MS = 1_700_000_000_000
@@ -80,10 +80,12 @@ def test_another_jump_counts_from_its_own_begin() -> None:
     assert watch(hands, clock, 1_500) == hands.wall_ms() - 2 * HOUR_MS
 
 
-def test_a_little_is_followed_at_once_and_it_never_falls_for_a_little() -> None:
+def test_a_little_is_followed_at_the_next_look_and_it_never_falls_for_a_little() -> None:
     hands, clock = steady()
     now_ms = clock.now_ms()
     hands.ahead += NEAR_MS
+    assert clock.now_ms() == now_ms + STEP_MS, "more than that has to be recorded first"
+    assert clock.follow() == NEAR_MS
     assert clock.now_ms() == now_ms + NEAR_MS
     hands.ahead -= NEAR_MS
     assert clock.now_ms() == now_ms + NEAR_MS
@@ -115,3 +117,32 @@ def test_whatever_the_wall_clock_does_within_the_time_of_trust_no_more_than_a_li
         shown.append(clock.now_ms())
         assert shown == sorted(shown)
     assert shown[-1] - shown[0] <= TRUST_MS + NEAR_MS * len(steps)
+
+
+@given(st.lists(st.tuples(st.integers(1, 5_000), st.integers(-HOUR_MS, HOUR_MS) | st.integers(-3_000, 3_000)), max_size=50))
+def test_what_was_told_and_the_boot_clock_are_all_that_it_goes_forward_by(steps: list[tuple[int, int]]) -> None:
+    """Nothing that is counted by it is early by more than STEP_MS, however many small jumps there were."""
+    hands, clock = steady()
+    began_ms, began_boot = clock.now_ms(), hands.boot
+    told_ms = 0
+    for passes_ms, jump_ms in steps:
+        hands.ahead += jump_ms
+        hands.boot += passes_ms
+        assert clock.now_ms() - began_ms - told_ms <= hands.boot - began_boot + STEP_MS
+        told_ms += clock.follow()
+        assert clock.now_ms() - began_ms - told_ms <= hands.boot - began_boot + STEP_MS
+
+
+def test_the_wall_clock_that_jumps_between_two_looks_of_one_call_is_not_followed() -> None:
+    hands, clock = steady()
+    looks = 0
+    wall_ms = hands.wall_ms
+
+    def jumping() -> int:
+        nonlocal looks
+        looks += 1
+        return wall_ms() + (0 if looks == 1 else HOUR_MS)
+
+    hands.wall_ms = jumping  # type: ignore[method-assign]
+    assert clock.follow() == 0
+    assert clock.now_ms() < wall_ms() + HOUR_MS

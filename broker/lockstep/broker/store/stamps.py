@@ -17,7 +17,7 @@ import msgpack  # type: ignore[import-untyped]
 
 from lockstep.protocol.errors import StoreError
 from lockstep.runtime.clock import Clock
-from lockstep.runtime.steady import NEAR_MS, SteadyClock
+from lockstep.runtime.steady import STEP_MS, SteadyClock
 
 KIND = "clock"
 PREFIX = b"\x95\xa5clock"
@@ -95,7 +95,7 @@ class Stamps:
         if reading is None:
             return 0
         by_ms = self._steady.now_ms() - reading.now_ms - (boot_ms - reading.boot_ms)
-        return by_ms if by_ms > NEAR_MS else 0
+        return by_ms if by_ms > STEP_MS else 0
 
     def now_ms(self) -> int:
         """The stamp of a record that is written now. Never less than the one before, but after `follow`."""
