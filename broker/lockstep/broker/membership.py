@@ -4,6 +4,7 @@ A session joins a group by HEART_BEAT. It leaves by UNREGISTER_CLIENT, by a late
 over; its locks it loses only when it is over or lets them go. A classic client leaves with its connection, or after 120 s of silence.
 """
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
 from lockstep.broker.books import Books
@@ -33,6 +34,11 @@ class Membership:
     def __init__(self, books: Books) -> None:
         self._books = books
         self._classic: dict[tuple[str, str], ClassicSeen] = {}
+        """(group, client id) → when and where the classic member was heard."""
+        self._classic_on: dict[int, dict[tuple[str, str], None]] = {}
+        """Connection → those of `_classic` that were heard on it last."""
+        self._classic_count: Counter[str] = Counter()
+        """Client id → how many groups `_classic` has it in."""
         self._classic_clients: dict[int, str] = {}
 
     # ---------------------------------------------------------------------------------------------------------- heartbeat
@@ -211,7 +217,7 @@ class Membership:
         self._books.closing.pop(connection, None)
         self._books.sessions.closed(connection, now_ms)
         self._classic_clients.pop(connection, None)
-        for name, client_id in [key for key, seen in self._classic.items() if seen.connection == connection]:
+        for name, client_id in list(self._classic_on.get(connection, ())):
             self._classic_leave(name, client_id)
 
     def expire(self, now_ms: int) -> None:
@@ -248,7 +254,7 @@ class Membership:
                 raise DuplicateClientId(f"client id {body.client_id} belongs to a living session here: give each client an id of its own")
             self._check_room(entry.group, body.client_id)
             books.join(entry.group, body.client_id, None)
-            self._classic[entry.group, body.client_id] = ClassicSeen(connection, now_ms + books.config.classic_member_ms)
+            self._classic_seen((entry.group, body.client_id), ClassicSeen(connection, now_ms + books.config.classic_member_ms))
             books.classic_connections[body.client_id] = connection
             self._note_said(entry, body.client_id, contract_of(entry).subscriptions)
             group = books.groups.get(entry.group)
@@ -261,12 +267,30 @@ class Membership:
                 del known[topic]
 
     def _classic_leave(self, name: str, client_id: str) -> None:
-        del self._classic[name, client_id]
-        if not any(client == client_id for _, client in self._classic):
+        self._classic_seen((name, client_id), None)
+        if client_id not in self._classic_count:
             self._books.classic_connections.pop(client_id, None)
         group = self._books.groups.get(name)
         if group is not None and group.members.get(client_id) is None:
             self._books.leave(name, client_id)
+
+    def _classic_seen(self, key: tuple[str, str], seen: ClassicSeen | None) -> None:
+        """Sets when and where a classic member was heard; None: it is none any more."""
+        before = self._classic.pop(key, None)
+        if before is not None:
+            self._classic_count[key[1]] -= 1
+            if before.connection is not None:
+                there = self._classic_on[before.connection]
+                del there[key]
+                if not there:
+                    del self._classic_on[before.connection]
+        if seen is not None:
+            self._classic[key] = seen
+            self._classic_count[key[1]] += 1
+            if seen.connection is not None:
+                self._classic_on.setdefault(seen.connection, {})[key] = None
+        if not self._classic_count[key[1]]:
+            del self._classic_count[key[1]]
 
     def classic_client(self, connection: int) -> str | None:
         """The classic client whose heartbeat came on this connection."""
@@ -286,7 +310,7 @@ class Membership:
         for group in books.groups:
             for client_id, session_id in group.members.items():
                 if session_id is None:
-                    self._classic[group.name, client_id] = ClassicSeen(None, now_ms + books.config.classic_restart_ms)
+                    self._classic_seen((group.name, client_id), ClassicSeen(None, now_ms + books.config.classic_restart_ms))
                 else:
                     books.sessions.recorded(session_id, client_id, now_ms)
         for _, lock in books.locks:

@@ -27,7 +27,7 @@ from lockstep.runtime.dispatch import Request
 from lockstep.runtime.metrics import SLICE_ITEMS
 from lockstep.testing.simulation.disk import SimFiles
 from support.broker_fakes import FakeHost
-from support.coordination_kit import GROUP, TOPIC, Bench, Client, layout, ordered
+from support.coordination_kit import GROUP, TOPIC, Bench, ClassicClient, Client, layout, ordered
 from support.counting import Steps
 from support.store_kit import append, open_store
 
@@ -264,3 +264,19 @@ async def test_groups_and_sequences_that_may_be_forgotten_are_looked_at_in_slice
     await counted.until(work.done)
     assert (max(counted.turns), sum(counted.turns)) == (SLICE_ITEMS, 3 * SLICE_ITEMS)
     assert len(sequences) == 0
+
+
+def test_the_end_of_a_connection_looks_at_its_own_classic_members_alone() -> None:
+    def lines(others: int) -> int:
+        bench = Bench()
+        members = [ClassicClient(bench, f"m{number}") for number in range(others)]
+        mine = ClassicClient(bench, "mine")
+        for each in (*members, mine):
+            each.connect()
+        with Steps("broker/membership.py") as steps:
+            mine.close()
+            bench.c.connection_closed(12_345, bench.now_ms)
+        assert bench.lists() == tuple(sorted(each.name for each in members))
+        return steps.count
+
+    assert lines(100) == lines(2)
