@@ -6,16 +6,19 @@ the older kept snapshot needs.
 Consumers are not asked: the caller moves their progress to the new minimum and tells them what they lost.
 """
 
+import asyncio
 import sys
 
 from lockstep.broker.store.commit_log import CommitLog, Segment
 from lockstep.broker.store.config import StoreConfig
+from lockstep.broker.store.consume_queue import ConsumeQueue
 from lockstep.broker.store.directory import StoreDirectory
 from lockstep.broker.store.frame import ENTRY_BYTES
 from lockstep.broker.store.queue_table import QueueTable
 from lockstep.broker.store.snapshot import Snapshots
 from lockstep.broker.store.stamps import Stamps
 from lockstep.protocol.record import INT64, STORE_TIMESTAMP_AT
+from lockstep.runtime.descriptors import SHORTAGE, WAIT_COUNT, WAIT_S
 from lockstep.runtime.host import Host
 from lockstep.runtime.log import get_logger
 
@@ -127,9 +130,20 @@ class Retention:
         for queue in list(self._queues):
             if queue.min_position is None or queue.min_position >= start:
                 continue
-            found = await self._host.threads.run(files.search, queue.directory, queue.min, queue.flushed, start)
+            found = await self._search(queue, start)
             if queue.settle_min(found, start):
                 moved.append((queue.topic, queue.queue_id, queue.min))
                 # The entry before stays: it shows the next start that those before it were removed, not lost.
                 files.remove_below(queue, (queue.min - 1) * ENTRY_BYTES)
         return moved
+
+    async def _search(self, queue: ConsumeQueue, start: int) -> tuple[int, int | None]:
+        """As `QueueFiles.search`. Waits up to a minute for a file descriptor: the log's files are gone, so the minimum has to move."""
+        for _ in range(WAIT_COUNT):
+            try:
+                return await self._host.threads.run(self._queues.files.search, queue.directory, queue.min, queue.flushed, start)
+            except OSError as error:
+                if error.errno not in SHORTAGE:
+                    raise
+            await asyncio.sleep(WAIT_S)
+        return await self._host.threads.run(self._queues.files.search, queue.directory, queue.min, queue.flushed, start)

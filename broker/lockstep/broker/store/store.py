@@ -110,6 +110,7 @@ class Store:
         """So it did, and this start has changed nothing; `_found_end` is where it found the end of the log."""
         self._found_end = -1
         self._last_boot = directory.boot()
+        self._boot_id = ""
         self._clock_was_set_ms = 0
         """By how much the clock was set between the last clock record and this start."""
         self.store_host = config.store_host
@@ -184,7 +185,8 @@ class Store:
             if queue.visible < queue.next:
                 self._confirmations.touched[queue] = None
         self._confirmations.close_turn(found.end)
-        self._clock_was_set_ms = self._state.stamps.start(self._host.clock, self._host.boot_id())
+        self._boot_id = self._host.boot_id()
+        self._clock_was_set_ms = self._state.stamps.start(self._host.clock, self._boot_id)
         self._found_end = found.end
         self._recovered = True
         self._refusal = None
@@ -283,7 +285,7 @@ class Store:
         self._append_clock(self._clock_was_set_ms)
 
     def _append_clock(self, by_ms: int) -> None:
-        stamps, boot_id = self._state.stamps, self._host.boot_id()
+        stamps, boot_id = self._state.stamps, self._boot_id
         body, boot_ms, now_ms = stamps.record(boot_id, by_ms)
         self.append_state(body)
         stamps.recorded(self._state.last_record, boot_id, boot_ms, now_ms, by_ms)

@@ -8,12 +8,13 @@ from contextlib import contextmanager
 import pytest
 
 from lockstep.broker.store import Store
+from lockstep.broker.store.consume_queue import QueueFiles
 from lockstep.broker.store.store import STATE_SHARE
 from lockstep.protocol.errors import ServiceNotAvailable
 from lockstep.protocol.names import STATE_TOPIC
 from lockstep.runtime.files import File
 from lockstep.testing.simulation.disk import SimFiles
-from support.store_kit import Recorded, append, confirmed, everything, host_of, kill, open_store, record
+from support.store_kit import JumpingClock, Recorded, append, confirmed, everything, host_of, kill, open_store, record
 
 SEGMENT = 16 << 10
 BOTH = pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
@@ -144,6 +145,49 @@ async def test_a_file_of_another_queue_gives_its_descriptor_away(number: int, mo
             await confirmed(store)
     assert (failed, store._queues.waiting_count) == ([], 0)
     assert opened_count >= 8
+    await store.close()
+
+
+@BOTH
+async def test_retention_waits_for_the_descriptors_with_which_it_looks_for_minimums(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files of the log are gone by then."""
+    files = SimFiles()
+    failed: list[BaseException] = []
+    store = await open_store(files, segment_bytes=4096, log_bytes_max=1)
+    store.on_fatal = failed.append
+    for count in range(2):
+        for _ in range(12):
+            append(store, b"x" * 900)
+        await store.write_snapshot([count])
+    search, tried = QueueFiles.search, 0
+
+    def scarce(self: QueueFiles, directory: str, low: int, high: int, log_start: int) -> tuple[int, int | None]:
+        nonlocal tried
+        tried += 1
+        if tried < 5:
+            raise OSError(number, os.strerror(number), directory)
+        return search(self, directory, low, high, log_start)
+
+    monkeypatch.setattr(QueueFiles, "search", scarce)
+    assert await store.retention(0) == [("orders", 0, 8)]
+    assert (failed, tried) == ([], 5)
+    await store.close()
+
+
+async def test_the_clock_is_set_without_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The boot id is read from a file, at the start."""
+    files = SimFiles()
+    host = host_of(files)
+    clock = JumpingClock()
+    object.__setattr__(host, "clock", clock)
+    store = await open_store(files, host=host)
+    store.record_clock()
+    object.__setattr__(host, "boot_id", lambda: pytest.fail("the boot id was read"))
+    clock.ahead_ms = 3_600_000
+    for _ in range(302):
+        store.upkeep()
+        clock.now_ms += 1_000
+    assert store.now_ms() == clock.wall_ms()
     await store.close()
 
 
