@@ -13,6 +13,8 @@ class ProcessStarted(Event):
 
     role: str = ""
     """"broker", "nameserver", "consumer", "producer", "admin"."""
+    flush: str = ""
+    """Of a broker: "sync" or "async"."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -234,7 +234,7 @@ class Universe:
         process = self.loop.start(machine, lambda: self._program(main))
         if not was_up:
             self._clock_event(machine)
-        self.history.append(ProcessStarted(*self.place(process), role))
+        self.history.append(ProcessStarted(*self.place(process), role, self.flush if role == "broker" else ""))
         return process
 
     async def _program(self, main: Main) -> None:

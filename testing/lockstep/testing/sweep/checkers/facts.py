@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
 
-from lockstep.testing.sweep.events import BrokerOpened, ClockSet, Fault, PauseBegan, PauseEnded, PowerCut, ProcessEnded
+from lockstep.testing.sweep.events import BrokerOpened, ClockSet, Fault, PauseBegan, PauseEnded, PowerCut, ProcessEnded, ProcessStarted
 from lockstep.testing.sweep.hand_events import LayoutSent
 from lockstep.testing.sweep.history import Event, History, QueueKey
 from lockstep.testing.sweep.wire_events import GrantReceived, ProofReceived
@@ -103,6 +103,8 @@ class Brokers:
         self.cuts: dict[str, list[int]] = {}
         """Places of power cuts, by machine."""
         self._lossy: dict[str, list[int]] = {}
+        self._starts: dict[str, list[tuple[int, str]]] = {}
+        """Starts of brokers, whether or not they opened their port: (place, flush), by machine."""
         self._pauses: dict[int, list[list[float]]] = {}
         self._slow: dict[str, list[float]] = {}
         self._failing: dict[str, float] = {}
@@ -116,6 +118,10 @@ class Brokers:
                 life = Life(*where, event.flush, event.flush_interval_ms / 1000, event.term, place, event.t)
                 self.lives.setdefault(event.broker, []).append(life)
                 by_process[event.process] = life
+            elif kind is ProcessStarted:
+                assert isinstance(event, ProcessStarted)
+                if event.flush:
+                    self._starts.setdefault(event.machine, []).append((place, event.flush))
             elif kind is ProcessEnded:
                 ending = by_process.get(event.process)
                 if ending is not None:
@@ -152,6 +158,19 @@ class Brokers:
                     found.append(cut)
             self._lossy[broker] = found
         return self._lossy[broker]
+
+    def assumed_cuts(self, broker: str) -> list[int]:
+        """Places of the power cuts after which this broker may assume a loss: also those during a start under async flush.
+
+        A start stores its flush mode before it opens the port, and the next one can't tell whether it came so far.
+        """
+        found = set(self.lossy_cuts(broker))
+        for cut in self.all_cuts(broker):
+            starts = self._starts.get(self.lives[broker][0].machine, [])
+            last = next((flush for place, flush in reversed(starts) if place < cut), "")
+            if last == "async":
+                found.add(cut)
+        return sorted(found)
 
     def boots(self, broker: str) -> list[float]:
         """When this broker opened its port for the first time after each power cut of its machine."""

@@ -52,7 +52,7 @@ class _Generations:
         self.generations: dict[tuple[QueueKey, int], int] = {}
         """(queue, epoch) → generation."""
         brokers = Brokers(history)
-        self.cuts = {cut: broker for broker in brokers.lives for cut in brokers.lossy_cuts(broker)}
+        self.cuts = {cut: broker for broker in brokers.lives for cut in brokers.assumed_cuts(broker)}
         self.machines = {event.broker: event.machine for event in history.of(BrokerOpened)}
         self.gaps: dict[QueueKey, set[int]] = {}
         for gap in history.of(QueueGapSeen):

@@ -202,7 +202,7 @@ def _suffixes(history: History, messages: Messages, brokers: Brokers) -> list[Vi
         placed = [(place, answer) for place, answer in answered if answer.position >= 0]
         for place, answer in placed if body in messages.acked else ():
             broker = answer.queue.broker
-            cut = next((cut for cut in brokers.lossy_cuts(broker) if cut > place), None)
+            cut = next((cut for cut in brokers.all_cuts(broker) if cut > place), None)
             read = messages.read.get(answer.queue)
             if cut is None or read is None or deletions.any_of(answer.queue.topic):
                 continue
