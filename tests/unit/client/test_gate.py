@@ -7,13 +7,14 @@ from lockstep.client.errors import PrecedingSendFailed
 from lockstep.client.producer.expiry import EXPIRED_PER_TURN, Expiry
 from lockstep.client.producer.failures import FAILURES_PER_TURN, Failures
 from lockstep.client.producer.gate import Gate
+from lockstep.client.producer.parcel import QUEUE_WIDE
 from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.clock import Clock
 from support.counting import Steps
 from support.loops import turns
 
 QUEUE = MessageQueue("t", "a", 0)
-OTHER = MessageQueue("t", "a", 1)
+OTHER = MessageQueue("u", "a", 0)
 
 
 class HandClock(Clock):
@@ -109,6 +110,51 @@ async def test_waiters_behind_a_failed_key_are_refused_and_the_others_stay() -> 
     assert await outcomes(*sends) == [PrecedingSendFailed, None, None, PrecedingSendFailed]
     assert order == ["1", "2"]
     assert gate.count == 1
+
+
+async def test_a_key_stays_the_same_when_a_layout_gives_it_another_queue_and_a_queue_as_a_whole_is_itself_alone() -> None:
+    gate = new_gate(1)
+    gate.add(1, 1)
+    order: list[str] = []
+    before, after = MessageQueue("t", "a", 1), MessageQueue("t", "b", 0)
+    rows = [("k", before), (QUEUE_WIDE, before), (QUEUE_WIDE, after)]
+    sends = [asyncio.ensure_future(enter(gate, str(n), order, key, queue=queue)) for n, (key, queue) in enumerate(rows)]
+    await turns(2)
+    assert gate._failures is not None
+    gate._failures.add(gate.refuse_behind(after, ["k", QUEUE_WIDE]))
+    gate.release(1, 1)
+    await turns(3)
+    assert await outcomes(*sends) == [PrecedingSendFailed, None, PrecedingSendFailed]
+
+
+async def test_idle_ends_when_the_last_refused_waiter_has_ended_after_everything_in_flight() -> None:
+    gate = new_gate(1)
+    gate.add(1, 1)
+    sends = [asyncio.ensure_future(enter(gate, "", [], "k")) for _ in range(2 * FAILURES_PER_TURN)]
+    await turns(2)
+    idle = asyncio.ensure_future(gate.idle())
+    refuse(gate, "k")
+    gate.release(1, 1)
+    await turns(2 + 3)
+    assert idle.done()
+    assert set(await outcomes(*sends)) == {PrecedingSendFailed}
+
+
+async def test_who_finds_room_enters_behind_those_that_were_admitted_and_have_not_run() -> None:
+    gate = new_gate(2)
+    gate.add(1, 1)
+    gate.add(1, 1)
+    order: list[str] = []
+    first = asyncio.ensure_future(enter(gate, "first", order, "k"))
+    await turns(2)
+
+    async def comes() -> None:
+        gate.release(1, 1)  # the first one is admitted
+        gate.release(1, 1)
+        await enter(gate, "second", order, "k")
+
+    await asyncio.gather(comes(), first)
+    assert order == ["first", "second"]
 
 
 async def test_what_waits_behind_a_refused_waiter_of_several_keys_is_refused_too_and_what_waits_before_it_is_not() -> None:

@@ -6,11 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from lockstep.client import Outcome, PrecedingSendFailed, Producer, QueueUnavailable, SendResult, SendTimeout
+from lockstep.client import BatchSendError, Outcome, PrecedingSendFailed, Producer, QueueUnavailable, SendResult, SendTimeout
 from lockstep.client.errors import SendError
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.client.producer.failures import FAILURES_PER_TURN
+from lockstep.client.producer.selector import number_of_key
 from lockstep.protocol.errors import ServiceNotAvailable
+from lockstep.testing.simulation.loop import SimLoop
 from support.fake_broker import FakeBroker, answer_later, fake_cluster, ignore, refuse
 from support.loops import turns, until
 from support.producing import message, one_queue, producing
@@ -135,4 +137,98 @@ async def test_thousands_that_fail_behind_one_send_end_some_in_each_turn_in_orde
             ended.append(sum(sending.done() for sending in behind))
             assert all(sending.done() for sending in behind[: ended[-1]])
         assert max(after - before for before, after in itertools.pairwise(ended)) <= FAILURES_PER_TURN
+        assert {await outcome(sending) for sending in behind} == {(PrecedingSendFailed, Outcome.NOT_STORED)}
+
+
+@pytest.mark.parametrize("attempt_timeout_ms", [1_000, 5_000])
+async def test_the_last_send_of_a_frame_ends_at_its_deadline_when_those_with_later_ones_have_failed(attempt_timeout_ms: int) -> None:
+    loop = asyncio.get_running_loop()
+    async with one_queue(ProducerConfig(attempt_timeout_ms=attempt_timeout_ms)) as (broker, producer):
+        broker.script.extend([ignore] * 99)
+        begun = loop.time()
+        late, behind, last = await in_one_frame(broker, producer, ("A", "k", 200), ("B", "k", None), ("C", "j", 300))
+        for sending in (late, behind, last):
+            assert await outcome(sending) == (QueueUnavailable, Outcome.UNKNOWN)
+        assert loop.time() - begun < 0.4
+
+
+async def test_a_part_of_a_batch_that_failed_in_a_frame_is_not_counted_again_when_the_frame_is_answered() -> None:
+    keys = {number_of_key(key, 2): key for key in map(str, range(20))}
+    async with fake_cluster("a", topics={"t": 2}) as cluster, producing(cluster, SLOW) as producer:
+        broker = cluster.brokers["a"]
+        await asyncio.gather(*[producer.send(message(), sharding_key=key) for key in keys.values()])
+        ahead: list[Callable[[], None]] = []
+        broker.script.append(answer_later(ahead))
+        first = send(producer, "ahead", keys[0])
+        await until(lambda: len(ahead) == 1)
+        held: list[Callable[[], None]] = []
+        broker.script.extend([answer_later(held), answer_later(held)])
+        late = send(producer, "late", keys[0], 300)
+        await turns(2)
+        batch = asyncio.ensure_future(producer.send_batch([message("behind"), message("other")], sharding_keys=[keys[0], keys[1]]))
+        await until(lambda: len(held) == 1)
+        ahead[0]()
+        await first
+        await until(lambda: len(held) == 2)
+        assert await outcome(late) == (QueueUnavailable, Outcome.UNKNOWN)
+        held[1]()  # the frame of which one send and one part of the batch have failed
+        await turns(10)
+        assert not batch.done(), "its other part is unanswered"
+        held[0]()
+        with pytest.raises(BatchSendError) as raised:
+            await batch
+        behind, other = raised.value.results
+        assert isinstance(behind, QueueUnavailable)
+        assert (behind.outcome, isinstance(other, SendResult)) == (Outcome.UNKNOWN, True)
+
+
+async def test_a_send_that_is_called_before_the_failure_ahead_of_it_is_raised_fails_behind_it() -> None:
+    """Thousands that fail at once in another queue do not put that failure off."""
+    keys = {number_of_key(key, 2): key for key in map(str, range(20))}
+    async with fake_cluster("a", topics={"t": 2}) as cluster, producing(cluster, SLOW) as producer:
+        broker = cluster.brokers["a"]
+        await asyncio.gather(*[producer.send(message(), sharding_key=key) for key in keys.values()])
+        broker.script.extend([ignore] * 99)
+        seen = len(broker.seen)
+        crowd_head, head = (send(producer, "head", keys[number], 1_000) for number in (0, 1))
+        await until(lambda: len(broker.seen) == seen + 2)
+        crowd = [send(producer, "crowd", keys[0]) for _ in range(3_000)]
+        behind = []
+        await asyncio.wait([crowd_head])
+        while not head.done():
+            behind.append(send(producer, "behind", keys[1]))
+            await asyncio.sleep(0)
+        broker.script.clear()
+        assert await outcome(head) == (QueueUnavailable, Outcome.UNKNOWN)
+        assert await outcome(crowd_head) == (QueueUnavailable, Outcome.UNKNOWN)
+        assert {await outcome(sending) for sending in crowd + behind} == {(PrecedingSendFailed, Outcome.NOT_STORED)}
+
+
+@pytest.mark.parametrize("timeout_ms", [400, 1_000, 2_000])
+async def test_unkeyed_sends_leave_a_broker_that_hangs_however_short_their_deadline(timeout_ms: int) -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop)
+    loop.network.late_chance = 0.0  # a lost segment comes up to 3.2 s late
+    config = ProducerConfig(send_timeout_ms=timeout_ms)
+    async with fake_cluster("a", "b", topics={"t": 2}) as cluster, producing(cluster, config) as producer:
+        await asyncio.gather(*[producer.send(message()) for _ in range(8)])
+        cluster.brokers["a"].script.extend([ignore] * 10_000)
+        sending = []
+        for number in range(600):
+            sending.append(send(producer, str(number)))
+            await asyncio.sleep(0.02)
+        assert {type(end) for end in await asyncio.gather(*sending, return_exceptions=True)} == {SendResult}
+
+
+async def test_a_producer_closes_when_thousands_behind_a_failed_send_end_last() -> None:
+    config = ProducerConfig(in_flight_count_max=1, attempt_timeout_ms=5_000)
+    async with one_queue(config) as (broker, producer):
+        broker.script.extend([ignore] * 100)
+        late = send(producer, "late", "k", 1_000)
+        await turns(2)
+        behind = [send(producer, "behind", "k") for _ in range(3_000)]
+        await turns(2)
+        async with asyncio.timeout(60):
+            await producer.close()
+        assert await outcome(late) == (QueueUnavailable, Outcome.UNKNOWN)
         assert {await outcome(sending) for sending in behind} == {(PrecedingSendFailed, Outcome.NOT_STORED)}

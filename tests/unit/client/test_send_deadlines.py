@@ -267,6 +267,28 @@ async def test_a_frame_of_a_given_id_that_expires_at_the_limit_ends_its_queue() 
             await producer.send_records(QUEUE, RECORD, [len(RECORD)])
 
 
+@pytest.mark.parametrize("timeout_ms", [300, 600])
+async def test_a_frame_of_a_given_id_that_fails_unsent_in_its_queue_ends_the_queue(timeout_ms: int) -> None:
+    """It expires behind a frame in flight, or is too late when that one is answered."""
+    config = asdict(ProducerConfig(attempt_timeout_ms=30_000))
+    async with (
+        fake_cluster("a", topics={"t": 1}) as cluster,
+        Producer("g", nameserver=cluster.address, given_id=GivenId("0" * 32), **config) as producer,
+    ):
+        held: list[Callable[[], None]] = []
+        cluster.brokers["a"].script.append(answer_later(held))
+        first = asyncio.ensure_future(producer.send_records(QUEUE, RECORD, [len(RECORD)]))
+        await until(lambda: len(held) == 1)
+        late = asyncio.ensure_future(producer.send_records(QUEUE, RECORD, [len(RECORD)], timeout_ms=timeout_ms))
+        await asyncio.sleep(0.4)
+        held[0]()
+        await first
+        with pytest.raises(QueueUnavailable):
+            await late
+        with pytest.raises(QueueUnavailable, match="begin again"):
+            await producer.send_records(QUEUE, RECORD, [len(RECORD)])
+
+
 async def test_a_send_that_waits_for_its_route_when_the_producer_closes_fails_at_once() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster:
         producer = Producer("g", nameserver=cluster.address, send_timeout_ms=60_000)

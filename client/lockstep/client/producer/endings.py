@@ -1,6 +1,6 @@
 """How sends of one queue end without being acknowledged here: they fail, and those behind them with their key, or go on elsewhere."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from enum import Enum
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -9,7 +9,7 @@ from lockstep.client.errors import Outcome, PrecedingSendFailed
 from lockstep.client.producer.batcher import Batcher
 from lockstep.client.producer.frame import Frame, error_of
 from lockstep.client.producer.lane import AHEAD_OF_ALL
-from lockstep.client.producer.parcel import Parcel
+from lockstep.client.producer.parcel import Future, Parcel
 from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.log import get_logger
 
@@ -58,15 +58,17 @@ class Endings:
     ) -> None:
         """These end unacknowledged, and with them what waits behind one of their keys. None of it is written any more when this returns.
 
-        The sends learn it in this loop turn and the next ones: first these, then those behind them.
+        The sends of these learn it at once: a send of the same key that is called before is one that waits behind them. Those behind them
+        learn it in this loop turn and the next ones.
         """
         behind = self._fail_behind(parcels, waited=stage is Stage.WAITING)
-
-        def error(parcel: Parcel) -> Exception:
-            own = Outcome.UNKNOWN if parcel.left_behind else outcome
-            return error_of(parcel, self._queue, own, cause, connected=connected)
-
-        self._topic.failures.add(self._end(parcels, error, in_flight=stage is Stage.IN_FLIGHT))
+        for parcel in parcels:
+            future = parcel.end()
+            if not future.done():
+                own = Outcome.UNKNOWN if parcel.left_behind else outcome
+                future.set_exception(error_of(parcel, self._queue, own, cause, connected=connected))
+        if stage is not Stage.IN_FLIGHT:
+            self._topic.end(parcels)
         self._topic.failures.add(behind)
 
     def _fail_behind(self, failed: list[Parcel], *, waited: bool) -> Iterator[None]:
@@ -79,12 +81,11 @@ class Endings:
             return iter(())
         behind = self._batcher.take_keys(keys)
         refused = self._topic.gate.refuse_behind(self._queue, keys)
-        return chain(self._end(behind, lambda parcel: PrecedingSendFailed(self._queue, parcel.keys[0] or None)), refused)
+        return chain(self._end([(parcel, parcel.end()) for parcel in behind]), refused)
 
-    def _end(self, parcels: list[Parcel], error: Callable[[Parcel], Exception], *, in_flight: bool = False) -> Iterator[None]:
-        for parcel in parcels:
-            if not parcel.future.done():
-                parcel.future.set_exception(error(parcel))
-            if not in_flight:
-                self._topic.end([parcel])
+    def _end(self, parcels: list[tuple[Parcel, Future]]) -> Iterator[None]:
+        for parcel, future in parcels:
+            if not future.done():
+                future.set_exception(PrecedingSendFailed(self._queue, parcel.keys[0] or None))
+            self._topic.end([parcel])
             yield

@@ -15,6 +15,9 @@ from lockstep.runtime.endpoint import Endpoint
 if TYPE_CHECKING:
     from lockstep.client.producer.queue_sender import QueueSender
 
+EXPIRY_STEP_MS = 10
+"""Deadlines of one frame that come within this time are met together, at its end."""
+
 
 @dataclass(slots=True)
 class Frame:
@@ -48,8 +51,6 @@ class Frame:
     """It is to be written (again)."""
     error: Exception | None = None
     """Why the last write of it did not do."""
-    expired: "set[Parcel] | None" = None
-    """Those that failed while it was in flight."""
 
     def done(self) -> bool:
         """An answer always matters, if only to tell that the frame is not the one in flight any more."""
@@ -78,27 +79,28 @@ class Frame:
         """It is not stored: each write of it was refused."""
         return self.retry and not self.unknown and not self.unanswered
 
-    def begin(self, now_ms: int, answer_ms: int) -> None:
-        """It is written first. The broker is given half of what is left before an unkeyed frame goes elsewhere, and what answers take."""
+    def begin(self, now_ms: int) -> None:
+        """It is written first. The broker is given half of what is left before an unkeyed frame goes elsewhere."""
         self.begun_ms = now_ms
-        self.move_ms = max(self.half_ms, (now_ms + self.deadline_ms) // 2, now_ms + answer_ms)
+        self.move_ms = max(self.half_ms, (now_ms + self.deadline_ms) // 2)
 
     def take_expired(self, now_ms: int) -> list[Parcel]:
         """Those whose deadline has come, and those behind them with one of their keys: each once."""
-        before = self.expired or ()
         expired: list[Parcel] = []
         keys: set[str] = set()
         left: list[int] = []
         for parcel in self.parcels:
-            if parcel.future.done() or parcel in before:
+            if parcel.future.done():
                 continue
             if parcel.deadline_ms <= now_ms or not keys.isdisjoint(parcel.keys):
                 keys.update(parcel.keys)
                 expired.append(parcel)
             else:
                 left.append(parcel.deadline_ms)
-        self.expired = {*before, *expired}
-        self.earliest_ms, self.deadline_ms = min(left, default=now_ms), max(left, default=now_ms)
+        # Looking at the whole frame for each millisecond in which a deadline comes would keep the loop busy.
+        self.earliest_ms = max(min(left, default=now_ms), now_ms + EXPIRY_STEP_MS)
+        self.deadline_ms = max(left, default=now_ms)
+        self.due_ms = min(self.due_ms, self.deadline_ms)
         return expired
 
     @property

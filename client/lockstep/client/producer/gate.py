@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from lockstep.client.errors import PrecedingSendFailed
 from lockstep.client.producer.expiry import Expiry
 from lockstep.client.producer.failures import Failures
+from lockstep.client.producer.parcel import QUEUE_WIDE
 from lockstep.protocol.queue import MessageQueue
 
 Tag = Sequence[tuple[MessageQueue, Sequence[str]]]
 """The queues that a send goes to, with what counts as its keys there (none: unkeyed)."""
-Place = tuple[MessageQueue, str]
-"""A key of one queue."""
+Place = tuple[MessageQueue | str, str]
+"""A sharding key of one topic: it stays the same place when another layout gives the key another queue. Or a queue as a whole."""
 
 
 class _Waiter:
@@ -20,7 +21,9 @@ class _Waiter:
 
     __slots__ = ("_error", "_gate", "byte_count", "count", "entered", "number", "places")
 
-    def __init__(self, gate: "Gate", number: int, count: int, byte_count: int, places: list[Place], error: Callable[[], Exception]) -> None:
+    def __init__(
+        self, gate: "Gate", number: int, count: int, byte_count: int, places: dict[Place, MessageQueue], error: Callable[[], Exception]
+    ) -> None:
         self._gate = gate
         self._error = error
         self.number = number
@@ -99,7 +102,7 @@ class Gate:
         """
         assert self._expiry is not None
         self._number += 1
-        places = [(queue, key) for queue, keys in tag for key in dict.fromkeys(keys)]
+        places = {_place(queue, key): queue for queue, keys in tag for key in keys}
         waiter = _Waiter(self, self._number, count, byte_count, places, expired)
         self._waiters[waiter.number] = waiter
         for place in places:
@@ -108,6 +111,8 @@ class Gate:
         if not waiter.entered.done():
             self._expiry.add(deadline_ms, waiter)
         try:
+            if waiter.entered.done():  # those that were admitted before and have not run yet come first
+                await asyncio.sleep(0)
             await waiter.entered
         except BaseException:  # re-raised
             if waiter.entered.done() and not waiter.entered.cancelled() and waiter.entered.exception() is None:
@@ -123,7 +128,7 @@ class Gate:
         if refused_at is not None:  # a send ahead failed after this one was admitted
             self._fail_behind(waiter)
             self.release(count, byte_count)
-            raise _preceding(refused_at)
+            raise _preceding(waiter, refused_at)
         try:
             if not in_time():
                 self._fail_behind(waiter)
@@ -141,8 +146,7 @@ class Gate:
         self.byte_count -= byte_count
         if self.shut:
             self._admit()
-        if self.count == 0 and self._idle is not None and not self._idle.done():
-            self._idle.set_result(None)
+        self._tell_idle()
 
     def expired(self, waiter: _Waiter, error: Exception) -> None:
         """The waiter's deadline has come: it raises the error."""
@@ -158,9 +162,10 @@ class Gate:
         """
         refused: dict[Place, Mapping[int, _Waiter]] = {}
         for key in keys:
-            waiters = self._by_place.pop((queue, key), None)
+            place = _place(queue, key)
+            waiters = self._by_place.pop(place, None)
             if waiters is not None:
-                refused[queue, key] = waiters
+                refused[place] = waiters
         return self._end(refused)
 
     async def idle(self) -> None:
@@ -175,7 +180,7 @@ class Gate:
                 if self._waiters.pop(waiter.number, None) is None:
                     continue
                 if not waiter.entered.done():
-                    waiter.entered.set_exception(_preceding(place))
+                    waiter.entered.set_exception(_preceding(waiter, place))
                 self._fail_behind(waiter)
                 self._admit()
                 yield
@@ -234,8 +239,16 @@ class Gate:
     def _update(self) -> None:
         full = self.count >= self.count_max or self.byte_count >= self.byte_count_max
         self.shut = full or bool(self._waiters) or self._waking > 0
+        self._tell_idle()
+
+    def _tell_idle(self) -> None:
+        if not self.count and not self._waiters and self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
 
 
-def _preceding(place: Place) -> PrecedingSendFailed:
-    queue, key = place
-    return PrecedingSendFailed(queue, key or None)
+def _place(queue: MessageQueue, key: str) -> Place:
+    return (queue if key == QUEUE_WIDE else queue.topic, key)
+
+
+def _preceding(waiter: _Waiter, place: Place) -> PrecedingSendFailed:
+    return PrecedingSendFailed(waiter.places[place], place[1] or None)

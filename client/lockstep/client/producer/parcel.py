@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Hashable, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from lockstep.protocol.queue import LayoutVersion, MessageQueue, TopicLayout
 
@@ -18,6 +18,33 @@ Pick = Callable[[TopicLayout, str], MessageQueue]
 """The queue of a key in a layout."""
 
 Name = TypeVar("Name", bound=Hashable)
+
+
+class _Ended:
+    """Stands where a parcel had its future: its send has failed, and learns it in this loop turn or a later one."""
+
+    __slots__ = ()
+
+    def done(self) -> bool:
+        return True
+
+    def set_result(self, result: Any) -> None:
+        """Ignored."""
+
+    def set_exception(self, error: Exception) -> None:
+        """Ignored."""
+
+    def part(self, places: Sequence[int]) -> "_Ended":
+        return self
+
+    def post(self, parcel: "Parcel") -> None:
+        """Ignored."""
+
+
+ENDED = _Ended()
+
+Future: TypeAlias = "asyncio.Future[Any] | Share | _Ended"
+"""What learns the end of a parcel's sends."""
 
 
 class Parcel:
@@ -51,7 +78,7 @@ class Parcel:
         sizes: list[int] | None,
         message_ids: str | list[str],
         held_bytes: int,
-        future: "asyncio.Future[Any] | Share",
+        future: Future,
         deadline_ms: int,
         half_ms: int,
         keys: Sequence[str] = (),
@@ -87,6 +114,11 @@ class Parcel:
         """The queue where it waits."""
         self.ticket = 0
         """Its place in the lane where it waits (Lane)."""
+
+    def end(self) -> Future:
+        """Its send has failed: return what learns it, and be done from now on."""
+        future, self.future = self.future, ENDED
+        return future
 
     def split(self, name: Callable[[str], Name]) -> dict[Name, "Parcel"]:
         """Keyed: the parts whose keys have one name, by that name, in the order of the first of each; itself where there is one name.

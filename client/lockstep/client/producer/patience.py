@@ -1,4 +1,6 @@
-"""How long a queue is left alone after what went wrong there. Pure."""
+"""How long a queue is left alone after what went wrong there, and how long its broker takes to answer. Pure."""
+
+from collections import deque
 
 BUSY_PAUSE_MS = 50
 """Pause after a refusal, doubled by each further one."""
@@ -7,33 +9,33 @@ STALL_MS = 1_000
 """A queue that lost a frame to another broker takes no unkeyed sends for this long, doubled each time that it happens again at once."""
 STALL_MS_MAX = 10_000
 """RocketMQ 5: the isolation of a broker that did not answer."""
-SLOWEST_HALVED_MS = 10_000
-"""The slowest answer counts half as much after each such time without a slower one."""
+ANSWERS = 128
+"""As many recent answers are remembered."""
 ANSWER_MARGIN = 2
-"""A frame is expected to be answered within this many times the slowest recent answer."""
+"""A frame is expected to be answered within this many times the slowest of them."""
 
 
 class AnswerTimes:
     """How long one broker takes to answer the frames of one topic."""
 
-    __slots__ = ("_slowest_at_ms", "_slowest_ms")
+    __slots__ = ("_took_ms",)
 
     def __init__(self) -> None:
-        self._slowest_ms = 0
-        self._slowest_at_ms = 0
+        self._took_ms: deque[int] = deque(maxlen=ANSWERS)
 
-    def took(self, took_ms: int, now_ms: int) -> None:
+    def took(self, took_ms: int) -> None:
         """An answer came, or was given up, this long after its frame was written."""
-        if took_ms >= self.slowest_ms(now_ms):
-            self._slowest_ms, self._slowest_at_ms = took_ms, now_ms
+        self._took_ms.append(took_ms)
 
-    def expected_ms(self, now_ms: int) -> int:
-        """How long the answer to a frame may take that is written now; 0 while no frame was answered."""
-        return ANSWER_MARGIN * self.slowest_ms(now_ms)
+    @property
+    def slowest_ms(self) -> int:
+        """The slowest recent answer; 0 where there was none."""
+        return max(self._took_ms, default=0)
 
-    def slowest_ms(self, now_ms: int) -> int:
-        """The slowest answer of late."""
-        return self._slowest_ms >> min((now_ms - self._slowest_at_ms) // SLOWEST_HALVED_MS, 62)
+    @property
+    def expected_ms(self) -> int:
+        """How long the answer to a frame may take that is written now."""
+        return ANSWER_MARGIN * self.slowest_ms
 
 
 class Patience:

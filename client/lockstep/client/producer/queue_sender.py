@@ -36,7 +36,7 @@ from lockstep.client.producer.departures import Departures
 from lockstep.client.producer.endings import Endings, Stage
 from lockstep.client.producer.frame import Frame, seal_frame
 from lockstep.client.producer.oneway import OnewayRecords
-from lockstep.client.producer.parcel import Parcel
+from lockstep.client.producer.parcel import ENDED, Parcel
 from lockstep.client.producer.patience import Patience
 from lockstep.client.producer.result import STATUS_OF_CODE, FrameAnswer
 from lockstep.client.producer.sequencer import Sequencer
@@ -184,8 +184,8 @@ class QueueSender:
         if now_ms < half_ms:
             return True
         times, frame = self._side.answer_times, self._frame
-        wait_ms = 0 if frame is None else max(0, times.slowest_ms(now_ms) - (now_ms - frame.begun_ms))
-        return now_ms + wait_ms + times.expected_ms(now_ms) <= deadline_ms
+        wait_ms = 0 if frame is None else max(0, times.slowest_ms - (now_ms - frame.begun_ms))
+        return now_ms + wait_ms + times.expected_ms <= deadline_ms
 
     def add(self, parcel: Parcel, *, ahead: bool = False) -> None:
         """Let it wait here; its frame leaves at the end of this loop turn unless one is in flight.
@@ -219,7 +219,7 @@ class QueueSender:
         return True
 
     def end_given(self) -> None:
-        """A frame of a given id was cancelled: none behind it may take its place, so this queue is over for the producer."""
+        """A frame of a given id failed unsent: none behind it may take its place, so this queue is over for the producer."""
         if self._sequencer.given:
             self._sequencer.give_up()
 
@@ -299,7 +299,7 @@ class QueueSender:
     def _seal(self, now_ms: int) -> Frame | None:
         if self._sequencer.over:
             self._endings.fail(self._batcher.take_all(), Outcome.NOT_STORED, _over(self._sequencer), connected=self.up)
-        answered_ms = now_ms + self._side.answer_times.expected_ms(now_ms)
+        answered_ms = now_ms + self._side.answer_times.expected_ms
         failed_count = 0
         while failed_count < SENDS_PER_TURN:
             parcels = self._batcher.cut(keyed_blocked=self._keyed_blocked is not None)
@@ -310,7 +310,8 @@ class QueueSender:
                 parcels, late = self._sort_out(parcels, frozenset(late))
                 if late:
                     failed_count += len(late)
-                    self._endings.fail(late, Outcome.NOT_STORED, self._too_late(now_ms), connected=self.up)
+                    self.end_given()
+                    self._endings.fail(late, Outcome.NOT_STORED, self._too_late(), connected=self.up)
             if parcels:
                 self._frame = seal_frame(self, self._sequencer, parcels)
                 return self._frame
@@ -318,23 +319,23 @@ class QueueSender:
         return None
 
     def _sort_out(self, parcels: list[Parcel], late: frozenset[Parcel]) -> tuple[list[Parcel], list[Parcel]]:
-        """What leaves of these, or else what fails: all up to a change from one to the other. The rest goes back."""
+        """What leaves of these, and what fails. Of keyed ones all up to a change from one to the other: the rest goes back."""
         self._topic.end([parcel for parcel in parcels if parcel.future.done()])
         living = [parcel for parcel in parcels if not parcel.future.done()]
-        if not living:
-            return [], []
+        if not living or not living[0].keys:
+            return [parcel for parcel in living if parcel not in late], [parcel for parcel in living if parcel in late]
         fails = living[0] in late
         count = next((at for at, parcel in enumerate(living) if (parcel in late) is not fails), len(living))
         self._batcher.put_back(living[count:])
         return ([], living[:count]) if fails else (living[:count], [])
 
-    def _too_late(self, now_ms: int) -> RequestTimeout:
-        answer_ms = self._side.answer_times.expected_ms(now_ms)
+    def _too_late(self) -> RequestTimeout:
+        answer_ms = self._side.answer_times.expected_ms
         return RequestTimeout(f"not written: less than {answer_ms} ms were left, twice the slowest recent answer of the broker")
 
     def _write(self, frame: Frame, endpoint: Endpoint, now_ms: int) -> None:
         if not frame.begun_ms:
-            frame.begin(now_ms, self._side.answer_times.expected_ms(now_ms))
+            frame.begin(now_ms)
         limit_ms = frame.deadline_ms if frame.keyed or now_ms >= frame.move_ms else min(frame.move_ms, frame.deadline_ms)
         frame.due_ms = min(now_ms + self._config.attempt_timeout_ms, limit_ms)
         frame.retry = False
@@ -384,7 +385,7 @@ class QueueSender:
         now_ms = self._clock.monotonic_ms()
         self._patience.stored()
         if frame.error is None:
-            self._side.answer_times.took(now_ms - frame.begun_ms, now_ms)
+            self._side.answer_times.took(now_ms - frame.begun_ms)
         if self._topic.latencies is not None:
             self._topic.latencies.answered(self.queue.broker_name, now_ms - frame.begun_ms, now_ms)
         if self.stalled:
@@ -401,7 +402,6 @@ class QueueSender:
             log.warning("sequence.restarted", queue=str(self.queue), epoch=self._sequencer.epoch + 1, error=str(error))
             self._sequencer.give_up()
             self._frame = seal_frame(self, self._sequencer, frame.parcels)
-            self._frame.expired = frame.expired
             if self._patience.refusals > 1:
                 self._frame.error = error
                 self._pause(response)
@@ -470,16 +470,15 @@ class QueueSender:
             self._strike()
         self._patience.refusals = 0
         log.warning("frame.failed", queue=str(self.queue), count=frame.sealed.count, outcome=frame.outcome.value, error=str(frame.error))
-        expired = frame.expired or ()
-        self._topic.end(expired)
-        living = [parcel for parcel in frame.parcels if parcel not in expired] if expired else frame.parcels
+        self._topic.end([parcel for parcel in frame.parcels if parcel.future is ENDED])
+        living = [parcel for parcel in frame.parcels if parcel.future is not ENDED]
         self._endings.fail(living, frame.outcome, frame.error, connected=self.up)
 
     def _expire(self, frame: Frame, now_ms: int) -> None:
         """The deadline of a parcel of the frame has come, and not that of all."""
         if frame.certain:
             self._unseal(frame)
-            self._batcher.put_back(frame.parcels)  # the expired ones fail there
+            self._batcher.put_back(frame.parcels)  # those whose deadline has come fail there
             return
         error = frame.error or RequestTimeout(f"broker {self.queue.broker_name}: no answer within {now_ms - frame.begun_ms} ms")
         self._endings.fail(frame.take_expired(now_ms), Outcome.UNKNOWN, error, connected=self.up, stage=Stage.IN_FLIGHT)
@@ -488,6 +487,7 @@ class QueueSender:
         """What waited here until its deadline was never written."""
         expired = self._batcher.take_expired(now_ms, SENDS_PER_TURN)
         if expired:
+            self.end_given()
             waits = self._frame or self._keyed_blocked
             cause = self._last_error if waits is None else waits.error
             self._endings.fail(expired, Outcome.NOT_STORED, cause, connected=self.up, stage=Stage.WAITING)
@@ -564,7 +564,7 @@ class QueueSender:
         frame = self._frame
         if frame is not None and not frame.retry and now_ms >= frame.due_ms:
             took_ms = min(now_ms - frame.begun_ms, self._config.attempt_timeout_ms)
-            self._side.answer_times.took(took_ms, now_ms)
+            self._side.answer_times.took(took_ms)
             frame.unknown = True
             frame.error = RequestTimeout(f"broker {self.queue.broker_name}: no answer within {took_ms} ms")
             frame.retry = True

@@ -95,12 +95,13 @@ class Sends:
         assert shared is not None
         assert self._clock is not None
         half_ms = (begun_ms + deadline_ms) // 2
+        sender = way.sender(topic)
         await self.gate.enter(
             1,
             held_bytes,
             [],
             deadline_ms,
-            lambda: self._too_late(way, way.sender(topic)),
+            lambda: self._too_late(way, sender),
             lambda: way.sender(topic).in_time(half_ms, deadline_ms),
         )
         try:

@@ -44,7 +44,7 @@ def each_queue_wakes_all_the_others(patch: Patches) -> None:
 @mutant("send", aimed=CAPACITY_TEST)
 def sends_are_written_however_little_time_is_left(patch: Patches) -> None:
     """A send of which half the time has passed is written only if its answer can be expected before its deadline."""
-    patch.set(AnswerTimes, "expected_ms", lambda self, now_ms: 0)
+    patch.set(AnswerTimes, "expected_ms", property(lambda self: 0))
 
 
 @mutant("send", aimed=f"{GATE_TEST}::test_a_waiter_that_was_admitted_and_has_not_run_is_refused_when_a_send_ahead_of_it_fails")
@@ -58,8 +58,8 @@ def a_frame_ends_with_its_earliest_deadline(patch: Patches) -> None:
     """A send whose deadline comes while its frame is unanswered ends alone; the frame goes on for the others."""
     begin = Frame.begin
 
-    def begins(self: Frame, now_ms: int, answer_ms: int) -> None:
+    def begins(self: Frame, now_ms: int) -> None:
         self.deadline_ms = self.earliest_ms
-        begin(self, now_ms, answer_ms)
+        begin(self, now_ms)
 
     patch.set(Frame, "begin", begins)
