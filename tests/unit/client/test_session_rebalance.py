@@ -247,17 +247,20 @@ async def test_a_nameserver_that_forgot_everything_takes_nothing() -> None:
         assert {lock.epoch for lock in a.locks.values()} == {1}
 
 
-async def test_a_listener_that_blocks_the_loop_is_named(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("before_s", [0, 0.6])
+async def test_a_listener_that_blocks_the_loop_is_named(before_s: float, caplog: pytest.LogCaptureFixture) -> None:
+    """Also one that ends in the turn that it blocked, after it has awaited something."""
     async with scripted_cluster() as cluster:
         loop = asyncio.get_running_loop()
 
         async def blocking(messages: Sequence[MessageExt], context: OrderlyContext) -> S:
+            await asyncio.sleep(before_s)
             loop.stall(1.5)  # type: ignore[attr-defined]
             return S.SUCCESS
 
         async with consuming(cluster, blocking):
             cluster["a"].store("orders", 0, [b"0"])
-            await advance(0.5)
+            await advance(1)
     told = [record.getMessage() for record in caplog.records if record.getMessage().startswith("loop.was_blocked")]
     assert len(told) == 1
     assert "blocking" in told[0]

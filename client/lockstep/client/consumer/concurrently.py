@@ -140,9 +140,8 @@ class Crew:
             self._ended(running)
 
     def _watch(self, running: Running) -> None:
-        ended_ms, watch = self._boot_ms(), self._use.watch
-        if self._use.in_loop and ended_ms - running.started_ms >= 1_000 and watch.beat_ms < running.started_ms:
-            watch.blocked(ended_ms - running.started_ms)
+        if self._use.in_loop:
+            self._use.watch.call_ended(running.started_ms, self._boot_ms())
 
     async def _judge(self, running: Running, result: object, error: BaseException | None) -> None:
         """What the call's result means for its messages."""

@@ -15,7 +15,7 @@ BLOCKED_MS = 1_000
 class LoopWatch:
     """A beat every 250 ms. A second without one while a call was running is told, by the listener's name.
 
-    `beat_ms`: boot time of the last beat; a runner that comes back from a call and finds no beat since its start calls `blocked`.
+    Runners call `call_ended`: a call may end in the turn that it blocked, before the next beat.
     """
 
     def __init__(self, host: Host, listener_name: str, running: Callable[[], bool]) -> None:
@@ -23,10 +23,11 @@ class LoopWatch:
         self._name = listener_name
         self._running = running
         self._handle: asyncio.TimerHandle | None = None
-        self.beat_ms = host.clock.boot_ms()
+        self._beat_ms = host.clock.boot_ms()
+        """Boot time of the last beat."""
 
     def start(self) -> None:
-        self.beat_ms = self._clock.boot_ms()
+        self._beat_ms = self._clock.boot_ms()
         self._again()
 
     def stop(self) -> None:
@@ -34,8 +35,14 @@ class LoopWatch:
             self._handle.cancel()
             self._handle = None
 
-    def blocked(self, blocked_ms: int) -> None:
-        self.beat_ms = self._clock.boot_ms()
+    def call_ended(self, started_ms: int, ended_ms: int) -> None:
+        """A call of the listener has ended (boot times)."""
+        blocked_ms = ended_ms - max(started_ms, self._beat_ms)
+        if blocked_ms >= BLOCKED_MS:
+            self._blocked(blocked_ms)
+
+    def _blocked(self, blocked_ms: int) -> None:
+        self._beat_ms = self._clock.boot_ms()
         advice = "make it await, or declare it as a plain `def`: then it runs in a thread"
         log.warning("loop.was_blocked", listener=self._name, blocked_ms=blocked_ms, advice=advice)
 
@@ -44,8 +51,8 @@ class LoopWatch:
 
     def _beat(self) -> None:
         now_ms = self._clock.boot_ms()
-        late_ms = now_ms - self.beat_ms - BEAT_MS
+        late_ms = now_ms - self._beat_ms - BEAT_MS
         if late_ms >= BLOCKED_MS and self._running():
-            self.blocked(late_ms)
-        self.beat_ms = now_ms
+            self._blocked(late_ms)
+        self._beat_ms = now_ms
         self._again()

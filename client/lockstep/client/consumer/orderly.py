@@ -72,8 +72,8 @@ async def consume(worker: "QueueWorker", holding: "Holding") -> None:
             if error is not None and ends_the_consumer(error):
                 use.failed(error)
         ended_ms = boot_ms()
-        if ended_ms - now_ms >= BLOCKED_MS and watch.beat_ms < now_ms and use.in_loop:
-            watch.blocked(ended_ms - now_ms)
+        if ended_ms - now_ms >= BLOCKED_MS and use.in_loop:
+            watch.call_ended(now_ms, ended_ms)
         if not holding.alive:
             break
         if pause_ms:
