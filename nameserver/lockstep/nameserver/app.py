@@ -71,9 +71,12 @@ class Nameserver:
         self._processor.expire()
 
     async def _scan(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
+            due = loop.time() + SCAN_MS / 1000
             await asyncio.sleep(SCAN_MS / 1000)
-            self.expire()
+            # A timer that fires late means that the process stood still: what brokers sent meanwhile may not have been read yet.
+            self._processor.expire(stood_still_ms=round((loop.time() - due) * 1000))
 
     def health(self) -> Health:
         """Ready while its ports are open: brokers register at it only then, so it need not know one."""

@@ -1,6 +1,8 @@
 """Answers of the nameserver. RocketMQ: DefaultRequestProcessor, ClientRequestProcessor. The rules are RouteTable's."""
 
-from lockstep.nameserver.route_table import SILENCE_MS, Registration, RouteChange, RouteTable
+import asyncio
+
+from lockstep.nameserver.route_table import LISTEN_MS, SILENCE_MS, Registration, RouteChange, RouteTable
 from lockstep.protocol.bodies import ClusterInfo, RegisterBody, RegisterReply, TopicList, TopicRoute
 from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
@@ -32,6 +34,8 @@ ADDRESS_LENGTH_MAX = 255
 """Characters of a listener's name, and of its address."""
 STORE_WORD_LENGTH_MAX = 64
 """Characters of a store's id, and of its proof: brokers send 32 each. Both are kept for as long as the name."""
+READING_TURNS = 16
+"""Of the loop, in which what is readable at their beginning is read: up to 256 KiB of each connection in a turn."""
 
 
 class RouteProcessor:
@@ -45,6 +49,7 @@ class RouteProcessor:
         """Connections that have registered a broker; on_close unregisters."""
         self._challenges: dict[tuple[str, int], None] = {}
         """(broker name, connection) that an answer is awaited of."""
+        self._listening = False
 
     @handles(RequestCode.REGISTER_BROKER, RegisterBrokerHeader, RegisterBody, body_bytes_max=LAYOUTS_BYTES_MAX)
     def register(self, request: Request) -> Command:
@@ -116,8 +121,13 @@ class RouteProcessor:
             log.warning("deletions.forgotten", count=forgotten, peer=request.endpoint.peer)
         return request.reply(ForgetDeletionsReply(forgotten, self._table.layouts.deleted_count))
 
-    def expire(self) -> None:
-        """Unregister whoever is silent, and close its connection: if the broker lives, it comes back within a second."""
+    def expire(self, *, stood_still_ms: int = 0) -> None:
+        """Unregister whoever is silent, and close its connection: if the broker lives, it comes back within a second.
+
+        `stood_still_ms`: how long this process has stood still since the last call.
+        """
+        if stood_still_ms > 0:
+            self._table.stood_still(stood_still_ms, self._clock.monotonic_ms())
         for name, connection in self._table.expire(self._clock.monotonic_ms()).items():
             log_limited(log, "warning", "broker.unregistered", name=name, reason="silent for too long")
             speaker = self._speakers.get(connection)
@@ -140,6 +150,24 @@ class RouteProcessor:
         if challenge not in self._challenges:
             self._challenges[challenge] = None
             self._tasks.spawn(self._challenge(*challenge), f"nameserver.challenge {challenge[0]}")
+        if not self._listening:
+            self._listening = True
+            self._tasks.spawn(self._listen(), "nameserver.listen")
+
+    async def _listen(self) -> None:
+        """Counts open challenges down in slices of LISTEN_MS, however long one lasts because this process stood still.
+
+        A slice counts after everything that was readable at its end has been read, so that no answer that has arrived is missed.
+        """
+        try:
+            awaited = True
+            while awaited:
+                await asyncio.sleep(LISTEN_MS / 1000)
+                for _ in range(READING_TURNS):
+                    await asyncio.sleep(0)
+                awaited = self._table.listened(LISTEN_MS)
+        finally:
+            self._listening = False
 
     async def _challenge(self, name: str, connection: int) -> None:
         """Asks an incumbent whether it is still there. Any answer counts: earlier versions answer that they know no such request."""

@@ -10,7 +10,7 @@ Pure: connections are ints, time is `now_ms` of a monotonic clock. One broker na
     registered    REGISTER of another start or store               challenged: the incumbent is asked for an answer
     challenged    answer or REGISTER of the incumbent              registered; challengers are refused for 5 s
     challenged    REGISTER of a challenger, within 5 s             challenged; the challenger is told to try again (pending)
-    challenged    REGISTER of a challenger, after 5 s of silence   registered: the challenger replaces the incumbent
+    challenged    REGISTER of a challenger, after 5 s of silence   registered: the challenger replaces the incumbent (`listened`)
     registered,   close of its connection, UNREGISTER, silence     unregistered: the last address stays, marked so; forgotten if it
     challenged                                                     was never routed
     unregistered  REGISTER                                         registered
@@ -23,7 +23,8 @@ then the store that is registered becomes it. Until then any other store, or a s
 not registered, neither changes which terms of the owner are accepted, and clients are given the owner's term with its address.
 
 *The same start*: store, proof, term and address are equal. While a registered broker answers, no other start takes its name, whatever its
-term. A challenge is how the table finds out: the machine of the incumbent may have vanished without closing its connection.
+term. A challenge is how the table finds out: the machine of the incumbent may have vanished without closing its connection. Its 5 s are
+counted by `listened`, in time in which this process has read what arrived: while the process stands still, the answer waits in the socket.
 
 *Out of line*: the registration is of the owner or of the store that was accepted last, and its term is lower than the one accepted of that
 store, or it is higher but the store's previous term is lower: that store has not seen the start that was accepted last. It is a copy, a
@@ -48,6 +49,8 @@ SILENCE_MS = 120_000
 """A broker registers every 30 s: four in a row are missing. RocketMQ's figure."""
 CHALLENGE_MS = 5_000
 """How long an incumbent has to answer before a challenger replaces it, and how long its answer counts."""
+LISTEN_MS = 100
+"""Challenges are counted down in slices of this length. A challenge may begin within a slice, so one slice more is waited for."""
 BROKERS_MAX = 1_024
 """Names of brokers, registered or remembered."""
 FORGET_MS = 7 * 86_400_000
@@ -132,8 +135,8 @@ class _Broker:
     """Routed at any time since this record began."""
     named_ms: int | None = None
     """When a route named it last; None: none has."""
-    challenged_ms: int | None = None
-    """Since when an answer is awaited; None: none is."""
+    challenge_left_ms: int | None = None
+    """How long an answer is still awaited; None: none is. At 0 the next challenger replaces this broker."""
     answered_ms: int | None = None
     """When it last answered a challenge."""
     owner: Registration | None = None
@@ -214,7 +217,22 @@ class RouteTable:
         """The incumbent has answered a challenge on its connection."""
         known = self._brokers.get(name)
         if known is not None and known.connection == connection:
-            known.challenged_ms, known.answered_ms = None, now_ms
+            known.challenge_left_ms, known.answered_ms = None, now_ms
+
+    def listened(self, ms: int) -> bool:
+        """Counts `ms` milliseconds in which this process has read all that arrived; returns whether an answer is still awaited."""
+        awaited = False
+        for known in self._brokers.values():
+            if known.challenge_left_ms:
+                known.challenge_left_ms = max(0, known.challenge_left_ms - ms)
+                awaited = awaited or known.challenge_left_ms > 0
+        return awaited
+
+    def stood_still(self, pause_ms: int, now_ms: int) -> None:
+        """This process stood still for `pause_ms`: it read nothing in that time, so that it does not count as silence of a broker."""
+        for known in self._brokers.values():
+            if known.connection is not None:
+                known.heard_ms = min(known.heard_ms + pause_ms, now_ms)
 
     def unregister(self, name: str, store_id: str, term: int, connection: int) -> bool:
         """Unregisters a broker on the connection that registered it; False for any other connection (of a refused copy), store or term."""
@@ -305,13 +323,13 @@ class RouteTable:
         assert known.connection is not None
         if known.answered_ms is not None and now_ms - known.answered_ms < CHALLENGE_MS:
             raise BrokerNameTaken(_taken(known, said))
-        if known.challenged_ms is None:
-            known.challenged_ms = now_ms
+        if known.challenge_left_ms is None:
+            known.challenge_left_ms = CHALLENGE_MS + LISTEN_MS
             self._to_challenge.append((said.name, known.connection))
-        if now_ms - known.challenged_ms < CHALLENGE_MS:
+        if known.challenge_left_ms:
             raise RegistrationPending(
                 f"broker name {said.name!r} is registered from {known.said.address}, which is asked whether it is still there: "
-                f"register again in a second, it is decided within {CHALLENGE_MS // 1000} s"
+                f"register again in a second, it is decided in about {CHALLENGE_MS // 1000} s"
             )
 
     # --------------------------------------------------------------------------------------------------------------- layouts
@@ -363,7 +381,7 @@ class RouteTable:
     # ----------------------------------------------------------------------------------------------------------------- others
 
     def _leave(self, known: _Broker) -> None:
-        known.connection = known.challenged_ms = known.answered_ms = None
+        known.connection = known.challenge_left_ms = known.answered_ms = None
         known.routed = False
         if not known.was_routed:
             del self._brokers[known.said.name]

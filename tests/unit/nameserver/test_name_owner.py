@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.client.route_cache import RouteCache
-from lockstep.nameserver.route_table import BROKERS_MAX, CHALLENGE_MS, FORGET_MS, INTERNAL, Registration, RouteTable
+from lockstep.nameserver.route_table import BROKERS_MAX, CHALLENGE_MS, FORGET_MS, INTERNAL, LISTEN_MS, Registration, RouteTable
 from lockstep.protocol.errors import BrokerNameTaken, RegistrationPending
 
 OURS, OTHER = "a" * 32, "b" * 32
@@ -66,6 +66,7 @@ def test_the_owner_that_was_silent_and_lost_its_name_gets_it_back_with_its_next_
     table = RouteTable()
     table.register(said(), 1, 0)
     assert outcome(table, STRANGERS[stranger], 2, 0) == "pending"
+    table.listened(CHALLENGE_MS + LISTEN_MS)
     assert outcome(table, STRANGERS[stranger], 2, CHALLENGE_MS) == "accepted"
     assert outcome(table, said(), 3, CHALLENGE_MS + 1) == "accepted"
     assert table.register(said(), 3, CHALLENGE_MS + 2).superseded is None
@@ -215,6 +216,8 @@ def test_no_stranger_changes_which_starts_of_the_owner_are_accepted(steps: list[
                 with_strangers.answered(NAME, 2, now_ms)
             case ("wait", int(ms)):
                 now_ms += ms
+                for table in (with_strangers, alone):
+                    table.listened(ms)
 
 
 def test_what_is_kept_of_an_owner_is_small_whatever_the_registrations_are() -> None:

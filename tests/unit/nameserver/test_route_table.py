@@ -12,6 +12,7 @@ from lockstep.nameserver.route_table import (
     BROKERS_MAX,
     CHALLENGE_MS,
     FORGET_MS,
+    LISTEN_MS,
     REFUSED_MAX,
     SILENCE_MS,
     Registration,
@@ -23,6 +24,8 @@ from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 
 STORE_A, STORE_B = "a" * 32, "b" * 32
 PROOF = "c" * 32
+ANSWER_MS = CHALLENGE_MS + LISTEN_MS
+"""How long a challenge waits for its answer, the slice in which it begins included."""
 
 
 def layout(topic: str = "orders", counter: int = 1, writer: int = 7, brokers: tuple[str, ...] = ("broker-a",)) -> TopicLayout:
@@ -204,8 +207,10 @@ def test_a_registered_broker_that_does_not_answer_is_replaced_when_its_time_is_o
     table = RouteTable()
     table.register(said(), 1, 0)
     challenged(table, OTHERS[other], 2, 1_000)
-    challenged(table, OTHERS[other], 2, 1_000 + CHALLENGE_MS - 1)
-    change = table.register(OTHERS[other], 2, 1_000 + CHALLENGE_MS)
+    assert table.listened(ANSWER_MS - 1)
+    challenged(table, OTHERS[other], 2, 6_000)
+    assert not table.listened(1)
+    change = table.register(OTHERS[other], 2, 6_001)
     assert (change.joined, change.superseded) == (True, 1)
     assert table.connection_closed(1) == ()
     assert registered(table) == {"broker-a": True}
@@ -213,11 +218,41 @@ def test_a_registered_broker_that_does_not_answer_is_replaced_when_its_time_is_o
     assert table.brokers("internal")[0].address == OTHERS[other].address, "an answer that comes too late changes nothing"
 
 
+def test_a_challenge_is_decided_by_what_was_read_and_not_by_the_time_that_has_passed() -> None:
+    """The nameserver stood still: the answer has arrived, and is read after the next registration of the challenger."""
+    table = RouteTable()
+    table.register(said(), 1, 0)
+    challenged(table, OTHERS["a higher term"], 2, 1_000)
+    assert table.listened(LISTEN_MS)
+    challenged(table, OTHERS["a higher term"], 2, 1_000 + 100 * CHALLENGE_MS)
+    table.answered("broker-a", 1, 1_001 + 100 * CHALLENGE_MS)
+    with pytest.raises(BrokerNameTaken):
+        table.register(OTHERS["a higher term"], 2, 1_002 + 100 * CHALLENGE_MS)
+
+
+@pytest.mark.parametrize("heard_ms", [0, 7_000])
+def test_time_in_which_the_nameserver_stood_still_is_no_silence_of_a_broker(heard_ms: int) -> None:
+    table, pause_ms = RouteTable(), 10 * SILENCE_MS
+    table.register(said(), 1, heard_ms)
+    table.stood_still(pause_ms, 7_000 + pause_ms)
+    assert table.expire(heard_ms + pause_ms + SILENCE_MS - 1) == {}
+    assert table.expire(heard_ms + pause_ms + SILENCE_MS) == {"broker-a": 1}
+
+
+def test_a_broker_that_was_heard_after_a_standstill_is_not_heard_in_the_future() -> None:
+    table = RouteTable()
+    table.register(said(), 1, 1_000_000)
+    table.stood_still(1_000_000, 1_000_000)
+    assert table.expire(1_000_000 + SILENCE_MS) == {"broker-a": 1}
+
+
 def test_a_registration_of_the_incumbent_is_an_answer() -> None:
     table = RouteTable()
     table.register(said(), 1, 0)
     challenged(table, OTHERS["a higher term"], 2, 1_000)
+    assert table.listened(ANSWER_MS - 1)
     table.register(said(), 1, 2_000)
+    assert not table.listened(1)
     challenged(table, OTHERS["a higher term"], 2, 1_000 + CHALLENGE_MS)
     assert table.take_challenges() == [("broker-a", 1), ("broker-a", 1)]
 
@@ -436,6 +471,7 @@ def test_whoever_is_registered_was_heard_on_its_living_connection_within_the_lim
                 table.answered(name, connection, now)
             case ("wait", int(ms)):
                 now += ms
+                table.listened(ms)
                 for name, connection in table.expire(now).items():
                     assert (heard[name][0], now - heard[name][1] >= SILENCE_MS) == (connection, True)
         for name in table.registered():

@@ -4,6 +4,7 @@ from typing import Any
 
 from lockstep.broker.tables import topic_table
 from lockstep.broker.tables.topic_table import TopicTable
+from lockstep.nameserver import processor as nameserver_processor
 from lockstep.nameserver import route_table
 from lockstep.nameserver.route_table import Registration, RouteTable
 from lockstep.protocol import layouts
@@ -101,6 +102,18 @@ def a_higher_term_replaces(patch: Patches) -> None:
 def silent_brokers_keep_their_name(patch: Patches) -> None:
     """A registered broker that does not answer within 5 s is replaced."""
     patch.set(route_table, "CHALLENGE_MS", 1 << 40)
+
+
+@mutant("first", aimed="tests/unit/nameserver/test_standstill.py::test_what_is_readable_at_the_end_of_a_slice_is_read_before_it_counts")
+def a_challenge_ends_before_answers_are_read(patch: Patches) -> None:
+    """A nameserver that stood still reads what has arrived before it replaces a broker."""
+    patch.set(nameserver_processor, "READING_TURNS", 0)
+
+
+@mutant("first", aimed="tests/unit/nameserver/test_standstill.py::test_brokers_are_not_silent_while_the_nameserver_stands_still")
+def standstills_of_nameservers_count_as_silence(patch: Patches) -> None:
+    """Time in which a nameserver stood still is no silence of brokers."""
+    patch.set(RouteTable, "stood_still", lambda self, pause_ms, now_ms: None)
 
 
 @mutant("first", aimed=ROUTES + "test_a_store_that_has_not_seen_the_start_that_was_accepted_last_is_refused")

@@ -1,0 +1,151 @@
+"""A nameserver that stood still reads what has arrived before it replaces or unregisters a broker: real frames, a clock that is set."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from lockstep.nameserver.app import SCAN_MS, Nameserver
+from lockstep.nameserver.config import NameserverConfig
+from lockstep.nameserver.processor import RouteProcessor
+from lockstep.nameserver.route_table import CHALLENGE_MS, LISTEN_MS, SILENCE_MS
+from lockstep.protocol.bodies import DataVersion, RegisterBody
+from lockstep.protocol.codec.msgpack_body import encode_body
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.command import Command
+from lockstep.protocol.fields import to_plain
+from lockstep.protocol.headers.routes import RegisterBrokerHeader
+from lockstep.runtime.clock import Clock
+from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.host import Host
+from lockstep.runtime.pool import connect
+from support.loops import FrozenLoop, turns
+
+pytestmark = pytest.mark.frozen_clock
+
+HOST = Host.real()
+OURS, OTHER = "5" * 32, "6" * 32
+
+
+class LoopClock(Clock):
+    """The loop's clock."""
+
+    __slots__ = ("loop",)
+
+    def __init__(self, loop: FrozenLoop) -> None:
+        self.loop = loop
+
+    def monotonic_ms(self) -> int:
+        return round(self.loop.now * 1000)
+
+
+@dataclass
+class Nodes:
+    """A nameserver, a registered broker, and another store that registers under its name."""
+
+    served: Nameserver
+    incumbent: Endpoint
+    challenger: Endpoint
+    asked: list[Command]
+
+
+async def start(frozen: FrozenLoop) -> Nodes:
+    host = Host(LoopClock(frozen), HOST.random, HOST.files, HOST.threads, HOST.boot_id)
+    served, asked = Nameserver(NameserverConfig(listen=("127.0.0.1:0",)), host), list[Command]()
+    await served.start()
+    incumbent = await connect(HOST, served.address, handler=lambda command, _: asked.append(command))
+    nodes = Nodes(served, incumbent, await connect(HOST, served.address), asked)
+    assert await register(nodes.incumbent, OURS) == ResponseCode.SUCCESS
+    return nodes
+
+
+async def stop(nodes: Nodes) -> None:
+    await nodes.served.stop()
+    for endpoint in (nodes.incumbent, nodes.challenger):
+        endpoint.close("done")
+    await turns(20)
+
+
+async def register(endpoint: Endpoint, store: str) -> int:
+    listeners = {"internal": f"host-{store[0]}:10911"}
+    header = RegisterBrokerHeader("broker-a", "DefaultCluster", listeners["internal"], store, 1, 0, None)
+    body = encode_body(RegisterBody(listeners, (), DataVersion(0, 0)))
+    future = endpoint.request(RequestCode.REGISTER_BROKER, to_plain(header), body, timeout_ms=10_000_000)
+    while not future.done():
+        await turns(1)
+    return (await future).code
+
+
+async def challenge(nodes: Nodes) -> Command:
+    """What the incumbent is asked."""
+    assert await register(nodes.challenger, OTHER) == ResponseCode.REGISTRATION_PENDING
+    while not nodes.asked:
+        await turns(1)
+    return nodes.asked[0]
+
+
+@pytest.mark.parametrize("counted", [0, 1, CHALLENGE_MS // LISTEN_MS])
+async def test_an_answer_that_has_arrived_counts_although_the_challenger_is_read_first(frozen: FrozenLoop, counted: int) -> None:
+    """`counted` slices of the time to answer are over before the nameserver stands still."""
+    nodes = await start(frozen)
+    question = await challenge(nodes)
+    for _ in range(counted):
+        await frozen.advance(LISTEN_MS / 1000)
+        await turns(20)
+    frozen.stall(2 * CHALLENGE_MS / 1000)
+    nodes.incumbent.send(question.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED))
+    assert await register(nodes.challenger, OTHER) in (ResponseCode.REGISTRATION_PENDING, ResponseCode.BROKER_NAME_TAKEN)
+    await turns(20)
+    assert await register(nodes.challenger, OTHER) == ResponseCode.BROKER_NAME_TAKEN
+    await stop(nodes)
+
+
+async def test_a_broker_that_does_not_answer_is_replaced_when_the_nameserver_has_listened_for_five_seconds(frozen: FrozenLoop) -> None:
+    nodes = await start(frozen)
+    await challenge(nodes)
+    for _ in range(CHALLENGE_MS // LISTEN_MS):
+        frozen.stall(20 * LISTEN_MS / 1000)
+        await turns(30)
+        assert await register(nodes.challenger, OTHER) == ResponseCode.REGISTRATION_PENDING, "a standstill counts as one slice"
+    await frozen.advance(LISTEN_MS / 1000)
+    await turns(30)
+    assert await register(nodes.challenger, OTHER) == ResponseCode.SUCCESS
+    await stop(nodes)
+
+
+async def test_what_is_readable_at_the_end_of_a_slice_is_read_before_it_counts(frozen: FrozenLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = await start(frozen)
+    question = await challenge(nodes)
+    answered: list[bool] = []
+    counted = nodes.served.table.listened
+
+    def listened(ms: int) -> bool:
+        answered.append(nodes.served.table._brokers["broker-a"].answered_ms is not None)
+        return counted(ms)
+
+    monkeypatch.setattr(nodes.served.table, "listened", listened)
+    frozen.stall(LISTEN_MS / 1000)
+    nodes.incumbent.send(question.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED))
+    await turns(30)
+    assert answered == [True]
+    await stop(nodes)
+
+
+async def test_brokers_are_not_silent_while_the_nameserver_stands_still(frozen: FrozenLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+    scans: list[int] = []
+    expire = RouteProcessor.expire
+
+    def counted(self: RouteProcessor, *, stood_still_ms: int = 0) -> None:
+        scans.append(stood_still_ms)
+        expire(self, stood_still_ms=stood_still_ms)
+
+    monkeypatch.setattr(RouteProcessor, "expire", counted)
+    nodes = await start(frozen)
+    await turns(4)
+    frozen.stall((SCAN_MS + 10 * SILENCE_MS) / 1000)
+    await turns(10)
+    assert scans == [10 * SILENCE_MS]
+    assert nodes.served.table.registered() == ("broker-a",)
+    for _ in range(SILENCE_MS // SCAN_MS):
+        await frozen.advance(SCAN_MS / 1000)
+    assert nodes.served.table.registered() == ()
+    await stop(nodes)
