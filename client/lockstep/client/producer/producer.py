@@ -162,8 +162,9 @@ class Producer:
         At most one of `sharding_key` (same key, same queue), `selector` (with `arg`; picks one of the layout's queues) and `queue` (this
         one). Such a send tries its own queue until the deadline (30 s) and raises QueueUnavailable; without them any live broker will do
         within 3 s, else SendTimeout. The deadline counts from the call, whatever the send waits for: the topic's route (SendTimeout in
-        any case), the in-flight limit, the connection, the queue. Also raises PrecedingSendFailed, TopicNotExist, LocalProtocolError, and
-        the BrokerError of a refusal that no retry mends.
+        any case), the in-flight limit, the connection, the queue. A send of which half the time has passed is not written, and fails as not
+        stored, if the broker's answer can't be expected in time (twice the slowest of its last 128). Also raises PrecedingSendFailed,
+        TopicNotExist, LocalProtocolError, and the BrokerError of a refusal that no retry mends.
 
         `require="durable"`: returns when the disk has it, also where the broker's flush is async (there it waits for a sync, some ms,
         shared by all who wait); NotDurable where the broker stored it and could not confirm that in time. `require="written"`: returns when
