@@ -108,6 +108,8 @@ class Books:
         self._freed: OrderedDict[Key, None] = OrderedDict()
         self._free_topics: OrderedDict[tuple[str, str], int] = OrderedDict()
         """(group, topic) whose free queues are to be told → how many of this broker's queues have been looked at."""
+        self._classic_freed: dict[str, None] = {}
+        """Groups whose classic members are to be notified of a free queue."""
         self._nudge: dict[Key, None] = {}
         self._awake = False
 
@@ -336,27 +338,30 @@ class Books:
             self.settle(group)
             self.tidy(group)
 
-    def drain(self, count_max: int | None = None) -> list[Effect]:
+    def drain(self, count_max: int | None = None, *, notices: bool = True) -> list[Effect]:
         """What is to be done in the world, in this order: close, answer stale pulls, tell of layouts, notify, tell of free queues.
 
-        `count_max`: free queues that are looked at, and connections that are told of one. `wake` is called again where some are left.
+        `count_max`: free queues that are looked at, and connections that are told of one. `notices`: whether layouts and notices are
+        drained too; otherwise they wait, and what they say is decided later. `wake` is called again where anything is left.
         """
         self._awake = True
         try:
             effects: list[Effect] = list(self._urgent)
             self._urgent = []
-            effects += self._layout_effects()
-            notices: dict[str, tuple[int, ...]] = {}
-            for name in self.groups.take_changed():
+            changed = dict.fromkeys(self.groups.take_changed()) if notices else {}
+            if notices:
+                effects += self._layout_effects()
+            for name in changed:
                 group = self.groups.get(name)
-                if group is not None:
-                    notices[name] = (*self._native_connections(group), *self._classic_connections(group))
-                    if self.ruled(group):
-                        self.tell_all_free(group)
-            effects += self._free_queue_effects(notices, count_max)
+                if group is not None and self.ruled(group):
+                    self.tell_all_free(group)
+            pushes = self._free_queue_effects(count_max)
+            if notices:
+                effects += self._notices(changed)
+            effects += pushes
         finally:
             self._awake = False
-        if self._freed or self._free_topics:
+        if self._freed or self._free_topics or self._classic_freed or self._relaid or self.groups.has_changed:
             self._rouse()
         return effects
 
@@ -369,7 +374,18 @@ class Books:
         found = [(self.layouts.get(topic), connections) for topic, connections in told.items()]
         return [PushLayout(layout, tuple(connections)) for layout, connections in found if layout is not None and connections]
 
-    def _free_queue_effects(self, notices: dict[str, tuple[int, ...]], count_max: int | None) -> list[Effect]:
+    def _notices(self, changed: dict[str, None]) -> list[Notify]:
+        """Of the groups whose lists changed to all members, of those with a free queue to the classic ones."""
+        freed, self._classic_freed = self._classic_freed, {}
+        told: dict[str, tuple[int, ...]] = {}
+        for name in changed | freed:
+            group = self.groups.get(name)
+            if group is not None:
+                native = self._native_connections(group) if name in changed else ()
+                told[name] = (*native, *self._classic_connections(group))
+        return [Notify(name, connections, self.version(name)) for name, connections in told.items() if connections]
+
+    def _free_queue_effects(self, count_max: int | None) -> list[PushQueueFree]:
         pushes: dict[int, dict[Key, None]] = {}
         if self.holding:
             self._freed.clear()
@@ -379,7 +395,7 @@ class Books:
         for key in self._take_freed():
             count += 1
             if key is not None:
-                count += self._tell_of(key, pushes, notices, unruled)
+                count += self._tell_of(key, pushes, unruled)
             if count_max is not None and count >= count_max:
                 break
         nudged, self._nudge = self._nudge, {}
@@ -388,9 +404,7 @@ class Books:
             session = None if holder is None else self.sessions.get(holder.session)
             if session is not None and session.connection is not None:
                 pushes.setdefault(session.connection, {})[key] = None
-        effects: list[Effect] = [Notify(name, connections, self.version(name)) for name, connections in notices.items() if connections]
-        effects += [PushQueueFree(connection, tuple(FreeQueue(*key) for key in keys)) for connection, keys in pushes.items()]
-        return effects
+        return [PushQueueFree(connection, tuple(FreeQueue(*key) for key in keys)) for connection, keys in pushes.items()]
 
     def _take_freed(self) -> Iterator[Key | None]:
         """Takes the queues that are to be looked at, one at a time; None where a topic has no further one."""
@@ -407,9 +421,7 @@ class Books:
                 self._free_topics[group, topic] = place + 1
                 yield group, topic, queue_id
 
-    def _tell_of(
-        self, key: Key, pushes: dict[int, dict[Key, None]], notices: dict[str, tuple[int, ...]], unruled: dict[str, tuple[int, ...]]
-    ) -> int:
+    def _tell_of(self, key: Key, pushes: dict[int, dict[Key, None]], unruled: dict[str, tuple[int, ...]]) -> int:
         """Notes who is told of a queue, if it is free; to how many connections it is pushed.
 
         `unruled`: the native connections of groups in which no rule of this broker's names an owner.
@@ -419,8 +431,7 @@ class Books:
             return 0
         if not self.ruled(group) and group.name not in unruled:
             unruled[group.name] = self._native_connections(group)
-            if group.name not in notices and (classic := self._classic_connections(group)):
-                notices[group.name] = classic
+            self._classic_freed[group.name] = None
         told = self._told_of(group, key, unruled)
         for connection in told:
             pushes.setdefault(connection, {})[key] = None

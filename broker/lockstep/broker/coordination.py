@@ -262,9 +262,9 @@ class Coordination:
         books.forget(group)
         return count
 
-    def drain(self, count_max: int | None = None) -> list[Effect]:
-        """What is to be done in the world, in order; each effect once. `count_max`: see Books.drain."""
-        return self._books.drain(count_max)
+    def drain(self, count_max: int | None = None, *, notices: bool = True) -> list[Effect]:
+        """What is to be done in the world, in order; each effect once. `count_max` and `notices`: see Books.drain."""
+        return self._books.drain(count_max, notices=notices)
 
     # --------------------------------------------------------------------------------------------------------- membership
 

@@ -28,6 +28,8 @@ log = get_logger("broker")
 
 STEPS_PER_TURN = 250
 """Effects and sends of one turn of the loop, and free queues that it looks at: about a millisecond."""
+NOTICES_PER_TURN_MIN = 50
+"""Of these steps are left for notices while some wait, however many other effects there are."""
 LATE_MS = 100
 """A lease that ends this late ends in a process that stood still: what has come meanwhile is read first."""
 FREE_QUEUES_MAX = 4_096
@@ -45,14 +47,20 @@ RETENTION_MS = 10_000
 
 
 class Effects:
-    """Carries out what the coordination tables want done in the world, a slice of it in each turn of the loop."""
+    """Carries out what the coordination tables want done in the world, a slice of it in each turn of the loop.
+
+    Layouts and notices go to every member of a group: they wait, so that a connection is closed, a stale pull is answered and the owner of
+    a free queue is told in the next turn, however many notices there are.
+    """
 
     def __init__(self, coordination: Coordination, endpoints: Mapping[int, Endpoint], pulls: PullProcessor) -> None:
         self._coordination = coordination
         self._endpoints = endpoints
         self._pulls = pulls
-        self._due: deque[Callable[[], None]] = deque()
-        """Steps of drained effects, in their order: the effect, or one send of it."""
+        self._urgent: deque[Callable[[], None]] = deque()
+        """Drained effects that are no notices, in their order."""
+        self._notices: deque[Callable[[], None]] = deque()
+        """Steps of drained notices, in their order: the effect, or one send of it."""
         self._undrained = False
         self._roused = False
         coordination.wake = self._wake
@@ -72,15 +80,27 @@ class Effects:
 
     def carry_out(self) -> None:
         """Carries out one slice; the next turns do the rest. An effect that fails is logged, and the others are carried out."""
-        if not self._due:
-            self._undrained = False
-            self._due.extend(partial(self._do, effect) for effect in self._coordination.drain(STEPS_PER_TURN))
-        for _ in range(STEPS_PER_TURN):
-            if not self._due:
-                break
-            call_apart("effect.failed", self._due.popleft())
-        if self._due or self._undrained:
+        self._drain()
+        kept = min(len(self._notices), NOTICES_PER_TURN_MIN)
+        left = STEPS_PER_TURN - self._carry_out(self._urgent, STEPS_PER_TURN - kept)
+        self._carry_out(self._notices, left)
+        if self._urgent or self._notices or self._undrained:
             self._rouse()
+
+    def _drain(self) -> None:
+        """Drains notices only when the earlier ones are sent: one says what has changed until then."""
+        self._undrained = False
+        for effect in self._coordination.drain(STEPS_PER_TURN, notices=not self._notices):
+            steps = self._notices if isinstance(effect, Notify | PushLayout) else self._urgent
+            steps.append(partial(self._do, effect))
+
+    def _carry_out(self, steps: deque[Callable[[], None]], count_max: int) -> int:
+        """Returns how many steps it carried out."""
+        count = 0
+        while steps and count < count_max:
+            count += 1
+            call_apart("effect.failed", steps.popleft())
+        return count
 
     def _do(self, effect: Effect) -> None:
         match effect:
@@ -104,7 +124,7 @@ class Effects:
 
     def _send_soon(self, connections: tuple[int, ...], code: RequestCode, fields: dict[str, Any] | None, body: bytes = b"") -> None:
         """One send to each connection: these are the next steps."""
-        self._due.extendleft(partial(self._send, connection, code, fields, body) for connection in reversed(connections))
+        self._notices.extendleft(partial(self._send, connection, code, fields, body) for connection in reversed(connections))
 
     def _send(self, connection: int, code: RequestCode, fields: dict[str, Any] | None, body: bytes) -> None:
         if (endpoint := self._endpoints.get(connection)) is not None:

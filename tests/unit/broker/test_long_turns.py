@@ -10,7 +10,7 @@ from lockstep.broker.coordination import Coordination
 from lockstep.broker.effects import Notify, PushQueueFree, StalePulls
 from lockstep.broker.processors import client
 from lockstep.broker.processors.client import QUEUES_PER_SLICE
-from lockstep.broker.services import MOVES_PER_SLICE, STEPS_PER_TURN, Effects, Keeper
+from lockstep.broker.services import MOVES_PER_SLICE, NOTICES_PER_TURN_MIN, STEPS_PER_TURN, Effects, Keeper
 from lockstep.broker.tables.group_table import GroupTable
 from lockstep.broker.tables.lock_table import Key, LockTable
 from lockstep.broker.tables.progress_table import Progress, ProgressTable
@@ -71,7 +71,7 @@ async def test_the_free_queues_of_a_member_that_joins_are_looked_at_in_slices(mo
     monkeypatch.setattr(LockTable, "holder", counted.of(LockTable.holder))
     drained: list[Any] = []
     drain = bench.c.drain
-    bench.c.drain = lambda count_max=None: [drained.append(effect) or effect for effect in drain(count_max)]  # type: ignore[method-assign, func-returns-value]
+    bench.c.drain = lambda count_max=None, **named: [drained.append(effect) or effect for effect in drain(count_max, **named)]  # type: ignore[method-assign, func-returns-value]
     Effects(bench.c, {}, cast(Any, None))
     a = Client(bench, "a")
     a.connect()
@@ -105,7 +105,8 @@ def test_a_queue_that_is_granted_between_two_slices_is_told_to_nobody() -> None:
     assert (len(first), rest) == (2, [6, 7, 8, 9])
 
 
-async def test_effects_are_carried_out_in_slices_and_in_order() -> None:
+async def test_effects_are_carried_out_in_slices_and_those_of_a_kind_in_order() -> None:
+    """While notices wait the other effects leave them a part of each turn."""
     counted = Counted()
     peers = {number: Peer(counted) for number in range(2 * STEPS_PER_TURN)}
     stale: list[StalePulls] = []
@@ -117,10 +118,10 @@ async def test_effects_are_carried_out_in_slices_and_in_order() -> None:
     class Coordination:
         def __init__(self) -> None:
             self.wake: Callable[[], None] | None = None
-            self.effects: list[Any] = [StalePulls(GROUP, TOPIC, number, 1) for number in range(2 * STEPS_PER_TURN)]
-            self.effects += [Notify(GROUP, tuple(peers), ListVersion(1, 1)), StalePulls(GROUP, TOPIC, 0, 2)]
+            self.effects: list[Any] = [Notify(GROUP, tuple(peers), ListVersion(1, 1))]
+            self.effects += [StalePulls(GROUP, TOPIC, number, 1) for number in range(4 * STEPS_PER_TURN)]
 
-        def drain(self, count_max: int) -> list[Any]:
+        def drain(self, count_max: int, *, notices: bool) -> list[Any]:
             effects, self.effects = self.effects, []
             return effects
 
@@ -128,11 +129,61 @@ async def test_effects_are_carried_out_in_slices_and_in_order() -> None:
     Effects(cast(Any, coordination), cast(Any, peers), cast(Any, Pulls()))
     assert coordination.wake is not None
     coordination.wake()
-    await counted.until(lambda: len(stale) == 2 * STEPS_PER_TURN)
-    assert not peers[0].sent, "effects are carried out in their order"
-    await counted.until(lambda: len(stale) > 2 * STEPS_PER_TURN)
+    await counted.until(lambda: len(stale) == 4 * STEPS_PER_TURN)
+    first = sum(len(peer.sent) for peer in peers.values())
+    assert NOTICES_PER_TURN_MIN <= first < STEPS_PER_TURN, "the other effects come first, and notices do not wait for all of them"
+    await counted.until(lambda: all(peer.sent for peer in peers.values()))
+    assert [each.queue_id for each in stale] == list(range(4 * STEPS_PER_TURN))
     assert all(len(peer.sent) == 1 for peer in peers.values())
     assert max(counted.turns) <= STEPS_PER_TURN
+
+
+async def test_a_close_a_stale_pull_and_a_free_queue_do_not_wait_for_notices() -> None:
+    counted = Counted()
+    done: list[tuple[int, int, str]] = []
+
+    class Peer:
+        peer = "p"
+
+        def __init__(self, connection: int) -> None:
+            self._connection = connection
+
+        def oneway(self, code: int, fields: Any = None, body: bytes = b"") -> None:
+            done.append((len(counted.turns), self._connection, RequestCode(code).name))
+
+        def abort(self, reason: str) -> None:
+            done.append((len(counted.turns), self._connection, "closed"))
+
+    class Ends(dict[int, Any]):
+        def get(self, connection: int, default: Any = None) -> Any:
+            return Peer(connection)
+
+    class Pulls:
+        def stale(self, effect: StalePulls) -> None:
+            done.append((len(counted.turns), effect.queue_id, "stale"))
+
+    bench = Bench(layout(queues=4))
+    a, b = Client(bench, "a"), Client(bench, "b")
+    a.connect()
+    b.connect()
+    bench.c.drain()
+    a.lock(0, 1, 2, 3)
+    bench.c.drain()
+    books = bench.c._books
+    Effects(bench.c, Ends(), cast(Any, Pulls()))
+    groups = tuple(ordered(f"g{number}", expression="*") for number in range(100))
+    members = [Client(bench, f"m{number}", *groups) for number in range(50)]
+    for each in members:
+        each.connect()
+    await counted.until(lambda: len(done) >= 2 * STEPS_PER_TURN)
+    begun = len(counted.turns)
+    held = next(key for key, lock in books.locks if lock.held)
+    books.end(held)
+    books.close(b.connection, "its session is over")
+    await counted.until(lambda: sum(1 for each in done if each[2] == "NOTIFY_CONSUMER_IDS_CHANGED") >= 100 * 50)
+    ended = {what: turn for turn, _, what in done if turn > begun and what != "NOTIFY_CONSUMER_IDS_CHANGED"}
+    assert ended == {"closed": begun + 1, "stale": begun + 1, "QUEUE_FREE": begun + 1}
+    assert max(turn for turn, _, _ in done) > begun + 5, "notices were waiting"
 
 
 async def test_the_queues_of_a_group_are_asked_for_packed_and_answered_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:

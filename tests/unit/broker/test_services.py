@@ -34,7 +34,7 @@ class Coordination:
         self.ticks: list[int] = []
         self.due_in_ms = 1_000
 
-    def drain(self, count_max: int | None = None) -> list[Effect]:
+    def drain(self, count_max: int | None = None, *, notices: bool = True) -> list[Effect]:
         drained, self.effects = self.effects, []
         return drained
 

@@ -105,6 +105,11 @@ class GroupTable:
             self._agree(group, None)
             del self._groups[name]
 
+    @property
+    def has_changed(self) -> bool:
+        """Whether `take_changed` would return a group."""
+        return bool(self._changed)
+
     def take_changed(self) -> list[str]:
         """The groups whose lists changed since the last call."""
         changed, self._changed = self._changed, {}
