@@ -106,8 +106,8 @@ class Books:
         self._urgent: list[CloseConnection | StalePulls] = []
         self._relaid: dict[str, None] = {}
         self._freed: OrderedDict[Key, None] = OrderedDict()
-        self._free_topics: OrderedDict[tuple[str, str], int] = OrderedDict()
-        """(group, topic) whose free queues are to be told → how many of this broker's queues have been looked at."""
+        self._free_topics: OrderedDict[tuple[str, str], tuple[int, int]] = OrderedDict()
+        """(group, topic) whose free queues are to be told → the place of the next queue, and how many are still to be looked at."""
         self._classic_freed: dict[str, None] = {}
         """Groups whose classic members are to be notified of a free queue."""
         self._nudge: dict[Key, None] = {}
@@ -315,9 +315,14 @@ class Books:
         self._rouse()
 
     def tell_topic_free(self, group: Group, topic: str) -> None:
-        """As `tell_free`, of each queue that this broker has of the topic. Which of them are free is looked at when effects are drained."""
+        """As `tell_free`, of each queue that this broker has of the topic. Which of them are free is looked at when effects are drained.
+
+        Where some were looked at already, the look goes on behind them and comes back to them: a group that changes again and again is
+        told of all its queues.
+        """
         if group.contract is not None and group.contract.locks:
-            self._free_topics[group.name, topic] = 0
+            place, _ = self._free_topics.get((group.name, topic), (0, 0))
+            self._free_topics[group.name, topic] = place, self.own_queue_count(topic)
             self._rouse()
 
     def tell_all_free(self, group: Group) -> None:
@@ -398,6 +403,9 @@ class Books:
                 count += self._tell_of(key, pushes, unruled)
             if count_max is not None and count >= count_max:
                 break
+        if self._free_topics:
+            # The next slice begins with another group: one whose list keeps changing leaves the others their turns.
+            self._free_topics.move_to_end(next(iter(self._free_topics)))
         nudged, self._nudge = self._nudge, {}
         for key in nudged:
             holder = self.locks.holder(key)
@@ -411,15 +419,18 @@ class Books:
         while self._freed:
             yield self._freed.popitem(last=False)[0]
         while self._free_topics:
-            (group, topic), place = next(iter(self._free_topics.items()))
+            group, topic = waits = next(iter(self._free_topics))
+            place, left = self._free_topics[waits]
             layout = self.layouts.get(topic)
-            queue_id = None if layout is None else layout.queue_id_at(self.config.broker_name, place)
-            if queue_id is None:
-                del self._free_topics[group, topic]
-                yield None
-            else:
-                self._free_topics[group, topic] = place + 1
+            queue_id = None if layout is None or left <= 0 else layout.queue_id_at(self.config.broker_name, place)
+            if queue_id is not None:
+                self._free_topics[waits] = place + 1, left - 1
                 yield group, topic, queue_id
+            elif place and left > 0:
+                self._free_topics[waits] = 0, left  # behind the last queue, or the topic has fewer now
+            else:
+                del self._free_topics[waits]
+                yield None
 
     def _tell_of(self, key: Key, pushes: dict[int, dict[Key, None]], unruled: dict[str, tuple[int, ...]]) -> int:
         """Notes who is told of a queue, if it is free; to how many connections it is pushed.

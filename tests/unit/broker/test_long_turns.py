@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -80,6 +81,27 @@ async def test_the_free_queues_of_a_member_that_joins_are_looked_at_in_slices(mo
     told = [queue.queue_id for each in drained if isinstance(each, PushQueueFree) for queue in each.queues]
     assert told == list(range(QUEUES))
     assert [each.group for each in drained if isinstance(each, Notify)] == [GROUP]
+
+
+def test_a_group_whose_list_keeps_changing_leaves_the_others_their_slices_and_is_told_of_all_its_queues() -> None:
+    bench = Bench(layout(queues=40))
+    Client(bench, "a").connect()
+    Client(bench, "other", replace(ordered(), group="other")).connect()
+    flapping = Client(bench, "b")
+    flapping.connect()
+    told: dict[str, set[int]] = {GROUP: set(), "other": set()}
+    slices = 0
+    while (len(told[GROUP]), len(told["other"])) != (40, 40):
+        slices += 1
+        assert slices < 100, {group: len(queues) for group, queues in told.items()}
+        for each in bench.c.drain(10):
+            for queue in each.queues if isinstance(each, PushQueueFree) else ():
+                told[queue.group].add(queue.queue_id)
+        if slices % 2:
+            bench.c.unregister(flapping.connection, "b", GROUP, bench.now_ms)
+        else:
+            flapping.beat()
+    assert slices <= 2 * 40 * 2 // 10, "each of the two groups has every other slice; a queue and who is told of it count one each"
 
 
 def test_a_slice_counts_each_connection_that_is_told() -> None:
