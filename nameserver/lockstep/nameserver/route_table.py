@@ -39,7 +39,7 @@ from dataclasses import dataclass, field, replace
 
 from lockstep.protocol.bodies import BrokerAddress, RefusedLayout, TopicRoute
 from lockstep.protocol.errors import BrokerNameTaken, LocalProtocolError, RegistrationPending, RemoteProtocolError, ServiceNotAvailable
-from lockstep.protocol.layouts import PART_LAYOUTS_MAX, LayoutTable, check_layout, in_parts
+from lockstep.protocol.layouts import ENTRIES_MAX, PART_LAYOUTS_MAX, LayoutTable, check_layout, in_parts
 from lockstep.protocol.names import TOPIC_BYTES_MAX
 from lockstep.protocol.queue import TopicLayout
 
@@ -376,6 +376,12 @@ class RouteTable:
         if self.layouts.get(layout.topic) is None and len(self.layouts) >= LAYOUTS_MAX:
             raise LocalProtocolError(
                 f"topic {layout.topic}: this nameserver knows {LAYOUTS_MAX} topics, deleted ones included; no more fit"
+            )
+        more = self.layouts.more_entries(layout)
+        if more > 0 and self.layouts.entry_count + more > ENTRIES_MAX:
+            raise LocalProtocolError(
+                f"topic {layout.topic}: its layout has {more} entries more than are known, the layouts of all topics have "
+                f"{self.layouts.entry_count}, {ENTRIES_MAX} are allowed: delete topics, or use fewer brokers for each"
             )
 
     # ----------------------------------------------------------------------------------------------------------------- others

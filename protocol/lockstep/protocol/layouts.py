@@ -13,6 +13,9 @@ QUEUES_MAX = 65_536
 """Of one topic, over all brokers."""
 ENTRY_COUNT_MAX = 1_024
 """Brokers, or later additions to them, in one layout: 40 KB of it."""
+ENTRIES_MAX = 1 << 20
+"""Entries of all layouts together, for 16,384 topics on 64 brokers: some 140 bytes each in memory. Brokers create no topic beyond them,
+nameservers take none."""
 COUNTER_MAX = 1 << 53
 """What every JSON reader holds exactly."""
 PART_LAYOUTS_MAX = 4_096
@@ -81,12 +84,14 @@ class LayoutTable:
     Adopting is commutative, associative and idempotent: tables that heard the same layouts hold the same layouts.
     """
 
-    __slots__ = ("_layouts", "_topics", "_user_topics", "live_count")
+    __slots__ = ("_layouts", "_topics", "_user_topics", "entry_count", "live_count")
 
     def __init__(self, layouts: Iterable[TopicLayout] = ()) -> None:
         self._layouts: dict[str, TopicLayout] = {}
         self.live_count = 0
         """Topics that have queues."""
+        self.entry_count = 0
+        """Entries of all layouts together."""
         self._topics: list[str] = []
         """Of `_layouts`, sorted."""
         self._user_topics: list[str] = []
@@ -109,6 +114,7 @@ class LayoutTable:
         known = self._layouts.get(layout.topic)
         more = (not layout.deleted) - (known is not None and not known.deleted)
         self.live_count += more
+        self.entry_count += self.more_entries(layout)
         if more and not is_system_topic(layout.topic):
             if more > 0:
                 insort(self._user_topics, layout.topic)
@@ -118,6 +124,11 @@ class LayoutTable:
             insort(self._topics, layout.topic)
         self._layouts[layout.topic] = layout
         return True
+
+    def more_entries(self, layout: TopicLayout) -> int:
+        """By how much `entry_count` grows when the layout takes the place of the one known of its topic; negative where it has fewer."""
+        known = self._layouts.get(layout.topic)
+        return len(layout.entries) - (0 if known is None else len(known.entries))
 
     @property
     def deleted_count(self) -> int:

@@ -272,6 +272,23 @@ def test_one_topic_more_than_allowed_is_refused_by_name() -> None:
         topics.create(layout(4, topic="a"))
 
 
+def test_entries_of_all_layouts_together_are_limited_and_the_topic_beyond_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lockstep.broker.tables.topic_table.ENTRIES_MAX", 3)
+    topics = table()
+    topics.create(layout(1, topic="a").with_queues("broker-b", 1, 1, 7))
+    topics.create(layout(1, topic="b"))
+    for refused in (layout(1, topic="c"), topics.live("b").with_queues("broker-b", 1, 1, 7)):
+        with pytest.raises(
+            NoPermission, match=f"topic {refused.topic} was not changed: its layout would have 1 entries more.* have 3, 3 are"
+        ):
+            topics.create(refused)
+    topics.create(layout(2, topic="b", queues=8))
+    topics.create(layout(3, topic="b", queues=0))
+    topics.create(layout(1, topic="c"))
+    topics.create_own("%RETRY%g", 1, 1, beyond=True)  # a message that was acknowledged waits for it
+    assert topics.adopt([layout(1, topic="d")]) == 1, "what the cluster has it keeps"
+
+
 def test_no_new_name_is_taken_while_too_many_deletions_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockstep.broker.tables.topic_table.TOMBSTONES_MAX", 2)
     topics = table()

@@ -97,6 +97,20 @@ def test_an_invalid_layout_is_left_out_and_named_and_the_others_count() -> None:
     assert table.layouts.all() == (layout(),)
 
 
+def test_entries_of_all_layouts_together_are_limited_and_the_layout_beyond_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lockstep.nameserver.route_table.ENTRIES_MAX", 3)
+    table = RouteTable()
+    many = layout("many", brokers=("broker-a", "broker-b"))
+    change = table.register(said(layouts=(many, layout("one"), layout("refused"), TopicLayout("deleted", LayoutVersion(2, 7), ()))), 1, 0)
+    assert [(left_out.topic, "3 are allowed" in left_out.reason) for left_out in change.refused] == [("refused", True)]
+    assert (change.adopted, change.routed, table.layouts.entry_count) == (("many", "one", "deleted"), True, 3)
+    grown = layout("one", 2, brokers=("broker-a", "broker-b"))
+    assert [left_out.topic for left_out in table.register(said(layouts=(grown,)), 1, 1).refused] == ["one"]
+    assert table.layouts.get("one") == layout("one")
+    fewer = layout("many", 2, brokers=("broker-b",))
+    assert table.register(said(layouts=(fewer, grown)), 1, 2).refused == (), "what makes room counts at once"
+
+
 def test_a_broker_is_not_taught_the_older_layout_of_a_topic_that_was_left_out() -> None:
     """It would not take it, and so never be accepted."""
     table = RouteTable()

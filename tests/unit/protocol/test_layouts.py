@@ -51,6 +51,7 @@ def test_adopting_is_a_join(one: list[TopicLayout], other: list[TopicLayout]) ->
     assert [layout.topic for layout in there.all()] == sorted({layout.topic for layout in one + other})
     live = [layout.topic for layout in there.all() if not layout.deleted]
     assert there.live_count == len(live)
+    assert there.entry_count == sum(len(layout.entries) for layout in there.all())
     assert there.user_topics() == tuple(topic for topic in live if topic != "TBW102")
     assert there.user_count == len(there.user_topics())
     assert LayoutTable([*LayoutTable(one).all(), *LayoutTable(other).all()]).all() == there.all()

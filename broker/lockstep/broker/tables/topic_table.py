@@ -38,7 +38,7 @@ from lockstep.broker.journal import Journal
 from lockstep.broker.rows import Rows
 from lockstep.protocol.errors import BrokerError, LocalProtocolError, MessageIllegal, NoPermission, SystemError_, TopicNotExist
 from lockstep.protocol.fields import from_plain, to_plain
-from lockstep.protocol.layouts import COUNTER_MAX, LayoutTable, check_layout
+from lockstep.protocol.layouts import COUNTER_MAX, ENTRIES_MAX, LayoutTable, check_layout
 from lockstep.protocol.names import check_topic, is_sendable_topic, is_system_topic
 from lockstep.protocol.queue import LayoutVersion, MessageQueue, TopicLayout
 from lockstep.runtime.flood import log_limited
@@ -148,6 +148,8 @@ class TopicTable:
         _check(asked, here)
         if (here is None or here.deleted) and not beyond:
             self._check_room(asked.topic, known=here is not None)
+        if not beyond:
+            self._check_entries(asked)
         self._take(asked)
         return self.live(asked.topic) if not asked.deleted else asked
 
@@ -323,6 +325,15 @@ class TopicTable:
             raise NoPermission(
                 f"topic {topic} was not created: the cluster remembers {deleted} deleted topics, {TOMBSTONES_MAX} are allowed. "
                 f"Use the name of a topic that was deleted, or see `lockstep topic forget-deleted`"
+            )
+
+    def _check_entries(self, asked: TopicLayout) -> None:
+        """NoPermission where the layouts of all topics would have too many entries."""
+        count, more = self.layouts.entry_count, self.layouts.more_entries(asked)
+        if more > 0 and count + more > ENTRIES_MAX:
+            raise NoPermission(
+                f"topic {asked.topic} was not changed: its layout would have {more} entries more, the layouts of all topics have {count}, "
+                f"{ENTRIES_MAX} are allowed. Delete topics that are not used any more, or use fewer brokers for each"
             )
 
 

@@ -80,6 +80,12 @@ def topics_have_no_limit(patch: Patches) -> None:
     patch.set(TopicTable, "_check_room", lambda self, topic, known: None)
 
 
+@mutant("first", aimed=ROUTES + "test_entries_of_all_layouts_together_are_limited_and_the_layout_beyond_is_left_out")
+def entries_of_layouts_have_no_limit(patch: Patches) -> None:
+    """A nameserver keeps at most 2^20 entries of layouts."""
+    patch.set(LayoutTable, "more_entries", lambda self, layout: 0)
+
+
 @mutant("first", aimed=OWN + "test_the_brokers_own_topic_has_no_layout_that_another_broker_or_a_nameserver_could_bring")
 def system_topics_have_layouts(patch: Patches) -> None:
     """A topic of the brokers' own has no layout, and so no deletion."""
