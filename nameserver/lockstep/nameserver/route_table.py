@@ -59,9 +59,9 @@ still dial an address that they learned then."""
 PARTS_MAX = 64
 """Of one registration: 262,144 layouts."""
 ARRIVING_MAX = 64
-"""Registrations of several parts that may arrive at once."""
+"""Registrations of several parts that may arrive at once. One more takes the place of the one that began first."""
 ARRIVING_MS = 30_000
-"""One of which no part has come for so long is given up."""
+"""One that is not complete so long after its connection sent the first part 0 is given up."""
 REFUSED_MAX = 1_024
 """Layouts of one registration that are left out. Beyond them the whole is refused."""
 LAYOUTS_MAX = 131_072
@@ -158,7 +158,8 @@ class _Arriving:
     theirs: LayoutTable
     """What the broker has: our layouts where they are equal or were taken, its own version (without entries) where it was left out."""
     refused_count: int
-    heard_ms: int
+    began_ms: int
+    """When the connection sent the first part 0 since its last complete registration: sending part 0 again does not renew it."""
 
 
 class RouteTable:
@@ -233,6 +234,8 @@ class RouteTable:
         for known in self._brokers.values():
             if known.connection is not None:
                 known.heard_ms = min(known.heard_ms + pause_ms, now_ms)
+        for arriving in self._arriving.values():
+            arriving.began_ms = min(arriving.began_ms + pause_ms, now_ms)
 
     def unregister(self, name: str, store_id: str, term: int, connection: int) -> bool:
         """Unregisters a broker on the connection that registered it; False for any other connection (of a refused copy), store or term."""
@@ -259,7 +262,7 @@ class RouteTable:
         }
         for name in silent:
             self._leave(self._brokers[name])
-        for connection in [each for each, arriving in self._arriving.items() if now_ms - arriving.heard_ms >= ARRIVING_MS]:
+        for connection in [each for each, arriving in self._arriving.items() if now_ms - arriving.began_ms >= ARRIVING_MS]:
             del self._arriving[connection]
         for name in [name for name, known in self._brokers.items() if known.connection is None and now_ms - known.used_ms >= FORGET_MS]:
             del self._brokers[name]
@@ -335,7 +338,7 @@ class RouteTable:
     # --------------------------------------------------------------------------------------------------------------- layouts
 
     def _arrive(self, said: Registration, connection: int, now_ms: int) -> _Arriving:
-        """What has come of the registration so far. RemoteProtocolError for a part out of turn, ServiceNotAvailable for one too many."""
+        """What has come of the registration so far. RemoteProtocolError for a part out of turn."""
         before = self._arriving.pop(connection, None)
         if not 0 <= said.part < said.parts <= PARTS_MAX or (said.parts > 1 and len(said.layouts) > PART_LAYOUTS_MAX):
             raise RemoteProtocolError(
@@ -344,11 +347,12 @@ class RouteTable:
             )
         if said.part == 0:
             if said.parts > 1 and len(self._arriving) >= ARRIVING_MAX:
-                raise ServiceNotAvailable(f"{ARRIVING_MAX} registrations arrive in parts: register again in a second")
-            return _Arriving(replace(said, layouts=()), LayoutTable(), 0, now_ms)
+                # Refused newcomers would wait for connections that begin again and again.
+                del self._arriving[min(self._arriving, key=lambda each: self._arriving[each].began_ms)]
+            return _Arriving(replace(said, layouts=()), LayoutTable(), 0, now_ms if before is None else before.began_ms)
         if before is None or (before.said.part + 1, before.said.parts) != (said.part, said.parts) or not before.said.same_start(said):
             raise RemoteProtocolError(f"broker {said.name!r} registers part {said.part} of {said.parts} out of turn: begin with part 0")
-        return _Arriving(replace(said, layouts=()), before.theirs, before.refused_count, now_ms)
+        return _Arriving(replace(said, layouts=()), before.theirs, before.refused_count, before.began_ms)
 
     def _take_layouts(self, arriving: _Arriving, layouts: Iterable[TopicLayout]) -> tuple[tuple[str, ...], tuple[RefusedLayout, ...]]:
         """Adopts each layout that is higher than ours. Returns (topics that were adopted, invalid layouts that were left out)."""

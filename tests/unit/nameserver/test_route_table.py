@@ -608,14 +608,43 @@ def test_of_registrations_in_parts_64_may_arrive_at_once_and_one_that_stops_is_g
     table = RouteTable()
     for number in range(ARRIVING_MAX):
         table.register(said(f"b-{number}", parts=2), number, 0)
-    with pytest.raises(ServiceNotAvailable):
-        table.register(said(parts=2), 900, 0)
-    assert table.register(said(), 900, 0).routed, "one that comes in one part does not wait"
     table.expire(ARRIVING_MS - 1)
-    with pytest.raises(ServiceNotAvailable):
-        table.register(said("late", parts=2), 901, ARRIVING_MS - 1)
+    assert table.register(said("b-7", part=1, parts=2), 7, ARRIVING_MS - 1).routed
     table.expire(ARRIVING_MS)
-    table.register(said("late", parts=2), 901, ARRIVING_MS)
+    assert not table._arriving
+    with pytest.raises(RemoteProtocolError, match="out of turn"):
+        table.register(said("b-8", part=1, parts=2), 8, ARRIVING_MS)
+
+
+def test_connections_that_begin_a_registration_again_and_again_keep_no_broker_from_registering() -> None:
+    table = RouteTable()
+    for now_ms in range(0, 20 * ARRIVING_MS, ARRIVING_MS - 1_000):
+        for number in range(ARRIVING_MAX):
+            table.register(said(f"b-{number}", parts=2), number, now_ms)
+        table.expire(now_ms + 999)
+        table.register(said(parts=2), 900, now_ms + 999)
+        assert len(table._arriving) <= ARRIVING_MAX
+        assert table.register(said(part=1, parts=2), 900, now_ms + 999).routed
+
+
+def test_the_registration_in_parts_that_began_first_gives_its_place_to_a_newcomer() -> None:
+    table = RouteTable()
+    for number in range(ARRIVING_MAX):
+        table.register(said(f"b-{number}", parts=3), number, number)
+    table.register(said("b-0", parts=3), 0, 1_000)  # begins again
+    table.register(said("b-1", part=1, parts=3), 1, 1_000)
+    table.register(said(parts=2), 900, 1_001)
+    table.register(said("b-1", part=2, parts=3), 1, 1_002)
+    with pytest.raises(RemoteProtocolError, match="out of turn"):
+        table.register(said("b-0", part=1, parts=3), 0, 1_002)
+
+
+def test_a_standstill_gives_no_registration_in_parts_up() -> None:
+    table = RouteTable()
+    table.register(said(parts=2), 1, 0)
+    table.stood_still(ARRIVING_MS, ARRIVING_MS + 5)
+    table.expire(ARRIVING_MS + 5)
+    assert table.register(said(part=1, parts=2), 1, ARRIVING_MS + 5).routed
 
 
 def test_an_answer_has_one_part_of_what_is_missing_and_the_next_registration_gets_the_rest() -> None:

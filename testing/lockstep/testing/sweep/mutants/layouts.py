@@ -86,6 +86,19 @@ def entries_of_layouts_have_no_limit(patch: Patches) -> None:
     patch.set(LayoutTable, "more_entries", lambda self, layout: 0)
 
 
+@mutant("first", aimed=ROUTES + "test_the_registration_in_parts_that_began_first_gives_its_place_to_a_newcomer")
+def a_registration_that_begins_again_is_new(patch: Patches) -> None:
+    """A registration in parts that begins again on its connection keeps the time at which it began, and so its place in the order."""
+    arrive = RouteTable._arrive
+
+    def forgets(self: RouteTable, said: Any, connection: int, now_ms: int) -> Any:
+        arriving = arrive(self, said, connection, now_ms)
+        arriving.began_ms = now_ms
+        return arriving
+
+    patch.set(RouteTable, "_arrive", forgets)
+
+
 @mutant("first", aimed=OWN + "test_the_brokers_own_topic_has_no_layout_that_another_broker_or_a_nameserver_could_bring")
 def system_topics_have_layouts(patch: Patches) -> None:
     """A topic of the brokers' own has no layout, and so no deletion."""
