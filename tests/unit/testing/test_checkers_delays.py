@@ -5,10 +5,10 @@ import pytest
 from lockstep.testing.sweep.checkers.delays import check, possible_duplicates
 from lockstep.testing.sweep.checkers.delivery import check as check_delivery
 from lockstep.testing.sweep.checkers.sends import check as check_sends
-from lockstep.testing.sweep.copy_events import WallJumped
+from lockstep.testing.sweep.copy_events import DelayedWritten, WallJumped
 from lockstep.testing.sweep.events import BrokerOpened, Calm, ConsumerStarted, ProcessEnded
 from support.shared_stories import R, SharedStory
-from support.stories import C1, C2, TERM, B
+from support.stories import C1, C2, LOG, TERM, B, P
 
 
 def story(flush: str = "async") -> SharedStory:
@@ -63,6 +63,13 @@ def test_late_is_what_no_boot_with_a_wrong_wall_clock_excuses(how: str, wrong_un
         opened = 40.0 if wrong_until == 2.6 else 3.0
         told.add(ProcessEnded, 2.5, B, how=how).add(BrokerOpened, opened, (B[0], 2), term=TERM + 1)
     assert told.read(5_000, b"m0", stored_t=101.0).broken(check) == laws
+
+
+@pytest.mark.parametrize(("stored_t", "laws"), [(26.9, ["D1"]), (27.0, []), (46.9, []), (47.1, ["D1"])])
+def test_a_send_that_was_written_again_is_late_by_the_last_writing_that_can_have_stored_it(stored_t: float, laws: list[str]) -> None:
+    """m0 waits for 1 s. It was written at 2, for a broker that was cut off, and at 26: what arrives before 27 is of the first writing."""
+    told = story().add(DelayedWritten, 26, P, queue=LOG, body=b"m0", level=1, request=9_000)
+    assert told.read(500, b"m0", stored_t=stored_t).broken(check) == laws
 
 
 def test_the_time_in_which_no_broker_ran_is_not_late() -> None:

@@ -1,10 +1,13 @@
 """R9: what a send's end said is true."""
 
+import pytest
+
 from lockstep.testing.sweep.checkers.sends import check
-from lockstep.testing.sweep.events import BrokerOpened, PowerCut, SendBegan, SendFailed
+from lockstep.testing.sweep.events import BrokerOpened, PowerCut, SendAcked, SendBegan, SendFailed
+from lockstep.testing.sweep.hand_events import LayoutSent
 from lockstep.testing.sweep.history import Outcome
 from lockstep.testing.sweep.wire_events import FrameWritten
-from support.stories import C2, LOG, P, Story
+from support.stories import C2, LOG, P, Q, Story
 
 OTHER = LOG._replace(queue=1)
 
@@ -54,3 +57,17 @@ def test_listeners_get_a_keyed_message_from_one_place_unless_a_power_cut_moved_i
     assert story().broken(check) == ["R9"]
     moved = story().add(PowerCut, 3.5, ("B", 0)).add(BrokerOpened, 3.6, ("B", 2), term=101)
     assert moved.broken(check) == []
+
+
+@pytest.mark.parametrize(
+    ("newer", "acked", "topic", "laws"),
+    [(3, 9.0, "orders", []), (3, 2.0, "orders", ["R9"]), (1, 9.0, "orders", ["R9"]), (3, 9.0, "other", ["R9"])],
+)
+def test_a_send_that_was_not_acknowledged_may_be_there_again_after_a_deletion_of_its_topic(
+    newer: int, acked: float, topic: str, laws: list[str]
+) -> None:
+    """m0 was written and given over layout 1, layout 2 deleted the topic, m0 was written again at 3.5 over a newer layout."""
+    told = Story().add(SendBegan, 1, P).add(FrameWritten, 1, P, layout=(1, 7), request=50).call(2, 2.1, 1, 0)
+    told.add(LayoutSent, 3, P, topic=topic, counter=2, deleted=True)
+    told.add(FrameWritten, 3.5, P, queue=OTHER, layout=(newer, 7), request=51).add(SendAcked, acked, P, queue=OTHER)
+    assert told.call(4, 4.1, 2, 1, queue=Q._replace(queue=1), bodies=(b"m0",)).broken(check) == laws
