@@ -74,16 +74,21 @@ def _early(history: History) -> list[Violation]:
 
 
 def _late(history: History) -> list[Violation]:
-    """But where the machine was off and its wall clock was wrong for long before, or when it was on again."""
+    """But where the machine was off and its wall clock was wrong for long before, or when it was on again.
+
+    A send that is written again may be stored at its last writing only: it is late where it is so for the last one that can have stored it.
+    """
     walls, brokers = Walls(history), Brokers(history)
-    first: dict[tuple[str, bytes], DelayedWritten] = {}
+    written: dict[tuple[str, bytes], list[DelayedWritten]] = {}
     for event in history.of(DelayedWritten):
-        first.setdefault((event.queue.broker, event.body), event)
+        written.setdefault((event.queue.broker, event.body), []).append(event)
     found = []
     for stored in history.of(Stored):
-        broker, wait = stored.queue.broker, first.get((stored.queue.broker, stored.body))
-        if wait is None or stored.stored_t is None or not _age_is_known(walls, brokers, broker, stored.stored_t):
+        broker, waits = stored.queue.broker, written.get((stored.queue.broker, stored.body))
+        if waits is None or stored.stored_t is None or not _age_is_known(walls, brokers, broker, stored.stored_t):
             continue
+        latest = [wait for wait in waits if wait.t + delay_s(wait.level) <= stored.stored_t + MS]
+        wait = latest[-1] if latest else waits[0]
         due = wait.t + delay_s(wait.level)
         late_s = stored.stored_t - due - brokers.away_s(broker, wait.t, stored.stored_t)
         if late_s > LATE_S + _drift_s(walls, brokers, broker, wait.t, stored.stored_t):

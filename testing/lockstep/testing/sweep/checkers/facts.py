@@ -268,6 +268,12 @@ class Deletions:
         """Whether a deletion was asked for that takes what was stored over this layout; None: over which is not known."""
         return any(layout is None or event.counter > layout[0] for event in self._sent.get(topic, ()))
 
+    def between(self, topic: str, older: tuple[int, int] | None, newer: tuple[int, int] | None) -> bool:
+        """Whether a deletion was asked for that takes what was stored over the older layout, and not what is stored over the newer."""
+        if older is None or newer is None:
+            return False
+        return any(older[0] < event.counter < newer[0] for event in self._sent.get(topic, ()))
+
 
 def holders(history: History) -> dict[Held, GrantReceived]:
     """(queue, epoch) → the grant as its client received it first."""

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from lockstep.testing.sweep.checkers.facts import Brokers
+from lockstep.testing.sweep.checkers.facts import Brokers, Deletions
 from lockstep.testing.sweep.checkers.messages import Messages
 from lockstep.testing.sweep.checkers.violation import Violation
 from lockstep.testing.sweep.events import CallBegan, SendBegan, SendFailed, Stored
@@ -70,8 +70,10 @@ def _stored_once(history: History, messages: Messages) -> list[Violation]:
 
 
 def _called_twice(history: History, messages: Messages) -> list[Violation]:
-    """The same of what listeners were given, where no power cut can have moved a message."""
-    brokers = Brokers(history)
+    """The same of what listeners were given, where no power cut can have moved a message, and it was not sent again after its topic was
+    deleted and created again: a scope goes with its topic.
+    """
+    brokers, rewritten = Brokers(history), _Rewritten(history, messages)
     found = []
     first: dict[bytes, tuple[QueueKey, int]] = {}
     for call in history.of(CallBegan):
@@ -81,8 +83,29 @@ def _called_twice(history: History, messages: Messages) -> list[Violation]:
             began = messages.began.get(body)
             if before == place or began is None or began.key is None or began.delay_level:
                 continue
-            if not any(brokers.lossy_cuts(queue.broker) for queue in (before[0], place[0])):
+            moved = any(brokers.lossy_cuts(queue.broker) for queue in (before[0], place[0]))
+            if not moved and not rewritten.after_deletion(body, before[0], place[0], call.t):
                 where = f"{before[0]} offset {before[1]} and {place[0]} offset {offset}"
                 found.append(Violation("R9", call.t, f'{body!r:.60} (key "{began.key}") was given to listeners from {where}'))
                 first[body] = place
     return found
+
+
+class _Rewritten:
+    """Messages that were written again over the layout of a topic that was created again."""
+
+    def __init__(self, history: History, messages: Messages) -> None:
+        self._deletions = Deletions(history)
+        self._acked = messages.acked
+        self._written: dict[bytes, list[FrameWritten]] = {}
+        for frame in history.of(FrameWritten):
+            for body in frame.bodies:
+                self._written.setdefault(body, []).append(frame)
+
+    def after_deletion(self, body: bytes, first: QueueKey, second: QueueKey, until: float) -> bool:
+        """Whether the message was written to `first` before a deletion of the topic, and, not acknowledged, to `second` after it."""
+        acked = self._acked.get(body)
+        written = [frame for frame in self._written.get(body, ()) if frame.t <= until]
+        again = [frame for frame in written if frame.queue == second and (acked is None or frame.t <= acked.t)]
+        before = [frame for frame in written if frame.queue == first]
+        return any(self._deletions.between(first.topic, one.layout, other.layout) for one in before for other in again)
