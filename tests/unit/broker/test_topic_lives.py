@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep.admin.layout_change import altered
+from lockstep.broker.tables.topic_table import COUNTER_STEP_MAX
 from lockstep.client.topics import first_layout
 from lockstep.protocol.layouts import COUNTER_MAX
-from lockstep.protocol.queue import BEGAN_FIRST_DELETIONS_MAX, TopicLayout
+from lockstep.protocol.queue import BEGAN_FIRST_DELETIONS_MAX, WRITER_MAX, LayoutVersion, TopicLayout
 from support.layout_cluster import TOPIC, Broker, Cluster
 
 COUNTS = range(4)
@@ -186,6 +187,38 @@ def test_a_deletion_that_is_repeated_spares_what_was_created_after_the_first() -
     cluster.settle()
     assert {broker.name: bodies(broker) for broker in cluster.brokers} == {a.name: ["new"], b.name: ["new"], c.name: []}
     assert not a.unreachable + b.unreachable
+
+
+@pytest.mark.parametrize("requests", [1, 3])
+@pytest.mark.parametrize("step", [1_022, 1_100, COUNTER_STEP_MAX])
+def test_a_repeated_deletion_spares_later_creations_however_far_its_counter_is_above(step: int, requests: int) -> None:
+    """Broker c is cut off and takes requests with counters far above; each of them is allowed."""
+    cluster = Cluster(3, [7, 3])
+    a, b, c = cluster.brokers
+    a.topics.create(first_layout(TOPIC, ["broker-a", "broker-b", "broker-c"], 1, 5))
+    cluster.settle()
+    c.send(0, "old")
+    for _ in range(requests):
+        layout = c.topics.live(TOPIC)
+        c.topics.create(TopicLayout(TOPIC, LayoutVersion(layout.version.counter + step, 1), layout.entries))
+    a.topics.create(a.topics.live(TOPIC).deletion)
+    assert a.layout is not None
+    b.topics.adopt([a.layout])
+    b.send(0, "new")
+    assert c.layout is not None
+    a.topics.adopt([c.layout])
+    assert (a.layout.deleted, a.layout.deletes_to) == (True, 2)
+    cluster.settle()
+    assert [bodies(broker) for broker in cluster.brokers] == [[], ["new"], []]
+    assert not b.unreachable
+
+
+@pytest.mark.parametrize(
+    ("counter", "writer", "deletes_to"), [(2, WRITER_MAX, 2), (2, WRITER_MAX - 2, 2), (9, 0, 9), (1 << 40, WRITER_MAX, 1 << 40)]
+)
+def test_a_deletion_with_a_random_writer_deletes_all_creations_before_it(counter: int, writer: int, deletes_to: int) -> None:
+    """Earlier versions drew the writer of a deletion."""
+    assert TopicLayout(TOPIC, LayoutVersion(counter, writer), ()).deletes_to == deletes_to
 
 
 STEPS = st.lists(
