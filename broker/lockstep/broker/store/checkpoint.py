@@ -46,5 +46,9 @@ class Checkpointer:
     async def sync_queues(self, store_ms: int) -> None:
         """Makes the consume queues durable as far as they are written, and says so to Apache."""
         paths, directories = self._queues.files.take_unsynced()
-        await self._host.threads.run(self._queues.files.sync, paths, directories)
+        try:
+            await self._host.threads.run(self._queues.files.sync, paths, directories)
+        except BaseException:  # re-raised
+            self._queues.files.put_back(paths, directories)
+            raise
         await self._host.threads.run(self._directory.checkpoint, store_ms)

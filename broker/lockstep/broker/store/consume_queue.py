@@ -13,6 +13,7 @@ from collections.abc import Callable
 from errno import ENOENT
 
 from lockstep.broker.store.commit_log import write_all
+from lockstep.broker.store.damage import LOST_SIZE
 from lockstep.broker.store.frame import ENTRY, ENTRY_BYTES, POSITION, TopicField
 from lockstep.runtime.descriptors import SHORTAGE
 from lockstep.runtime.files import File, Files
@@ -20,6 +21,15 @@ from lockstep.runtime.files import File, Files
 FLUSH_ENTRY_COUNT = 3_200
 """Entries of one queue that wait in memory for a write: 64,000 bytes."""
 KEEP_ENTRY_COUNT_MIN = 64
+READ_COUNT = 3_200
+"""Entries that are read at once."""
+CHECKED_COUNT = 1_024
+"""Entries below a minimum that was found, which have to name places below the log's start: more than a page of a file has."""
+
+
+def names_place(position: int, size: int) -> bool:
+    """Whether an entry names a place in the log, or belongs to a lost message (damage.py), which keeps its place."""
+    return position >= 0 and (size > 0 or size == LOST_SIZE)
 
 
 class QueueFiles:
@@ -102,6 +112,11 @@ class QueueFiles:
         self._directories = {}
         return taken
 
+    def put_back(self, paths: list[str], directories: list[str]) -> None:
+        """The sync of what `take_unsynced` returned has failed: the next one covers it. Files removed meanwhile are passed over then."""
+        self._unsynced = dict.fromkeys(paths) | self._unsynced
+        self._directories = dict.fromkeys(directories) | self._directories
+
     def sync(self, paths: list[str], directories: list[str]) -> None:
         """Syncs with descriptors of its own: it runs in a worker thread. What was dropped meanwhile is passed over."""
         self._files.sync_many(paths, directories)
@@ -115,9 +130,12 @@ class QueueFiles:
 
     def names(self, queue: "ConsumeQueue") -> list[int]:
         """First bytes of the queue's files, in order."""
-        if not self._files.exists(queue.directory):
+        return self._first_bytes(queue.directory)
+
+    def _first_bytes(self, directory: str) -> list[int]:
+        if not self._files.exists(directory):
             return []
-        return [int(name) for name in self._files.listdir(queue.directory) if len(name) == 20 and name.isdecimal()]
+        return [int(name) for name in self._files.listdir(directory) if len(name) == 20 and name.isdecimal()]
 
     def hold(self) -> None:
         """Until `release` nothing is cut or removed: a start that is refused leaves the files as they were."""
@@ -180,21 +198,68 @@ class QueueFiles:
             file.close()
 
     def search(self, directory: str, low: int, high: int, log_start: int) -> tuple[int, int | None]:
-        """First index in [low, high) whose message lies at or above the log's start, and where; else (high, None). For a worker thread."""
-        end = high
+        """First index in [low, high) whose message lies at or above the log's start, and where; else (high, None). For a worker thread.
+
+        An entry that names no place (zeros, a negative number) does not count as removed: its message may be in the log. The position is
+        the log's start then, and a read of the entry repairs it (repair.py).
+        """
+        first, end = low, high
         position: int | None = None
         middle = low  # mostly nothing moved
         while low < high:
-            at = middle * ENTRY_BYTES
-            data = self.read(f"{directory}/{at - at % self.file_bytes:020d}", ENTRY_BYTES, at % self.file_bytes)
-            physical, size, _ = ENTRY.unpack(data) if len(data) == ENTRY_BYTES else (0, 0, 0)
-            # An entry without a size is missing: its message is below the log's start. A lost one (damage.py) keeps its place.
-            if size == 0 or physical < log_start:
-                low = middle + 1
+            index, found = self._next_place(directory, middle, high)
+            if found is not None and found < log_start:
+                low = index + 1
             else:
-                high, position = middle, physical
+                high = middle
+                position = log_start if found is None or index > middle else found
             middle = (low + high) // 2
-        return (low, position) if low < end else (end, None)
+        if low == end:
+            position = None
+        # Positions rise with the index: one of a removed message does not follow one that is still there.
+        while low > first:
+            begin = max(first, low - CHECKED_COUNT)
+            entries = self._entries_between(directory, begin, low)
+            there = ((index, at) for index, (at, size, _) in enumerate(entries, begin) if size > 0 and at >= log_start)
+            index, at = next(there, (low, 0))
+            if index == low:
+                break
+            low, position = index, at
+        return low, position
+
+    def _next_place(self, directory: str, index: int, high: int) -> tuple[int, int | None]:
+        """(index, log position) of the first entry in [index, high) that names a place; (high, None) when there is none.
+
+        Where the file of `index` was removed with all before it: (last index of that file, -1).
+        """
+        per_file = self.file_bytes // ENTRY_BYTES
+        oldest: int | None = None
+        while index < high:
+            behind = min(high, index - index % per_file + per_file)
+            data = self.entries(directory, index, min(behind - index, READ_COUNT))
+            if not data:
+                if oldest is None:
+                    names = self._first_bytes(directory)
+                    oldest = min(names, default=index * ENTRY_BYTES) // ENTRY_BYTES
+                    if behind <= oldest:
+                        return behind - 1, -1
+                index = behind
+                continue
+            for at, size, _ in ENTRY.iter_unpack(data):
+                if names_place(at, size):
+                    return index, at
+                index += 1
+        return high, None
+
+    def _entries_between(self, directory: str, first: int, end: int) -> list[tuple[int, int, int]]:
+        """Entries [first, end), those of files that are missing as zeros."""
+        found: list[tuple[int, int, int]] = []
+        per_file = self.file_bytes // ENTRY_BYTES
+        while first < end:
+            count = min(end - first, per_file - first % per_file)
+            found += ENTRY.iter_unpack(self.entries(directory, first, count).ljust(count * ENTRY_BYTES, b"\0"))
+            first += count
+        return found
 
     def close(self) -> None:
         for file in self._open.values():

@@ -38,7 +38,7 @@ class _Range:
 
 
 class EntryRebuild:
-    """A ScanSink that fills ranges of queues. Nothing else is touched."""
+    """A ScanSink that fills ranges of queues, and moves the minimum of a queue whose first entries are gone with the log's beginning."""
 
     def __init__(self, files: QueueFiles, *, whole: bool) -> None:
         self._files = files
@@ -101,7 +101,7 @@ class EntryRebuild:
         if not wanted.fills:
             if self._lost_at is not None:
                 self.lost.append((queue.topic, queue.queue_id, wanted.next, end))
-            wanted.next = end
+            wanted.next = queue.min = end
             return
         self.lost.append((queue.topic, queue.queue_id, wanted.next, end))
         while wanted.next < end:

@@ -327,11 +327,11 @@ class Recoverer:
         self.changed = bool(wrong or scan.reason or sink.stretches or scan.end != start or self._unwanted or log.first_missing)
         cut_bytes = self._cut(scan, sink, start)
         files.release()
+        lows = [(queue, queue.min) for queue in self._queues]
         if snapshot is not None:
             await self._rebuild(wrong, snapshot.position)
         self._queues.flush_all()
-        for queue in self._queues:
-            before = queue.min
+        for queue, before in lows:
             queue.find_min(files, log.start)
             if log.first_missing:
                 self._lost_below += queue.min - before

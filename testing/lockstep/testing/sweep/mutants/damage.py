@@ -3,7 +3,7 @@
 from typing import Any
 
 from lockstep.broker.processors import pull
-from lockstep.broker.store import ReadStatus, store
+from lockstep.broker.store import ReadStatus, consume_queue, store
 from lockstep.broker.store.consume_queue import QueueFiles
 from lockstep.broker.store.directory import StoreDirectory
 from lockstep.broker.store.presence import Presence
@@ -51,3 +51,15 @@ def a_foreign_log_is_taken_unread(patch: Patches) -> None:
 def lost_messages_are_no_gap(patch: Patches) -> None:
     """Messages that damage has lost are answered with OFFSET_MOVED: the client tells its listener of the gap."""
     patch.set(pull, "CODES", {**pull.CODES, ReadStatus.LOST: pull.CODES[ReadStatus.NO_MATCHED]})
+
+
+@mutant("rot", aimed=f"{TESTS}/test_put_off.py::test_an_entry_that_is_zero_is_not_taken_for_one_that_retention_has_removed")
+def zero_entries_count_as_removed(patch: Patches) -> None:
+    """An entry that names no place in the log is not taken for one of a message that retention has removed."""
+    patch.set(consume_queue, "names_place", lambda position, size: True)
+
+
+@mutant("files", aimed=f"{TESTS}/test_put_off.py::test_a_snapshot_that_is_put_off_leaves_its_consume_queues_to_the_next_one")
+def a_snapshot_that_is_put_off_counts_its_queues_as_synced(patch: Patches) -> None:
+    """Consume-queue files that a snapshot could not sync are synced by the next one."""
+    patch.set(QueueFiles, "put_back", lambda self, paths, directories: None)
