@@ -20,10 +20,6 @@ class MessageQueue:
 
 WRITER_MAX = (1 << 32) - 1
 """The writer of a deletion that an operator asked for: of the layouts with one counter the deletion is the highest."""
-SPARED_MAX = 1_024
-"""By how many counters a deletion may spare younger creations: see `TopicLayout.deletes_to`."""
-
-
 BEGAN_FIRST_DELETIONS_MAX = 3
 """A deletion with at most this counter is the first one of its topic: the lowest counter of a second one is 4 (created, deleted, created
 again, deleted). So all layouts before it have `began` 1."""
@@ -126,7 +122,7 @@ class TopicLayout:
         """The next layout, which deletes the topic, but no creation of it that began after `began`."""
         counter = self.version.counter + 1
         spared = counter - began
-        return TopicLayout(self.topic, LayoutVersion(counter, WRITER_MAX - (spared if spared <= SPARED_MAX else 0)), ())
+        return TopicLayout(self.topic, LayoutVersion(counter, WRITER_MAX - (spared if spared <= WRITER_MAX else 0)), ())
 
     @property
     def deletes_to(self) -> int:
@@ -134,10 +130,11 @@ class TopicLayout:
 
         It is the counter of the deletion that an operator asked for. A broker that knows that one repeats it with a higher counter when it
         meets a layout of the deleted topic that has a higher one; its writer is lower by how much the counter has grown. So a creation in
-        between, which the broker has not heard of, is spared.
+        between, which the broker has not heard of, is spared. A deletion of an earlier version has 32 random bits as writer: they are
+        lower by more than the whole counter, unless by a chance of counter / 2^32.
         """
         spared = WRITER_MAX - self.version.writer
-        return self.version.counter - (spared if spared <= SPARED_MAX else 0)
+        return self.version.counter - (spared if spared < self.version.counter else 0)
 
     @property
     def began(self) -> int:
