@@ -22,7 +22,10 @@ WRITER_MAX = (1 << 32) - 1
 """The writer of a deletion that an operator asked for: of the layouts with one counter the deletion is the highest."""
 BEGAN_FIRST_DELETIONS_MAX = 3
 """A deletion with at most this counter is the first one of its topic: the lowest counter of a second one is 4 (created, deleted, created
-again, deleted). So all layouts before it have `began` 1."""
+again, deleted). So all layouts before it have `began` 1.
+
+After it was forgotten, a creation has `began` 1 too, also beside a layout of the deleted topic. Not so beside a creation by a broker that
+knew the deletion and was away while it was forgotten: that one has a higher `began`, and counts as the later one."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -156,6 +156,18 @@ def test_after_first_deletions_were_forgotten_no_message_of_the_present_topic_is
         assert not story.a.unreachable + story.b.unreachable
 
 
+def test_a_creation_by_a_broker_that_was_away_while_a_deletion_was_forgotten_counts_as_the_later_one() -> None:
+    """Why `forget-deleted` wants every broker to be registered, also without `--all`."""
+    story = Story(0, 0)
+    story.cluster.settle()
+    story.b.send(0, "at b")
+    assert story.a.topics.forget_deletions(BEGAN_FIRST_DELETIONS_MAX) == 1
+    story.cluster.nameserver.forget_deletions(BEGAN_FIRST_DELETIONS_MAX)
+    story.create_again(both=False, more=0)
+    story.cluster.settle()
+    assert (bodies(story.a), bodies(story.b)) == ([], ["at b"])
+
+
 def test_a_second_deletion_is_not_forgotten_with_the_first_ones() -> None:
     """Its topic began with a counter above 1: a broker that comes back with it would make the others drop what they have."""
     story = Story(0, 0)

@@ -7,6 +7,7 @@ import typer
 from lockstep.admin.client import AdminClient, gather
 from lockstep.admin.options import DEFAULT_NAMESERVER, CommandFailed, JsonOption, NameserverOption, run
 from lockstep.admin.render import print_json, say
+from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.layouts import COUNTER_MAX
 from lockstep.protocol.queue import BEGAN_FIRST_DELETIONS_MAX
 from lockstep.runtime.host import Host
@@ -17,15 +18,21 @@ ROUNDS_MAX = 5
 
 def forget_deleted_command(
     every: Annotated[bool, typer.Option("--all", help="Also second deletions of a topic. See the docs first.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Also while a broker that is known is not registered.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also while a broker that is known is not registered; with --all alone.")] = False,
     nameserver: NameserverOption = DEFAULT_NAMESERVER,
     as_json: JsonOption = False,
 ) -> None:
     """Forget deleted topics at all nameservers and brokers, where too many are remembered. A broker that is away may bring them back."""
-    run(_forget(COUNTER_MAX if every else BEGAN_FIRST_DELETIONS_MAX, force, nameserver, as_json))
+    run(_forget(every, force, nameserver, as_json))
 
 
-async def _forget(counter_max: int, force: bool, nameserver: str, as_json: bool) -> None:
+async def _forget(every: bool, force: bool, nameserver: str, as_json: bool) -> None:
+    if force and not every:
+        raise ConfigError(
+            "nothing was forgotten: --force is allowed with --all alone. A broker that is away may have created a topic again, and when it "
+            "comes back the others drop the messages of the topic in force: read `Limits of topics` in docs/operations.md first"
+        )
+    counter_max = COUNTER_MAX if every else BEGAN_FIRST_DELETIONS_MAX
     admin = AdminClient(Host.current(), nameserver)
     addresses = {f"nameserver {address}": address for address in admin.nameservers}
     for address in admin.nameservers:
@@ -35,7 +42,7 @@ async def _forget(counter_max: int, force: bool, nameserver: str, as_json: bool)
             elif not force:
                 raise CommandFailed(
                     f"nothing was forgotten: broker {broker.name} is not registered at nameserver {address}, and would bring deleted "
-                    "topics back. Start it, or say --force"
+                    "topics back. Start it; what --all --force risks instead is in docs/operations.md"
                 )
     await _ask(admin, addresses, 0)
     forgotten = 0
