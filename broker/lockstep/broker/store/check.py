@@ -184,7 +184,7 @@ class _Check:
             borne = borne_out(log, self._damage, snapshot)
             if borne is Borne.OUT:
                 newest = newest or snapshot
-            elif position <= log.synced:
+            elif position <= log.synced and not (borne is Borne.PASSED and newest is not None):  # a start removes that
                 self._report.add("snapshot", where, f"does not fit the log: at {snapshot.last_record} {borne.value}")
         return newest
 

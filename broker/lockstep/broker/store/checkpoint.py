@@ -37,9 +37,11 @@ class Checkpointer:
         await self._queues.flush_gradually()
         await self._flusher.sync(record=True)
         await self.sync_queues(store_ms)
+        self._snapshots.begin(position, needs_from)
         await self._host.threads.run(self._snapshots.write, position, data)
         dropped = self._snapshots.keep(position, needs_from)
         await self._host.threads.run(self._snapshots.remove, dropped)
+        self._snapshots.removed(dropped)
         self.last_position = position
         self._last_ms = self._host.clock.monotonic_ms()
 

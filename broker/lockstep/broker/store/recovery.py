@@ -222,6 +222,7 @@ class Borne(Enum):
 
     OUT = "a record ends at its position"
     AHEAD = "the log does not reach it"
+    PASSED = "the log begins behind the record before its position"
     DAMAGED = "the record before its position can't be read"
     CHANGED = "the record there is not what it was"
     OTHER = "another record stands there, or none ends where one did"
@@ -229,8 +230,12 @@ class Borne(Enum):
 
 def borne_out(log: CommitLog, damage: DamageTable, snapshot: Snapshot) -> Borne:
     """What the log says of a snapshot."""
+    if snapshot.last_record < 0 and snapshot.position == log.start:
+        return Borne.OUT
+    if max(snapshot.last_record, 0) < log.start:
+        return Borne.PASSED
     if snapshot.last_record < 0:
-        return Borne.OUT if snapshot.position == log.start else Borne.OTHER
+        return Borne.OTHER
     if damage.stretches.get(snapshot.last_record, -1) >= snapshot.position:
         return Borne.OUT
     segment = log.segment_of(snapshot.last_record)
@@ -360,7 +365,7 @@ class Recoverer:
                 self._unwanted.append(position)
                 continue
             borne = self._borne_out(snapshot)
-            if borne is not Borne.OUT and position <= self._log.synced:
+            if borne is not Borne.OUT and position <= self._log.synced and not (borne is Borne.PASSED and chosen is not None):
                 # It was written when the log was durable up to it, and nothing below that has been cut since.
                 self._suspect = self._suspect or (snapshot, borne)
                 if borne in (Borne.DAMAGED, Borne.CHANGED) and self._config.cut_corrupt:
@@ -369,7 +374,7 @@ class Recoverer:
             if borne is not Borne.OUT:
                 self._unwanted.append(position)
                 continue
-            self._unwanted += self._snapshots.keep(position, snapshot.needs_from)
+            self._unwanted += [left for left in self._snapshots.keep(position, snapshot.needs_from) if left not in self._unwanted]
             chosen = chosen or snapshot
         if chosen is None and self._log.start > max(self._log_start, self._damage.state_from):
             if self._config.cut_corrupt:
@@ -517,6 +522,7 @@ class Recoverer:
                 log.synced = end
                 self._directory.save_synced(end)
         self._snapshots.remove(self._unwanted)
+        self._snapshots.removed(self._unwanted)
         log.begin(end, clean=clean, aside=aside)
         if self._directory.sync_has_failed():
             log.replace_segments(log.synced, end)

@@ -147,11 +147,17 @@ class Snapshots:
         self._directory = directory
         self.kept: list[tuple[int, int]] = []
         """(position, oldest log offset needed) of the snapshots on disk that count, oldest first."""
+        self._left: dict[int, int] = {}
+        """Position → oldest log offset needed of files that may be on the disk and do not count: not whole yet, or to be removed."""
 
     def load(self, position: int) -> Snapshot | None:
         data = self._directory.read(self._path(position))
         snapshot = None if data is None else decode(data)
         return snapshot if snapshot is not None and snapshot.position == position else None
+
+    def begin(self, position: int, needs_from: int) -> None:
+        """A snapshot is about to be written: whatever becomes of that, its file may be there from now on."""
+        self._left[position] = needs_from
 
     def write(self, position: int, data: bytes) -> None:
         """Makes a snapshot durable. For a worker thread."""
@@ -166,16 +172,25 @@ class Snapshots:
             self._files.sync_directory(self._directory.own)
 
     def keep(self, position: int, needs_from: int) -> list[int]:
-        """Counts a durable snapshot in; the positions whose files are no longer needed."""
+        """Counts a durable snapshot in; the positions whose files are to be removed. Until `removed` they may be there after a crash."""
         self.kept = sorted({*[kept for kept in self.kept if kept[0] != position], (position, needs_from)})
-        dropped = self.kept[:-KEPT_COUNT]
+        self._left |= dict(self.kept[:-KEPT_COUNT])
         self.kept = self.kept[-KEPT_COUNT:]
-        return [position for position, _ in dropped]
+        self._left = {left: needed for left, needed in self._left.items() if left not in dict(self.kept)}
+        return list(self._left)
+
+    def removed(self, positions: list[int]) -> None:
+        """`remove` has returned: what these snapshots needed may go."""
+        for position in positions:
+            self._left.pop(position, None)
 
     @property
     def needs_from(self) -> int | None:
-        """The oldest log offset that the kept snapshots need; None where there is none."""
-        return min((needed for _, needed in self.kept), default=None)
+        """The oldest log offset that a snapshot on the disk needs; None where none counts.
+
+        A file that does not count any more is in it until it is removed: the start after a crash must not find it without its log.
+        """
+        return min(needed for _, needed in [*self.kept, *self._left.items()]) if self.kept else None
 
     def _path(self, position: int) -> str:
         return f"{self._directory.own}/{SNAPSHOT_PREFIX}{position:020d}"

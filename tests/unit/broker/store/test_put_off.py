@@ -1,14 +1,18 @@
 """A snapshot that is put off for want of a file descriptor, and a process that ends before an older snapshot is removed."""
 
+import asyncio
 import errno
 import os
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from lockstep.broker.store import Store
+from lockstep.broker.store.check import check_store
 from lockstep.broker.store.frame import ENTRY_BYTES
 from lockstep.testing.simulation.disk import SimFiles
-from support.store_kit import SYNC, append, confirmed, open_store, read_told
+from support.store_kit import PATH, SYNC, append, confirmed, everything, host_of, kill, open_store, read_told
 
 QUEUE = "/store/consumequeue/orders/0/00000000000000000000"
 
@@ -58,4 +62,99 @@ async def test_an_entry_that_is_zero_is_not_taken_for_one_that_retention_has_rem
     assert first == 8
     told = await read_told(store)
     assert [told.found.get(offset) for offset in range(first, 26)] == bodies[first:]
+    await store.close()
+
+
+async def snapshots_of(store: Store, number: int) -> None:
+    """Three files of log, and a snapshot at their end."""
+    for _ in range(12):
+        append(store, b"x" * 900)
+    await confirmed(store)
+    await store.write_snapshot([number])
+
+
+def snapshot_files(files: SimFiles) -> list[str]:
+    return [name for name in files.names if "/snapshot-" in name]
+
+
+@pytest.mark.parametrize("clean", [False, True])
+@pytest.mark.parametrize(("put_off", "skip"), [(1, 0), (2, 0), (2, 1), (3, 1)])
+async def test_a_snapshot_that_is_put_off_leaves_no_file_for_which_a_start_is_refused(
+    clean: bool, put_off: int, skip: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No descriptor for the sync of the directory, of the new name (`skip` 0) or of the removal of an older one."""
+    files = SimFiles()
+    settings: dict[str, Any] = {"segment_bytes": 4096, "log_bytes_max": 1, "flush": SYNC}
+    store = await open_store(files, **settings)
+    sync, asked = SimFiles.sync_directory, 0
+
+    def scarce(self: SimFiles, path: str) -> None:
+        nonlocal asked
+        if path == "/store/lockstep":
+            asked += 1
+            if asked > skip:
+                refused()
+        sync(self, path)
+
+    for number in range(6):
+        with monkeypatch.context() as patch:
+            if number == put_off:
+                patch.setattr(SimFiles, "sync_directory", scarce)
+            await snapshots_of(store, number)
+        await store.retention(0)
+    assert asked == skip + 1
+    assert len(snapshot_files(files)) == 2
+    await (store.close() if clean else kill(store, files))
+    store = await open_store(files, **settings)
+    assert len(await everything(store)) == 72 - store.bounds("orders", 0)[0] >= 12
+    await store.close()
+
+
+async def test_retention_keeps_what_a_snapshot_needs_until_its_file_is_removed() -> None:
+    """The process ends when the newest snapshot is written, and retention has run, and the oldest snapshot is still there."""
+    files = SimFiles()
+    settings: dict[str, Any] = {"segment_bytes": 4096, "log_bytes_max": 1, "flush": SYNC}
+    host = host_of(files)
+    store = await open_store(files, host=host, **settings)
+    await snapshots_of(store, 0)
+    await snapshots_of(store, 1)
+    run = host.threads.run
+
+    async def held(function: Callable[..., Any], *args: object) -> Any:
+        if function == store._snapshots.remove:
+            await asyncio.Event().wait()
+        return await run(function, *args)
+
+    host.threads.run = held  # type: ignore[method-assign]
+    writing = asyncio.ensure_future(snapshots_of(store, 2))
+    for _ in range(200):
+        await asyncio.sleep(0)
+    assert len(snapshot_files(files)) == 3
+    await store.retention(0)
+    writing.cancel()
+    await kill(store, files)
+    store = await open_store(files, **settings)
+    assert len(await everything(store)) == 36 - store.bounds("orders", 0)[0]
+    await store.close()
+
+
+@pytest.mark.parametrize("clean", [False, True])
+async def test_a_start_removes_a_snapshot_that_retention_has_passed_when_a_newer_one_fits(clean: bool) -> None:
+    """An earlier version left such files."""
+    files = SimFiles()
+    settings: dict[str, Any] = {"segment_bytes": 4096, "log_bytes_max": 1, "flush": SYNC}
+    store = await open_store(files, **settings)
+    await snapshots_of(store, 0)
+    (old,) = snapshot_files(files)
+    left = bytes(files.names[old].cache)
+    for number in range(1, 4):
+        await snapshots_of(store, number)
+    assert await store.retention(0)
+    await (store.close() if clean else kill(store, files))
+    files.open(old, create=True).pwritev([left], 0)
+    report = await check_store(files, PATH, lambda position, end: None)
+    assert report.problems == []
+    store = await open_store(files, **settings)
+    assert old not in files.names
+    assert len(await everything(store)) == 48 - store.bounds("orders", 0)[0]
     await store.close()

@@ -3,11 +3,13 @@
 from typing import Any
 
 from lockstep.broker.processors import pull
-from lockstep.broker.store import ReadStatus, consume_queue, store
+from lockstep.broker.store import ReadStatus, consume_queue, recovery, store
 from lockstep.broker.store.consume_queue import QueueFiles
 from lockstep.broker.store.directory import StoreDirectory
 from lockstep.broker.store.presence import Presence
 from lockstep.broker.store.reader import Check
+from lockstep.broker.store.recovery import Borne, borne_out
+from lockstep.broker.store.snapshot import Snapshots
 from lockstep.testing.sweep.mutants.registry import Patches, mutant
 
 TESTS = "tests/unit/broker/store"
@@ -63,3 +65,20 @@ def zero_entries_count_as_removed(patch: Patches) -> None:
 def a_snapshot_that_is_put_off_counts_its_queues_as_synced(patch: Patches) -> None:
     """Consume-queue files that a snapshot could not sync are synced by the next one."""
     patch.set(QueueFiles, "put_back", lambda self, paths, directories: None)
+
+
+@mutant("files", aimed=f"{TESTS}/test_put_off.py::test_retention_keeps_what_a_snapshot_needs_until_its_file_is_removed")
+def snapshots_that_are_to_be_removed_need_no_log(patch: Patches) -> None:
+    """Retention keeps what a snapshot needs until its file is removed: a crash leaves no snapshot without its log."""
+    patch.set(Snapshots, "needs_from", property(lambda self: min((needed for _, needed in self.kept), default=None)))
+    patch.set(recovery, "borne_out", lambda log, damage, snapshot: _passed_is_ahead(borne_out(log, damage, snapshot)))
+
+
+def _passed_is_ahead(borne: Borne) -> Borne:
+    return Borne.AHEAD if borne is Borne.PASSED else borne
+
+
+@mutant("files", aimed=f"{TESTS}/test_put_off.py::test_a_start_removes_a_snapshot_that_retention_has_passed_when_a_newer_one_fits")
+def an_old_snapshot_stops_the_start(patch: Patches) -> None:
+    """A snapshot from before the beginning of the log is removed when a newer one fits, and stops no start."""
+    patch.set(recovery, "borne_out", lambda log, damage, snapshot: _passed_is_ahead(borne_out(log, damage, snapshot)))
