@@ -18,9 +18,10 @@ Pure: connections are ints, time is `now_ms` of a monotonic clock. One broker na
     any           REGISTER of the same store that is out of line   refused (BROKER_NAME_TAKEN), nothing changes
     registered    REGISTER of the owner, which is not registered   registered: the owner replaces the incumbent at once
 
-*The owner* of a name is the first store that registered it with a proof. It stays the owner until it has not been registered for 7 days;
-then the store that is registered becomes it. Until then any other store, or a start without the proof, may use the name while the owner is
-not registered, neither changes which terms of the owner are accepted, and clients are given the owner's term with its address.
+*The owner* of a name is the first store that registered it with a proof. It stays the owner until it has not been registered for 7 days,
+or another store has been registered with its proof for an hour without interruption; then the store that is registered becomes it. Until
+then any other store, or a start without the proof, may use the name while the owner is not registered, neither changes which terms of the
+owner are accepted, and clients are given the owner's term with its address.
 
 *The same start*: store, proof, term and address are equal. While a registered broker answers, no other start takes its name, whatever its
 term. A challenge is how the table finds out: the machine of the incumbent may have vanished without closing its connection. Its 5 s are
@@ -53,6 +54,8 @@ LISTEN_MS = 100
 """Challenges are counted down in slices of this length. A challenge may begin within a slice, so one slice more is waited for."""
 BROKERS_MAX = 1_024
 """Names of brokers, registered or remembered."""
+OWNER_MS = 3_600_000
+"""A store that has been registered with its proof for so long without interruption becomes the owner: the owner's disk was replaced."""
 FORGET_MS = 7 * 86_400_000
 """An unregistered broker is remembered so long after the last route that named it, or after it left, whichever is later: clients may
 still dial an address that they learned then."""
@@ -130,6 +133,8 @@ class _Broker:
     connection: int | None
     """None: not registered."""
     heard_ms: int
+    since_ms: int
+    """Since when the store is registered without interruption."""
     routed: bool
     was_routed: bool
     """Routed at any time since this record began."""
@@ -203,7 +208,11 @@ class RouteTable:
         was_routed = routed or (known is not None and known.was_routed)
         named_ms = None if known is None else known.named_ms
         # The layouts went to `self.layouts`: kept here once more they would double the memory of a nameserver.
-        accepted = _Broker(replace(said, layouts=()), connection, now_ms, routed, was_routed, named_ms)
+        goes_on = (
+            known is not None and known.connection is not None and (known.said.store_id, known.said.proof) == (said.store_id, said.proof)
+        )
+        since_ms = known.since_ms if known is not None and goes_on else now_ms
+        accepted = _Broker(replace(said, layouts=()), connection, now_ms, since_ms, routed, was_routed, named_ms)
         accepted.owner, accepted.owner_heard_ms = _owner(known, accepted)
         self._brokers[said.name] = accepted
         self.ready = True
@@ -234,6 +243,7 @@ class RouteTable:
         for known in self._brokers.values():
             if known.connection is not None:
                 known.heard_ms = min(known.heard_ms + pause_ms, now_ms)
+                known.since_ms = min(known.since_ms + pause_ms, now_ms)
         for arriving in self._arriving.values():
             arriving.began_ms = min(arriving.began_ms + pause_ms, now_ms)
 
@@ -254,7 +264,10 @@ class RouteTable:
         return tuple(known.said.name for known in gone)
 
     def expire(self, now_ms: int) -> dict[str, int]:
-        """Unregister brokers that have been silent for `silence_ms`; name → the connection to close. Forget those that are not needed."""
+        """Unregister brokers that have been silent for `silence_ms`; name → the connection to close. Forget those that are not needed.
+
+        It also makes stores the owners of their names that have been registered for OWNER_MS.
+        """
         silent = {
             name: known.connection
             for name, known in self._brokers.items()
@@ -267,7 +280,8 @@ class RouteTable:
         for name in [name for name, known in self._brokers.items() if known.connection is None and now_ms - known.used_ms >= FORGET_MS]:
             del self._brokers[name]
         for known in self._brokers.values():
-            if now_ms - known.owner_heard_ms >= FORGET_MS:
+            replaced = known.connection is not None and known.said.proof is not None and not known.said.proves(known.owner)
+            if now_ms - known.owner_heard_ms >= FORGET_MS or (replaced and now_ms - known.since_ms >= OWNER_MS):
                 known.owner, known.owner_heard_ms = _owner(None, known)
         return silent
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.client.route_cache import RouteCache
-from lockstep.nameserver.route_table import BROKERS_MAX, CHALLENGE_MS, FORGET_MS, INTERNAL, LISTEN_MS, Registration, RouteTable
+from lockstep.nameserver.route_table import BROKERS_MAX, CHALLENGE_MS, FORGET_MS, INTERNAL, LISTEN_MS, OWNER_MS, Registration, RouteTable
 from lockstep.protocol.errors import BrokerNameTaken, RegistrationPending
 
 OURS, OTHER = "a" * 32, "b" * 32
@@ -157,10 +157,62 @@ def test_after_seven_days_without_the_owner_the_store_that_is_registered_becomes
     old, new = said(), said(store=OTHER, proof=FORGED, port=2)
     table.register(old, 1, 0)
     table.connection_closed(1)
-    table.register(new, 2, 0)
+    table.register(new, 2, away_ms - 1_000)
     table.expire(away_ms)
     table.register(new, 2, away_ms)
     assert outcome(table, old, 3, away_ms) == ("accepted" if owner == "old" else "pending")
+
+
+def replaced(table: RouteTable, new: Registration) -> None:
+    """The owner's disk is lost at 0, and another store is registered under its name."""
+    table.register(said(), 1, 0)
+    table.connection_closed(1)
+    table.register(new, 2, 0)
+
+
+NEW = said(store=OTHER, proof=FORGED, port=2)
+
+
+@pytest.mark.parametrize(("registered_ms", "owner"), [(OWNER_MS - 1, "old"), (OWNER_MS, "new")])
+def test_a_store_that_has_been_registered_for_an_hour_becomes_the_owner(registered_ms: int, owner: str) -> None:
+    table = RouteTable()
+    replaced(table, NEW)
+    for now_ms in range(30_000, registered_ms, 30_000):
+        table.expire(now_ms)
+        table.register(NEW, 2 + now_ms // 600_000, now_ms)  # also over new connections, without a time in between
+    table.expire(registered_ms)
+    assert outcome(table, said(), 99, registered_ms) == ("accepted" if owner == "old" else "pending")
+
+
+@pytest.mark.parametrize(
+    "interruption", ["its connection is closed", "it is silent", "another store is registered", "the nameserver stands still"]
+)
+def test_an_hour_counts_without_interruption_alone(interruption: str) -> None:
+    table, half_ms = RouteTable(silence_ms=OWNER_MS if interruption != "it is silent" else OWNER_MS // 2), OWNER_MS // 2
+    replaced(table, NEW)
+    match interruption:
+        case "its connection is closed":
+            table.connection_closed(2)
+        case "it is silent":
+            assert table.expire(half_ms) == {NAME: 2}
+        case "another store is registered":
+            table.connection_closed(2)
+            table.register(replace(NEW, store_id="e" * 32), 3, half_ms)
+            table.connection_closed(3)
+        case _:
+            table.stood_still(half_ms, half_ms)
+    table.register(NEW, 2, half_ms)
+    table.expire(half_ms + OWNER_MS - 1)
+    assert table._brokers[NAME].owner == replace(said(), listeners={INTERNAL: said().address})
+
+
+def test_a_start_without_a_proof_never_becomes_the_owner() -> None:
+    table, old = RouteTable(), said(store=OTHER, proof=None, port=2)
+    replaced(table, old)
+    for now_ms in range(0, 3 * OWNER_MS, 30_000):
+        table.register(old, 2, now_ms)
+        table.expire(now_ms)
+    assert outcome(table, said(), 3, 3 * OWNER_MS) == "accepted"
 
 
 def test_an_owner_that_is_registered_stays_the_owner() -> None:

@@ -163,6 +163,12 @@ def strangers_change_the_terms_of_the_owner(patch: Patches) -> None:
     patch.set(route_table, "_owner", lambda before, now: (now.said, now.heard_ms))
 
 
+@mutant("first", aimed=OWNERS + "test_a_store_that_has_been_registered_for_an_hour_becomes_the_owner")
+def a_replaced_store_stays_the_owner(patch: Patches) -> None:
+    """A store that has been registered for an hour without interruption becomes the owner of its name."""
+    patch.set(route_table, "OWNER_MS", 1 << 60)
+
+
 @mutant("first", aimed=ROUTES + "test_a_registration_counts_with_its_last_part")
 def the_first_part_is_the_whole(patch: Patches) -> None:
     """A registration in parts counts with its last part, and all of them say what the broker has."""
