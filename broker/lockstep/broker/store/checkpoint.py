@@ -1,5 +1,7 @@
 """When a snapshot is due, and the order in which it becomes durable: log, consume queues, snapshot, Apache's checkpoint."""
 
+from collections.abc import Sequence
+
 from lockstep.broker.store.config import StoreConfig
 from lockstep.broker.store.directory import StoreDirectory
 from lockstep.broker.store.flusher import Flusher
@@ -32,13 +34,15 @@ class Checkpointer:
         by_time = grown > 0 and now_ms - self._last_ms >= self._config.snapshot_interval_ms
         return not self.running and (grown >= self._config.snapshot_bytes or by_time)
 
-    async def write(self, position: int, needs_from: int, store_ms: int, data: bytes) -> None:
-        """Makes `data`, the tables at `position`, the newest snapshot. What was written up to there is in the log's files already."""
+    async def write(self, position: int, needs_from: int, store_ms: int, chunks: Sequence[bytes]) -> None:
+        """Makes the file of these chunks, the tables at `position`, the newest snapshot. What was written up to there is in the log's files
+        already.
+        """
         await self._queues.flush_gradually()
         await self._flusher.sync(record=True)
         await self.sync_queues(store_ms)
         self._snapshots.begin(position, needs_from)
-        await self._host.threads.run(self._snapshots.write, position, data)
+        await self._host.threads.run(self._snapshots.write, position, chunks)
         dropped = self._snapshots.keep(position, needs_from)
         await self._host.threads.run(self._snapshots.remove, dropped)
         self._snapshots.removed(dropped)

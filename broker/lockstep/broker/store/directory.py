@@ -331,14 +331,17 @@ class StoreDirectory:
         finally:
             file.close()
 
-    def replace(self, path: str, data: bytes) -> None:
-        """The file holds `data` or what it held before, whatever happens; durable when this returns."""
+    def replace(self, path: str, *chunks: bytes) -> None:
+        """The file holds `chunks`, one behind the other, or what it held before, whatever happens; durable when this returns."""
         temporary = path + ".tmp"
         if self._files.exists(temporary):
             self._files.unlink(temporary)
         file = self._files.open(temporary, create=True)
         try:
-            write_all(file, data, 0)
+            at = 0
+            for chunk in chunks:
+                write_all(file, chunk, at)
+                at += len(chunk)
             file.sync()
         finally:
             file.close()

@@ -11,7 +11,7 @@
 only where the log still ends a record exactly at P: one that is ahead of the log, or of another log, is ignored. Two are kept.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import Any
@@ -32,6 +32,8 @@ PARTS_PER_SLICE = 250
 """Rows that are made and packed in one turn of the loop: about a millisecond."""
 PART_BYTES = 128
 """A part counts as one more for each of these bytes."""
+CHUNK_BYTES = 256 << 10
+"""Parts are joined when they have so many bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,24 +93,50 @@ def _packed(packer: Any, value: object) -> Iterator[bytes]:
         yield packer.pack(value)
 
 
-def seal(parts: Iterable[bytes]) -> bytes:
-    """The file's bytes, of the payload's parts."""
-    payload = b"".join(parts)
-    return HEAD.pack(MAGIC, crc32(payload), len(payload)) + payload
+class _Payload:
+    """Collects the payload's parts in chunks, and their CRC as they are made: no step takes longer than one chunk needs."""
+
+    def __init__(self) -> None:
+        self._chunks: list[bytes] = []
+        self._parts: list[bytes] = []
+        self._parts_bytes = 0
+        self._crc = 0
+        self._size = 0
+
+    def add(self, part: bytes) -> None:
+        self._parts.append(part)
+        self._parts_bytes += len(part)
+        if self._parts_bytes >= CHUNK_BYTES:
+            self._join()
+
+    def _join(self) -> None:
+        chunk = b"".join(self._parts)
+        self._chunks.append(chunk)
+        self._crc = crc32(chunk, self._crc)
+        self._size += len(chunk)
+        self._parts, self._parts_bytes = [], 0
+
+    def seal(self) -> list[bytes]:
+        """The file in chunks, its head first."""
+        self._join()
+        return [HEAD.pack(MAGIC, self._crc, self._size), *self._chunks]
 
 
 async def gathered(parts: Iterable[bytes]) -> list[bytes]:
-    """The parts, made in slices of a turn of the loop: the larger ones count for more."""
-    slices, made = Slices(PARTS_PER_SLICE), list[bytes]()
+    """The file in chunks, made of the payload's parts in slices of a turn of the loop: the larger parts count for more."""
+    slices, payload = Slices(PARTS_PER_SLICE), _Payload()
     for part in parts:
-        made.append(part)
+        payload.add(part)
         await slices.item(1 + len(part) // PART_BYTES)
-    return made
+    return payload.seal()
 
 
 def encode(*values: Any) -> bytes:
     """The file's bytes, of the values of `encode_parts`, at once."""
-    return seal(encode_parts(*values))
+    payload = _Payload()
+    for part in encode_parts(*values):
+        payload.add(part)
+    return b"".join(payload.seal())
 
 
 def decode(data: bytes) -> Snapshot | None:
@@ -159,9 +187,9 @@ class Snapshots:
         """A snapshot is about to be written: whatever becomes of that, its file may be there from now on."""
         self._left[position] = needs_from
 
-    def write(self, position: int, data: bytes) -> None:
+    def write(self, position: int, chunks: Sequence[bytes]) -> None:
         """Makes a snapshot durable. For a worker thread."""
-        self._directory.replace(self._path(position), data)
+        self._directory.replace(self._path(position), *chunks)
 
     def remove(self, positions: list[int]) -> None:
         for position in positions:

@@ -32,7 +32,7 @@ from lockstep.broker.store.repair import QueueRepairs
 from lockstep.broker.store.results import Appended, DiskStatus, ReadResult, Recovery, Replay
 from lockstep.broker.store.retention import Moved, Retention
 from lockstep.broker.store.scrubber import Scrubber
-from lockstep.broker.store.snapshot import Snapshots, encode_parts, gathered, seal
+from lockstep.broker.store.snapshot import Snapshots, encode_parts, gathered
 from lockstep.protocol.errors import MessageIllegal, ServiceNotAvailable, StateError
 from lockstep.protocol.names import STATE_TOPIC
 from lockstep.protocol.properties import COPY_BYTES_MAX
@@ -529,8 +529,8 @@ class Store:
         parts = encode_parts(position, state.last_record, newest_ms, state.state_next, self._queues.plain(), plain, clock, last_head)
         self._checkpointer.running = True
         try:
-            data = seal(await gathered(parts))
-            await self._checkpointer.write(position, needs_from, newest_ms, data)
+            chunks = await gathered(parts)
+            await self._checkpointer.write(position, needs_from, newest_ms, chunks)
         except OSError as error:
             if error.errno in SHORTAGE:
                 log_limited(log, "warning", "snapshot.put_off", error=str(error), then="it is tried again")

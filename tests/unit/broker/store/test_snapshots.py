@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lockstep.broker.rows import Rows
-from lockstep.broker.store import StoreCorrupt
-from lockstep.broker.store.snapshot import HEAD, MAGIC, PART_BYTES, PARTS_PER_SLICE, Snapshot, decode, encode
+from lockstep.broker.store import StoreCorrupt, snapshot
+from lockstep.broker.store.snapshot import CHUNK_BYTES, HEAD, MAGIC, PART_BYTES, PARTS_PER_SLICE, Snapshot, decode, encode
 from lockstep.protocol.crc import crc32
 from lockstep.protocol.errors import StateError
 from lockstep.testing.simulation.disk import SimFiles
@@ -206,6 +206,31 @@ async def test_rows_of_a_snapshot_are_made_and_packed_in_slices_of_a_turn() -> N
     store, _ = await recovered(files, recorded)
     many = [[number, "x" * (number % 5) * PART_BYTES] for number in range(10 * PARTS_PER_SLICE)]
     assert recorded.snapshots == [{"few": [1, 2], "many": many}]
+    await store.close()
+
+
+async def test_no_turn_joins_or_checks_more_of_a_snapshot_than_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = [0]
+
+    def counted(data: bytes, before: int = 0) -> int:
+        taken[-1] += len(data)
+        return crc32(data, before)
+
+    store = await open_store(SimFiles())
+    rows = Rows(40 * PARTS_PER_SLICE, lambda: ([number, "x" * PART_BYTES] for number in range(40 * PARTS_PER_SLICE)))
+    append(store, b"a")
+    await confirmed(store)
+    monkeypatch.setattr(snapshot, "crc32", counted)
+    writing = asyncio.ensure_future(store.write_snapshot({"many": rows}))
+    while not writing.done():
+        taken.append(0)
+        await asyncio.sleep(0)
+    await writing
+    whole = store._directory.read(store._snapshots._path(store._log.written))
+    assert whole is not None
+    assert sum(taken) == len(whole) - HEAD.size > 4 * CHUNK_BYTES
+    assert max(taken) < 2 * CHUNK_BYTES
+    assert decode(whole) is not None
     await store.close()
 
 

@@ -1,5 +1,6 @@
 """Rules of the store (store.md), and of when an answer may leave."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -76,9 +77,9 @@ def snapshot_before_sync(patch: Patches) -> None:
     """A snapshot is written when the log is durable up to its position."""
     write = Checkpointer.write
 
-    async def early(self: Checkpointer, position: int, needs_from: int, store_ms: int, data: bytes) -> None:
-        await self._host.threads.run(self._snapshots.write, position, data)
-        await write(self, position, needs_from, store_ms, data)
+    async def early(self: Checkpointer, position: int, needs_from: int, store_ms: int, chunks: Sequence[bytes]) -> None:
+        await self._host.threads.run(self._snapshots.write, position, chunks)
+        await write(self, position, needs_from, store_ms, chunks)
 
     patch.set(Checkpointer, "write", early)
 

@@ -115,14 +115,15 @@ def _later_tables(patch: Patches, delay_s: float) -> None:
         states[id(self._store._checkpointer)] = self._state
         await snapshot(self)
 
-    async def late(self: Checkpointer, position: int, needs_from: int, store_ms: int, data: bytes) -> None:
-        taken, state = decode(data), states.get(id(self))
+    async def late(self: Checkpointer, position: int, needs_from: int, store_ms: int, chunks: Sequence[bytes]) -> None:
+        taken, state = decode(b"".join(chunks)), states.get(id(self))
         if taken is not None and state is not None:
             await asyncio.sleep(delay_s)
             queues: list[list[object]] = [list(row) for row in taken.queues]
             plain = state.plain()
             data = encode(position, taken.last_record, taken.store_ms, taken.state_next, queues, plain, taken.clock, taken.last_head)
-        await write(self, position, needs_from, store_ms, data)
+            chunks = [data]
+        await write(self, position, needs_from, store_ms, chunks)
 
     patch.set(Keeper, "snapshot", remembered)
     patch.set(Checkpointer, "write", late)
