@@ -8,7 +8,7 @@ import pytest
 
 from lockstep.broker.services import Keeper
 from lockstep.broker.state import BrokerState
-from lockstep.broker.store import Store
+from lockstep.broker.store import Store, recovery, snapshot
 from lockstep.protocol.bodies import HeartbeatBody, LockItem, ReconcileBody, SyncBody, SyncItem, Verdict
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.protocol.record import encode_record
@@ -16,7 +16,7 @@ from lockstep.protocol.sequence import FrameSequence, seal
 from lockstep.runtime.host import SystemRandom
 from lockstep.testing.simulation.disk import SimFiles
 from support.coordination_kit import BROKER, CONFIG, GROUP, TOPIC, ordered
-from support.store_kit import BORN_HOST, IDENTITY, NEVER, abandon, config, host_of
+from support.store_kit import BORN_HOST, IDENTITY, NEVER, abandon, config, everything, host_of
 
 PRODUCERS = ("ab" * 16, "cd" * 16)
 
@@ -186,3 +186,40 @@ async def test_a_topic_made_again_while_a_snapshot_is_written_is_empty_after_a_s
     again = await started(files)
     assert tables(again) == seen
     await again.store.close()
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_topic_that_is_deleted_during_a_snapshot_costs_the_next_start_no_second_reading(
+    again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its entries are not written any more, although the snapshot says that they are in the files."""
+    scans: list[int] = []
+
+    class Scan(recovery.LogScan):
+        async def run(self, *args: Any, **named: Any) -> None:
+            scans.append(1)
+            await super().run(*args, **named)
+
+    monkeypatch.setattr(recovery, "LogScan", Scan)
+    monkeypatch.setattr(snapshot, "PARTS_PER_SLICE", 1)
+    files = SimFiles(1)
+    life = await started(files)
+    life.begin()
+    life.send(PRODUCERS[0], 0, 4)
+    await life.store.sync()
+    writing = asyncio.ensure_future(life.store.write_snapshot(life.state.plain()))
+    await asyncio.sleep(0)
+    life.lay_out(0)
+    if again:
+        life.scopes.clear()
+        life.lay_out(2)
+        life.send(PRODUCERS[0], 0, 3)
+    await writing
+    seen = await killed(life, files)
+    scans.clear()
+    life = await started(files)
+    assert len(scans) == 1
+    assert tables(life) == seen
+    assert life.store.bounds(TOPIC, 0) == (4, 7 if again else 4)
+    assert len(await everything(life.store, TOPIC, 0)) == (3 if again else 0)
+    await life.store.close()

@@ -327,14 +327,16 @@ class Recoverer:
         if scan.last_record >= 0:
             self.state.last_record = scan.last_record
         self._judge(scan, sink)
-        if snapshot is not None and wrong and not self._config.cut_corrupt:
+        # A topic that was deleted since has nothing below the snapshot any more, whatever its files hold.
+        needed = [(queue, following) for queue, following in wrong if queue.min < following]
+        if snapshot is not None and needed and not self._config.cut_corrupt:
             await self._read_below(snapshot.position)
         self.changed = bool(wrong or scan.reason or sink.stretches or scan.end != start or self._unwanted or log.first_missing)
         cut_bytes = self._cut(scan, sink, start)
         files.release()
         lows = [(queue, queue.min) for queue in self._queues]
         if snapshot is not None:
-            await self._rebuild(wrong, snapshot.position)
+            await self._rebuild(needed, snapshot.position)
         self._queues.flush_all()
         for queue, before in lows:
             queue.find_min(files, log.start)
@@ -392,18 +394,18 @@ class Recoverer:
 
     # -- consume queues --------------------------------------------------------------------------
 
-    def _restore_queues(self, snapshot: Snapshot | None) -> list[ConsumeQueue]:
-        """What the snapshot says of the queues; those whose entries below it are missing or disagree with the log."""
+    def _restore_queues(self, snapshot: Snapshot | None) -> list[tuple[ConsumeQueue, int]]:
+        """What the snapshot says of the queues; those whose entries below it are missing or disagree with the log, with its next offset."""
         files = self._queues.files
         known = {} if snapshot is None else {(topic, queue_id): (low, following) for topic, queue_id, low, following in snapshot.queues}
-        wrong: list[ConsumeQueue] = []
+        wrong: list[tuple[ConsumeQueue, int]] = []
         sampled = max(1, len(known) // SAMPLED_QUEUES_MAX)
         for number, (key, (low, following)) in enumerate(known.items()):
             queue = self._queues.obtain(*key)
             queue.restore(low, following)
             if low < following and not self._entries_agree(queue, low, following, sampled=number % sampled == 0):
                 files.cut(queue, 0)
-                wrong.append(queue)
+                wrong.append((queue, following))
             elif not self._clean:
                 files.cut(queue, following * ENTRY_BYTES)
         if not self._clean or snapshot is None:
@@ -465,14 +467,14 @@ class Recoverer:
         if scan.end < limit:
             raise self._corrupt(scan)
 
-    async def _rebuild(self, wrong: list[ConsumeQueue], limit: int) -> None:
-        """Writes the entries of these queues below `limit` again from the log."""
+    async def _rebuild(self, wrong: list[tuple[ConsumeQueue, int]], limit: int) -> None:
+        """Writes the entries of these queues below `limit`, the log position at which they had these next offsets, again from the log."""
         if not wrong:
             return
         logger.warning("queues.rebuilding", count=len(wrong), why="their entries are missing or disagree with the log")
         sink = EntryRebuild(self._queues.files, whole=True)
-        for queue in wrong:
-            sink.add(queue, queue.min, queue.flushed)  # what was read behind the snapshot is in memory
+        for queue, following in wrong:
+            sink.add(queue, queue.min, following)  # what was read behind the snapshot is in memory
         scan = LogScan(self._log, self._log.start, sink, limit, known=self._damage.stretches)
         await scan.run(self._reading.at)
         sink.finish(scan.end)
