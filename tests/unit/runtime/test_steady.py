@@ -1,4 +1,4 @@
-"""SteadyClock: a jump of the wall clock is followed when it has lasted, and not before."""
+"""SteadyClock: the boot clock and recorded steps; a jump of the wall clock is followed when it has lasted, and not before."""
 
 from typing import cast
 
@@ -80,16 +80,26 @@ def test_another_jump_counts_from_its_own_begin() -> None:
     assert watch(hands, clock, 1_500) == hands.wall_ms() - 2 * HOUR_MS
 
 
-def test_a_little_is_followed_at_the_next_look_and_it_never_falls_for_a_little() -> None:
+@pytest.mark.parametrize("jump_ms", [STEP_MS + 1, NEAR_MS, -STEP_MS - 1, -NEAR_MS])
+def test_a_small_jump_is_followed_at_the_next_look_and_returned_either_way(jump_ms: int) -> None:
     hands, clock = steady()
     now_ms = clock.now_ms()
-    hands.ahead += NEAR_MS
-    assert clock.now_ms() == now_ms + STEP_MS, "more than that has to be recorded first"
-    assert clock.follow() == NEAR_MS
-    assert clock.now_ms() == now_ms + NEAR_MS
-    hands.ahead -= NEAR_MS
-    assert clock.now_ms() == now_ms + NEAR_MS
-    assert watch(hands, clock, NEAR_MS + 5) == now_ms + NEAR_MS + 5 == hands.wall_ms()
+    hands.ahead += jump_ms
+    assert clock.now_ms() == now_ms, "a change has to be recorded first"
+    assert clock.follow() == jump_ms
+    assert clock.now_ms() == now_ms + jump_ms == hands.wall_ms()
+    assert clock.follow() == 0
+
+
+@pytest.mark.parametrize("jump_ms", [STEP_MS, -STEP_MS])
+def test_a_jump_of_a_quarter_of_a_second_is_carried_until_more_is_added_to_it(jump_ms: int) -> None:
+    hands, clock = steady()
+    now_ms = clock.now_ms()
+    hands.ahead += jump_ms
+    assert (clock.follow(), clock.now_ms()) == (0, now_ms)
+    more_ms = 1 if jump_ms > 0 else -1
+    hands.ahead += more_ms
+    assert clock.follow() == jump_ms + more_ms
 
 
 def test_a_start_behind_the_newest_record_goes_on_from_it_until_that_has_lasted() -> None:
@@ -97,6 +107,18 @@ def test_a_start_behind_the_newest_record_goes_on_from_it_until_that_has_lasted(
     assert clock.now_ms() == START_MS + HOUR_MS
     assert watch(hands, clock, TRUST_MS - 1) == START_MS + HOUR_MS + TRUST_MS - 1
     assert watch(hands, clock, 1) == hands.wall_ms()
+
+
+@pytest.mark.parametrize("set_ms", [STEP_MS, -STEP_MS, NEAR_MS, -NEAR_MS, 140_000, -140_000])
+def test_a_start_goes_on_from_a_reading_of_the_same_boot_wherever_the_wall_clock_is(set_ms: int) -> None:
+    """Also where the boot clock may have drifted by as much since: then `follow` returns it."""
+    hands = Hands()
+    reading = hands.boot_ms(), hands.wall_ms()
+    hands.boot += HOUR_MS
+    hands.ahead += set_ms
+    clock = SteadyClock(cast(Clock, hands), reading[1], reading)
+    assert clock.now_ms() == reading[1] + HOUR_MS
+    assert clock.follow() == (set_ms if STEP_MS < abs(set_ms) <= NEAR_MS else 0)
 
 
 def test_a_start_ahead_of_the_newest_record_believes_its_wall_clock() -> None:
@@ -120,17 +142,19 @@ def test_whatever_the_wall_clock_does_within_the_time_of_trust_no_more_than_a_li
 
 
 @given(st.lists(st.tuples(st.integers(1, 5_000), st.integers(-HOUR_MS, HOUR_MS) | st.integers(-3_000, 3_000)), max_size=50))
-def test_what_was_told_and_the_boot_clock_are_all_that_it_goes_forward_by(steps: list[tuple[int, int]]) -> None:
-    """Nothing that is counted by it is early by more than STEP_MS, however many small jumps there were."""
+def test_the_time_is_the_boot_clock_and_what_was_returned(steps: list[tuple[int, int]]) -> None:
+    """Nothing that is counted by it is early or late, however many small jumps there were; and it is where the wall clock is, or strays."""
     hands, clock = steady()
     began_ms, began_boot = clock.now_ms(), hands.boot
     told_ms = 0
     for passes_ms, jump_ms in steps:
         hands.ahead += jump_ms
         hands.boot += passes_ms
-        assert clock.now_ms() - began_ms - told_ms <= hands.boot - began_boot + STEP_MS
+        assert clock.now_ms() == began_ms + told_ms + hands.boot - began_boot
         told_ms += clock.follow()
-        assert clock.now_ms() - began_ms - told_ms <= hands.boot - began_boot + STEP_MS
+        assert clock.now_ms() == began_ms + told_ms + hands.boot - began_boot
+        apart_ms = abs(hands.wall_ms() - clock.now_ms())
+        assert apart_ms <= STEP_MS or apart_ms > NEAR_MS
 
 
 def test_the_wall_clock_that_jumps_between_two_looks_of_one_call_is_not_followed() -> None:

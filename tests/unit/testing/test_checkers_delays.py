@@ -6,7 +6,7 @@ from lockstep.testing.sweep.checkers.delays import check, possible_duplicates
 from lockstep.testing.sweep.checkers.delivery import check as check_delivery
 from lockstep.testing.sweep.checkers.sends import check as check_sends
 from lockstep.testing.sweep.copy_events import DelayedWritten, WallJumped
-from lockstep.testing.sweep.events import BrokerOpened, Calm, ConsumerStarted, ProcessEnded
+from lockstep.testing.sweep.events import BrokerOpened, Calm, ClockSet, ConsumerStarted, ProcessEnded
 from support.shared_stories import R, SharedStory
 from support.stories import C1, C2, LOG, TERM, B, P
 
@@ -23,6 +23,15 @@ def test_a_delayed_message_is_never_early(t: float, laws: list[str]) -> None:
     assert told.read(500, b"m0").broken(check) == laws
     ordered = story().granted(1, 1).call(t, t + 0.1, 1, 0)
     assert ordered.read(500, b"m0").broken(check) == laws
+
+
+@pytest.mark.parametrize("rate", [0.98, 1.02])
+@pytest.mark.parametrize(("more_s", "laws"), [(-0.01, ["D1"]), (0.01, [])])
+def test_a_delay_is_counted_by_the_boot_clock_of_the_broker(rate: float, more_s: float, laws: list[str]) -> None:
+    """Of 60 s it counts 61.2 s or 58.8 s of true time."""
+    told = SharedStory().joined().begun(1).add(ClockSet, 1.5, ("B", 0), boot_ms=7_000.0, rate=rate).delayed(2, b"m0", 5)
+    due = 2 + 60 / rate + more_s
+    assert told.shared(due, due + 1, 0).read(500, b"m0").broken(check) == laws
 
 
 @pytest.mark.parametrize("jump_s", [5.0, -5.0])

@@ -1,7 +1,7 @@
 """Store times: the stamp of the next record, and what the stamps of older records mean after the clock was set.
 
-Stamps follow the wall clock, but for jumps that do not last (runtime/steady.py). When a jump has lasted, the clock is set: time goes on
-from another value, forward or back. How long ago a record was stored is counted by the boot clock, so that each such step is known:
+Stamps go on with the boot clock, but for steps to the wall clock (runtime/steady.py): then the clock is set, forward or back. How long ago
+a record was stored is counted by the boot clock, so that each step is known:
 
 - A *clock record* is written into the log at each start and at each step, before any record that is stamped by the clock as it is then.
   It holds the boot id, the boot clock, the time here, and by how much the clock was set.
@@ -17,7 +17,7 @@ import msgpack  # type: ignore[import-untyped]
 
 from lockstep.protocol.errors import StoreError
 from lockstep.runtime.clock import Clock
-from lockstep.runtime.steady import STEP_MS, SteadyClock
+from lockstep.runtime.steady import SteadyClock
 
 KIND = "clock"
 PREFIX = b"\x95\xa5clock"
@@ -35,7 +35,7 @@ class Step(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """Two clocks at one moment."""
+    """The boot clock and the clock of stamps at one moment."""
 
     boot_id: str
     boot_ms: int
@@ -56,7 +56,6 @@ class Stamps:
         """In the order of the log."""
         self._reading = reading
         """The newest one that is in the log or in the snapshot."""
-        self._clock: Clock | None = None
         self._steady: SteadyClock | None = None
 
     # -- reading the log -------------------------------------------------------------------------
@@ -83,34 +82,30 @@ class Stamps:
     # -- running ---------------------------------------------------------------------------------
 
     def start(self, clock: Clock, boot_id: str) -> int:
-        """The log is read: stamps go on from its newest one. Returns by how many ms the clock was set since the last clock record.
+        """The log is read: stamps go on from its newest reading, by the boot clock. Returns by how many ms the clock was set beside that.
 
-        That is known within one boot only. Where the clock was behind, nothing is returned for it: what waits comes later, never earlier.
+        That is not 0 only where a record of the same boot has a later stamp than the clock shows now: stamps go on from that one.
         """
         reading, boot_ms = self._reading, clock.boot_ms()
         if reading is not None and (reading.boot_id != boot_id or reading.boot_ms > boot_ms):
             reading = self._reading = None
-        self._clock = clock
         self._steady = SteadyClock(clock, self.newest_ms, None if reading is None else (reading.boot_ms, reading.now_ms))
-        if reading is None:
-            return 0
-        by_ms = self._steady.now_ms() - reading.now_ms - (boot_ms - reading.boot_ms)
-        return by_ms if by_ms > STEP_MS else 0
+        return 0 if reading is None else max(0, self.newest_ms - (reading.now_ms + boot_ms - reading.boot_ms))
 
     def now_ms(self) -> int:
-        """The stamp of a record that is written now. Never less than the one before, but after `follow`."""
+        """The stamp of a record that is written now. Not less than the one before, but after `follow`."""
         assert self._steady is not None, "the store has recovered"
         return self._steady.now_ms()
 
     def follow(self) -> int:
-        """Sets the clock when the wall clock has been elsewhere for long. Returns by how many ms; a clock record has to follow then."""
+        """Sets the clock where the wall clock is elsewhere. Returns by how many ms; a clock record has to follow then."""
         assert self._steady is not None, "the store has recovered"
         return self._steady.follow()
 
     def record(self, boot_id: str, by_ms: int) -> tuple[bytes, int, int]:
         """(body of a clock record, boot clock, time): then `recorded` with its position."""
-        assert self._clock is not None, "the store has recovered"
-        boot_ms, now_ms = self._clock.boot_ms(), self.now_ms()
+        assert self._steady is not None, "the store has recovered"
+        boot_ms, now_ms = self._steady.reading()
         return msgpack.packb([KIND, boot_id, boot_ms, now_ms, by_ms]), boot_ms, now_ms
 
     def recorded(self, position: int, boot_id: str, boot_ms: int, now_ms: int, by_ms: int) -> None:
@@ -145,8 +140,9 @@ class Stamps:
     def plain(self) -> dict[str, object]:
         """For a snapshot of now."""
         reading = self._reading
-        if reading is not None and self._clock is not None:
-            reading = reading._replace(boot_ms=self._clock.boot_ms(), now_ms=self.now_ms())
+        if reading is not None and self._steady is not None:
+            boot_ms, now_ms = self._steady.reading()
+            reading = reading._replace(boot_ms=boot_ms, now_ms=now_ms)
         return {"steps": [list(step) for step in self.steps], "reading": None if reading is None else list(reading)}
 
 

@@ -7,7 +7,7 @@ there twice, and a crash may cut the write in two that ends the waiting: both ar
 
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.delays import FIRST_RETRY_LEVEL, LEVELS_MS
-from lockstep.testing.sweep.checkers.facts import Brokers
+from lockstep.testing.sweep.checkers.facts import Brokers, Clocks
 from lockstep.testing.sweep.checkers.given import SentBacks, Walls
 from lockstep.testing.sweep.checkers.messages import Messages
 from lockstep.testing.sweep.checkers.violation import Violation, who
@@ -22,7 +22,9 @@ DRIFT = 0.025
 START_S = 30.0
 """A broker takes at most so long from the reading of its log to its open port."""
 MS = 0.002
-"""Wall clocks count whole milliseconds."""
+"""Clocks count whole milliseconds."""
+STEP_S = 0.3
+"""Stamps may differ from the wall clock by so much, and nothing but the wall clock counts over a boot."""
 
 
 def check(history: History) -> list[Violation]:
@@ -52,7 +54,7 @@ def _calls(history: History) -> list[tuple[Event, QueueKey, tuple[bytes, ...]]]:
 
 
 def _early(history: History) -> list[Violation]:
-    walls, brokers = Walls(history), Brokers(history)
+    ages = _Ages(history)
     written: dict[tuple[bytes, str], DelayedWritten] = {}
     for event in history.of(DelayedWritten):
         written.setdefault((event.body, event.queue.broker), event)
@@ -67,9 +69,9 @@ def _early(history: History) -> list[Violation]:
             if wait is None:
                 found.append(Violation("R9", call.t, f"{where}: it was never sent to {queue.broker}"))
                 continue
-            due = wait.t + delay_s(wait.level) - _forward_s(walls, brokers, queue.broker, wait.t, call.t)
-            if call.t < due - MS - _drift_s(walls, brokers, queue.broker, wait.t, call.t):
-                found.append(Violation("D1", call.t, f"{where} {due - call.t:.3f} s early: sent at {wait.t:.3f} with level {wait.level}"))
+            early_s = delay_s(wait.level) - ages.passed_s(queue.broker, wait.t, call.t) - ages.forward_s(queue.broker, wait.t, call.t)
+            if early_s > MS + ages.unknown_s(queue.broker, wait.t, call.t):
+                found.append(Violation("D1", call.t, f"{where} {early_s:.3f} s early: sent at {wait.t:.3f} with level {wait.level}"))
     return found
 
 
@@ -78,20 +80,21 @@ def _late(history: History) -> list[Violation]:
 
     A send that is written again may be stored at its last writing only: it is late where it is so for the last one that can have stored it.
     """
-    walls, brokers = Walls(history), Brokers(history)
+    ages = _Ages(history)
     written: dict[tuple[str, bytes], list[DelayedWritten]] = {}
     for event in history.of(DelayedWritten):
         written.setdefault((event.queue.broker, event.body), []).append(event)
     found = []
     for stored in history.of(Stored):
         broker, waits = stored.queue.broker, written.get((stored.queue.broker, stored.body))
-        if waits is None or stored.stored_t is None or not _age_is_known(walls, brokers, broker, stored.stored_t):
+        if waits is None or stored.stored_t is None or not _age_is_known(ages.walls, ages.brokers, broker, stored.stored_t):
             continue
-        latest = [wait for wait in waits if wait.t + delay_s(wait.level) <= stored.stored_t + MS]
-        wait = latest[-1] if latest else waits[0]
-        due = wait.t + delay_s(wait.level)
-        late_s = stored.stored_t - due - brokers.away_s(broker, wait.t, stored.stored_t)
-        if late_s > LATE_S + _drift_s(walls, brokers, broker, wait.t, stored.stored_t):
+        passed = [(wait, ages.passed_s(broker, wait.t, stored.stored_t)) for wait in waits]
+        latest = [(wait, passed_s) for wait, passed_s in passed if delay_s(wait.level) <= passed_s + MS]
+        wait, passed_s = latest[-1] if latest else passed[0]
+        away_s = ages.brokers.away_s(broker, wait.t, stored.stored_t)
+        late_s = passed_s - delay_s(wait.level) - away_s
+        if late_s > LATE_S + DRIFT * away_s + ages.unknown_s(broker, wait.t, stored.stored_t):
             text = f"{stored.queue}: delayed {stored.body!r:.60} was sent at {wait.t:.3f} with level {wait.level}"
             found.append(Violation("D1", stored.stored_t, f"{text} and arrived {late_s:.3f} s late"))
     return found
@@ -107,36 +110,53 @@ def _age_is_known(walls: Walls, brokers: Brokers, broker: str, until: float) -> 
 
 
 def _retries_early(history: History) -> list[Violation]:
-    walls, brokers, backs = Walls(history), Brokers(history), SentBacks(history)
+    ages, backs = _Ages(history), SentBacks(history)
     found = []
     for call in history.of(SharedCallBegan):
         for each in call.given:
             asked = backs.tries.get((call.queue.group, call.queue.broker, each.body, each.retries - 1), [])
-            waits = [sent.t + delay_s(sent.level or each.retries - 1 + FIRST_RETRY_LEVEL) for sent in asked if sent.level >= 0]
+            waits = [(sent.t, delay_s(sent.level or each.retries - 1 + FIRST_RETRY_LEVEL)) for sent in asked if sent.level >= 0]
             if not waits:
                 continue  # checkers/copies.py
-            due = min(waits) - _forward_s(walls, brokers, call.queue.broker, asked[0].t, call.t)
-            if call.t < due - MS - _drift_s(walls, brokers, call.queue.broker, asked[0].t, call.t):
-                text = f"{call.queue}: {each.body!r:.60} came for its try {each.retries + 1} {due - call.t:.3f} s early"
+            broker = call.queue.broker
+            early_s = min(delay - ages.passed_s(broker, sent_t, call.t) for sent_t, delay in waits) - ages.forward_s(
+                broker, asked[0].t, call.t
+            )
+            if early_s > MS + ages.unknown_s(broker, asked[0].t, call.t):
+                text = f"{call.queue}: {each.body!r:.60} came for its try {each.retries + 1} {early_s:.3f} s early"
                 found.append(Violation("D1", call.t, f"{text}: sent back at {asked[0].t:.3f}"))
     return found
 
 
-def _forward_s(walls: Walls, brokers: Brokers, broker: str, since: float, until: float) -> float:
-    return walls.forward_s(_machine(brokers, broker), since, until, brokers.boots(broker))
+class _Ages:
+    """How much time has passed at a broker: by its boot clock, which may drift; over a boot of its machine by true time."""
 
+    def __init__(self, history: History) -> None:
+        self.walls, self.brokers = Walls(history), Brokers(history)
+        self._clocks = Clocks(history)
+        self._boots = {broker: self.brokers.boots(broker) for broker in self.brokers.lives}
 
-def _drift_s(walls: Walls, brokers: Brokers, broker: str, since: float, until: float) -> float:
-    """While its wall clock is wrong, a broker goes by its boot clock, which drifts. One that starts then goes by its last clock record:
-    that of the start before, or a later one.
-    """
-    wrong = walls.wrong.get(_machine(brokers, broker), ())
-    drifts_s = sum(min(end, until) - begin for begin, end in wrong if begin < until and end > since)
-    opened = [life.opened_t for life in brokers.lives.get(broker, ()) if life.opened_t < until]
-    for number, start in enumerate(opened):
-        if any(begin < start and start - START_S < end for begin, end in wrong):
-            drifts_s = max(drifts_s, until - min(since, opened[max(0, number - 1)]))
-    return DRIFT * drifts_s
+    def passed_s(self, broker: str, since: float, until: float) -> float:
+        if not self._booted(broker, since, until):
+            machine = _machine(self.brokers, broker)
+            began_ms, ended_ms = self._clocks.boot_ms(machine, since), self._clocks.boot_ms(machine, until)
+            if began_ms is not None and ended_ms is not None:
+                return (ended_ms - began_ms) / 1000
+        return until - since
+
+    def forward_s(self, broker: str, since: float, until: float) -> float:
+        return self.walls.forward_s(_machine(self.brokers, broker), since, until, self._boots.get(broker, ()))
+
+    def unknown_s(self, broker: str, since: float, until: float) -> float:
+        """By how much a broker may count another time. 0 within one boot. Before the boot its stamps went by the boot clock, perhaps since
+        its first start; over the boot only the wall clock counts.
+        """
+        if not self._booted(broker, since, until):
+            return 0.0
+        return STEP_S + DRIFT * (until - min(since, *(life.opened_t for life in self.brokers.lives[broker])))
+
+    def _booted(self, broker: str, since: float, until: float) -> bool:
+        return any(since <= t <= until for t in self._boots.get(broker, ()))
 
 
 def _machine(brokers: Brokers, broker: str) -> str:

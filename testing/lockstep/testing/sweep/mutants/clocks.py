@@ -7,7 +7,7 @@ from lockstep.broker.store import Store
 from lockstep.broker.store.query import Query
 from lockstep.broker.store.stamps import PREFIX, Stamps
 from lockstep.runtime.clock import Clock
-from lockstep.runtime.steady import SteadyClock
+from lockstep.runtime.steady import NEAR_MS, STEP_MS, SteadyClock
 from lockstep.testing.sweep.mutants.registry import Patches, mutant
 
 
@@ -15,11 +15,12 @@ from lockstep.testing.sweep.mutants.registry import Patches, mutant
 def stamps_follow_the_wall_clock_and_never_fall(patch: Patches) -> None:
     """A delay counts from now: a wall clock that was ahead for seconds does not push due times."""
 
-    def highest(self: SteadyClock) -> int:
-        self._last_ms = max(self._last_ms, self._clock.wall_ms())
-        return self._last_ms
+    def highest(self: SteadyClock) -> tuple[int, int]:
+        boot_ms = self._clock.boot_ms()
+        self._offset_ms = max(self._offset_ms, self._clock.wall_ms() - boot_ms)
+        return boot_ms, boot_ms + self._offset_ms
 
-    patch.set(SteadyClock, "now_ms", highest)
+    patch.set(SteadyClock, "reading", highest)
 
 
 @mutant("clocks", aimed="tests/unit/broker/test_delays.py::test_what_was_stored_by_a_clock_that_is_set_back_waits_no_longer_than_its_delay")
@@ -40,6 +41,35 @@ def a_clock_set_forward_makes_what_waits_due(patch: Patches) -> None:
 def a_step_of_the_clock_is_kept_in_memory(patch: Patches) -> None:
     """How the clock was set is in the log: a start knows it."""
     patch.set(Stamps, "read", lambda self, position, body: body.startswith(PREFIX))
+
+
+@mutant("clocks", aimed="tests/unit/broker/test_delay_clocks.py::test_many_small_steps_of_the_wall_clock_make_no_delay_early_or_late")
+def a_small_step_back_is_not_recorded(patch: Patches) -> None:
+    """Each step of the clock is in the log, also a small one back: without it what waits is late by as much."""
+    follow = SteadyClock.follow
+
+    def silent(self: SteadyClock) -> int:
+        by_ms = follow(self)
+        return 0 if -NEAR_MS <= by_ms < 0 else by_ms
+
+    patch.set(SteadyClock, "follow", silent)
+
+
+@mutant(
+    "clocks",
+    aimed="tests/unit/broker/test_delay_clocks.py::test_what_the_wall_clock_is_ahead_by_without_a_step_is_not_forgotten_by_a_start",
+)
+def a_start_takes_a_small_difference_for_true(patch: Patches) -> None:
+    """A start goes on from the reading, however little the wall clock differs: differences of many starts add up."""
+    init = SteadyClock.__init__
+
+    def near(self: SteadyClock, clock: Clock, newest_ms: int = 0, reading: tuple[int, int] | None = None) -> None:
+        init(self, clock, newest_ms, reading)
+        self.now_ms()
+        if abs(self._ahead_ms) <= STEP_MS:
+            self._offset_ms += self._ahead_ms
+
+    patch.set(SteadyClock, "__init__", near)
 
 
 @mutant("clocks")
