@@ -14,8 +14,8 @@ QUEUES_MAX = 65_536
 ENTRY_COUNT_MAX = 1_024
 """Brokers, or later additions to them, in one layout: 40 KB of it."""
 ENTRIES_MAX = 1 << 20
-"""Entries of all layouts together, for 16,384 topics on 64 brokers: some 140 bytes each in memory. Brokers create no topic beyond them,
-nameservers take none."""
+"""Entries of all layouts together, for 16,384 topics on 64 brokers: 170 bytes each in memory, twice as much with the longest names.
+Brokers create no topic beyond them, nameservers take none."""
 COUNTER_MAX = 1 << 53
 """What every JSON reader holds exactly."""
 PART_LAYOUTS_MAX = 4_096
