@@ -144,6 +144,9 @@ class Delays:
             return
         if result.status in LOSSES:
             why = LOSSES[result.status]
+            if result.next_offset <= offset:  # the queue's minimum has not moved yet
+                self._due_ms[queue_id] = self._store.now_ms() + AGAIN_MS
+                return
             log_limited(log, "error", "delay.gap", delay_ms=delay_ms, first=offset, end=result.next_offset, why=why)
             self._table.delivered(queue_id, result.next_offset)
             return

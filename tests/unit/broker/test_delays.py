@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lockstep.broker.delays import AGAIN_MS, Delays, GroupTopics
 from lockstep.broker.journal import Journal, decode_changes
 from lockstep.broker.letter import Letter, failed_copy
-from lockstep.broker.store import StoreCorrupt
+from lockstep.broker.store import ReadResult, ReadStatus, StoreCorrupt
 from lockstep.broker.tables.delay_table import DelayTable
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.delays import DELAY_MS_MAX, LEVELS_MS, delay_of, parse_levels, queue_of
@@ -423,3 +423,23 @@ async def test_a_retry_that_waits_gets_its_topic_also_where_no_more_are_allowed(
     desk.put(b"x", 2, topic="%RETRY%g", queue_id=0)
     await desk.pass_ms(1_000)
     assert desk.arrived("%RETRY%g", 0) == [b"x"]
+
+
+async def test_a_gap_that_ends_where_it_begins_is_looked_at_again_later_and_writes_no_progress() -> None:
+    """Counted: a run that goes on for 20 turns reads once."""
+    machine = Machine()
+    await machine.start()
+    await machine.put(1)
+    machine.clock.now_ms += 1_000
+    reads = 0
+
+    async def gone(topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int) -> ReadResult:
+        nonlocal reads
+        reads += 1
+        return ReadResult(ReadStatus.OFFSET_TOO_SMALL, offset, offset, offset + 1)
+
+    machine.store.read_some = gone  # type: ignore[method-assign]
+    await machine.look()
+    assert reads == 1
+    assert machine.table.next(FIRST) == 0
+    await machine.store.close()

@@ -19,6 +19,7 @@ from lockstep.broker.store.snapshot import Snapshots
 from lockstep.broker.store.stamps import Stamps
 from lockstep.protocol.record import INT64, STORE_TIMESTAMP_AT
 from lockstep.runtime.descriptors import SHORTAGE, WAIT_COUNT, WAIT_S
+from lockstep.runtime.flood import log_limited
 from lockstep.runtime.host import Host
 from lockstep.runtime.log import get_logger
 
@@ -49,26 +50,41 @@ class Retention:
         candidates = [segment for segment in self._log.segments[:-1] if segment.end <= needed]
         excess, reason = self._excess()
         expired = await self._expired(candidates, excess, now_ms, stamps)
-        free = [segment for segment in expired if self._log.segments and segment.reader_count == 0]
-        # Between the question and here a reader may have come: only an unbroken run of the oldest may go.
-        going: list[Segment] = []
-        for segment, oldest in zip(free, self._log.segments, strict=False):
-            if segment is not oldest:
-                break
-            going.append(segment)
+        going = self._free(expired)
         if not going:
             return []
+        # First the minimums, which may lie above the log's start: a reader of what is there no longer is answered where the queue begins.
+        moved, complete = await self._move_minimums(going[-1].end)
+        # Between the question and here a reader may have come.
+        going = self._free(going) if complete else []
+        if not going:
+            return self._rows(moved)
         for _ in going:
             self._log.forget_oldest()
         await self._host.threads.run(self._directory.save_start, going[-1].end)
         await self._host.threads.run(self._log.remove, going)
-        moved = await self._move_minimums()
+        for queue in moved:
+            # The entry before stays: it shows the next start that those before it were removed, not lost.
+            self._queues.files.remove_below(queue, (queue.min - 1) * ENTRY_BYTES)
         facts = {"files": len(going), "bytes": going[-1].end - going[0].start, "queues": len(moved)}
         if excess > 0:
             log.warning("retention.removed", **facts, reason=reason)
         else:
             log.info("retention.removed", **facts, reason=f"older than {self._config.retention_ms / 3_600_000:g} h")
-        return moved
+        return self._rows(moved)
+
+    @staticmethod
+    def _rows(moved: list[ConsumeQueue]) -> list[Moved]:
+        return [(queue.topic, queue.queue_id, queue.min) for queue in moved]
+
+    def _free(self, segments: list[Segment]) -> list[Segment]:
+        """Those of `segments` that nobody reads, as far as they are the oldest without a gap."""
+        found: list[Segment] = []
+        for segment, oldest in zip(segments, self._log.segments, strict=False):
+            if segment is not oldest or segment.reader_count:
+                break
+            found.append(segment)
+        return found
 
     async def _expired(self, candidates: list[Segment], excess: int, now_ms: int, stamps: Stamps) -> list[Segment]:
         expired: list[Segment] = []
@@ -123,27 +139,31 @@ class Retention:
         stamp_ms: int = INT64.unpack(data)[0]
         return stamp_ms
 
-    async def _move_minimums(self) -> list[Moved]:
-        moved: list[Moved] = []
-        files = self._queues.files
-        start = self._log.start
+    async def _move_minimums(self, start: int) -> tuple[list[ConsumeQueue], bool]:
+        """(queues whose minimum moved to the first message at or above `start`, whether every queue was looked at).
+
+        Waits up to a minute for each descriptor that it needs. When there is none the rest is left to the next round.
+        """
+        moved: list[ConsumeQueue] = []
         for queue in list(self._queues):
             if queue.min_position is None or queue.min_position >= start:
                 continue
             found = await self._search(queue, start)
+            if found is None:
+                log_limited(log, "warning", "retention.put_off", error="no file descriptor is free", then="it is tried again")
+                return moved, False
             if queue.settle_min(found, start):
-                moved.append((queue.topic, queue.queue_id, queue.min))
-                # The entry before stays: it shows the next start that those before it were removed, not lost.
-                files.remove_below(queue, (queue.min - 1) * ENTRY_BYTES)
-        return moved
+                moved.append(queue)
+        return moved, True
 
-    async def _search(self, queue: ConsumeQueue, start: int) -> tuple[int, int | None]:
-        """As `QueueFiles.search`. Waits up to a minute for a file descriptor: the log's files are gone, so the minimum has to move."""
-        for _ in range(WAIT_COUNT):
+    async def _search(self, queue: ConsumeQueue, start: int) -> tuple[int, int | None] | None:
+        """As `QueueFiles.search`; None when no descriptor was free for a minute."""
+        for left in range(WAIT_COUNT, -1, -1):
             try:
                 return await self._host.threads.run(self._queues.files.search, queue.directory, queue.min, queue.flushed, start)
             except OSError as error:
                 if error.errno not in SHORTAGE:
                     raise
-            await asyncio.sleep(WAIT_S)
-        return await self._host.threads.run(self._queues.files.search, queue.directory, queue.min, queue.flushed, start)
+            if left:
+                await asyncio.sleep(WAIT_S)
+        return None

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from lockstep.broker.store import Store
+from lockstep.broker.store import Store, retention
 from lockstep.broker.store.consume_queue import QueueFiles
 from lockstep.broker.store.store import STATE_SHARE
 from lockstep.protocol.errors import ServiceNotAvailable
@@ -150,7 +150,7 @@ async def test_a_file_of_another_queue_gives_its_descriptor_away(number: int, mo
 
 @BOTH
 async def test_retention_waits_for_the_descriptors_with_which_it_looks_for_minimums(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The files of the log are gone by then."""
+    """Until then no file of the log is removed, so no message is missing whose queue still begins with it."""
     files = SimFiles()
     failed: list[BaseException] = []
     store = await open_store(files, segment_bytes=4096, log_bytes_max=1)
@@ -165,12 +165,38 @@ async def test_retention_waits_for_the_descriptors_with_which_it_looks_for_minim
         nonlocal tried
         tried += 1
         if tried < 5:
+            assert store._log.start == 0
             raise OSError(number, os.strerror(number), directory)
         return search(self, directory, low, high, log_start)
 
     monkeypatch.setattr(QueueFiles, "search", scarce)
     assert await store.retention(0) == [("orders", 0, 8)]
     assert (failed, tried) == ([], 5)
+    await store.close()
+
+
+@BOTH
+async def test_retention_that_gets_no_descriptor_is_put_off(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = SimFiles()
+    failed: list[BaseException] = []
+    store = await open_store(files, segment_bytes=4096, log_bytes_max=1)
+    store.on_fatal = failed.append
+    for count in range(2):
+        for _ in range(12):
+            append(store, b"x" * 900)
+        await store.write_snapshot([count])
+    before = files.listdir("/store/commitlog")
+
+    def refused(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(QueueFiles, "search", refused)
+        patch.setattr(retention, "WAIT_S", 0)
+        assert await store.retention(0) == []
+    assert (failed, store._log.start, files.listdir("/store/commitlog")) == ([], 0, before)
+    assert await store.retention(0) == [("orders", 0, 8)]
+    assert store._log.start == 8192
     await store.close()
 
 
