@@ -4,6 +4,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -177,6 +178,11 @@ class TopicLayout:
             next_id[entry.broker_name] = first + entry.id_count
         return runs
 
+    @cached_property
+    def _run_ends(self) -> dict[str, list[int]]:
+        """Broker name → of each of its runs, the place in `queues_of` behind its last queue."""
+        return {name: list(accumulate(run.count for run in runs)) for name, runs in self.runs.items()}
+
     @property
     def read_brokers(self) -> tuple[str, ...]:
         """The brokers that have readable queues, in layout order."""
@@ -202,11 +208,12 @@ class TopicLayout:
 
     def queue_id_at(self, broker_name: str, place: int) -> int | None:
         """The id of the readable queue of one broker that has this place in `queues_of`; None: it has fewer."""
-        for run in self.runs.get(broker_name, ()):
-            if place < run.count:
-                return run.first_id + place
-            place -= run.count
-        return None
+        ends = self._run_ends.get(broker_name, [])
+        number = bisect_right(ends, place)
+        if number == len(ends):
+            return None
+        run = self.runs[broker_name][number]
+        return run.first_id + run.count - (ends[number] - place)
 
     def each_read_queue(self, *, by_name: bool = False) -> Iterator[MessageQueue]:
         """Every readable queue, one at a time: in layout order, or sorted (`by_name`)."""
@@ -228,7 +235,8 @@ class TopicLayout:
 
     def read_count(self, broker_name: str) -> int:
         """Readable queues of one broker: ids 0 … count−1."""
-        return sum(entry.read_queue_count for entry in self.entries if entry.broker_name == broker_name)
+        ends = self._run_ends.get(broker_name)
+        return ends[-1] if ends else 0
 
     def write_count(self, broker_name: str) -> int:
         """Writable queues of one broker: ids 0 … count−1."""

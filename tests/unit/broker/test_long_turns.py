@@ -9,6 +9,7 @@ import pytest
 
 from lockstep.broker.coordination import Coordination
 from lockstep.broker.effects import Notify, PushQueueFree, StalePulls
+from lockstep.broker.journal import Journal
 from lockstep.broker.processors import client
 from lockstep.broker.processors.client import QUEUES_PER_SLICE
 from lockstep.broker.services import MOVES_PER_SLICE, NOTICES_PER_TURN_MIN, STEPS_PER_TURN, Effects, Keeper
@@ -23,12 +24,13 @@ from lockstep.protocol.codec.plain import pack_plain
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.headers.clients import GroupStatusHeader
+from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.protocol.sequence import FrameSequence
 from lockstep.runtime.dispatch import Request
 from lockstep.runtime.metrics import SLICE_ITEMS
 from lockstep.testing.simulation.disk import SimFiles
 from support.broker_fakes import FakeHost
-from support.coordination_kit import GROUP, TOPIC, Bench, ClassicClient, Client, layout, ordered
+from support.coordination_kit import BROKER, GROUP, TOPIC, Bench, ClassicClient, Client, layout, ordered
 from support.counting import Steps
 from support.store_kit import append, open_store
 
@@ -353,3 +355,32 @@ def test_the_end_of_a_connection_looks_at_its_own_classic_members_alone() -> Non
         return steps.count
 
     assert lines(100) == lines(2)
+
+
+def test_the_end_of_a_topic_looks_at_its_own_start_policies_alone() -> None:
+    def lines(others: int) -> int:
+        table = ProgressTable(Journal())
+        for topic in (TOPIC, *(f"t{number}" for number in range(others))):
+            table.resolve(GROUP, topic, since=3, generation=1, offsets=[(0, 5)])
+        with Steps("broker/tables/progress_table.py") as steps:
+            table.drop_topic(TOPIC)
+        assert table.since(GROUP, TOPIC) is None
+        assert [table.since(GROUP, f"t{number}") for number in range(others)] == [3] * others
+        return steps.count
+
+    assert lines(200) == lines(2)
+
+
+def test_free_queues_are_found_without_a_walk_over_all_entries_of_the_layout() -> None:
+    def lines(entries: int) -> int:
+        parts = tuple(LayoutEntry(BROKER, 2_000 // entries, 2_000 // entries, number + 1) for number in range(entries))
+        bench = Bench(TopicLayout(TOPIC, LayoutVersion(entries, 7), parts))
+        Client(bench, "a").connect()
+        bench.c.drain(10)
+        with Steps("protocol/queue.py") as steps:
+            pushes = bench.c.drain(100)
+        assert sum(len(each.queues) for each in pushes if isinstance(each, PushQueueFree)) == 50
+        return steps.count
+
+    halvings = 9
+    assert lines(500) <= lines(1) + 50 * 3 * halvings, "three lookups for each queue"

@@ -48,7 +48,8 @@ class ProgressTable:
         self._groups: dict[str, dict[str, dict[int, Progress]]] = {}
         """Group → topic → queue id → progress."""
         self._count = 0
-        self._since: dict[tuple[str, str], int] = {}
+        self._since: dict[str, dict[str, int]] = {}
+        """Topic → group → layout counter: a topic that ends looks at its own alone."""
         self._committed_ms: dict[Key, int] = {}
         self._failing: dict[Key, Failing] = {}
 
@@ -82,7 +83,7 @@ class ProgressTable:
 
     def since(self, group: str, topic: str) -> int | None:
         """None: the group's start policy was not resolved for this topic yet."""
-        return self._since.get((group, topic))
+        return self._since.get(topic, {}).get(group)
 
     def committed_ms(self, key: Key) -> int | None:
         """When this process took the last commit; None: not since it started."""
@@ -132,7 +133,7 @@ class ProgressTable:
                 gap = None if first is None else (first, end)
                 self._put((group, topic, queue_id), Progress(generation, offset, attempts, gap))
             case ("progress.resolved", group, topic, since, generation, offsets):
-                self._since[group, topic] = since
+                self._since.setdefault(topic, {})[group] = since
                 for queue_id, offset in offsets:
                     self._put((group, topic, queue_id), Progress(generation, offset))
             case ("progress.renewed", generation):
@@ -149,7 +150,7 @@ class ProgressTable:
         copies = [
             (group, topic, dict(queues)) for group, topics in sorted(self._groups.items()) for topic, queues in sorted(topics.items())
         ]
-        since = dict(self._since)
+        since = {(group, topic): counter for topic, groups in self._since.items() for group, counter in groups.items()}
 
         def rows() -> Iterator[list[Any]]:
             for group, topic, queues in copies:
@@ -162,7 +163,7 @@ class ProgressTable:
         for row in plain["queues"]:
             self.apply(("progress.set", *row))
         for group, topic, since in plain["since"]:
-            self._since[group, topic] = since
+            self._since.setdefault(topic, {})[group] = since
 
     def _note(self, key: Key, offset: int, attempts: int, now_ms: int, error: str | None) -> None:
         if not attempts or offset < self._known(key).offset:
@@ -187,14 +188,16 @@ class ProgressTable:
     def _drop_topic(self, topic: str) -> None:
         for group in [group for group, topics in self._groups.items() if topic in topics]:
             self._drop(group, topic)
-        for name in [name for name in self._since if name[1] == topic]:
-            del self._since[name]
+        self._since.pop(topic, None)
 
     def drop_group(self, group: str) -> None:
         """Forgets a group. Not a change of its own: the group's end is one (activity_table.py)."""
         for topic in self.topics(group):
             self._drop(group, topic)
-            self._since.pop((group, topic), None)
+            groups = self._since.get(topic, {})
+            groups.pop(group, None)
+            if not groups:
+                self._since.pop(topic, None)
 
     def _drop(self, group: str, topic: str) -> None:
         for queue_id in self._groups[group].pop(topic):

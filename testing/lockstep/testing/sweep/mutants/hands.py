@@ -93,7 +93,7 @@ def each_queue_begins_by_itself(patch: Patches) -> None:
         wanted = sys._getframe(1).f_locals["key"][2]
         only = [pair for pair in facts.pop("offsets") if pair[0] == wanted]
         resolve(self, group, topic, offsets=only, **facts)
-        del self._since[group, topic]
+        del self._since[topic][group]
 
     patch.set(ProgressTable, "resolve", one)
 
