@@ -20,7 +20,7 @@ from struct import Struct
 
 from lockstep.broker.store.commit_log import CommitLog, Segment
 from lockstep.broker.store.config import StoreConfig
-from lockstep.broker.store.consume_queue import ConsumeQueue
+from lockstep.broker.store.consume_queue import ConsumeQueue, names_place
 from lockstep.broker.store.damage import LOST_SIZE, DamageTable, lost_entry
 from lockstep.broker.store.directory import StoreDirectory
 from lockstep.broker.store.errors import StoreCorrupt
@@ -307,6 +307,8 @@ class Recoverer:
         """Files have been changed, or are about to be: not so for a store that was stopped in order and has all that its snapshot names."""
         self._suspect: tuple[Snapshot, Borne] | None = None
         """A snapshot from below the synced length that the log does not bear out."""
+        self._began = 0
+        """Where the log began when the snapshot was taken: its queues have no entry that names a place below."""
 
     async def run(self, replay: Replay) -> Recovery:
         log, files = self._log, self._queues.files
@@ -398,6 +400,7 @@ class Recoverer:
         """What the snapshot says of the queues; those whose entries below it are missing or disagree with the log, with its next offset."""
         files = self._queues.files
         known = {} if snapshot is None else {(topic, queue_id): (low, following) for topic, queue_id, low, following in snapshot.queues}
+        self._began = 0 if snapshot is None else snapshot.log_start
         wrong: list[tuple[ConsumeQueue, int]] = []
         sampled = max(1, len(known) // SAMPLED_QUEUES_MAX)
         for number, (key, (low, following)) in enumerate(known.items()):
@@ -435,7 +438,7 @@ class Recoverer:
         entries before it were removed in order.
         """
         position, size = self._entry(queue, index)
-        return size != 0 and position < self._log.start
+        return names_place(position, size) and self._began <= position < self._log.start
 
     def _entry(self, queue: ConsumeQueue, index: int) -> tuple[int, int]:
         """(log position, size) of entry `index`; zeros when the files do not have it."""
@@ -450,7 +453,7 @@ class Recoverer:
         if size == LOST_SIZE:
             return True
         segment = log.segment_of(position)
-        if size <= 0 or position + size > (segment.end if segment is not None else log.start):
+        if size <= 0 or position < self._began or position + size > (segment.end if segment is not None else log.start):
             return False
         if not look or segment is None:
             return True

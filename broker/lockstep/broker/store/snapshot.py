@@ -5,7 +5,7 @@
         8   4   CRC-32 of the payload
        12   8   length of the payload
        20       payload: msgpack [P, position of the last record before P (−1: none), store time, next state offset, queues, plain, clock,
-                the first 88 bytes of that record (null: none)]
+                the first 88 bytes of that record (null: none), where the log began]
 
 `queues` is a list of [topic, queue id, minimum, next offset], `clock` what stamps.py keeps (older snapshots lack it). A snapshot counts
 only where the log still ends a record exactly at P: one that is ahead of the log, or of another log, is ignored. Two are kept.
@@ -51,6 +51,8 @@ class Snapshot:
     """For `stamps`."""
     last_head: bytes | None = None
     """The last record's first 88 bytes; None in a snapshot of an older version."""
+    log_start: int = 0
+    """Where the log began: no queue had an entry at or above its minimum that names a place below. 0 in a snapshot of an older version."""
 
     def stamps(self) -> Stamps:
         """The stamps up to here."""
@@ -71,10 +73,11 @@ def encode_parts(
     plain: object,
     clock: object,
     last_head: bytes | None = None,
+    log_start: int = 0,
 ) -> Iterator[bytes]:
     """The payload in many small parts: one for each row of each Rows."""
     packer = msgpack.Packer()
-    values = position, last_record, store_ms, state_next, queues, plain, clock, last_head
+    values = position, last_record, store_ms, state_next, queues, plain, clock, last_head, log_start
     yield packer.pack_array_header(len(values))
     for value in values:
         yield from _packed(packer, value)
@@ -157,7 +160,8 @@ def decode(data: bytes) -> Snapshot | None:
     if not all(isinstance(value, int) for value in (position, last_record, store_ms, state_next)):
         return None
     last_head = behind[1] if len(behind) > 1 and isinstance(behind[1], bytes) else None
-    return Snapshot(position, last_record, store_ms, state_next, rows, plain, clock, last_head)
+    log_start = behind[2] if len(behind) > 2 and isinstance(behind[2], int) else 0
+    return Snapshot(position, last_record, store_ms, state_next, rows, plain, clock, last_head, log_start)
 
 
 def _queue_row(topic: object, queue_id: object, low: object, following: object) -> tuple[str, int, int, int]:

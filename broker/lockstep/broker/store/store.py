@@ -526,7 +526,8 @@ class Store:
         needs_from = position if state.last_record < 0 else state.last_record
         newest_ms, clock = state.stamps.newest_ms, state.stamps.plain()
         last_head = None if state.last_record < 0 else self._head(state.last_record)
-        parts = encode_parts(position, state.last_record, newest_ms, state.state_next, self._queues.plain(), plain, clock, last_head)
+        queues, start = self._queues.plain(), self._log.start
+        parts = encode_parts(position, state.last_record, newest_ms, state.state_next, queues, plain, clock, last_head, start)
         self._checkpointer.running = True
         try:
             chunks = await gathered(parts)

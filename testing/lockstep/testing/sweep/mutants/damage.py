@@ -9,7 +9,7 @@ from lockstep.broker.store.directory import StoreDirectory
 from lockstep.broker.store.presence import Presence
 from lockstep.broker.store.reader import Check
 from lockstep.broker.store.recovery import Borne, borne_out
-from lockstep.broker.store.snapshot import Snapshots
+from lockstep.broker.store.snapshot import Snapshots, encode_parts
 from lockstep.testing.sweep.mutants.registry import Patches, mutant
 
 TESTS = "tests/unit/broker/store"
@@ -82,3 +82,9 @@ def _passed_is_ahead(borne: Borne) -> Borne:
 def an_old_snapshot_stops_the_start(patch: Patches) -> None:
     """A snapshot from before the beginning of the log is removed when a newer one fits, and stops no start."""
     patch.set(recovery, "borne_out", lambda log, damage, snapshot: _passed_is_ahead(borne_out(log, damage, snapshot)))
+
+
+@mutant("rot", aimed=f"{TESTS}/test_wrong_entries.py::test_an_entry_below_where_the_log_began_at_the_snapshot_hides_no_message")
+def entries_below_the_snapshots_log_count_as_removed(patch: Patches) -> None:
+    """An entry that names a place below where the log began when the snapshot was taken is wrong."""
+    patch.set(store, "encode_parts", lambda *values: encode_parts(*values[:8]))
