@@ -140,6 +140,8 @@ class FakeStore:
     def upkeep(self) -> None:
         pass
 
+    clock_sets = 0
+
     def stored_ms(self, position: int, stamp_ms: int) -> int:
         return stamp_ms
 

@@ -87,7 +87,8 @@ class Delays:
         self._levels_ms = levels_ms
         self._due_ms = dict.fromkeys(store.queue_ids(SCHEDULE_TOPIC), 0)
         """Queue id → when its first message is due, as Store.now_ms counts; a queue that is empty is left out."""
-        self._looked_ms = 0
+        self._clock_sets = 0
+        """`Store.clock_sets` of then."""
         self._unreadable: dict[int, int] = {}
         """Queue id → offset that the disk did not read."""
         self._wake = asyncio.Event()
@@ -112,9 +113,9 @@ class Delays:
         while True:
             self._wake.clear()
             now_ms = self._store.now_ms()
-            if now_ms < self._looked_ms:  # the clock was set back: by it, what waits is due at an earlier time
+            if self._store.clock_sets != self._clock_sets:  # by the clock as it is now, what waits is due at another time
+                self._clock_sets = self._store.clock_sets
                 self._due_ms = dict.fromkeys(self._due_ms, 0)
-            self._looked_ms = now_ms
             for queue_id in [queue_id for queue_id, due_ms in self._due_ms.items() if due_ms <= now_ms]:
                 await self._deliver(queue_id)
             await self._rest()

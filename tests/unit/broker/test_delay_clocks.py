@@ -6,6 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from lockstep.broker.store import steps
 from lockstep.runtime.steady import STEP_MS, TRUST_MS
 from support.delay_machine import LEVELS, Machine
 
@@ -119,6 +120,18 @@ async def test_small_steps_back_and_forth_make_no_delay_early() -> None:
     await machine.store.close()
 
 
+async def test_a_step_back_that_is_shorter_than_the_time_between_two_looks_makes_nothing_late() -> None:
+    """The time had gone on nonetheless, so that what waits was not looked at again."""
+    machine = Machine()
+    await machine.start()
+    await machine.put(3)
+    for _ in range(20):
+        await machine.pass_ms(1_000)
+        machine.clock.ahead_ms -= 900
+    assert await machine.pass_ms(40_000) == 1
+    await machine.store.close()
+
+
 @pytest.mark.parametrize("snapshot", [False, True])
 async def test_what_the_wall_clock_is_ahead_by_without_a_step_is_not_forgotten_by_a_start(snapshot: bool) -> None:
     """Each start took the last 240 ms for true: twenty of them made 60 s 55 s."""
@@ -221,3 +234,52 @@ def test_within_one_boot_every_message_arrives_on_time(steps: list[tuple[str, in
         await machine.store.close()
 
     asyncio.run(main())
+
+
+SMALL = st.one_of(
+    st.tuples(st.just("jump"), st.integers(-2_000, 2_000)),
+    st.tuples(st.just("jump"), st.integers(-2_000, 2_000)),
+    st.tuples(st.just("put"), st.just(0)),
+    st.tuples(st.sampled_from(["snapshot", "restart"]), st.just(0)),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(SMALL, max_size=25))
+def test_where_steps_of_the_clock_were_left_out_no_message_is_early_and_none_later_than_they_were_large(
+    found: list[tuple[str, int]],
+) -> None:
+    async def main() -> None:
+        machine = Machine()
+        await machine.start()
+        due: dict[bytes, int] = {}
+        late_ms = 0
+
+        async def look() -> None:
+            nonlocal late_ms
+            await machine.pass_ms(1_000)
+            late_ms = max([late_ms, *(step.late_ms for step in machine.store._state.stamps.steps)])
+            arrived = dict.fromkeys(await machine.arrived())
+            for body, at in due.items():
+                assert (at <= machine.clock.now_ms) if body in arrived else (machine.clock.now_ms < at + 1_000 + late_ms)
+
+        for what, value in found:
+            if what == "jump":
+                machine.clock.ahead_ms += value
+            elif what == "put":
+                body = b"%d" % len(due)
+                due[body] = machine.clock.now_ms + LEVELS[2]
+                await machine.put(3, body)
+            elif what == "snapshot":
+                await machine.store.write_snapshot([])
+            else:
+                await machine.restart()
+            await look()
+        for _ in range(62):
+            await look()
+        assert late_ms <= sum(abs(value) for what, value in found if what == "jump")
+        await machine.store.close()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(steps, "STEPS_MAX", 3)
+        asyncio.run(main())

@@ -1,6 +1,7 @@
 """Finding single records: by time, by place."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 from lockstep.broker.store.commit_log import CommitLog
 from lockstep.broker.store.consume_queue import ConsumeQueue
@@ -8,10 +9,14 @@ from lockstep.broker.store.frame import ENTRY, ENTRY_BYTES
 from lockstep.broker.store.queue_table import QueueTable
 from lockstep.broker.store.reader import LogBytes, QueueBytes
 from lockstep.broker.store.scan import BadRecord, read_record
-from lockstep.broker.store.stamps import Step
+from lockstep.broker.store.steps import RISING, Stretch
 from lockstep.protocol.names import STATE_TOPIC
 from lockstep.protocol.record import INT64, MAGIC, PHYSICAL_OFFSET_AT, RECORD_BYTES_MIN, SIZE_AND_MAGIC, STORE_TIMESTAMP_AT
 from lockstep.runtime.host import Host
+from lockstep.runtime.metrics import Slices
+
+READS_PER_SLICE = 100
+"""Of a search, in one turn of the loop: about a millisecond."""
 
 
 class Query:
@@ -23,31 +28,33 @@ class Query:
         self._host = host
         self._record_bytes_max = record_bytes_max
 
-    async def offset_by_time(self, queue: ConsumeQueue | None, timestamp_ms: int, steps: Sequence[Step] = ()) -> int:
+    async def offset_by_time(self, queue: ConsumeQueue | None, timestamp_ms: int, stretches: Sequence[Stretch] = RISING) -> int:
         """RocketMQ: getOffsetInQueueByTime, which answers the nearest message on either side; here the first one that is not older.
 
-        Stamps rise from step to step of the clock: the first stretch that ends at the time or later holds the answer.
+        The first stretch with a stamp of the time or later at its end holds the answer. Where its stamps may fall by a little, all messages
+        from the answer on have a stamp that is earlier than the time by no more: the first of those is answered, or one before it.
         """
         if queue is None:
             return 0
         low, high = queue.min, queue.visible
+        slices = Slices(READS_PER_SLICE)
 
-        async def at_or_after(index: int) -> bool:
+        async def at_or_after(index: int, fall_ms: int) -> bool:
+            await slices.item()
             stored_ms = await self._store_ms(queue, index)
-            return stored_ms is not None and stored_ms >= timestamp_ms
+            return stored_ms is not None and stored_ms >= timestamp_ms - fall_ms
 
-        for step in steps:
+        async def behind(index: int, position: int) -> bool:
+            await slices.item()
+            entry = await self._entry(queue, index)
+            return entry is not None and entry[0] >= position
 
-            async def behind(index: int, position: int = step.position) -> bool:
-                entry = await self._entry(queue, index)
-                return entry is not None and entry[0] >= position
-
-            end = await _first(low, high, behind)
-            if end > low and await at_or_after(end - 1):
-                high = end
-                break
+        for stretch in stretches:
+            end = high if stretch is stretches[-1] else await _first(low, high, partial(behind, position=stretch.end))
+            if end > low and await at_or_after(end - 1, stretch.fall_ms):
+                return max(await _first(low, end, partial(at_or_after, fall_ms=stretch.fall_ms)), queue.min)
             low = end
-        return max(await _first(low, high, at_or_after), queue.min)
+        return max(high, queue.min)
 
     async def record_at(self, position: int, confirmed: int) -> bytes | None:
         """The whole record at a log offset; None unless a good record of a queue begins there.

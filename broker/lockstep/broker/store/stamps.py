@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import msgpack  # type: ignore[import-untyped]
 
+from lockstep.broker.rows import Rows
+from lockstep.broker.store.steps import Step, Steps, Stretch
 from lockstep.protocol.errors import StoreError
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.steady import SteadyClock
@@ -22,16 +24,6 @@ from lockstep.runtime.steady import SteadyClock
 KIND = "clock"
 PREFIX = b"\x95\xa5clock"
 """How the body of a clock record begins."""
-
-
-class Step(NamedTuple):
-    """Records from `position` on are stamped by a clock that was set by `by_ms`, and then showed `after_ms`."""
-
-    position: int
-    by_ms: int
-    after_ms: int
-    since: int
-    """Records from here to `position` were stamped in the same boot: their age is exact. `position` when that is not known."""
 
 
 class Reading(NamedTuple):
@@ -52,8 +44,9 @@ class Stamps:
 
     def __init__(self, newest_ms: int = 0, steps: Iterable[Step] = (), reading: Reading | None = None) -> None:
         self.newest_ms = newest_ms
-        self.steps = list(steps)
-        """In the order of the log."""
+        self.set_count = 0
+        """How many clock records say that the clock was set, of those that were read or written here."""
+        self._steps = Steps(steps)
         self._reading = reading
         """The newest one that is in the log or in the snapshot."""
         self._steady: SteadyClock | None = None
@@ -63,7 +56,7 @@ class Stamps:
     def seen(self, position: int, stamp_ms: int) -> None:
         """The next record of the log has this stamp."""
         if stamp_ms < self.newest_ms:
-            self.steps.append(Step(position, stamp_ms - self.newest_ms, stamp_ms, position))
+            self._steps.add(Step(position, stamp_ms - self.newest_ms, stamp_ms, position))
         self.newest_ms = stamp_ms
 
     def read(self, position: int, body: bytes) -> bool:
@@ -113,27 +106,34 @@ class Stamps:
         known = self._reading
         since = known.since if known is not None and known.boot_id == boot_id else position
         if by_ms:
-            self.steps.append(Step(position, by_ms, now_ms, since))
+            self.set_count += 1
+            self._steps.add(Step(position, by_ms, now_ms, since))
             self.newest_ms = now_ms
         self.seen(position, now_ms)
         self._reading = Reading(boot_id, boot_ms, now_ms, since)
 
     # -- ages ------------------------------------------------------------------------------------
 
+    @property
+    def steps(self) -> list[Step]:
+        """In the order of the log; not for changing."""
+        return self._steps.kept
+
     def true_ms(self, position: int, stamp_ms: int) -> int:
         """When the record at `position` was stored, by the clock as it is set now; or later where that is not known.
 
-        Records of an earlier boot may have been stamped by a clock that was right. They count as stored later after a step forward. After
-        a step back only those with a later stamp than the clock then showed count as stored earlier.
+        Records of an earlier boot may have been stamped by a clock that was right. They count as stored later where the clock has been set
+        forward since. Where it has been set back, only those with a later stamp than the clock then showed count as stored earlier.
         """
-        for step in self.steps:
-            if step.position > position and (step.since <= position or step.by_ms > 0 or stamp_ms > step.after_ms):
-                stamp_ms += step.by_ms
-        return stamp_ms
+        return self._steps.true_ms(position, stamp_ms)
+
+    def stretches(self) -> list[Stretch]:
+        """In which stamps rise."""
+        return self._steps.stretches()
 
     def forget(self, start: int) -> None:
         """The log begins at `start`: steps before it concern no record."""
-        self.steps = [step for step in self.steps if step.position > start]
+        self._steps.forget(start)
 
     # -- the snapshot ----------------------------------------------------------------------------
 
@@ -143,7 +143,8 @@ class Stamps:
         if reading is not None and self._steady is not None:
             boot_ms, now_ms = self._steady.reading()
             reading = reading._replace(boot_ms=boot_ms, now_ms=now_ms)
-        return {"steps": [list(step) for step in self.steps], "reading": None if reading is None else list(reading)}
+        steps = list(self.steps)
+        return {"steps": Rows(len(steps), lambda: map(list, steps)), "reading": None if reading is None else list(reading)}
 
 
 def stamps_of(newest_ms: int, plain: object) -> Stamps:

@@ -294,6 +294,11 @@ class Store:
         """The earlier one of `now_ms` and the wall clock: what is old by both is old."""
         return min(self.now_ms(), self._host.clock.wall_ms())
 
+    @property
+    def clock_sets(self) -> int:
+        """How often the clock of the store was set. Each time `now_ms` and `stored_ms` change: compare them afresh."""
+        return self._state.stamps.set_count
+
     def stored_ms(self, position: int, stamp_ms: int) -> int:
         """When the record at a log position was stored, by the clock as it is set now: its stamp, moved by what the clock was set since."""
         return self._state.stamps.true_ms(position, stamp_ms)
@@ -605,7 +610,7 @@ class Store:
 
         No message with such a store time is skipped. Where the clock was set back, older messages may follow.
         """
-        return await self._query.offset_by_time(self._queues.get((topic, queue_id)), timestamp_ms, self._state.stamps.steps)
+        return await self._query.offset_by_time(self._queues.get((topic, queue_id)), timestamp_ms, self._state.stamps.stretches())
 
     async def record_at(self, physical_offset: int) -> bytes | None:
         """The message at a log offset; None where none begins, where it is not confirmed yet, or where it is the broker's own state."""

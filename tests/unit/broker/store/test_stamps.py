@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep.broker.store import Store
-from lockstep.broker.store.stamps import Reading, Stamps, Step, stamps_of
+from lockstep.broker.store.stamps import Reading, Stamps, stamps_of
+from lockstep.broker.store.steps import Step
 from lockstep.protocol.names import SCHEDULE_TOPIC
 from lockstep.protocol.record import RecordView, encode_record, split_records
 from lockstep.runtime.host import Host

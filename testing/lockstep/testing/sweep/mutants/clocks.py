@@ -6,6 +6,7 @@ from typing import Any
 from lockstep.broker.store import Store
 from lockstep.broker.store.query import Query
 from lockstep.broker.store.stamps import PREFIX, Stamps
+from lockstep.broker.store.steps import Steps
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.steady import NEAR_MS, STEP_MS, SteadyClock
 from lockstep.testing.sweep.mutants.registry import Patches, mutant
@@ -97,4 +98,27 @@ def retention_believes_the_wall_clock(patch: Patches) -> None:
 def a_search_by_time_takes_stamps_for_rising(patch: Patches) -> None:
     """A search by time skips nothing of that time or later where the clock was set back."""
     search: Any = Query.offset_by_time
-    patch.set(Query, "offset_by_time", lambda self, queue, timestamp_ms, steps=(): search(self, queue, timestamp_ms))
+    patch.set(Query, "offset_by_time", lambda self, queue, timestamp_ms, stretches=(): search(self, queue, timestamp_ms))
+
+
+@mutant("clocks", aimed="tests/unit/broker/store/test_steps.py::test_what_is_left_out_makes_a_record_late_by_what_is_said_and_never_early")
+def a_step_that_is_left_out_is_forgotten(patch: Patches) -> None:
+    """Where there are too many steps of the clock, one is added to another: records count as stored later for it, never earlier."""
+
+    def forget(self: Steps, index: int) -> None:
+        del self.kept[index]
+
+    patch.set(Steps, "_remove", forget)
+
+
+@mutant("clocks", aimed="tests/unit/broker/store/test_steps.py::test_their_number_is_bounded_over_boots_too_and_the_newest_is_exact")
+def steps_of_the_clock_are_kept_without_a_limit(patch: Patches) -> None:
+    """The number of steps is bounded: each due message and each snapshot reads them."""
+    patch.set(Steps, "_remove_one", lambda self: None)
+
+
+@mutant("clocks", aimed="tests/unit/broker/store/test_steps.py::test_a_search_by_time_skips_nothing_where_steps_were_left_out")
+def a_search_by_time_forgets_the_steps_that_were_left_out(patch: Patches) -> None:
+    """Where steps back were left out, a search by time allows for stamps that fall."""
+    stretches = Steps.stretches
+    patch.set(Steps, "stretches", lambda self: [each._replace(fall_ms=0) for each in stretches(self)])
