@@ -13,18 +13,27 @@ The file of the next segment is open before it is needed, under another name: ro
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from errno import ENOENT, EXDEV
+from errno import EDQUOT, ENOENT, ENOSPC, EXDEV
 from struct import Struct
 
-from lockstep.broker.store.errors import StoreDiskError
+from lockstep.broker.store.errors import NoNextFile, StoreDiskError
 from lockstep.broker.store.presence import Presence
 from lockstep.broker.store.survey import LogSurvey
 from lockstep.protocol.record import BLANK_MAGIC
-from lockstep.runtime.files import Buffer, File, Files
+from lockstep.runtime.descriptors import SHORTAGE
+from lockstep.runtime.files import Buffer, File, FileIdentity, Files
 
 BLANK = Struct(">iI")
 BLANK_BYTES = 8
 COPY_BYTES = 1 << 20
+NO_FILE = (*SHORTAGE, ENOSPC, EDQUOT)
+"""No file can be created now, for want of a descriptor, an inode, space or quota. What is open can be written."""
+
+
+def _step(error: OSError) -> str:
+    if error.errno in SHORTAGE:
+        return "raise its limit of file descriptors (ulimit -n), or try again when connections have closed"
+    return "free some space or inodes (df -i), or raise the quota: sends resume by themselves"
 
 
 def write_all(file: File, data: Buffer, offset: int) -> None:
@@ -106,7 +115,8 @@ class CommitLog:
         self._files = files
         self._next_path = next_path
         self._next: File | None = None
-        """Empty, and open at `_next_path`; None while no descriptor was free."""
+        """Empty, and open at `_next_path`; None while it can't be created."""
+        self._next_identity: FileIdentity | None = None
         self._presence = presence
         """Watches the newest file."""
         self._directory = directory
@@ -190,8 +200,6 @@ class CommitLog:
         self._unsynced = list(self.segments)
         if self.segments:
             self._presence.watch(self.segments[-1].path)
-        if self._next_path is not None and self._files.exists(self._next_path):
-            self._files.unlink(self._next_path)  # after a power cut it may also be a segment
         self.prepare()
 
     def _complete(self, segment: Segment) -> None:
@@ -264,25 +272,40 @@ class CommitLog:
             pass
 
     def _open_next(self) -> None:
-        if self._next is None and self._next_path is not None:
+        """Also where another program has removed or replaced the file that was open: what is written to that one is lost."""
+        if self._next_path is None:
+            return
+        if self._next is not None and self._files.identity(self._next_path) != self._next_identity:
+            self._next.close()
+            self._next = None
+        if self._next is None:
+            if self._files.exists(self._next_path):
+                self._files.unlink(self._next_path)  # another program's, or a segment after a power cut
             self._next = self._files.open(self._next_path, create=True)
+            self._next_identity = self._files.identity(self._next_path)
 
     def reserve(self, size: int, *, leave: int = 0) -> int:
         """The position at which `size` bytes may now be added to `tail`; rolls to the next segment where they do not fit.
 
-        `leave`: bytes of the newest segment that are not for this while the file of the next one is not open. OSError: nothing has changed.
+        `leave`: bytes of the newest segment that are not for this while the file of the next one is not open.
+        Raises OSError, and NoNextFile when that file can't be created now; nothing has changed then.
         """
         room = self.segments[-1].end - self.end - BLANK_BYTES if self.segments else 0
         if size > room - (leave if self._next is None else 0):
-            self._open_next()
-            if size > room:
-                self._roll()
+            start = self.segments[-1].end if self.segments else self.end
+            path = f"{self._directory}/{start:020d}"
+            try:
+                self._open_next()
+                file = self._take_next(path) if size > room else None
+            except OSError as error:
+                if error.errno in NO_FILE:
+                    raise NoNextFile(f"the broker can't create the next file of its log ({error.strerror}): {_step(error)}") from error
+                raise
+            if file is not None:
+                self._roll(path, start, file)
         return self.end
 
-    def _roll(self) -> None:
-        start = self.segments[-1].end if self.segments else self.end
-        path = f"{self._directory}/{start:020d}"
-        file = self._take_next(path)  # first: where that fails nothing has changed
+    def _roll(self, path: str, start: int, file: File) -> None:
         if self.end < start:
             self.tail += BLANK.pack(start - self.end, BLANK_MAGIC)
         self.write()
@@ -310,7 +333,8 @@ class CommitLog:
                 return file
             except OSError as error:
                 file.close()
-                if error.errno != EXDEV:  # commitlog/ may be a file system of its own
+                # commitlog/ may be a file system of its own, or another program has just removed the file
+                if error.errno not in (EXDEV, ENOENT):
                     raise
         return self._files.open(path, create=True)
 

@@ -31,3 +31,7 @@ class StoreInUse(StoreError):
     """Another process, or another store in this one, has the directory open."""
 
     exit_code: ClassVar[int] = 6
+
+
+class NoNextFile(StoreDiskError):
+    """The next file of the log can't be created now, for want of a descriptor, an inode or quota. Nothing has changed."""

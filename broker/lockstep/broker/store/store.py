@@ -20,7 +20,7 @@ from lockstep.broker.store.confirmation import CALLBACK_FAILED, Confirmations
 from lockstep.broker.store.damage import DamageTable
 from lockstep.broker.store.directory import StoreDirectory, StoreIdentity
 from lockstep.broker.store.disk import DiskWatch
-from lockstep.broker.store.errors import StoreDiskError
+from lockstep.broker.store.errors import NoNextFile, StoreDiskError
 from lockstep.broker.store.flusher import Flusher
 from lockstep.broker.store.frame import POSITION, STAMP, due_of, take_frame
 from lockstep.broker.store.presence import Presence
@@ -342,10 +342,9 @@ class Store:
     def _reserve(self, size: int, *, leave: int = 0) -> int:
         try:
             return self._log.reserve(size, leave=leave)
+        except NoNextFile:
+            raise
         except (OSError, StoreDiskError) as error:
-            if isinstance(error, OSError) and error.errno in SHORTAGE:
-                step = "raise its limit of file descriptors (ulimit -n), or try again when connections have closed"
-                raise StoreDiskError(f"the broker can't open the next file of its log ({error.strerror}): {step}") from error
             self._fail(error)
             raise StoreDiskError(f"the log can't be written: {error}") from error
 

@@ -3,13 +3,15 @@
 from typing import Any
 
 from lockstep.broker.processors import pull
-from lockstep.broker.store import ReadStatus, consume_queue, recovery, store
+from lockstep.broker.store import ReadStatus, commit_log, consume_queue, recovery, store
+from lockstep.broker.store.commit_log import CommitLog
 from lockstep.broker.store.consume_queue import QueueFiles
 from lockstep.broker.store.directory import StoreDirectory
 from lockstep.broker.store.presence import Presence
 from lockstep.broker.store.reader import Check
 from lockstep.broker.store.recovery import Borne, borne_out
 from lockstep.broker.store.snapshot import Snapshots, encode_parts
+from lockstep.runtime.descriptors import SHORTAGE
 from lockstep.testing.sweep.mutants.registry import Patches, mutant
 
 TESTS = "tests/unit/broker/store"
@@ -88,3 +90,20 @@ def an_old_snapshot_stops_the_start(patch: Patches) -> None:
 def entries_below_the_snapshots_log_count_as_removed(patch: Patches) -> None:
     """An entry that names a place below where the log began when the snapshot was taken is wrong."""
     patch.set(store, "encode_parts", lambda *values: encode_parts(*values[:8]))
+
+
+@mutant("files", aimed=f"{TESTS}/test_next_file.py::test_a_file_that_another_program_removes_or_replaces_loses_no_message")
+def any_file_becomes_the_next_of_the_log(patch: Patches) -> None:
+    """The next file of the log is renamed only while its path names the file that is open."""
+
+    def unlooked(self: Any) -> None:
+        if self._next is None and self._next_path is not None:
+            self._next = self._files.open(self._next_path, create=True)
+
+    patch.set(CommitLog, "_open_next", unlooked)
+
+
+@mutant("files", aimed=f"{TESTS}/test_next_file.py::test_without_an_inode_sends_are_refused_while_state_records_have_room")
+def a_missing_inode_is_a_failed_disk(patch: Patches) -> None:
+    """Without an inode or quota for the next file of the log sends are refused, and the broker goes on."""
+    patch.set(commit_log, "NO_FILE", SHORTAGE)

@@ -1,0 +1,67 @@
+"""The file that waits to become the next one of the log: removed, replaced by another program, or not to be created."""
+
+import errno
+
+import pytest
+
+from lockstep.protocol.errors import ServiceNotAvailable
+from lockstep.testing.simulation.disk import Fault, SimFiles
+from support.store_kit import SYNC, append, confirmed, everything, kill, open_store
+
+NEXT = "/store/lockstep/next-log-file"
+
+
+@pytest.mark.parametrize("upkeep", [False, True])
+@pytest.mark.parametrize("how", ["removed", "replaced"])
+@pytest.mark.parametrize("power", [False, True])
+async def test_a_file_that_another_program_removes_or_replaces_loses_no_message(how: str, upkeep: bool, power: bool) -> None:
+    files = SimFiles()
+    failed: list[BaseException] = []
+    store = await open_store(files, flush=SYNC)
+    store.on_fatal = failed.append
+    bodies = [b"%d" % number * 10_000 for number in range(5)]
+    append(store, bodies[0])
+    await confirmed(store)
+    files.names.pop(NEXT)
+    if how == "replaced":
+        files.open("/store/other", create=True).pwritev([b"another program's"], 0)
+        files.rename("/store/other", NEXT)
+    for body in bodies[1:]:
+        if upkeep:
+            store.upkeep()
+        append(store, body)
+        await confirmed(store)
+    assert failed == []
+    await kill(store, files, power=power)
+    store = await open_store(files, flush=SYNC)
+    assert await everything(store) == bodies
+    await store.close()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+async def test_without_an_inode_sends_are_refused_while_state_records_have_room(number: int) -> None:
+    files = SimFiles()
+    failed: list[BaseException] = []
+    store = await open_store(files, flush=SYNC)
+    store.on_fatal = failed.append
+    append(store, b"first" * 2_000)
+    files.names.pop(NEXT)
+    files.faults = [Fault("create", "", number, count=1_000)]
+    store.upkeep()
+    refusals = []
+    for _ in range(40):
+        try:
+            append(store, b"x" * 100)
+        except ServiceNotAvailable as error:
+            refusals.append(str(error))
+    assert "inodes" in refusals[0]
+    store.append_state(b"state")
+    await confirmed(store)
+    assert failed == []
+    files.faults = []
+    append(store, b"second" * 2_000)
+    await confirmed(store)
+    await store.close()
+    store = await open_store(files)
+    assert (await everything(store))[-1] == b"second" * 2_000
+    await store.close()
