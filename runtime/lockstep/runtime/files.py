@@ -67,6 +67,16 @@ class File(Protocol):
     def close(self) -> None: ...
 
 
+class Directory(Protocol):
+    """One open directory. Every call may raise OSError."""
+
+    def sync(self) -> None:
+        """As `Files.sync_directory`."""
+        ...
+
+    def close(self) -> None: ...
+
+
 class Files(Protocol):
     """A file system. Paths are plain strings; every call may raise OSError."""
 
@@ -94,6 +104,10 @@ class Files(Protocol):
 
     def sync_directory(self, path: str) -> None:
         """Names created, renamed and removed in the directory survive a power cut after it."""
+        ...
+
+    def open_directory(self, path: str) -> Directory:
+        """For syncs that need no other descriptor."""
         ...
 
     def sync_many(self, paths: Sequence[str], directories: Sequence[str]) -> None:
@@ -192,6 +206,23 @@ class RealFile:
             os.close(fd)
 
 
+class RealDirectory:
+    """A descriptor of a directory."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def sync(self) -> None:
+        os.fsync(self._fd)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+
 class RealFiles:
     """The operating system's files."""
 
@@ -225,6 +256,9 @@ class RealFiles:
 
     def sync_directory(self, path: str) -> None:
         _sync_descriptor(path, os.O_RDONLY | os.O_DIRECTORY, os.fsync)
+
+    def open_directory(self, path: str) -> RealDirectory:
+        return RealDirectory(DESCRIPTORS.call(os.open, path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
     def sync_many(self, paths: Sequence[str], directories: Sequence[str]) -> None:
         if _syncfs is None or len(paths) + len(directories) <= SYNC_SINGLY_MAX:

@@ -21,7 +21,7 @@ from lockstep.broker.store.presence import Presence
 from lockstep.broker.store.survey import LogSurvey
 from lockstep.protocol.record import BLANK_MAGIC
 from lockstep.runtime.descriptors import SHORTAGE
-from lockstep.runtime.files import Buffer, File, FileIdentity, Files
+from lockstep.runtime.files import Buffer, Directory, File, FileIdentity, Files
 
 BLANK = Struct(">iI")
 BLANK_BYTES = 8
@@ -94,15 +94,15 @@ class SyncPlan:
 
     position: int
     files: list[File]
-    directory: str | None
-    """Names changed here."""
+    directory: Directory | None
+    """Names changed here. It is open: a sync must not fail, or wait, for want of a descriptor."""
 
-    def run(self, files: Files) -> None:
+    def run(self) -> None:
         """Every sync once. An OSError is final: what the kernel could not write it has marked as written."""
         for file in self.files:
             file.sync()
         if self.directory is not None:
-            files.sync_directory(self.directory)
+            self.directory.sync()
 
 
 class CommitLog:
@@ -130,6 +130,8 @@ class CommitLog:
         self._unsynced: list[Segment] = []
         self.first_missing = False
         """The file with which the log began is gone, and the start goes on without it."""
+        self._open_directory: Directory | None = None
+        """None in a log that is only read."""
         self._names_changed = False
         """Files were created since the directory was last synced."""
         self._stray: list[str] = []
@@ -198,6 +200,7 @@ class CommitLog:
         self.tail = bytearray()
         self.tail_start = self.written = end
         self._unsynced = list(self.segments)
+        self._open_directory = self._open_directory or self._files.open_directory(self._directory)
         if self.segments:
             self._presence.watch(self.segments[-1].path)
         self.prepare()
@@ -362,7 +365,8 @@ class CommitLog:
 
     def sync_plan(self) -> "SyncPlan":
         """What a sync has to cover now; `sync_done` follows when it has run."""
-        plan = SyncPlan(self.written, [segment.file for segment in self._unsynced], self._directory if self._names_changed else None)
+        directory = self._open_directory if self._names_changed else None
+        plan = SyncPlan(self.written, [segment.file for segment in self._unsynced], directory)
         self._unsynced = []
         self._names_changed = False
         return plan
@@ -409,6 +413,9 @@ class CommitLog:
         for segment in self.segments:
             segment.file.close()
         self.segments = []
+        if self._open_directory is not None:
+            self._open_directory.close()
+            self._open_directory = None
         if self._next is not None:
             self._next.close()
             self._next = None

@@ -10,6 +10,7 @@ from lockstep.broker.store.errors import StoreDiskError
 from lockstep.broker.store.presence import CHECK_MS
 from lockstep.protocol.errors import StateError
 from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.descriptors import SHORTAGE
 from lockstep.runtime.host import Host
 
 SLOT_INTERVAL_MS = 1_000
@@ -148,13 +149,15 @@ class Flusher:
     def _sync_files(self, plan: SyncPlan, save: bool) -> None:
         """In a worker thread."""
         try:
-            plan.run(self._host.files)
+            plan.run()
             # A sync of files that were removed succeeds as well, and confirms nothing.
             self._directory.presence.check()
             if save and plan.position > self._directory.slot_position:
                 self._directory.save_synced(plan.position)
-        except OSError:
+        except OSError as error:
             self._directory.presence.check()
+            if error.errno in SHORTAGE:
+                raise  # no page was lost, and the mark needs a descriptor, too
             self._directory.mark_sync_failed(True)
             raise
 

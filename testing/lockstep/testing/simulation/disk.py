@@ -277,6 +277,9 @@ class SimFiles:
             if posixpath.dirname(name) == path:
                 self.durable_names[name] = inode
 
+    def open_directory(self, path: str) -> "SimDirectory":
+        return SimDirectory(self, path)
+
     def sync_many(self, paths: Sequence[str], directories: Sequence[str]) -> None:
         for path in paths:
             if path in self.names:
@@ -307,6 +310,23 @@ class SimFiles:
 
     def memory_bytes(self) -> int:
         return 1 << 30
+
+
+class SimDirectory:
+    """A descriptor of a directory, of the process that opened it."""
+
+    def __init__(self, files: SimFiles, path: str) -> None:
+        self._files = files
+        self._path = path
+        self._process = files.process
+
+    def sync(self) -> None:
+        if self._process != self._files.process:
+            raise OSError(errno.EBADF, "directory of a dead process", self._path)
+        self._files.sync_directory(self._path)
+
+    def close(self) -> None:
+        pass
 
 
 class SimFile:

@@ -63,7 +63,7 @@ def recovered_is_served_unsynced(patch: Patches) -> None:
 @mutant("power")
 def sync_that_does_nothing(patch: Patches) -> None:
     """A sync covers the files that were written."""
-    patch.set(SyncPlan, "run", lambda self, files: None)
+    patch.set(SyncPlan, "run", lambda self: None)
 
 
 @mutant("power")
@@ -129,11 +129,11 @@ def a_failed_sync_is_tried_again(patch: Patches) -> None:
     """A sync that failed is final: the kernel has marked as written what it could not write."""
     run = SyncPlan.run
 
-    def again(self: Any, files: Any) -> None:
+    def again(self: Any) -> None:
         try:
-            run(self, files)
+            run(self)
         except OSError:
-            run(self, files)
+            run(self)
 
     patch.set(SyncPlan, "run", again)
 
