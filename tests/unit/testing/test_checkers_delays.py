@@ -34,6 +34,14 @@ def test_a_delay_is_counted_by_the_boot_clock_of_the_broker(rate: float, more_s:
     assert told.shared(due, due + 1, 0).read(500, b"m0").broken(check) == laws
 
 
+@pytest.mark.parametrize(("t", "laws"), [(61.9, ["D1"]), (62.1, [])])
+def test_a_machine_that_boots_again_before_the_message_is_given_sets_its_boot_clock_only(t: float, laws: list[str]) -> None:
+    """Its broker has not opened its port again: the message was delivered before the boot, and its consumer had it."""
+    told = SharedStory().joined().begun(1).add(ClockSet, 1.5, ("B", 0), boot_ms=90_000.0, rate=1.0).delayed(2, b"m0", 5)
+    told.add(ProcessEnded, 61.5, B, how="power").add(ClockSet, 61.6, ("B", 0), boot_ms=10_000.0, rate=1.0)
+    assert told.shared(t, t + 1, 0).read(500, b"m0").broken(check) == laws
+
+
 @pytest.mark.parametrize("jump_s", [5.0, -5.0])
 def test_a_wall_clock_that_was_set_just_now_makes_nothing_due_sooner(jump_s: float) -> None:
     told = story().shared(2.2, 2.3, 0).add(WallJumped, 2.1, ("B", 0), jump_s=jump_s)

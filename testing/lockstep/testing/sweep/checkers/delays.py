@@ -137,12 +137,9 @@ class _Ages:
         self._boots = {broker: self.brokers.boots(broker) for broker in self.brokers.lives}
 
     def passed_s(self, broker: str, since: float, until: float) -> float:
-        if not self._booted(broker, since, until):
-            machine = _machine(self.brokers, broker)
-            began_ms, ended_ms = self._clocks.boot_ms(machine, since), self._clocks.boot_ms(machine, until)
-            if began_ms is not None and ended_ms is not None:
-                return (ended_ms - began_ms) / 1000
-        return until - since
+        if self._booted(broker, since, until):
+            return until - since
+        return self._clocks.passed_s(_machine(self.brokers, broker), since, until)
 
     def forward_s(self, broker: str, since: float, until: float) -> float:
         return self.walls.forward_s(_machine(self.brokers, broker), since, until, self._boots.get(broker, ()))

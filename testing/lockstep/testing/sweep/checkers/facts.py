@@ -77,6 +77,18 @@ class Clocks:
         at = max(0, bisect_left(times, t) - 1)
         return clocks[at] + (t - times[at]) * 1000
 
+    def passed_s(self, machine: str, since: float, until: float) -> float:
+        """How much time passed by the boot clock between two times; over a boot of the machine, which sets that clock, too."""
+        passed, at, rate = 0.0, since, 1.0
+        for event in self._set.get(machine, ()):
+            if event.t >= until:
+                break
+            if event.t > at:
+                passed += (event.t - at) * rate
+                at = event.t
+            rate = event.rate
+        return passed + (until - at) * rate
+
 
 @dataclass(slots=True)
 class Life:
