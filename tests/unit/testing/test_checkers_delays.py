@@ -94,6 +94,14 @@ def test_the_time_in_which_no_broker_ran_is_not_late() -> None:
     assert told.read(5_000, b"m0", stored_t=101.0).broken(check) == []
 
 
+@pytest.mark.parametrize("stored_t", [99.9, 101.0])
+def test_a_boot_clock_that_begins_again_says_nothing_of_the_time_before_also_before_the_port_is_open(stored_t: float) -> None:
+    told = story().add(ClockSet, 1.5, ("B", 0), boot_ms=7_000.0, rate=1.0)
+    told.add(ProcessEnded, 2.5, B, how="power").add(ClockSet, 99.0, ("B", 0), boot_ms=90_000_000.0, rate=1.0)
+    told.add(BrokerOpened, 100, (B[0], 2), term=TERM + 1)
+    assert told.read(5_000, b"m0", stored_t=stored_t).broken(check) == []
+
+
 def test_another_machines_clock_means_nothing() -> None:
     assert story().shared(2.2, 2.3, 0).add(WallJumped, 2.1, ("P", 0), jump_s=5.0).read(500, b"m0").broken(check) == ["D1"]
 
