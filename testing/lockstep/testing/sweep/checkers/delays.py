@@ -5,8 +5,6 @@ is set meanwhile. Only a start after a power cut believes the wall clock. A dela
 there twice, and a crash may cut the write in two that ends the waiting: both are allowed, counted and bounded.
 """
 
-from math import inf
-
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.delays import FIRST_RETRY_LEVEL, LEVELS_MS
 from lockstep.testing.sweep.checkers.facts import Brokers, Clocks
@@ -137,7 +135,6 @@ class _Ages:
         self.walls, self.brokers = Walls(history), Brokers(history)
         self._clocks = Clocks(history)
         self._boots = {broker: self.brokers.boots(broker) for broker in self.brokers.lives}
-        self._cuts = {broker: [history.events[cut].t for cut in self.brokers.all_cuts(broker)] for broker in self.brokers.lives}
 
     def passed_s(self, broker: str, since: float, until: float) -> float:
         if self._booted(broker, since, until):
@@ -156,9 +153,7 @@ class _Ages:
         return STEP_S + DRIFT * (until - min(since, *(life.opened_t for life in self.brokers.lives[broker])))
 
     def _booted(self, broker: str, since: float, until: float) -> bool:
-        """Whether the machine was booted, or was off for a part of the time. A broker may deliver before it opens its port again."""
-        boots = self._boots.get(broker, ())
-        return any(cut <= until and since <= next((t for t in boots if t >= cut), inf) for cut in self._cuts.get(broker, ()))
+        return any(since <= t <= until for t in self._boots.get(broker, ()))
 
 
 def _machine(brokers: Brokers, broker: str) -> str:
