@@ -1,4 +1,4 @@
-"""A concurrent consumer process for tests. Appends a line `body retries result at_ms` for each message of each call; at_ms is wall time.
+"""A concurrent consumer process for tests. Appends a line `body retries result at_ms` for each message of each call; at_ms is boot time.
 
 SIGTERM: leave and end.
 """
@@ -27,7 +27,7 @@ class Worker:
         return message.reconsume_times < self.options.fail_times and message.body.startswith(self.options.fail.encode())
 
     def note(self, message: MessageExt, result: str) -> None:
-        line = f"{message.body.decode()} {message.reconsume_times} {result} {time.time_ns() // 1_000_000}\n"
+        line = f"{message.body.decode()} {message.reconsume_times} {result} {time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000}\n"
         os.write(self.file, line.encode())
 
     async def listen(self, messages: Sequence[MessageExt], context: ConcurrentlyContext) -> ConsumeConcurrentlyStatus:
