@@ -2,15 +2,13 @@
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from lockstep.runtime.daemon import call_apart
 from lockstep.runtime.flood import EVENTS_MAX
+from support.server_sources import server_sources
 
-ROOT = Path(__file__).parents[3]
-SERVERS = ("broker", "nameserver", "runtime")
 LEVELS = {"info", "warning", "error", "exception", "critical"}
 """`debug` is left out: it is off unless an operator turns it on."""
 
@@ -70,7 +68,7 @@ def _is_unlimited(function: ast.expr) -> bool:
 
 
 def test_an_event_without_a_limit_is_one_that_no_peer_and_no_fault_repeats() -> None:
-    found = {event for root in SERVERS for path in (ROOT / root).rglob("*.py") for event in events(path.read_text("utf-8"))}
+    found = {event for path in server_sources() for event in events(path.read_text("utf-8"))}
     assert found == set(UNLIMITED)
 
 

@@ -5,9 +5,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from support.server_sources import server_sources
+
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "adr" / "0014-limits-of-one-peer.md"
-SERVERS = ("broker", "nameserver", "runtime")
 OWN = {
     "start", "wake", "stop", "hurry",  # daemon.py: of the process itself, once
 }  # fmt: skip
@@ -32,7 +33,7 @@ def _name(node: ast.expr) -> str:
 
 
 def test_each_task_that_is_spawned_has_a_row_with_its_limit() -> None:
-    found = {name for root in SERVERS for path in (ROOT / root).rglob("*.py") for name in spawned(path.read_text("utf-8"))}
+    found = {name for path in server_sources() for name in spawned(path.read_text("utf-8"))}
     rows = re.findall(r"^\| `([^`]+)` \|", PAGE.read_text("utf-8").partition("## What is spawned")[2], re.MULTILINE)
     assert sorted(rows) == sorted(found - OWN)
 
@@ -40,7 +41,7 @@ def test_each_task_that_is_spawned_has_a_row_with_its_limit() -> None:
 def test_only_the_pool_of_the_host_runs_jobs_in_threads() -> None:
     """Its workers are as many as may wait at once: tests/unit/broker/test_app_restarts.py counts them."""
     calls = re.compile(r"\brun_in_executor\(|\bto_thread\(|ThreadPoolExecutor\(|\bThread\(")
-    found = {path.name for root in SERVERS for path in (ROOT / root).rglob("*.py") if calls.search(path.read_text("utf-8"))}
+    found = {path.name for path in server_sources() if calls.search(path.read_text("utf-8"))}
     assert found <= {"host.py", "loop_thread.py", "log.py"}
 
 
