@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -95,6 +96,23 @@ async def test_a_send_that_expires_after_its_frame_was_refused_is_not_stored_wit
         assert failure == (QueueUnavailable, Outcome.NOT_STORED)
         assert (await other).queue_offset == 2
         assert broker.stored == [b"first", b"ahead", b"other"]
+
+
+async def test_a_send_that_is_called_after_a_failure_with_its_key_is_not_failed_by_it_once_more() -> None:
+    """The frame of the failed send was refused afterwards, and goes back into line for another send whose deadline has come."""
+    async with one_queue(SLOW) as (broker, producer):
+        held: list[Callable[[], None]] = []
+        busy = refuse(ServiceNotAvailable("full"))
+        broker.script.append(lambda broker, seen: held.append(partial(busy, broker, seen)))
+        rows = [("late", "k", 300), ("later", "j", 600), ("other", "i", None)]
+        late, later, other = await in_one_frame(broker, producer, *rows)
+        assert await outcome(late) == (QueueUnavailable, Outcome.UNKNOWN)
+        again = send(producer, "again", "k")
+        broker.script.extend([busy] * 99)
+        held[0]()
+        assert await outcome(later) == (QueueUnavailable, Outcome.NOT_STORED)
+        broker.script.clear()
+        assert [(await sent).queue_offset for sent in (other, again)] == [2, 3]
 
 
 async def test_a_frame_moves_when_half_the_time_of_its_last_send_has_passed() -> None:

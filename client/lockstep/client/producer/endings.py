@@ -9,7 +9,7 @@ from lockstep.client.errors import Outcome, PrecedingSendFailed
 from lockstep.client.producer.batcher import Batcher
 from lockstep.client.producer.frame import Frame, error_of
 from lockstep.client.producer.lane import AHEAD_OF_ALL
-from lockstep.client.producer.parcel import Future, Parcel
+from lockstep.client.producer.parcel import ENDED, Parcel
 from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.log import get_logger
 
@@ -72,20 +72,18 @@ class Endings:
         self._topic.failures.add(behind)
 
     def _fail_behind(self, failed: list[Parcel], *, waited: bool) -> Iterator[None]:
-        """Take what is behind these with one of their keys from the lane and the gate. Returns what ends it."""
+        """Take what is behind these with one of their keys from the lane and the gate. Returns what ends it.
+
+        What was behind those that had failed before has been taken: what is there now came later.
+        """
         keys: dict[str, int] = {}
         for parcel in failed:
+            if parcel.future is ENDED:
+                continue
             for key in parcel.keys:
                 keys.setdefault(key, parcel.ticket if waited else AHEAD_OF_ALL)
         if not keys:
             return iter(())
         behind = self._batcher.take_keys(keys)
         refused = self._topic.gate.refuse_behind(self._queue, keys)
-        return chain(self._end([(parcel, parcel.end()) for parcel in behind]), refused)
-
-    def _end(self, parcels: list[tuple[Parcel, Future]]) -> Iterator[None]:
-        for parcel, future in parcels:
-            if not future.done():
-                future.set_exception(PrecedingSendFailed(self._queue, parcel.keys[0] or None))
-            self._topic.end([parcel])
-            yield
+        return chain(self._topic.endings(behind, lambda parcel: PrecedingSendFailed(self._queue, parcel.keys[0] or None)), refused)

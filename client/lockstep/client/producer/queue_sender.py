@@ -36,7 +36,7 @@ from lockstep.client.producer.departures import Departures
 from lockstep.client.producer.endings import Endings, Stage
 from lockstep.client.producer.frame import Frame, seal_frame
 from lockstep.client.producer.oneway import OnewayRecords
-from lockstep.client.producer.parcel import ENDED, Parcel
+from lockstep.client.producer.parcel import Parcel
 from lockstep.client.producer.patience import Patience
 from lockstep.client.producer.result import STATUS_OF_CODE, FrameAnswer
 from lockstep.client.producer.sequencer import Sequencer
@@ -175,13 +175,13 @@ class QueueSender:
 
     # --------------------------------------------------------------------------------------------------------------- waiting
 
-    def in_time(self, half_ms: int, deadline_ms: int) -> bool:
+    def in_time(self, begun_ms: int, deadline_ms: int) -> bool:
         """Whether a send that comes now can be expected to be answered before its deadline, or half its time has not passed yet.
 
         Without this check sends that will fail when their frame is sealed would take the places of others meanwhile.
         """
         now_ms = self._clock.monotonic_ms()
-        if now_ms < half_ms:
+        if now_ms < (begun_ms + deadline_ms) // 2:
             return True
         times, frame = self._side.answer_times, self._frame
         wait_ms = 0 if frame is None else max(0, times.slowest_ms - (now_ms - frame.begun_ms))
@@ -233,7 +233,7 @@ class QueueSender:
         """Everything that waits, a refused frame included: the topic is gone."""
         frame = self._frame
         refused = []
-        if frame is not None and frame.retry and not frame.unknown and not frame.unanswered:
+        if frame is not None and frame.certain:
             self._unseal(frame)
             refused = frame.parcels
         return refused + self._batcher.take_all()
@@ -470,9 +470,7 @@ class QueueSender:
             self._strike()
         self._patience.refusals = 0
         log.warning("frame.failed", queue=str(self.queue), count=frame.sealed.count, outcome=frame.outcome.value, error=str(frame.error))
-        self._topic.end([parcel for parcel in frame.parcels if parcel.future is ENDED])
-        living = [parcel for parcel in frame.parcels if parcel.future is not ENDED]
-        self._endings.fail(living, frame.outcome, frame.error, connected=self.up)
+        self._endings.fail(frame.parcels, frame.outcome, frame.error, connected=self.up)
 
     def _expire(self, frame: Frame, now_ms: int) -> None:
         """The deadline of a parcel of the frame has come, and not that of all."""

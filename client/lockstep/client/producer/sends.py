@@ -94,7 +94,6 @@ class Sends:
         shared, held_bytes = self._shared, held_bytes_of(message)
         assert shared is not None
         assert self._clock is not None
-        half_ms = (begun_ms + deadline_ms) // 2
         sender = way.sender(topic)
         await self.gate.enter(
             1,
@@ -102,7 +101,7 @@ class Sends:
             [],
             deadline_ms,
             lambda: self._too_late(way, sender),
-            lambda: way.sender(topic).in_time(half_ms, deadline_ms),
+            lambda: way.sender(topic).in_time(begun_ms, deadline_ms),
         )
         try:
             sending = DelayedSend(shared, self._group, topic, way, message, self._ids.next(self._clock.wall_ms()), delay)
@@ -147,7 +146,6 @@ class Sends:
     async def records(self, queue: MessageQueue, records: bytes, sizes: list[int], timeout_ms: int | None) -> SendResult:
         begun_ms, way = self.now_ms(), Way((QUEUE_WIDE,), None, queue)
         end_ms = self.deadline_ms(way, begun_ms, timeout_ms)
-        half_ms = (begun_ms + end_ms) // 2
         topic = self.open_ones.get(queue.topic) or await self.topics.open(queue.topic, end_ms)
         held_bytes, gate = len(records), self.gate
         sender = way.sender(topic)
@@ -159,7 +157,7 @@ class Sends:
                     [(queue, way.keys)],
                     end_ms,
                     lambda: self._too_late(way, sender),
-                    lambda: way.sender(topic).in_time(half_ms, end_ms),
+                    lambda: way.sender(topic).in_time(begun_ms, end_ms),
                 )
             except BaseException:  # re-raised
                 sender.end_given()
@@ -223,12 +221,11 @@ class Sends:
             tag = [(sender.queue, way.keys) for _, sender, way, _ in shares]
             _, first, way, _ = shares[0]
             end_ms = self.deadline_ms(way, begun_ms, timeout_ms)
-            half_ms = (begun_ms + end_ms) // 2
 
             def in_time() -> bool:
                 nonlocal shares  # the layout may have changed meanwhile, a broker may have gone
                 shares = division.shares(begin, end, topics)
-                return all(sender.in_time(half_ms, end_ms) for _, sender, _, _ in shares)
+                return all(sender.in_time(begun_ms, end_ms) for _, sender, _, _ in shares)
 
             await gate.enter(count, held_bytes, tag, end_ms, lambda: self._too_late(way, first), in_time)
         else:
@@ -284,13 +281,12 @@ class Sends:
         """Wait at the gate, and look again for the queue: the layout may have changed meanwhile, the broker may have gone."""
         layout, chosen = topic.layout, sender
         end_ms = self.deadline_ms(way, begun_ms, timeout_ms)
-        half_ms = (begun_ms + end_ms) // 2
 
         def in_time() -> bool:
             nonlocal chosen
             if way is UNKEYED or topic.layout is not layout:
                 chosen = way.sender(topic)
-            return chosen.in_time(half_ms, end_ms)
+            return chosen.in_time(begun_ms, end_ms)
 
         await self.gate.enter(1, held_bytes, [(sender.queue, way.keys)], end_ms, lambda: self._too_late(way, sender), in_time)
         return chosen

@@ -13,7 +13,7 @@ from lockstep.client.producer.failures import Failures
 from lockstep.client.producer.gate import Gate
 from lockstep.client.producer.latencies import BrokerLatencies
 from lockstep.client.producer.live_queues import LiveQueues
-from lockstep.client.producer.parcel import Parcel
+from lockstep.client.producer.parcel import Future, Parcel
 from lockstep.client.producer.patience import AnswerTimes
 from lockstep.client.producer.queue_sender import QueueSender
 from lockstep.client.producer.selector import number_of_key
@@ -343,13 +343,16 @@ class TopicSender:
 
     def fail_all(self, error: Callable[[], LockstepError]) -> None:
         """What waits can't be sent any more; `error` makes what each send raises."""
-
-        def fail(parcels: list[Parcel]) -> Iterator[None]:
-            for parcel in parcels:
-                if not parcel.future.done():
-                    parcel.future.set_exception(error())
-                self.end([parcel])
-                yield
-
         for sender in self._by_queue.values():
-            self.failures.add(fail(sender.take_all()))
+            self.failures.add(self.endings(sender.take_all(), lambda _: error()))
+
+    def endings(self, parcels: list[Parcel], error: Callable[[Parcel], Exception]) -> Iterator[None]:
+        """These have failed: they are written no more when this returns. Each step tells one of them, by what `error` makes for it."""
+        return self._endings([(parcel, parcel.end()) for parcel in parcels], error)
+
+    def _endings(self, parcels: list[tuple[Parcel, Future]], error: Callable[[Parcel], Exception]) -> Iterator[None]:
+        for parcel, future in parcels:
+            if not future.done():
+                future.set_exception(error(parcel))
+            self.end([parcel])
+            yield
