@@ -102,7 +102,9 @@ class Registration:
 
     def proves(self, owner: "Registration | None") -> bool:
         """Whether this is a registration of the owner, with its proof."""
-        return owner is not None and None is not self.proof == owner.proof and self.store_id == owner.store_id
+        if owner is None or self.proof is None:
+            return False
+        return (self.store_id, self.proof) == (owner.store_id, owner.proof)
 
     def same_start(self, other: "Registration") -> bool:
         """Whether both are of one start of one store: a broker that registers again."""

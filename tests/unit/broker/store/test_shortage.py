@@ -148,10 +148,8 @@ async def test_a_file_of_another_queue_gives_its_descriptor_away(number: int, mo
     await store.close()
 
 
-@BOTH
-async def test_retention_waits_for_the_descriptors_with_which_it_looks_for_minimums(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until then no file of the log is removed, so no message is missing whose queue still begins with it."""
-    files = SimFiles()
+async def store_with_old_segments(files: SimFiles) -> tuple[Store, list[BaseException]]:
+    """A store of which retention would remove segments, and what is fatal to it."""
     failed: list[BaseException] = []
     store = await open_store(files, segment_bytes=4096, log_bytes_max=1)
     store.on_fatal = failed.append
@@ -159,6 +157,13 @@ async def test_retention_waits_for_the_descriptors_with_which_it_looks_for_minim
         for _ in range(12):
             append(store, b"x" * 900)
         await store.write_snapshot([count])
+    return store, failed
+
+
+@BOTH
+async def test_retention_waits_for_the_descriptors_with_which_it_looks_for_minimums(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until then no file of the log is removed, so no message is missing whose queue still begins with it."""
+    store, failed = await store_with_old_segments(SimFiles())
     search, tried = QueueFiles.search, 0
 
     def scarce(self: QueueFiles, directory: str, low: int, high: int, log_start: int) -> tuple[int, int | None]:
@@ -178,13 +183,7 @@ async def test_retention_waits_for_the_descriptors_with_which_it_looks_for_minim
 @BOTH
 async def test_retention_that_gets_no_descriptor_is_put_off(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     files = SimFiles()
-    failed: list[BaseException] = []
-    store = await open_store(files, segment_bytes=4096, log_bytes_max=1)
-    store.on_fatal = failed.append
-    for count in range(2):
-        for _ in range(12):
-            append(store, b"x" * 900)
-        await store.write_snapshot([count])
+    store, failed = await store_with_old_segments(files)
     before = files.listdir("/store/commitlog")
 
     def refused(*_: object) -> None:
