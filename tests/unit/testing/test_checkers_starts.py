@@ -37,6 +37,10 @@ def test_what_came_between_the_lock_and_its_answer_may_lie_on_either_side() -> N
     (1.5, 2, ["O5"]),
     (2.0, 1, []),
     (2.001, 2, []),
+    (1.75, 2, []),
+    (1.7, 2, ["O5"]),
+    (2.25, 1, []),
+    (2.3, 1, ["start"]),
     (0.0, 0, []),
     (0.0, 1, ["O5"]),
 ])  # fmt: skip

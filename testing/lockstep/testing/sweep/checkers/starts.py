@@ -13,6 +13,7 @@ Queues that a later layout added begin at 0: of them only a and the first half o
 from dataclasses import dataclass
 from math import inf
 
+from lockstep.runtime.steady import STEP_MS
 from lockstep.testing.sweep.checkers.facts import Brokers
 from lockstep.testing.sweep.checkers.messages import Messages
 from lockstep.testing.sweep.checkers.violation import Violation, who
@@ -23,8 +24,8 @@ from lockstep.testing.sweep.history import Answer, History, QueueKey
 from lockstep.testing.sweep.reader_events import ReaderStarted
 from lockstep.testing.sweep.wire_events import CommitSent, FrameAnswered, FrameWritten, GrantAnswered, LockRefused, LockSent
 
-STORE_S = 0.002
-"""Store times are whole milliseconds."""
+STORE_S = (STEP_MS + 22) / 1_000
+"""Store times differ from the wall clock by up to STEP_MS, and by what it drifts between two looks (2 % of 1 s); whole milliseconds."""
 Line = tuple[str, str, str]
 """(group, topic, broker)."""
 Policy = ConsumerStarted | ReaderStarted
