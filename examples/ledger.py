@@ -70,7 +70,7 @@ async def pay_and_kill(workers: Sequence[asyncio.subprocess.Process], file: str)
 
         async def pay() -> None:
             nonlocal sent
-            await producer.send(Message(TOPIC, b"%d" % sent), sharding_key=f"account-{sent % ACCOUNTS}")
+            await producer.send(Message(TOPIC, b"%d" % sent, sharding_key=f"account-{sent % ACCOUNTS}"))
             sent += 1
 
         while len({worker for _, _, worker in booked(file)}) < len(workers):  # until both have a part of it

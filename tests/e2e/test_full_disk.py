@@ -127,8 +127,8 @@ async def test_a_producer_is_told_why_and_goes_on_when_there_is_room(tmp_path: P
                     with pytest.raises(ServiceNotAvailable, match=f"less than {RESERVE_BYTES} bytes"):
                         await producer.send(Message("orders", BODY), timeout_ms=300)
                     with pytest.raises(QueueUnavailable, match=f"less than {RESERVE_BYTES} bytes.*not stored"):
-                        await producer.send(Message("orders", BODY), sharding_key="k", timeout_ms=300)
-                    waiting = asyncio.ensure_future(producer.send(Message("orders", BODY), sharding_key="k"))
+                        await producer.send(Message("orders", BODY, sharding_key="k"), timeout_ms=300)
+                    waiting = asyncio.ensure_future(producer.send(Message("orders", BODY, sharding_key="k")))
                     assert len(await client.everything("orders")) == count
                     assert not waiting.done()
                     (disk / "ballast").unlink()

@@ -29,12 +29,17 @@ async def fails(messages: Sequence[MessageExt], context: OrderlyContext) -> Cons
     raise ValueError("not now")
 
 
-def second(queues: Sequence[MessageQueue], message: Message, arg: object) -> MessageQueue:
+def second(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
     return queues[1]
 
 
+def keyed(topic: str, body: str) -> Message:
+    """A message of which the body is the sharding key."""
+    return Message(topic, body.encode(), sharding_key=body)
+
+
 async def given_up(cluster: Cluster, *messages: Message, selector: Selector | None = None) -> None:
-    """The ordered group `billing` gives up these messages, one after the other, and stops. Without a selector their body is their key."""
+    """The ordered group `billing` gives up these messages, one after the other, and stops."""
     dead: list[ConsumerEvent] = []
     told = asyncio.Event()
 
@@ -50,7 +55,7 @@ async def given_up(cluster: Cluster, *messages: Message, selector: Selector | No
         consumer.subscribe(topic)
     async with Producer("shop", nameserver=cluster.nameservers) as producer, consumer, asyncio.timeout(WAIT_S):
         for count, message in enumerate(messages, 1):
-            await producer.send(message, sharding_key=None if selector else message.body.decode(), selector=selector)
+            await producer.send(message, selector=selector)
             while len(dead) < count:
                 told.clear()
                 await told.wait()
@@ -61,7 +66,7 @@ async def two_topics(cluster: Cluster, brokers: Sequence[str] = ("broker-a",)) -
     await cluster.servers(queues=1, brokers=brokers)
     await cluster.command("topic", "create", "gone", "--queues", "1")
     names = ("orders", "gone", "orders", "gone", "orders")
-    await given_up(cluster, *(Message(topic, f"{topic}-{number}".encode()) for number, topic in enumerate(names)))
+    await given_up(cluster, *(keyed(topic, f"{topic}-{number}") for number, topic in enumerate(names)))
     await cluster.command("topic", "delete", "gone")
 
 
@@ -102,7 +107,7 @@ async def test_a_replay_makes_no_deleted_topic_again(cluster: Cluster) -> None:
     await cluster.nameserver()
     await cluster.broker("broker-a", "--auto-create-topics")
     await cluster.command("topic", "create", "gone", "--queues", "1")
-    await given_up(cluster, Message("gone", b"one"))
+    await given_up(cluster, keyed("gone", "one"))
     await cluster.command("topic", "delete", "gone")
     assert "no topic 'gone': create it with" in await cluster.command("dlq", "replay", "billing", "--to", "topic", code=1)
     assert "gone" not in (await cluster.command("topic", "list")).replace("%DLQ%", "").split()
@@ -110,7 +115,7 @@ async def test_a_replay_makes_no_deleted_topic_again(cluster: Cluster) -> None:
 
 async def test_an_ordered_group_that_has_stopped_gets_nothing_by_a_retry_topic(cluster: Cluster) -> None:
     await cluster.servers(queues=1, brokers=("broker-a",))
-    await given_up(cluster, Message("orders", b"one"))
+    await given_up(cluster, keyed("orders", "one"))
     error = await cluster.command("dlq", "replay", "billing", "--to", "retry", code=1)
     assert "was ordered" in error
     assert "Say --to topic" in error
@@ -119,7 +124,7 @@ async def test_an_ordered_group_that_has_stopped_gets_nothing_by_a_retry_topic(c
 
 async def test_of_two_replays_at_once_one_finds_out_and_stops(cluster: Cluster) -> None:
     await cluster.servers(queues=1, brokers=("broker-a",))
-    await given_up(cluster, *(Message("orders", b"%d" % number) for number in range(60)))
+    await given_up(cluster, *(keyed("orders", str(number)) for number in range(60)))
     lines = [cluster.started_command("dlq", "replay", "billing", "--to", "topic", "--rate", "20") for _ in range(2)]
     ends = await asyncio.gather(*lines)
     assert sorted(code for code, _, _ in ends) == [0, 1]
@@ -130,7 +135,7 @@ async def test_of_two_replays_at_once_one_finds_out_and_stops(cluster: Cluster) 
 
 async def test_the_letters_of_a_broker_that_is_down_are_named_and_wait(cluster: Cluster) -> None:
     await cluster.servers(queues=1)
-    await given_up(cluster, *(Message("orders", b"%d" % number) for number in range(12)))
+    await given_up(cluster, *(keyed("orders", str(number)) for number in range(12)))
     letters = await waiting(cluster)
     at_b = [letter for letter in letters if letter["broker"] == "broker-b"]
     assert 0 < len(at_b) < 12

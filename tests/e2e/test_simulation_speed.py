@@ -39,7 +39,7 @@ async def steady(heard: list[bytes]) -> tuple[float, float, int]:
         async with Producer("shop", nameserver=cluster.nameserver) as producer:
             began, cpu, sent = cluster.now, time.process_time(), 0
             while cluster.now < began + SIMULATED_S:
-                await producer.send(Message("orders", b"%d" % sent), sharding_key=f"key-{sent % 20}")
+                await producer.send(Message("orders", b"%d" % sent, sharding_key=f"key-{sent % 20}"))
                 sent += 1
                 await asyncio.sleep(EVERY_S)
             took = cluster.now - began, time.process_time() - cpu, sent

@@ -45,7 +45,7 @@ def check_dense(places: Iterable[tuple[int, int]]) -> None:
 def send_some(producer: Producer, count: int, threads: int = 4) -> list[tuple[int, int]]:
     """From several threads at once."""
     with ThreadPoolExecutor(threads) as pool:
-        results = list(pool.map(lambda n: producer.send(Message("orders", b"%d" % n), sharding_key=str(n % 5)), range(count)))
+        results = list(pool.map(lambda n: producer.send(Message("orders", b"%d" % n, sharding_key=str(n % 5))), range(count)))
     assert all(result.status is SendStatus.SEND_OK for result in results)
     return [place(result) for result in results]
 
@@ -58,7 +58,7 @@ def test_threads_share_one_and_get_their_own_results_and_errors(laptop: Program)
         with pytest.raises(TopicNotExist):
             producer.send(Message("elsewhere", b"x"))
         with pytest.raises(LocalProtocolError):
-            producer.send(Message("orders", b"x"), sharding_key="k", arg=1)
+            producer.send(Message("orders", b"x", sharding_key="k"), arg=1)
         check_dense(places)
         producer.send_oneway(Message("orders", b"lost or not"))
     shown = json.loads(run_program(CLI, "topic", "show", "orders", "--json", "--nameserver", where).stdout)

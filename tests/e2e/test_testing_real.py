@@ -58,7 +58,7 @@ async def test_order_holds_while_programs_and_servers_are_killed_paused_and_stop
                     await cluster.restart("worker-1")
                 if step == 40:
                     await cluster.pause("broker-b", seconds=0.5)
-                await producer.send(Message("orders", b"%d" % step), sharding_key=f"{step % 5}")
+                await producer.send(Message("orders", b"%d" % step, sharding_key=f"{step % 5}"))
         await cluster.settled("billing")
         checker.verify()
         await cluster.stop("worker-1")
@@ -75,7 +75,7 @@ async def test_chaos_is_over_at_its_end(tmp_path: Path) -> None:
             Chaos(cluster, seed=1, every_seconds=0.3, faults=["kill_worker", "pause_worker", "kill_broker"]),
         ):
             for step in range(30):
-                await producer.send(Message("orders", b"%d" % step), sharding_key="a")
+                await producer.send(Message("orders", b"%d" % step, sharding_key="a"))
                 await asyncio.sleep(0.05)
         await cluster.settled("billing")
         checker.verify()

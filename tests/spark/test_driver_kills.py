@@ -67,7 +67,6 @@ def test_a_stream_whose_driver_is_killed_four_times_stores_every_row_once(table:
 def fill(cluster: SparkCluster, topic: str) -> None:
     async def send() -> None:
         async with Producer("fill", nameserver=cluster.nameserver) as producer:
-            messages = [Message(topic, b"%d" % number) for number in range(ROWS)]
-            await producer.send_batch(messages, sharding_keys=[f"k{number % KEYS}" for number in range(ROWS)])
+            await producer.send_batch([Message(topic, b"%d" % number, sharding_key=f"k{number % KEYS}") for number in range(ROWS)])
 
     asyncio.run(send())

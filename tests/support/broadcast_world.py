@@ -31,9 +31,9 @@ class World:
         self.seen: list[tuple[str, bytes]] = []
         self.epochs: list[int] = []
 
-    async def send(self, *bodies: bytes, topic: str = TOPIC, **how: Any) -> None:
+    async def send(self, *bodies: bytes, topic: str = TOPIC, sharding_key: str | None = None, **how: Any) -> None:
         for body in bodies:
-            await self.producer.send(Message(topic, body), **how)
+            await self.producer.send(Message(topic, body, sharding_key=sharding_key), **how)
 
     def of(self, name: str) -> list[bytes]:
         return [body for member, body in self.seen if member == name]

@@ -46,7 +46,7 @@ class Pair:
         while not self.stopped.is_set():
             self.sent += 1
             try:
-                await producer.send(Message(topic, json.dumps([key, step]).encode()), sharding_key=str(key))
+                await producer.send(Message(topic, json.dumps([key, step]).encode(), sharding_key=str(key)))
             except Exception as error:
                 say("pair.trouble", what="send failed", text=f"{type(error).__name__}: {error}")
             else:

@@ -1,7 +1,7 @@
 """A producer against scripted brokers: what its tests share."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 
@@ -21,8 +21,13 @@ from support.loops import until
 QUICK = ProducerConfig(send_timeout_ms=400, keyed_send_timeout_ms=1_200, attempt_timeout_ms=40)
 
 
-def message(body: str = "x", topic: str = "t") -> Message:
-    return Message(topic, body.encode())
+def message(body: str = "x", topic: str = "t", sharding_key: str | None = None) -> Message:
+    return Message(topic, body.encode(), sharding_key=sharding_key)
+
+
+def keyed(bodies: Iterable[str], keys: Iterable[str]) -> list[Message]:
+    """A message for each body, with the key at its place."""
+    return [message(body, sharding_key=key) for body, key in zip(bodies, keys, strict=True)]
 
 
 @asynccontextmanager
@@ -47,5 +52,8 @@ async def stop_and_be_noticed(broker: FakeBroker, producer: Producer) -> None:
     await until(lambda: not link.up)
 
 
-async def sends(producer: Producer, bodies: Sequence[str], **how: object) -> list[SendResult | BaseException]:
-    return await asyncio.gather(*[producer.send(message(body), **how) for body in bodies], return_exceptions=True)  # type: ignore[arg-type]
+async def sends(
+    producer: Producer, bodies: Sequence[str], *, sharding_key: str | None = None, **how: object
+) -> list[SendResult | BaseException]:
+    sending = [producer.send(message(body, sharding_key=sharding_key), **how) for body in bodies]  # type: ignore[arg-type]
+    return await asyncio.gather(*sending, return_exceptions=True)

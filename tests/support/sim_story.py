@@ -87,7 +87,7 @@ class Story:
             for number in range(10_000):
                 body = b"%d" % number
                 try:
-                    await producer.send(Message(TOPIC, body), sharding_key=f"key {number % 7}")
+                    await producer.send(Message(TOPIC, body, sharding_key=f"key {number % 7}"))
                     self.sent.append((self.loop.now, body))
                 except LockstepError:
                     pass

@@ -74,7 +74,7 @@ class SparkCluster:
         async def send() -> None:
             async with Producer("tests", nameserver=self.nameserver) as producer:
                 for body in bodies:
-                    await producer.send(Message(topic, body, **more), sharding_key=key)
+                    await producer.send(Message(topic, body, **more, sharding_key=key))
 
         asyncio.run(send())
 

@@ -44,9 +44,9 @@ class Flood:
             resident_bytes=resident_bytes(),
         )
 
-    async def send(self, message: Message, key: int) -> None:
+    async def send(self, message: Message) -> None:
         try:
-            await self.producer.send(message, sharding_key=str(key))
+            await self.producer.send(message)
             self.acknowledged += 1
         except LockstepError as error:
             self.errors.append(f"{type(error).__name__}: {error}")
@@ -58,9 +58,9 @@ async def main() -> None:
     terms = {"in_flight_bytes_max": options.in_flight_bytes, "keyed_send_timeout_ms": 60_000}
     async with Producer("flood", nameserver=options.nameserver, **terms) as producer:
         flood = Flood(options, producer)
-        message = Message(options.topic, os.urandom(options.body_bytes))
+        body = os.urandom(options.body_bytes)
         for key in range(100):
-            await flood.send(message, key)
+            await flood.send(Message(options.topic, body, sharding_key=str(key)))
         begin = asyncio.Event()
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGUSR1, begin.set)
@@ -69,7 +69,7 @@ async def main() -> None:
         await begin.wait()
         async with asyncio.TaskGroup() as group:
             for key in range(options.count):
-                group.create_task(flood.send(message, key))
+                group.create_task(flood.send(Message(options.topic, body, sharding_key=str(key))))
     say("flood.finished", acknowledged=flood.acknowledged, errors=flood.errors[:5], possible_duplicates=producer.possible_duplicates)
 
 

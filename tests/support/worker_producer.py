@@ -43,7 +43,7 @@ class Teller:
             told[1] = step + 1
             tag = "even" if (key + step) % options.even_every == 0 else "odd"
             body = json.dumps({"order": key, "step": step}).encode() + b" " * options.padding
-            if not await self.send(Message(options.topic, body, tags=tag), key, step):
+            if not await self.send(Message(options.topic, body, tags=tag, sharding_key=None if options.unkeyed else str(key)), key, step):
                 return
             told[0] = step + 1
             if options.pause_ms:
@@ -55,7 +55,7 @@ class Teller:
     async def send(self, message: Message, key: int, step: int) -> bool:
         while True:
             try:
-                result = await self.producer.send(message, sharding_key=None if self.options.unkeyed else str(key))
+                result = await self.producer.send(message)
             except LockstepError as error:
                 outcome = error.outcome.value if isinstance(error, SendError) else None
                 if isinstance(error, RouteNotReady):

@@ -59,7 +59,13 @@ class DeadLetter:
         message = self.message
         own = {name: value for name, value in message.properties.items() if name not in RESERVED and not name.startswith(RESERVED_PREFIXES)}
         return Message(
-            self.origin_topic or message.topic, message.body, tags=message.tags, keys=message.keys, properties=own, flag=message.flag
+            self.origin_topic or message.topic,
+            message.body,
+            tags=message.tags,
+            keys=message.keys,
+            properties=own,
+            sharding_key=message.sharding_key,
+            flag=message.flag,
         )
 
 

@@ -156,7 +156,7 @@ class Replay:
         if self._way == "topic":
             timeout_ms = TROUBLED_TIMEOUT_MS if topic in self._troubled else None
             queue = letter.queue if letter.queue in await self._queues_of(topic) else None  # else it was taken away: any will do
-            await self._producer.send(letter.again(), sharding_key=letter.message.sharding_key, queue=queue, timeout_ms=timeout_ms)
+            await self._producer.send(letter.again(), queue=queue, timeout_ms=timeout_ms)
         else:
             await self._send_back(letter, RETRY_LEVEL)
 

@@ -3,7 +3,7 @@
 producer = Producer("shop", nameserver="10.0.0.5:9876")       # at import time: nothing is connected yet
 
 def view(request):
-    producer.send(Message("orders", b"created"), sharding_key="1001")
+    producer.send(Message("orders", b"created", sharding_key="1001"))
 """
 
 from collections.abc import Sequence
@@ -104,9 +104,7 @@ class Producer:
         self,
         message: Message,
         *,
-        sharding_key: str | None = None,
         selector: Selector | None = None,
-        arg: object = None,
         queue: MessageQueue | None = None,
         timeout_ms: int | None = None,
         require: Require = "stored",
@@ -121,9 +119,7 @@ class Producer:
         return self._thread.call(
             lambda producer: producer.send(
                 message,
-                sharding_key=sharding_key,
                 selector=selector,
-                arg=arg,
                 queue=queue,
                 timeout_ms=timeout_ms,
                 require=require,
@@ -136,10 +132,7 @@ class Producer:
         self,
         messages: Sequence[Message],
         *,
-        sharding_key: str | None = None,
-        sharding_keys: Sequence[str] | None = None,
         selector: Selector | None = None,
-        arg: object = None,
         queue: MessageQueue | None = None,
         timeout_ms: int | None = None,
         require: Require = "stored",
@@ -148,10 +141,7 @@ class Producer:
         return self._thread.call(
             lambda producer: producer.send_batch(
                 messages,
-                sharding_key=sharding_key,
-                sharding_keys=sharding_keys,
                 selector=selector,
-                arg=arg,
                 queue=queue,
                 timeout_ms=timeout_ms,
                 require=require,
@@ -162,12 +152,8 @@ class Producer:
         self,
         message: Message,
         *,
-        sharding_key: str | None = None,
         selector: Selector | None = None,
-        arg: object = None,
         queue: MessageQueue | None = None,
     ) -> None:
         """Write one message and wait for nothing, as lockstep.client.Producer.send_oneway does: it may be lost."""
-        self._thread.call(
-            lambda producer: producer.send_oneway(message, sharding_key=sharding_key, selector=selector, arg=arg, queue=queue)
-        )
+        self._thread.call(lambda producer: producer.send_oneway(message, selector=selector, queue=queue))

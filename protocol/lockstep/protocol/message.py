@@ -56,17 +56,28 @@ _SHARDING_KEY_HEAD = f"{SHARDING_KEY}\x01".encode()
 class _Draft:
     """A message while it is made: may be written to, which costs half of what `object.__setattr__` does. Then it becomes a Message."""
 
-    __slots__ = ("body", "flag", "keys", "properties", "stored_properties", "stored_topic", "tags", "topic")
+    __slots__ = ("body", "flag", "keys", "properties", "sharding_key", "stored_properties", "stored_topic", "tags", "topic")
 
 
 @final
 @dataclass(frozen=True, init=False)
 class Message(_Draft):
-    """A message to send. Checked when it is made: LocalProtocolError names what is wrong.
+    """A message to send. It is immutable, and checked when it is made.
 
-    `body` 1 byte … 4 MiB. `tags` is one tag. `keys` are for finding the message later: a str (split at blanks) or several str without
-    blanks. `properties` are the user's own: reserved names are refused. Tags, keys, properties and the sharding key have
-    at most 30,720 bytes together, as stored. `flag` is an int32 that the broker only stores.
+    Args:
+        topic: The topic to send to.
+        body: 1 byte to 4 MiB.
+        tags: One tag, by which consumers can filter.
+        keys: For finding the message later: a str, which is split at blanks, or several str without blanks.
+        properties: The user's own; reserved names are refused.
+        sharding_key: Messages of a topic with the same key go to the same queue, and are consumed in the order in which they were sent.
+            None: any queue will do.
+        flag: An int32 that the broker stores and nothing reads.
+
+    Tags, keys, properties and sharding key have at most 30,720 bytes together, as stored.
+
+    Raises:
+        LocalProtocolError: One of these is not as described; the error names it.
     """
 
     __slots__ = ()
@@ -76,11 +87,12 @@ class Message(_Draft):
     tags: str | None
     keys: tuple[str, ...]
     properties: Mapping[str, str] = field(hash=False)
+    sharding_key: str | None
     flag: int
     stored_topic: bytes = field(repr=False, compare=False)
     """The topic as it is stored."""
     stored_properties: bytes = field(repr=False, compare=False)
-    """User's properties, TAGS and KEYS as they are stored."""
+    """User's properties, TAGS, KEYS and the sharding key as they are stored."""
 
     def __new__(
         cls,
@@ -90,6 +102,7 @@ class Message(_Draft):
         tags: str | None = None,
         keys: str | Sequence[str] = (),
         properties: Mapping[str, str] = NO_PROPERTIES,
+        sharding_key: str | None = None,
         flag: int = 0,
     ) -> Self:
         if type(topic) is not str:
@@ -101,11 +114,11 @@ class Message(_Draft):
             raise _body_size(len(body))
         if type(flag) is not int or not -_INT32 <= flag < _INT32:
             raise LocalProtocolError(f"flag {flag!r} is no int32")
-        stored_properties = b""
+        stored_properties = b"" if sharding_key is None else _stored_sharding_key(sharding_key)
         if tags is not None or keys or properties:
             keys = tuple(keys.split()) if isinstance(keys, str) else tuple(keys)
             properties = MappingProxyType(dict(properties))
-            stored_properties = _stored_properties(tags, keys, properties)
+            stored_properties = _stored_properties(tags, keys, properties, stored_properties)
         else:
             keys, properties = (), NO_PROPERTIES
         message: Any = _Draft()
@@ -114,6 +127,7 @@ class Message(_Draft):
         message.tags = tags
         message.keys = keys
         message.properties = properties
+        message.sharding_key = sharding_key
         message.flag = flag
         message.stored_topic = stored_topic
         message.stored_properties = stored_properties
@@ -125,13 +139,25 @@ class Message(_Draft):
         raise TypeError("Message has no subclasses: give what is yours as properties")
 
     def __reduce__(self) -> tuple[object, ...]:
-        how = {"tags": self.tags, "keys": self.keys, "properties": dict(self.properties), "flag": self.flag}
-        return _made_again, (self.topic, self.body, how)
+        return _made_again, (self.topic, self.body, self._options())
+
+    def with_properties(self, properties: Mapping[str, str]) -> "Message":
+        """Returns the same message with these properties besides its own. Raises LocalProtocolError as `Message` does."""
+        return Message(self.topic, self.body, **self._options() | {"properties": {**self.properties, **properties}})
+
+    def _options(self) -> dict[str, Any]:
+        return {
+            "tags": self.tags,
+            "keys": self.keys,
+            "properties": dict(self.properties),
+            "sharding_key": self.sharding_key,
+            "flag": self.flag,
+        }
 
 
-def _made_again(topic: str, body: bytes, how: dict[str, Any]) -> Message:
+def _made_again(topic: str, body: bytes, options: dict[str, Any]) -> Message:
     """A copied or unpickled message."""
-    return Message(topic, body, **how)
+    return Message(topic, body, **options)
 
 
 @lru_cache(maxsize=4096)
@@ -143,7 +169,8 @@ def topic_bytes(topic: str) -> bytes:
     return topic.encode()
 
 
-def _stored_properties(tags: str | None, keys: tuple[str, ...], properties: Mapping[str, str]) -> bytes:
+def _stored_properties(tags: str | None, keys: tuple[str, ...], properties: Mapping[str, str], sharding_key: bytes) -> bytes:
+    """All of them as they are stored, `sharding_key` as it is stored by itself."""
     check_user_properties(properties)
     stored = dict(properties)
     if tags is not None:
@@ -156,6 +183,8 @@ def _stored_properties(tags: str | None, keys: tuple[str, ...], properties: Mapp
     if keys:
         stored[KEYS] = " ".join(keys)
     encoded = encode_properties(stored)
+    if sharding_key:
+        encoded = b"%b\x02%b" % (encoded, sharding_key)
     check_sent_bytes(len(encoded))
     return encoded
 
@@ -172,21 +201,14 @@ def encode_message(
     queue_id: int,
     unique_key: str,
     born_ms: int,
-    sharding_key: str | None = None,
     extra: Mapping[str, str] | None = None,
     compress_over: int | None = None,
 ) -> bytes:
-    """The record that a client sends: the broker's fields zero. `extra` properties (lockstep's own) come first.
+    """Returns the record that a client sends: the broker's fields are zero. `extra` properties (lockstep's own) come first.
 
     A body of `compress_over` bytes or more is compressed (None: none is).
-
-    Raises LocalProtocolError for a bad sharding key, or properties that are too long together.
     """
     properties = _UNIQ_KEY_HEAD + unique_key.encode()
-    if sharding_key is not None:
-        stored_key = _stored_sharding_key(sharding_key)
-        check_sent_bytes(len(message.stored_properties) + len(stored_key) - (not message.stored_properties))
-        properties = stored_key + properties
     if message.stored_properties:
         properties = message.stored_properties + b"\x02" + properties
     if extra:
@@ -197,11 +219,19 @@ def encode_message(
     return encode_record(message.stored_topic, queue_id, body, properties, flag=message.flag, sys_flag=sys_flag, born_ms=born_ms)
 
 
-@lru_cache(maxsize=4096)
 def _stored_sharding_key(sharding_key: str) -> bytes:
-    """As it stands before another property. Raises LocalProtocolError."""
+    if type(sharding_key) is not str:
+        check_text("sharding_key", sharding_key)
+    return _cached_sharding_key(sharding_key)
+
+
+@lru_cache(maxsize=4096)
+def _cached_sharding_key(sharding_key: str) -> bytes:
+    """The key as it is stored when there are no other properties. Raises LocalProtocolError."""
     check_text("sharding_key", sharding_key)
-    return b"%b%b\x02" % (_SHARDING_KEY_HEAD, sharding_key.encode())
+    stored = _SHARDING_KEY_HEAD + sharding_key.encode()
+    check_sent_bytes(len(stored))
+    return stored
 
 
 def _body_bytes(body: object) -> bytes:

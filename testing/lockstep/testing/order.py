@@ -95,9 +95,9 @@ class OrderChecker:
             )
         )
 
-    def began(self, message: Message, *, key: str | None, by_queue: bool) -> Send:
-        """A send begins. For producers of other kinds; `producer(…)` calls it itself."""
-        group = None if key is None else key_group(key)
+    def began(self, message: Message, *, by_queue: bool = False) -> Send:
+        """Notes that a send begins; `by_queue`: a selector or the caller picks its queue. `producer(…)` calls it itself."""
+        group = None if message.sharding_key is None else key_group(message.sharding_key)
         expected = self._topic in (None, message.topic) and self._filter.matches_tag(message.tags)
         send = Send(message.topic, bytes(message.body), group, self._next(), self._cluster.now, expected=expected)
         if by_queue:
@@ -196,7 +196,7 @@ class CheckedProducer:
 
     async def send(self, message: Message, **options: Any) -> SendResult:
         """Producer.send."""
-        send = self._began(message, options.get("sharding_key"), options)
+        send = self._began(message, options)
         return (await self._tell([send], lambda: self._one(message, options)))[0]
 
     async def _one(self, message: Message, options: dict[str, Any]) -> list[SendResult]:
@@ -204,13 +204,12 @@ class CheckedProducer:
 
     async def send_batch(self, messages: Sequence[Message], **options: Any) -> list[SendResult]:
         """Producer.send_batch."""
-        keys = options.get("sharding_keys") or [options.get("sharding_key")] * len(messages)
-        sends = [self._began(message, key, options) for message, key in zip(messages, keys, strict=True)]
+        sends = [self._began(message, options) for message in messages]
         return await self._tell(sends, lambda: self._producer.send_batch(messages, **options))
 
-    def _began(self, message: Message, key: str | None, options: dict[str, Any]) -> Send:
+    def _began(self, message: Message, options: dict[str, Any]) -> Send:
         by_queue = options.get("queue") is not None or options.get("selector") is not None
-        return self._checker.began(message, key=key, by_queue=by_queue)
+        return self._checker.began(message, by_queue=by_queue)
 
     async def _tell(self, sends: Sequence[Send], send: Callable[[], Any]) -> list[SendResult]:
         try:

@@ -40,7 +40,8 @@ class World:
     queues: list[int | None] = field(default_factory=list)
     """To which each one was sent; None: to any."""
 
-    async def send(self, message: Message, *, sharding_key: str | None, queue: MessageQueue | None, timeout_ms: int | None) -> None:
+    async def send(self, message: Message, *, queue: MessageQueue | None, timeout_ms: int | None) -> None:
+        assert message.sharding_key == self.keys[int(message.body)]
         self._take(int(message.body))
         self.queues.append(None if queue is None else queue.queue_id)
 
@@ -61,7 +62,7 @@ class World:
 
     async def letters(self, admin: AdminClient, morgue: Morgue, group: str, first: int) -> AsyncIterator[DeadLetter]:
         for number in range(first, len(self.keys)):
-            record = bytearray(encode_message(Message("%DLQ%g", b"%d" % number), 0, "A" * 32, 5, self.keys[number]))
+            record = bytearray(encode_message(Message("%DLQ%g", b"%d" % number, sharding_key=self.keys[number]), 0, "A" * 32, 5))
             record[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8] = INT64.pack(number)
             yield DeadLetter(BROKER, decode_messages(bytes(record), BROKER.name)[0], number, "orders", None, None, self.lay_in.get(number))
 

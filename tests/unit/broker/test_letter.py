@@ -79,7 +79,7 @@ def replayed(record: bytes) -> Letter:
     """Sent anew, as `dlq replay` does."""
     (message,) = decode_messages(record, "broker-a")
     again = DeadLetter(BROKER, message, 0, None, None, None).again()
-    return Letter.of(RecordView(encode_message(again, 0, "A" * 32, 0, message.sharding_key)))
+    return Letter.of(RecordView(encode_message(again, 0, "A" * 32, 0)))
 
 
 STEPS: dict[str, Callable[[bytes], Letter]] = {

@@ -53,9 +53,9 @@ async def flood(producer: Producer, per_second: int, keys: int) -> tuple[Counter
     acknowledged: list[bytes] = []
 
     async def one(number: int) -> None:
-        sent = message(str(number))
+        sent = message(str(number), sharding_key=str(number % keys) if keys else None)
         try:
-            await producer.send(sent, sharding_key=str(number % keys) if keys else None)
+            await producer.send(sent)
         except SendError as error:
             ends[error.outcome.value] += 1
         else:

@@ -195,7 +195,7 @@ def test_a_member_that_began_a_queue_anew_has_done_so_after_a_crash_too() -> Non
 
     async def main() -> None:
         async with world(queues=2) as w:
-            queue = (await w.producer.send(Message(TOPIC, b"0"), sharding_key="k")).queue
+            queue = (await w.producer.send(Message(TOPIC, b"0", sharding_key="k"))).queue
             await w.send(*bodies(1, 4), sharding_key="k")
             seen: list[bytes] = []
 
@@ -273,7 +273,7 @@ def test_a_queue_that_its_layout_takes_away_keeps_its_place_for_when_it_is_back(
                 again = altered((await admin.route(TOPIC)).layout, {"broker-a"}, write_count=2, read_count=2, writer=7)
                 await put_everywhere(admin, again)
                 await w.cluster.advance(seconds=40)
-                await w.producer.send(Message(TOPIC, b"new"), selector=lambda queues, _, __: queues[-1])
+                await w.producer.send(Message(TOPIC, b"new"), selector=lambda queues, _: queues[-1])
                 await w.cluster.advance(seconds=40)
             assert Counter(w.of("one")) == Counter([*bodies(0, 10), b"new"])
 

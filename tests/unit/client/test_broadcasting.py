@@ -145,9 +145,9 @@ def test_an_ordered_listener_that_fails_holds_up_its_own_queue_here_and_nobody_e
                     raise ValueError("no")
 
             retry = OrderedRetry(backoff=Backoff(first_ms=1_000, factor=1.0))
-            used = (await w.producer.send(Message(TOPIC, b"0"), sharding_key="one")).queue
+            used = (await w.producer.send(Message(TOPIC, b"0", sharding_key="one"))).queue
             await w.send(b"1", b"2", sharding_key="one")
-            await w.send(b"elsewhere", selector=lambda queues, message, arg: queues[arg], arg=1 - used.queue_id)
+            await w.send(b"elsewhere", selector=lambda queues, message: queues[1 - used.queue_id])
             async with w.ordered("one", judge, retry=retry), w.ordered("two", retry=retry):
                 await w.cluster.advance(seconds=1)
                 assert b"1" not in w.of("one")

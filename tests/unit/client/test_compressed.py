@@ -63,7 +63,7 @@ def test_every_way_of_sending_compresses_and_every_listener_sees_the_plain_body(
 
             async with again, once, Producer("shop", nameserver=cluster.nameserver) as producer:
                 await producer.send(Message("orders", sent["send"]))
-                await producer.send(Message("orders", sent["keyed"]), sharding_key="1")
+                await producer.send(Message("orders", sent["keyed"], sharding_key="1"))
                 await producer.send_batch([Message("orders", sent["batch"])])
                 await producer.send_oneway(Message("orders", sent["oneway"]))
                 await producer.send(Message("orders", sent["delayed"]), delay_level=1)

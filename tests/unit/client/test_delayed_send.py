@@ -70,8 +70,8 @@ def test_every_level_arrives_at_its_time_and_none_early() -> None:
 def test_a_delay_that_is_a_level_is_taken_and_the_message_arrives_as_it_was_sent() -> None:
     async def main() -> None:
         async with TestCluster() as cluster, listening(cluster) as (producer, seen):
-            message = Message("orders", b"x", tags="paid", keys=["a", "b"], properties={"tenant": "t"}, flag=7)
-            result = await producer.send(message, delay=timedelta(seconds=5), sharding_key="1001")
+            message = Message("orders", b"x", tags="paid", keys=["a", "b"], properties={"tenant": "t"}, sharding_key="1001", flag=7)
+            result = await producer.send(message, delay=timedelta(seconds=5))
             await cluster.advance(seconds=8)
             ((_, found),) = seen
             assert (found.message_id, found.queue_id, found.broker_name) == (
@@ -175,7 +175,7 @@ def test_a_delayed_send_that_finds_no_broker_says_that_it_is_not_stored() -> Non
                 await producer.send(Message("orders", b"x"), delay_level=1)
             assert (unkeyed.value.outcome, 2 < now() - began < 4) == (Outcome.NOT_STORED, True)
             with pytest.raises(QueueUnavailable) as keyed:
-                await producer.send(Message("orders", b"x"), delay_level=1, sharding_key="1001", timeout_ms=5_000)
+                await producer.send(Message("orders", b"x", sharding_key="1001"), delay_level=1, timeout_ms=5_000)
             assert keyed.value.outcome is Outcome.NOT_STORED
             assert producer.in_flight_count == 0
 
@@ -198,11 +198,11 @@ def test_a_refusal_behind_a_try_that_may_be_stored_does_not_say_that_nothing_is(
 
             monkeypatch.setattr(DelayedSend, "_try", once)
             with pytest.raises(QueueUnavailable) as told:
-                await producer.send(Message("orders", b"x"), delay_level=1, sharding_key="1001")
+                await producer.send(Message("orders", b"x", sharding_key="1001"), delay_level=1)
             assert told.value.outcome is Outcome.UNKNOWN
             assert "read only now" in str(told.value)
             with pytest.raises(NoPermission):
-                await producer.send(Message("orders", b"y"), delay_level=1, sharding_key="1001")
+                await producer.send(Message("orders", b"y", sharding_key="1001"), delay_level=1)
             await cluster.advance(seconds=5)
             assert [message.body for _, message in seen] == [b"x"]
 
@@ -213,7 +213,7 @@ def test_a_delayed_send_outlasts_the_restart_of_its_broker() -> None:
     async def main() -> None:
         async with TestCluster(brokers=1) as cluster, listening(cluster) as (producer, seen):
             await cluster.kill("broker-a")
-            sending = asyncio.ensure_future(producer.send(Message("orders", b"x"), delay_level=1, sharding_key="1001"))
+            sending = asyncio.ensure_future(producer.send(Message("orders", b"x", sharding_key="1001"), delay_level=1))
             await cluster.advance(seconds=5)
             await cluster.restart("broker-a")
             assert (await sending).status is SendStatus.SEND_OK
@@ -224,7 +224,7 @@ def test_a_delayed_send_outlasts_the_restart_of_its_broker() -> None:
     simulate(main)
 
 
-@pytest.mark.parametrize("how", [{"sharding_key": "1001"}, {}, {"selector": lambda queues, _, arg: queues[arg % len(queues)], "arg": 7}])
+@pytest.mark.parametrize("how", [{"sharding_key": "1001"}, {}, {"selector": lambda queues, _: queues[7 % len(queues)]}])
 @pytest.mark.parametrize("maybe_stored", [False, True])
 def test_a_delayed_send_whose_topic_is_deleted_while_it_waits_for_its_broker_ends_then(how: dict[str, Any], maybe_stored: bool) -> None:
     async def main() -> None:
@@ -232,7 +232,9 @@ def test_a_delayed_send_whose_topic_is_deleted_while_it_waits_for_its_broker_end
             await cluster.kill("broker-a")
             if not maybe_stored:
                 await cluster.advance(seconds=1)  # the producer sees that it is away, and writes nothing
-            sending = asyncio.ensure_future(producer.send(Message("orders", b"x"), delay_level=1, timeout_ms=60_000, **how))
+            selector = how.get("selector")
+            message = Message("orders", b"x", sharding_key=how.get("sharding_key"))
+            sending = asyncio.ensure_future(producer.send(message, delay_level=1, timeout_ms=60_000, selector=selector))
             await cluster.advance(seconds=5)
             deleted = TopicLayout("orders", LayoutVersion(2, 7), ())
             producer._topics.layout_changed(deleted)

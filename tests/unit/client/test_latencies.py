@@ -152,7 +152,7 @@ async def test_a_broker_that_fails_is_left_out_and_a_key_stays_with_it() -> None
         cluster.brokers["a"].script.clear()
         assert await where(producer, 8) == {"b": 8}
         for _ in range(3):
-            assert (await producer.send(Message("t", b"x"), sharding_key=key)).queue.broker_name == "a"
+            assert (await producer.send(Message("t", b"x", sharding_key=key))).queue.broker_name == "a"
         await asyncio.sleep(1.1)  # the queue itself is not trusted for a second
         assert (await where(producer, 8))["a"] == 4, "it has answered quickly"
 

@@ -123,12 +123,12 @@ async def the_topic_is_deleted(case: Case) -> None:
 
 async def one_batch_for_each_queue(case: Case) -> None:
     for number in range(case.count):
-        await case.producer.send_batch([message()], sharding_keys=[str(number)])
+        await case.producer.send_batch([message(sharding_key=str(number))])
 
 
 async def a_selector_for_each_message(case: Case) -> None:
     for number in range(case.count):
-        await case.producer.send(message(), selector=lambda queues, _, number: queues[number], arg=number)
+        await case.producer.send(message(), selector=lambda queues, _, number=number: queues[number])
 
 
 WORK = [

@@ -16,7 +16,7 @@ from lockstep.protocol.errors import ServiceNotAvailable
 from lockstep.testing.simulation.loop import SimLoop
 from support.fake_broker import FakeBroker, answer_later, fake_cluster, ignore, refuse
 from support.loops import turns, until
-from support.producing import message, one_queue, producing
+from support.producing import keyed, message, one_queue, producing
 
 pytestmark = pytest.mark.simulated
 
@@ -24,7 +24,7 @@ SLOW = ProducerConfig(send_timeout_ms=20_000, keyed_send_timeout_ms=20_000, atte
 
 
 def send(producer: Producer, body: str, key: str | None = None, timeout_ms: int | None = None) -> "asyncio.Future[SendResult]":
-    return asyncio.ensure_future(producer.send(message(body), sharding_key=key, timeout_ms=timeout_ms))
+    return asyncio.ensure_future(producer.send(message(body, sharding_key=key), timeout_ms=timeout_ms))
 
 
 async def outcome(sending: "asyncio.Future[SendResult]") -> tuple[type[BaseException], Outcome]:
@@ -174,7 +174,7 @@ async def test_a_part_of_a_batch_that_failed_in_a_frame_is_not_counted_again_whe
     keys = {number_of_key(key, 2): key for key in map(str, range(20))}
     async with fake_cluster("a", topics={"t": 2}) as cluster, producing(cluster, SLOW) as producer:
         broker = cluster.brokers["a"]
-        await asyncio.gather(*[producer.send(message(), sharding_key=key) for key in keys.values()])
+        await asyncio.gather(*[producer.send(message(sharding_key=key)) for key in keys.values()])
         ahead: list[Callable[[], None]] = []
         broker.script.append(answer_later(ahead))
         first = send(producer, "ahead", keys[0])
@@ -183,7 +183,7 @@ async def test_a_part_of_a_batch_that_failed_in_a_frame_is_not_counted_again_whe
         broker.script.extend([answer_later(held), answer_later(held)])
         late = send(producer, "late", keys[0], 300)
         await turns(2)
-        batch = asyncio.ensure_future(producer.send_batch([message("behind"), message("other")], sharding_keys=[keys[0], keys[1]]))
+        batch = asyncio.ensure_future(producer.send_batch(keyed(["behind", "other"], [keys[0], keys[1]])))
         await until(lambda: len(held) == 1)
         ahead[0]()
         await first
@@ -205,7 +205,7 @@ async def test_a_send_that_is_called_before_the_failure_ahead_of_it_is_raised_fa
     keys = {number_of_key(key, 2): key for key in map(str, range(20))}
     async with fake_cluster("a", topics={"t": 2}) as cluster, producing(cluster, SLOW) as producer:
         broker = cluster.brokers["a"]
-        await asyncio.gather(*[producer.send(message(), sharding_key=key) for key in keys.values()])
+        await asyncio.gather(*[producer.send(message(sharding_key=key)) for key in keys.values()])
         broker.script.extend([ignore] * 99)
         seen = len(broker.seen)
         crowd_head, head = (send(producer, "head", keys[number], 1_000) for number in (0, 1))

@@ -83,7 +83,7 @@ async def has_each_queue(cluster: TestCluster, seen: list[bytes], queue_count: i
     sent = [b"%d" % number for number in range(queue_count)]
     async with Producer("shop", nameserver=cluster.nameserver) as producer:
         for number, body in enumerate(sent):
-            await producer.send(Message(TOPIC, body), selector=lambda queues, _, number: queues[number], arg=number)
+            await producer.send(Message(TOPIC, body), selector=lambda queues, _, number=number: queues[number])
         await cluster.advance(seconds=SOON_S)
     assert sorted(seen) == sent
 

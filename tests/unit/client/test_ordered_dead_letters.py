@@ -47,7 +47,7 @@ async def sent(cluster: TestCluster, *bodies: bytes) -> None:
     await cluster.create_topic("orders", queues=1)
     async with Producer("shop", nameserver=cluster.nameserver) as producer:
         for body in bodies:
-            await producer.send(Message("orders", body, tags="t", keys=["k"]), sharding_key="one")
+            await producer.send(Message("orders", body, tags="t", keys=["k"], sharding_key="one"))
 
 
 def consumer_of(cluster: TestCluster, seen: list[tuple[bytes, int]], **settings: Any) -> PushConsumer:

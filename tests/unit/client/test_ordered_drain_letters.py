@@ -57,9 +57,7 @@ def test_a_drain_limit_that_passes_while_a_dead_letter_waits_costs_the_queue_not
                 answer.set()
                 await cluster.advance(seconds=10)
                 for queue_id in range(2):
-                    await producer.send(
-                        Message("orders", b"%d" % queue_id), selector=lambda queues, _, number: queues[number], arg=queue_id
-                    )
+                    await producer.send(Message("orders", b"%d" % queue_id), selector=lambda queues, message: queues[int(message.body)])
                 await cluster.advance(seconds=10)
             assert {b"0", b"1"} <= set(done)
 

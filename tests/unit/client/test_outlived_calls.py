@@ -45,7 +45,7 @@ def test_a_queue_is_not_locked_again_in_this_process_while_the_call_of_a_stopped
                 return S.SUCCESS
 
             async with Producer("shop", nameserver=cluster.nameserver) as producer:
-                await producer.send(Message("orders", b"0"), sharding_key="k")
+                await producer.send(Message("orders", b"0", sharding_key="k"))
                 async with consumer(cluster, stubborn):
                     await cluster.advance(seconds=2)
                 async with consumer(cluster, next_one):
@@ -80,7 +80,7 @@ def test_another_process_has_the_queue_as_soon_as_the_broker_gives_it() -> None:
                     await made.wait_closed()
 
             async with Producer("shop", nameserver=cluster.nameserver) as producer:
-                await producer.send(Message("orders", b"0"), sharding_key="k")
+                await producer.send(Message("orders", b"0", sharding_key="k"))
                 async with consumer(cluster, stubborn):
                     await cluster.advance(seconds=2)
                 await cluster.start("other", other)
@@ -132,7 +132,7 @@ def test_a_consumer_that_stops_in_order_leaves_nothing(plain: bool) -> None:
             async with Producer("shop", nameserver=cluster.nameserver) as producer:
                 for round_ in range(2):
                     async with consumer(cluster, listen_plainly if plain else listen) as made:
-                        await producer.send(Message("orders", b"%d" % round_), sharding_key="k")
+                        await producer.send(Message("orders", b"%d" % round_, sharding_key="k"))
                         await cluster.until(lambda round_=round_: len(bodies) > round_, "its call", timeout=5)  # type: ignore[misc]
                         assert made._instance is not None
                         calls = made._instance.host.calls

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ from support.fake_broker import (
     fake_cluster,
 )
 from support.loops import until
-from support.producing import message, one_queue, producing, sends
+from support.producing import keyed, message, one_queue, producing, sends
 
 pytestmark = pytest.mark.simulated
 
@@ -80,7 +81,7 @@ async def test_a_key_always_goes_to_its_queue_and_carries_key_and_layout() -> No
     async with fake_cluster("a", "b", topics={"t": 3}) as cluster, producing(cluster) as producer:
         layout = cluster.topics["t"]
         for key in ("1001", "1002", "ключ", "z"):
-            result = await producer.send(message(), sharding_key=key)
+            result = await producer.send(message(sharding_key=key))
             assert result.queue == queue_of_key(layout, key)
             seen = cluster.brokers[result.queue.broker_name].seen[-1]
             assert (seen.header.layout_counter, seen.header.layout_writer) == (1, 7)
@@ -89,7 +90,7 @@ async def test_a_key_always_goes_to_its_queue_and_carries_key_and_layout() -> No
 
 async def test_a_selector_gets_the_layouts_queues_and_a_named_queue_is_taken_as_it_is() -> None:
     async with fake_cluster("a", "b", topics={"t": 2}) as cluster, producing(cluster) as producer:
-        result = await producer.send(message(), selector=lambda queues, message, arg: queues[arg % len(queues)], arg=7)
+        result = await producer.send(message(), selector=lambda queues, message: queues[7 % len(queues)])
         assert result.queue == cluster.topics["t"].write_queues[3]
         again = await producer.send(message(), queue=result.queue)
         assert again.queue == result.queue
@@ -110,7 +111,7 @@ async def test_a_batch_without_keys_is_one_frame_of_one_queue_in_order() -> None
 async def test_a_batch_with_keys_is_one_frame_per_queue_with_results_in_the_order_given() -> None:
     async with fake_cluster("a", "b", topics={"t": 2}) as cluster, producing(cluster) as producer:
         keys = [f"k{n % 7}" for n in range(40)]
-        results = await producer.send_batch([message(str(n)) for n in range(40)], sharding_keys=keys)
+        results = await producer.send_batch(keyed(map(str, range(40)), keys))
         assert [result.queue for result in results] == [queue_of_key(cluster.topics["t"], key) for key in keys]
         for broker in cluster.brokers.values():
             assert len(broker.seen) == len({one.header.queue_id for one in broker.seen})
@@ -131,7 +132,7 @@ async def test_a_batch_of_several_topics_and_more_than_a_frame_comes_back_in_ord
 async def test_one_way_sends_carry_no_sequence_and_are_not_answered() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster) as producer:
         await producer.send_oneway(message("1"))
-        await producer.send_oneway(message("2"), sharding_key="k")
+        await producer.send_oneway(message("2", sharding_key="k"))
         broker = cluster.brokers["a"]
         await until(lambda: sum(len(one.bodies) for one in broker.oneways) == 2)
         assert all(one.header.producer_id is None for one in broker.oneways)
@@ -169,21 +170,53 @@ async def test_no_nameserver_is_named_in_the_error() -> None:
         await Producer("orders", nameserver="127.0.0.1:1").start()
 
 
+async def test_a_batch_may_hold_messages_with_and_without_a_sharding_key() -> None:
+    async with fake_cluster("a", "b", topics={"t": 2, "u": 2}) as cluster, producing(cluster) as producer:
+        keys = ["k1", None, "k2", None, "k1"]
+        messages = [message(str(number), topic, key) for topic in "tu" for number, key in enumerate(keys)]
+        results = await producer.send_batch(messages)
+        by_key: dict[tuple[str, str | None], set[MessageQueue]] = {}
+        for sent, result in zip(messages, results, strict=True):
+            by_key.setdefault((sent.topic, sent.sharding_key), set()).add(result.queue)
+        for (topic, key), queues in by_key.items():
+            assert len(queues) == 1
+            if key is not None:
+                assert queues == {queue_of_key(cluster.topics[topic], key)}
+        stored = {(seen.header.topic, body) for broker in cluster.brokers.values() for seen in broker.seen for body in seen.bodies}
+        assert stored == {(sent.topic, sent.body) for sent in messages}
+
+
+async def test_the_deadline_of_a_batch_is_that_of_keyed_sends_if_one_of_its_messages_has_a_key() -> None:
+    config = ProducerConfig(send_timeout_ms=300, keyed_send_timeout_ms=5_000, attempt_timeout_ms=5_000)
+    async with one_queue(config) as (broker, producer):
+        held: list[Callable[[], None]] = []
+        broker.script.extend([answer_later(held)] * 2)
+        sending = asyncio.ensure_future(producer.send_batch([message("1"), message("2", sharding_key="k")]))
+        await until(lambda: len(held) == 1)
+        await asyncio.sleep(1)
+        held[0]()
+        await until(lambda: len(held) == 2)
+        held[1]()
+        assert len(await sending) == 2
+
+
 @pytest.mark.parametrize(
     ("how", "what"),
     [
-        ({"sharding_key": "k", "queue": MessageQueue("t", "a", 0)}, "give one of them"),
-        ({"arg": 7}, "arg is handed to a selector"),
-        ({"sharding_key": ""}, "sharding_key is empty"),
+        ({"key": "k", "queue": MessageQueue("t", "a", 0)}, "give one of them"),
+        ({"key": "k", "selector": lambda queues, message: queues[0]}, "give one of them"),
         ({"queue": MessageQueue("u", "a", 0)}, "the message's topic is t"),
         ({"queue": MessageQueue("t", "a", 9)}, "none of the 1 writable queues"),
-        ({"selector": lambda queues, message, arg: None}, "the selector answered None"),
+        ({"selector": lambda queues, message: None}, "the selector returned None"),
     ],
 )
-async def test_arguments_that_can_not_be_are_refused_and_leave_nothing_in_flight(how: dict[str, object], what: str) -> None:
+@pytest.mark.parametrize("way", ["send", "send_batch", "send_oneway"])
+async def test_arguments_that_can_not_be_are_refused_and_leave_nothing_in_flight(way: str, how: dict[str, Any], what: str) -> None:
     async with one_queue() as (broker, producer):
+        sent = message(sharding_key=how.get("key"))
+        options = {name: value for name, value in how.items() if name != "key"}
         with pytest.raises(LocalProtocolError, match=what):
-            await producer.send(message(), **how)  # type: ignore[arg-type]
+            await getattr(producer, way)([sent] if way == "send_batch" else sent, **options)
         assert (producer.in_flight_count, producer.in_flight_bytes) == (0, 0)
         assert len(broker.seen) == 1
 

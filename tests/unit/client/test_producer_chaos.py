@@ -111,10 +111,10 @@ class Story:
         whole_ms = timeout_ms or (self.config.keyed_send_timeout_ms if keyed else self.config.send_timeout_ms)
         call = Call(numbers, [*keys] if keys else [None] * len(numbers), now, now + whole_ms / 1_000)
         self.calls.append(call)
-        messages = [message(str(number)) for number in numbers]
+        messages = [message(str(number), sharding_key=key) for number, key in zip(numbers, call.keys, strict=True)]
         if batch:
-            return asyncio.ensure_future(call.run(producer.send_batch(messages, sharding_keys=keys, timeout_ms=timeout_ms)))
-        return asyncio.ensure_future(call.run(producer.send(messages[0], sharding_key=keys and keys[0], timeout_ms=timeout_ms)))
+            return asyncio.ensure_future(call.run(producer.send_batch(messages, timeout_ms=timeout_ms)))
+        return asyncio.ensure_future(call.run(producer.send(messages[0], timeout_ms=timeout_ms)))
 
     def problems(self, cluster: FakeCluster, possible_duplicates: int) -> list[str]:
         stored = Counter(int(body) for broker in cluster.brokers.values() for body in broker.stored if body.isdigit())
@@ -195,7 +195,7 @@ async def test_every_send_ends_once_in_time_and_with_the_outcome_that_is_true(se
         gate = producer._gate
         assert (gate.count, gate.byte_count, gate.shut, gate._by_place, gate._waking) == (0, 0, False, {}, 0)
         for key in story.keys:
-            assert await producer.send(message("last"), sharding_key=key)
+            assert await producer.send(message("last", sharding_key=key))
         async with asyncio.timeout(10):
             await producer.close()
         assert story.problems(cluster, producer.possible_duplicates) == []

@@ -39,7 +39,7 @@ async def test_sends_beyond_the_in_flight_limit_wait_and_a_peer_that_does_not_re
             endpoint._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, option, 65_536)
         broker.stop_reading()
         body = "x" * 100_000
-        sending = [asyncio.ensure_future(producer.send(message(f"{n:03}{body}"), sharding_key="k")) for n in range(40)]
+        sending = [asyncio.ensure_future(producer.send(message(f"{n:03}{body}", sharding_key="k"))) for n in range(40)]
         await until(lambda: producer.in_flight_bytes >= 512 * 1024)
         unsent: list[int] = []
         for _ in range(20):
@@ -109,7 +109,7 @@ async def test_a_topic_that_was_deleted_is_told_of_long_before_the_deadline() ->
     """The broker refuses, the nameserver says that the layout is over: neither the refused send nor those behind it wait any longer."""
     options = ProducerConfig(keyed_send_timeout_ms=20_000)
     async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, options) as producer:
-        await producer.send(message("1"), sharding_key="k")
+        await producer.send(message("1", sharding_key="k"))
         broker = cluster.brokers["a"]
         cluster.put(make_layout("t", counter=2))
         broker.script.extend([refuse(TopicNotExist("there is no topic t"))] * 1_000)
@@ -118,10 +118,10 @@ async def test_a_topic_that_was_deleted_is_told_of_long_before_the_deadline() ->
         assert all("was deleted" in str(error) for error in refused)
         assert producer.in_flight_count == 0
         with pytest.raises(TopicNotExist):
-            await producer.send(message("4"), sharding_key="k")
+            await producer.send(message("4", sharding_key="k"))
         broker.script.clear()
         cluster.put(make_layout("t", "a", queues=1, counter=3))
-        await producer.send(message("5"), sharding_key="k")
+        await producer.send(message("5", sharding_key="k"))
         assert broker.stored == [b"1", b"5"]
 
 

@@ -34,7 +34,7 @@ from support.fake_broker import (
     refuse,
 )
 from support.loops import until
-from support.producing import message, one_queue, producing, sends
+from support.producing import keyed, message, one_queue, producing, sends
 
 pytestmark = pytest.mark.simulated
 
@@ -60,18 +60,18 @@ async def test_a_refusal_that_lasts_is_what_an_unkeyed_send_raises() -> None:
 async def test_a_keyed_send_waits_out_a_busy_broker_with_the_same_frame() -> None:
     async with one_queue() as (broker, producer):
         broker.script.extend([refuse(SystemBusy("later"))] * 2)
-        result = await producer.send(message("k"), sharding_key="k")
+        result = await producer.send(message("k", sharding_key="k"))
         assert result.queue_offset == 1
         assert len({one.body for one in broker.seen[1:]}) == 1
 
 
 async def test_a_keyed_send_refused_by_its_broker_does_not_go_to_another() -> None:
     async with fake_cluster("a", "b", topics={"t": 1}) as cluster, producing(cluster) as producer:
-        await producer.send_batch([message(str(n)) for n in range(8)], sharding_keys=[str(n) for n in range(8)])
-        result = await producer.send(message("first"), sharding_key="k")
+        await producer.send_batch(keyed("01234567", "01234567"))
+        result = await producer.send(message("first", sharding_key="k"))
         owner = cluster.brokers[result.queue.broker_name]
         owner.script.extend([refuse(SystemBusy("later"))] * 2)
-        again = await producer.send(message("second"), sharding_key="k")
+        again = await producer.send(message("second", sharding_key="k"))
         assert (again.queue, again.queue_offset) == (result.queue, result.queue_offset + 1)
 
 
@@ -110,7 +110,7 @@ async def test_one_illegal_message_of_a_batch_fails_only_those_of_its_key() -> N
         broker.script.extend([pick] * 10)
         bodies = ["1", "2", "bad", "3", "4"]
         with pytest.raises(BatchSendError) as caught:
-            await producer.send_batch([message(body) for body in bodies], sharding_keys=list("abcca"))
+            await producer.send_batch(keyed(bodies, "abcca"))
         assert [type(result) for result in caught.value.results] == [SendResult, SendResult, MessageIllegal, MessageIllegal, SendResult]
         assert broker.stored == [b"first", b"1", b"4", b"2"]
         assert (producer.in_flight_count, producer.in_flight_bytes) == (0, 0)
@@ -120,10 +120,10 @@ async def test_what_waits_behind_a_failed_send_of_its_key_fails_unsent_and_other
     config = ProducerConfig(keyed_send_timeout_ms=150, attempt_timeout_ms=40)
     async with one_queue(config) as (broker, producer):
         broker.script.extend([ignore] * 20)
-        first = asyncio.ensure_future(producer.send(message("1"), sharding_key="k"))
+        first = asyncio.ensure_future(producer.send(message("1", sharding_key="k")))
         await until(lambda: len(broker.seen) > 1)
-        behind = asyncio.ensure_future(producer.send(message("2"), sharding_key="k", timeout_ms=5_000))
-        other = asyncio.ensure_future(producer.send(message("3"), sharding_key="other", timeout_ms=5_000))
+        behind = asyncio.ensure_future(producer.send(message("2", sharding_key="k"), timeout_ms=5_000))
+        other = asyncio.ensure_future(producer.send(message("3", sharding_key="other"), timeout_ms=5_000))
         with pytest.raises(QueueUnavailable):
             await first
         broker.script.clear()
@@ -137,10 +137,10 @@ async def test_what_waits_for_the_in_flight_limit_behind_a_failed_send_of_its_ke
     config = ProducerConfig(keyed_send_timeout_ms=150, attempt_timeout_ms=40, in_flight_count_max=1)
     async with one_queue(config) as (broker, producer):
         broker.script.extend([ignore] * 20)
-        first = asyncio.ensure_future(producer.send(message("1"), sharding_key="k"))
+        first = asyncio.ensure_future(producer.send(message("1", sharding_key="k")))
         await until(lambda: len(broker.seen) > 1)
-        behind = asyncio.ensure_future(producer.send(message("2"), sharding_key="k"))
-        other = asyncio.ensure_future(producer.send(message("3"), sharding_key="other", timeout_ms=5_000))
+        behind = asyncio.ensure_future(producer.send(message("2", sharding_key="k")))
+        other = asyncio.ensure_future(producer.send(message("3", sharding_key="other"), timeout_ms=5_000))
         await asyncio.wait([first])
         broker.script.clear()
         results = await asyncio.gather(first, behind, other, return_exceptions=True)
@@ -153,11 +153,11 @@ async def test_what_a_batch_has_for_a_queue_is_one_parcel_and_keeps_its_place_am
     async with one_queue() as (broker, producer):
         held: list[Callable[[], None]] = []
         broker.script.append(answer_later(held))
-        waiting: list[asyncio.Future[object]] = [asyncio.ensure_future(producer.send(message("0"), sharding_key="k1"))]
+        waiting: list[asyncio.Future[object]] = [asyncio.ensure_future(producer.send(message("0", sharding_key="k1")))]
         await until(lambda: len(held) == 1)
-        waiting.append(asyncio.ensure_future(producer.send(message("1"), sharding_key="k2")))
-        waiting.append(asyncio.ensure_future(producer.send_batch([message(str(n)) for n in range(2, 9)], sharding_keys=list("abcabck"))))
-        waiting.append(asyncio.ensure_future(producer.send(message("9"), sharding_key="b")))
+        waiting.append(asyncio.ensure_future(producer.send(message("1", sharding_key="k2"))))
+        waiting.append(asyncio.ensure_future(producer.send_batch(keyed("2345678", "abcabck"))))
+        waiting.append(asyncio.ensure_future(producer.send(message("9", sharding_key="b"))))
         await asyncio.sleep(0)
         sender = producer._topics.open_ones["t"].of_key("k")
         assert [parcel.count for parcel in sender._batcher.keyed] == [1, 7, 1]
@@ -171,9 +171,9 @@ async def test_a_failed_batch_fails_what_waits_behind_any_of_its_keys() -> None:
     config = ProducerConfig(keyed_send_timeout_ms=150, attempt_timeout_ms=40)
     async with one_queue(config) as (broker, producer):
         broker.script.extend([ignore] * 20)
-        first = asyncio.ensure_future(producer.send_batch([message(key) for key in "abc"], sharding_keys=list("abc")))
+        first = asyncio.ensure_future(producer.send_batch(keyed("abc", "abc")))
         await until(lambda: len(broker.seen) > 1)
-        behind = [asyncio.ensure_future(producer.send(message(key), sharding_key=key, timeout_ms=5_000)) for key in "abcd"]
+        behind = [asyncio.ensure_future(producer.send(message(key, sharding_key=key), timeout_ms=5_000)) for key in "abcd"]
         with pytest.raises(BatchSendError) as caught:
             await first
         assert [type(result) for result in caught.value.results] == [QueueUnavailable] * 3
@@ -188,9 +188,9 @@ async def test_of_a_batch_that_waits_behind_a_failed_send_only_the_messages_of_t
     config = ProducerConfig(keyed_send_timeout_ms=150, attempt_timeout_ms=40)
     async with one_queue(config) as (broker, producer):
         broker.script.extend([ignore] * 20)
-        first = asyncio.ensure_future(producer.send(message("0"), sharding_key="b"))
+        first = asyncio.ensure_future(producer.send(message("0", sharding_key="b")))
         await until(lambda: len(broker.seen) > 1)
-        batch = producer.send_batch([message(str(n)) for n in range(1, 6)], sharding_keys=list("abcab"), timeout_ms=5_000)
+        batch = producer.send_batch(keyed("12345", "abcab"), timeout_ms=5_000)
         behind = asyncio.ensure_future(batch)
         with pytest.raises(QueueUnavailable):
             await first
@@ -212,11 +212,11 @@ async def test_a_batch_that_waits_for_the_in_flight_limit_behind_a_failed_key_fa
     config = ProducerConfig(keyed_send_timeout_ms=150, attempt_timeout_ms=40, in_flight_count_max=1)
     async with one_queue(config) as (broker, producer):
         broker.script.extend([ignore] * 20)
-        first = asyncio.ensure_future(producer.send(message("1"), sharding_key="k"))
+        first = asyncio.ensure_future(producer.send(message("1", sharding_key="k")))
         await until(lambda: len(broker.seen) > 1)
-        behind = asyncio.ensure_future(producer.send_batch([message("2"), message("3")], sharding_keys=["j", "k"]))
-        second = asyncio.ensure_future(producer.send(message("4"), sharding_key="j"))
-        other = asyncio.ensure_future(producer.send(message("5"), sharding_key="other", timeout_ms=5_000))
+        behind = asyncio.ensure_future(producer.send_batch(keyed("23", "jk")))
+        second = asyncio.ensure_future(producer.send(message("4", sharding_key="j")))
+        other = asyncio.ensure_future(producer.send(message("5", sharding_key="other"), timeout_ms=5_000))
         await asyncio.wait([first])
         broker.script.clear()
         results = await asyncio.gather(first, behind, second, other, return_exceptions=True)
@@ -234,10 +234,9 @@ async def test_what_a_batch_had_sent_before_it_was_refused_at_the_in_flight_limi
         broker = cluster.brokers["a"]
         keys = [next(f"k{n}" for n in range(99) if queue_of_key(cluster.topics["t"], f"k{n}").queue_id == queue) for queue in (0, 1)]
         broker.script.extend([ignore] * 40)
-        failing = asyncio.ensure_future(producer.send(message("1"), sharding_key=keys[0]))
+        failing = asyncio.ensure_future(producer.send(message("1", sharding_key=keys[0])))
         await until(lambda: len(broker.seen) > 1)
-        messages, own = [message("2"), message("3"), message("4")], [keys[1], keys[0], keys[1]]
-        batch = asyncio.ensure_future(producer.send_batch(messages, sharding_keys=own, timeout_ms=5_000))
+        batch = asyncio.ensure_future(producer.send_batch(keyed("234", [keys[1], keys[0], keys[1]]), timeout_ms=5_000))
         with pytest.raises(QueueUnavailable):
             await failing
         broker.script.clear()
@@ -251,10 +250,10 @@ async def test_selected_and_named_sends_of_a_queue_count_as_one_key() -> None:
     config = ProducerConfig(keyed_send_timeout_ms=150, attempt_timeout_ms=40)
     async with one_queue(config) as (broker, producer):
         broker.script.extend([ignore] * 20)
-        first = asyncio.ensure_future(producer.send(message("1"), selector=lambda queues, message, arg: queues[0]))
+        first = asyncio.ensure_future(producer.send(message("1"), selector=lambda queues, message: queues[0]))
         await until(lambda: len(broker.seen) > 1)
         behind = asyncio.ensure_future(producer.send(message("2"), queue=MessageQueue("t", "a", 0), timeout_ms=5_000))
-        keyed = asyncio.ensure_future(producer.send(message("3"), sharding_key="k", timeout_ms=5_000))
+        keyed = asyncio.ensure_future(producer.send(message("3", sharding_key="k"), timeout_ms=5_000))
         await asyncio.wait([first])
         broker.script.clear()
         results = await asyncio.gather(first, behind, keyed, return_exceptions=True)
@@ -290,7 +289,7 @@ async def test_a_batch_tells_what_became_of_each_message() -> None:
         cluster.brokers["a"].script.extend([refuse_queue_0] * 2)
         keys = [f"k{n}" for n in range(12)]
         with pytest.raises(BatchSendError, match="queue 0") as caught:
-            await producer.send_batch([message(key) for key in keys], sharding_keys=keys)
+            await producer.send_batch(keyed(keys, keys))
         for key, result in zip(keys, caught.value.results, strict=True):
             refused = queue_of_key(cluster.topics["t"], key).queue_id == 0
             assert isinstance(result, NoPermission if refused else SendResult)

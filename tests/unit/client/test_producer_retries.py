@@ -44,7 +44,7 @@ pytestmark = pytest.mark.simulated
 async def test_an_unanswered_frame_is_repeated_byte_for_byte_and_stored_once(mishap: Callable[..., None], key: str | None) -> None:
     async with one_queue() as (broker, producer):
         broker.script.append(mishap)
-        result = await producer.send(message("once"), sharding_key=key)
+        result = await producer.send(message("once", sharding_key=key))
         assert result.queue_offset == 1
         assert broker.stored == [b"first", b"once"]
         first, repeat = broker.seen[1], broker.seen[2]
@@ -57,7 +57,7 @@ async def test_an_answer_that_comes_after_the_frame_was_written_again_is_as_good
     async with one_queue() as (broker, producer):
         held: list[Callable[[], None]] = []
         broker.script.extend([answer_later(held), *[ignore] * 100])
-        sending = asyncio.ensure_future(producer.send(message("slow"), sharding_key="k"))
+        sending = asyncio.ensure_future(producer.send(message("slow", sharding_key="k")))
         await until(lambda: len(broker.seen) > 3)
         held[0]()
         assert (await sending).queue_offset == 1
@@ -70,7 +70,7 @@ async def test_a_lost_connection_is_reason_enough_to_repeat_the_frame(mishap: Ca
     async with one_queue(ProducerConfig(attempt_timeout_ms=20_000, keyed_send_timeout_ms=25_000)) as (broker, producer):
         broker.script.append(mishap)
         async with asyncio.timeout(10):
-            assert (await producer.send(message("once"), sharding_key="k")).queue_offset == 1
+            assert (await producer.send(message("once", sharding_key="k"))).queue_offset == 1
 
 
 async def test_an_unkeyed_send_whose_broker_died_after_it_was_written_moves_at_half_the_deadline_and_is_counted() -> None:
@@ -156,35 +156,35 @@ async def test_an_unkeyed_send_that_was_never_written_moves_at_once_and_is_no_po
 async def test_a_keyed_send_never_moves_and_says_which_queue_did_not_answer() -> None:
     config = ProducerConfig(keyed_send_timeout_ms=200, attempt_timeout_ms=40)
     async with fake_cluster("a", "b", topics={"t": 1}) as cluster, producing(cluster, config) as producer:
-        result = await producer.send(message("first"), sharding_key="k")
+        result = await producer.send(message("first", sharding_key="k"))
         owner = cluster.brokers[result.queue.broker_name]
         owner.script.extend([ignore] * 50)
         with pytest.raises(QueueUnavailable, match="in an unknown state") as caught:
-            await producer.send(message("second"), sharding_key="k")
+            await producer.send(message("second", sharding_key="k"))
         assert (caught.value.queue, caught.value.outcome) == (result.queue, Outcome.UNKNOWN)
         assert sum(len(broker.stored) for broker in cluster.brokers.values()) == 1
         owner.script.clear()
-        assert (await producer.send(message("third"), sharding_key="k")).queue_offset == 1
+        assert (await producer.send(message("third", sharding_key="k"))).queue_offset == 1
         assert owner.seen[-1].place == (1, 0)
 
 
 async def test_a_keyed_send_to_a_broker_that_is_gone_is_not_stored_and_knows_it() -> None:
     config = ProducerConfig(keyed_send_timeout_ms=150)
     async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, config) as producer:
-        await producer.send(message("first"), sharding_key="k")
+        await producer.send(message("first", sharding_key="k"))
         broker = cluster.brokers["a"]
         await stop_and_be_noticed(broker, producer)
         with pytest.raises(QueueUnavailable, match=r"not connected.*not stored") as caught:
-            await producer.send(message("second"), sharding_key="k")
+            await producer.send(message("second", sharding_key="k"))
         assert caught.value.outcome is Outcome.NOT_STORED
 
 
 async def test_a_keyed_send_waits_for_its_brokers_return_on_another_port() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, ProducerConfig()) as producer:
-        await producer.send(message("first"), sharding_key="k")
+        await producer.send(message("first", sharding_key="k"))
         broker = cluster.brokers["a"]
         await broker.stop()
-        sending = asyncio.ensure_future(producer.send(message("second"), sharding_key="k"))
+        sending = asyncio.ensure_future(producer.send(message("second", sharding_key="k")))
         broker.term += 1
         await broker.start()
         assert (await sending).queue_offset == 1
@@ -207,7 +207,7 @@ async def test_a_suffix_that_the_broker_lost_is_met_with_a_new_epoch_and_the_sam
         await producer.send(message("lost"))
         broker.scopes.clear()
         broker.queues.clear()
-        result = await producer.send(message("kept"), sharding_key="k")
+        result = await producer.send(message("kept", sharding_key="k"))
         assert result.queue_offset == 0
         assert broker.stored == [b"kept"]
         assert [one.place for one in broker.seen[-2:]] == [(0, 2), (1, 0)]

@@ -18,7 +18,7 @@ def test_polls_give_one_queue_at_a_time_in_its_order_and_every_queue_its_turn() 
     async def main() -> None:
         async with world(queues=3) as w:
             for number in range(60):
-                await w.producer.send(Message(TOPIC, b"%d" % number), selector=lambda queues, _, n: queues[n % 3], arg=number)
+                await w.producer.send(Message(TOPIC, b"%d" % number), selector=lambda queues, message: queues[int(message.body) % 3])
             async with w.subscribed(poll_count=5) as consumer:
                 await w.cluster.advance(seconds=2)
                 batches = [await consumer.poll() for _ in range(12)]

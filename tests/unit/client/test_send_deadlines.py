@@ -32,7 +32,7 @@ from lockstep.runtime.endpoint import Endpoint
 from support.counting import Steps
 from support.fake_broker import FakeCluster, answer_later, fake_cluster, ignore
 from support.loops import until
-from support.producing import message, producing, stop_and_be_noticed
+from support.producing import keyed, message, producing, stop_and_be_noticed
 
 pytestmark = pytest.mark.simulated
 
@@ -47,13 +47,13 @@ RECORD = encode_message(message(), 0, "A" * 32, 1)
 Send = Callable[[Producer], Awaitable[object]]
 WAYS: dict[str, Send] = {
     "unkeyed": lambda producer: producer.send(message(), timeout_ms=TIMEOUT_MS),
-    "keyed": lambda producer: producer.send(message(), sharding_key="k", timeout_ms=TIMEOUT_MS),
+    "keyed": lambda producer: producer.send(message(sharding_key="k"), timeout_ms=TIMEOUT_MS),
     "queue": lambda producer: producer.send(message(), queue=QUEUE, timeout_ms=TIMEOUT_MS),
     "batch": lambda producer: producer.send_batch([message()] * 3, timeout_ms=TIMEOUT_MS),
-    "keyed batch": lambda producer: producer.send_batch([message()] * 2, sharding_keys=["k", "j"], timeout_ms=TIMEOUT_MS),
+    "keyed batch": lambda producer: producer.send_batch(keyed("xx", "kj"), timeout_ms=TIMEOUT_MS),
     "records": lambda producer: producer.send_records(QUEUE, RECORD, [len(RECORD)], timeout_ms=TIMEOUT_MS),
     "delayed": lambda producer: producer.send(message(), delay_level=3, timeout_ms=TIMEOUT_MS),
-    "delayed keyed": lambda producer: producer.send(message(), delay_level=3, sharding_key="k", timeout_ms=TIMEOUT_MS),
+    "delayed keyed": lambda producer: producer.send(message(sharding_key="k"), delay_level=3, timeout_ms=TIMEOUT_MS),
 }
 
 
@@ -66,14 +66,14 @@ async def one_queue() -> AsyncIterator[tuple[FakeCluster, Producer]]:
 
 async def the_in_flight_limit(cluster: FakeCluster, producer: Producer) -> None:
     cluster.brokers["a"].script.extend([ignore] * 1_000)
-    producer_sends.extend([asyncio.ensure_future(producer.send(message("first"), sharding_key="other")) for _ in range(2)])
+    producer_sends.extend([asyncio.ensure_future(producer.send(message("first", sharding_key="other"))) for _ in range(2)])
     await until(lambda: producer.in_flight_count == 2)
 
 
 async def a_frame_in_flight(cluster: FakeCluster, producer: Producer) -> None:
     cluster.brokers["a"].script.extend([ignore] * 1_000)
     before = len(cluster.brokers["a"].seen)
-    producer_sends.append(asyncio.ensure_future(producer.send(message("first"), sharding_key="other")))
+    producer_sends.append(asyncio.ensure_future(producer.send(message("first", sharding_key="other"))))
     await until(lambda: len(cluster.brokers["a"].seen) > before)
 
 
@@ -156,7 +156,7 @@ async def flood(producer: Producer, seconds: float, per_second: int, keys: int =
     async def one(number: int) -> tuple[float, BaseException]:
         begun = loop.time()
         try:
-            await producer.send(message(), sharding_key=str(number % keys) if keys else None)
+            await producer.send(message(sharding_key=str(number % keys) if keys else None))
         except SendError as error:
             return loop.time() - begun, error
         raise AssertionError("the only broker is down")
@@ -220,11 +220,11 @@ async def test_a_keyed_send_that_expires_at_the_limit_fails_what_waits_behind_it
     async with one_queue() as (cluster, producer):
         held: list[Callable[[], None]] = []
         cluster.brokers["a"].script.extend([answer_later(held), answer_later(held)])
-        first = [asyncio.ensure_future(producer.send(message(str(n)), sharding_key=f"first {n}")) for n in range(2)]
+        first = [asyncio.ensure_future(producer.send(message(str(n), sharding_key=f"first {n}"))) for n in range(2)]
         await until(lambda: len(held) == 1)
-        late = asyncio.ensure_future(producer.send(message("late"), sharding_key="k", timeout_ms=100))
-        behind = asyncio.ensure_future(producer.send(message("behind"), sharding_key="k"))
-        other = asyncio.ensure_future(producer.send(message("other"), sharding_key="j"))
+        late = asyncio.ensure_future(producer.send(message("late", sharding_key="k"), timeout_ms=100))
+        behind = asyncio.ensure_future(producer.send(message("behind", sharding_key="k")))
+        other = asyncio.ensure_future(producer.send(message("other", sharding_key="j")))
         ended = await asyncio.gather(late, behind, return_exceptions=True)
         assert [type(error) for error in ended] == [QueueUnavailable, PrecedingSendFailed]
         assert "in-flight limit" in str(ended[0])

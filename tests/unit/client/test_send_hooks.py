@@ -50,7 +50,7 @@ async def test_hooks_see_every_way_of_sending_nested_and_their_properties_go_alo
     async with fake_cluster("a", topics={"t": 1}) as cluster, Producer("shop", nameserver=cluster.address) as producer:
         for name in ("one", "two"):
             producer.add_hook(Trace(name, seen))
-        await producer.send(Message("t", b"1", tags="paid", keys=["k"], properties={"tenant": "x"}, flag=3), sharding_key="s")
+        await producer.send(Message("t", b"1", tags="paid", keys=["k"], properties={"tenant": "x"}, flag=3, sharding_key="s"))
         results = await producer.send_batch([Message("t", b"2"), Message("t", b"3")])
         await producer.send_oneway(Message("t", b"4"))
         await producer.send(Message("t", b"5"))
@@ -83,7 +83,7 @@ async def test_what_a_send_raises_is_told_and_raised() -> None:
         with pytest.raises(TopicNotExist):
             await producer.send(Message("t", b"1"))
         with pytest.raises(LocalProtocolError):
-            await producer.send(Message("u", b"1"), sharding_key="k", arg=1)
+            await producer.send(Message("u", b"1", sharding_key="k"), selector=lambda queues, _: queues[0])
         cluster.brokers["a"].script.append(ignore)
         sending = asyncio.ensure_future(producer.send(Message("u", b"1")))
         await until(lambda: bool(cluster.brokers["a"].seen))

@@ -18,7 +18,7 @@ from lockstep.protocol.crc import crc32
 from lockstep.protocol.message import Message, encode_message
 from lockstep.protocol.record import RecordView
 assert crc32.__module__ == "zlib", crc32.__module__
-print(RecordView(encode_message(Message("t", b"123456789"), 0, "id", 0, None)).body_crc)
+print(RecordView(encode_message(Message("t", b"123456789"), 0, "id", 0)).body_crc)
 """
 
 

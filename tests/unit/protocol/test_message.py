@@ -73,10 +73,19 @@ def test_a_copy_is_equal_and_as_frozen(again: Callable[[Message], Message]) -> N
 
 
 def test_a_message_equals_messages_only_and_has_no_subclasses() -> None:
-    assert Message("t", b"x") != ("t", b"x", None, (), {}, 0)
-    assert repr(Message("t", b"x")) == "Message(topic='t', body=b'x', tags=None, keys=(), properties=mappingproxy({}), flag=0)"
+    assert Message("t", b"x") != ("t", b"x", None, (), {}, None, 0)
+    fields = "tags=None, keys=(), properties=mappingproxy({}), sharding_key='k', flag=0"
+    assert repr(Message("t", b"x", sharding_key="k")) == f"Message(topic='t', body=b'x', {fields})"
     with pytest.raises(TypeError, match="no subclasses"):
         type("Mine", (Message,), {})
+
+
+def test_a_message_with_more_properties_is_otherwise_the_same() -> None:
+    message = Message("t", b"x", tags="a", keys="k", properties={"b": "1"}, sharding_key="s", flag=7)
+    more = {"tags": "a", "keys": "k", "sharding_key": "s", "flag": 7}
+    assert message.with_properties({"c": "2"}) == Message("t", b"x", properties={"b": "1", "c": "2"}, **more)  # type: ignore[arg-type]
+    with pytest.raises(LocalProtocolError, match="reserved"):
+        message.with_properties({"TAGS": "b"})
 
 
 def test_keys_may_be_one_text_with_blanks_between() -> None:
@@ -142,28 +151,39 @@ def test_a_message_becomes_apaches_record() -> None:
 
 
 def test_properties_stand_in_one_order() -> None:
-    message = Message("t", b"x", tags="a", keys="k", properties={"b": "1", "a": "2"})
-    data = encode_message(message, 0, UNIQUE, 0, "1001", {"__LS_X": "y"})
+    message = Message("t", b"x", tags="a", keys="k", properties={"b": "1", "a": "2"}, sharding_key="1001")
+    data = encode_message(message, 0, UNIQUE, 0, {"__LS_X": "y"})
     assert RecordView(data).properties == (
         f"__LS_X\x01y\x02b\x011\x02a\x012\x02TAGS\x01a\x02KEYS\x01k\x02__SHARDINGKEY\x011001\x02UNIQ_KEY\x01{UNIQUE}".encode()
     )
 
 
-@pytest.mark.parametrize(("key", "match"), [("", "sharding_key is empty"), ("a\x01", "0x01"), (5, "is a int"), ("\ud800", "surrogate")])
-def test_a_sharding_key_must_fit_a_property(key: str, match: str) -> None:
+@pytest.mark.parametrize("tags", [None, "a"])
+@pytest.mark.parametrize(
+    ("key", "match"),
+    [
+        ("", "sharding_key is empty"),
+        ("a\x01", "0x01"),
+        (5, "is a int"),
+        ([], "is a list"),
+        ("\ud800", "surrogate"),
+        ("s" * 30_720, "bytes: at most"),
+    ],
+)
+def test_a_sharding_key_must_fit_a_property(key: str, match: str, tags: str | None) -> None:
     with pytest.raises(LocalProtocolError, match=match):
-        encode_message(Message("t", b"x"), 0, UNIQUE, 0, key)
+        Message("t", b"x", tags=tags, sharding_key=key)
 
 
 def test_a_sharding_key_counts_with_the_properties_and_what_the_sdk_adds_does_not() -> None:
-    message = Message("t", b"x", properties={"a": "x" * 100})
+    properties = {"a": "x" * 100}
     room = SENT_PROPERTIES_BYTES_MAX - len("a\x01") - 100 - len("\x02__SHARDINGKEY\x01")
-    longest = encode_message(message, 0, UNIQUE, 0, "s" * room, {"DELAY": "18"})
+    longest = encode_message(Message("t", b"x", properties=properties, sharding_key="s" * room), 0, UNIQUE, 0, {"DELAY": "18"})
     assert sent_bytes(RecordView(longest).properties) == SENT_PROPERTIES_BYTES_MAX
     stamped = stamp(longest, FrameSequence("0" * 32, 0, 0, 0, 1, True, 0))
     assert sent_bytes(RecordView(stamped).properties) == SENT_PROPERTIES_BYTES_MAX
     with pytest.raises(LocalProtocolError, match="sharding key have 30721 bytes: at most 30720"):
-        encode_message(message, 0, UNIQUE, 0, "s" * (room + 1))
+        Message("t", b"x", properties=properties, sharding_key="s" * (room + 1))
 
 
 # -------------------------------------------------------------------------------------------------------------------- MessageExt
@@ -229,19 +249,20 @@ MESSAGES = st.builds(
     tags=st.none() | TAG,
     keys=st.lists(WORD, max_size=3),
     properties=st.dictionaries(NAMES, TEXT, max_size=3),
+    sharding_key=st.none() | TEXT,
     flag=st.integers(-(1 << 31), (1 << 31) - 1),
 )
 
 
-@given(st.lists(st.tuples(MESSAGES, st.integers(0, 1 << 20), st.none() | TEXT), max_size=5))
+@given(st.lists(st.tuples(MESSAGES, st.integers(0, 1 << 20)), max_size=5))
 @settings(max_examples=80)
-def test_what_was_sent_is_what_is_read(sent: list[tuple[Message, int, str | None]]) -> None:
-    data = b"".join(encode_message(message, queue_id, UNIQUE, 5, key) for message, queue_id, key in sent)
+def test_what_was_sent_is_what_is_read(sent: list[tuple[Message, int]]) -> None:
+    data = b"".join(encode_message(message, queue_id, UNIQUE, 5) for message, queue_id in sent)
     read = decode_messages(data, "b")
     assert len(read) == len(sent)
-    for (message, queue_id, key), got in zip(sent, read, strict=True):
+    for (message, queue_id), got in zip(sent, read, strict=True):
         assert (got.topic, got.body, got.tags, got.keys) == (message.topic, message.body, message.tags, message.keys)
-        assert (got.queue_id, got.sharding_key, got.flag, got.born_ms) == (queue_id, key, message.flag, 5)
+        assert (got.queue_id, got.sharding_key, got.flag, got.born_ms) == (queue_id, message.sharding_key, message.flag, 5)
         assert message.properties.items() <= got.properties.items()
 
 

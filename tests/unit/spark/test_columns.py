@@ -21,8 +21,8 @@ EVERY = ",".join(COLUMN_TYPES)
 
 
 def stored(offset: int, body: bytes, *, key: str | None = None, store_ms: int = 7, **more: object) -> bytes:
-    message = Message("t", body, **more)  # type: ignore[arg-type]
-    record = bytearray(encode_message(message, QUEUE.queue_id, f"{offset:032X}", 5, key))
+    message = Message("t", body, sharding_key=key, **more)  # type: ignore[arg-type]
+    record = bytearray(encode_message(message, QUEUE.queue_id, f"{offset:032X}", 5))
     record[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8] = INT64.pack(offset)
     record[STORE_TIMESTAMP_AT : STORE_TIMESTAMP_AT + 8] = INT64.pack(store_ms)
     return bytes(record)

@@ -51,7 +51,7 @@ def waiting(story: list[str]) -> Main:
 async def send(cluster: TestCluster, *bodies: bytes) -> None:
     async with Producer("shop", nameserver=cluster.nameserver) as producer:
         for body in bodies:
-            await producer.send(Message("orders", body), sharding_key="a")
+            await producer.send(Message("orders", body, sharding_key="a"))
 
 
 # ------------------------------------------------------------------------------------------------------------------ programs
@@ -230,9 +230,9 @@ async def test_the_network_can_be_cut_one_way_both_ways_and_healed(lockstep_clus
             cluster.partition("broker-b", "test", one_way=True)
         async with Producer("shop", nameserver=cluster.nameserver) as producer:
             with pytest.raises(SendError):
-                await producer.send(Message("orders", b"cut"), sharding_key="a", timeout_ms=2_000)
+                await producer.send(Message("orders", b"cut", sharding_key="a"), timeout_ms=2_000)
             cluster.heal()
-            await producer.send(Message("orders", b"healed"), sharding_key="a")
+            await producer.send(Message("orders", b"healed", sharding_key="a"))
 
 
 async def test_what_is_blocked_one_way_still_gets_through_the_other(lockstep_cluster: TestCluster) -> None:
@@ -245,7 +245,7 @@ async def test_what_is_blocked_one_way_still_gets_through_the_other(lockstep_clu
                 await producer.send(Message("orders", b"before"), queue=MessageQueue("orders", broker, 0))
                 cluster.partition(broker, "test", one_way=other_way is not None)
             with pytest.raises(SendError):
-                await producer.send(Message("orders", told.encode()), sharding_key="a", timeout_ms=1_000)
+                await producer.send(Message("orders", told.encode(), sharding_key="a"), timeout_ms=1_000)
             await cluster.advance(seconds=1)
             assert (told.encode() in done) is (other_way is not None)
             cluster.heal()
@@ -255,10 +255,10 @@ async def test_without_faults_the_network_is_quick(lockstep_cluster: TestCluster
     cluster = lockstep_cluster
     await cluster.create_topic("orders")
     async with Producer("shop", nameserver=cluster.nameserver) as producer:
-        await producer.send(Message("orders", b"first"), sharding_key="a")
+        await producer.send(Message("orders", b"first", sharding_key="a"))
         for _ in range(2_000):
             began = cluster.now
-            await producer.send(Message("orders", b"next"), sharding_key="a")
+            await producer.send(Message("orders", b"next", sharding_key="a"))
             assert cluster.now - began < 0.05
 
 
@@ -266,14 +266,14 @@ async def test_a_slow_link_and_reset_connections_only_delay(lockstep_cluster: Te
     cluster = lockstep_cluster
     await cluster.create_topic("orders", queues=1)
     async with Producer("shop", nameserver=cluster.nameserver) as producer:
-        await producer.send(Message("orders", b"1"), sharding_key="a")
+        await producer.send(Message("orders", b"1", sharding_key="a"))
         cluster.slow_link("test", seconds=2)
         began = cluster.now
-        await producer.send(Message("orders", b"2"), sharding_key="a")
+        await producer.send(Message("orders", b"2", sharding_key="a"))
         assert cluster.now - began > 0.1
         cluster.heal()
         cluster.reset_connections("test")
-        await producer.send(Message("orders", b"3"), sharding_key="a")
+        await producer.send(Message("orders", b"3", sharding_key="a"))
 
 
 async def test_a_wall_clock_jumps_alone(lockstep_cluster: TestCluster) -> None:
@@ -400,7 +400,7 @@ def stormy(seed: int) -> tuple[list[str], list[bytes]]:
                 Chaos(cluster, every_seconds=1),
             ):
                 for step in range(20):
-                    await producer.send(Message("orders", b"%d" % step), sharding_key=f"{step % 3}")
+                    await producer.send(Message("orders", b"%d" % step, sharding_key=f"{step % 3}"))
                     await asyncio.sleep(1)
             assert {cluster.state(name) for name in (*cluster.workers, *cluster.brokers, *cluster.nameservers)} == {"running"}
             await cluster.settled("billing")

@@ -153,8 +153,8 @@ async def test_a_handler_that_works_passes_a_crash_of_its_process_and_of_a_broke
                 await cluster.kill("broker-a")
                 await cluster.restart("broker-a")
                 await cluster.restart("worker-1")
-            await producer.send(Message("orders", b"a%d" % step), sharding_key="a")
-            await producer.send_batch([Message("orders", b"b%d" % step), Message("orders", b"c%d" % step)], sharding_keys=["b", "c"])
+            await producer.send(Message("orders", b"a%d" % step, sharding_key="a"))
+            await producer.send_batch([Message("orders", b"%b%d" % (key.encode(), step), sharding_key=key) for key in "bc"])
             await producer.send(Message("orders", b"q%d" % step), queue=MessageQueue("orders", "broker-b", 1))
             await producer.send(Message("orders", b"any%d" % step))
     await cluster.settled("billing")
@@ -174,7 +174,7 @@ async def test_a_plain_listener_is_watched_too_and_a_failed_call_has_handled_not
 
     await cluster.start("worker-1", program(cluster, listen))  # type: ignore[arg-type]
     async with checker.producer(Producer("shop", nameserver=cluster.nameserver)) as producer:
-        await producer.send(Message("orders", b"1"), sharding_key="a")
+        await producer.send(Message("orders", b"1", sharding_key="a"))
     await cluster.settled("billing")
     checker.verify(max_repeats=0)
     assert calls == [0, 0, 0]
@@ -188,10 +188,10 @@ async def test_a_send_that_failed_need_not_be_handled(lockstep_cluster: TestClus
         for broker in cluster.brokers:
             await cluster.kill(broker)
         with pytest.raises(SendError):
-            await producer.send(Message("orders", b"never", tags="paid"), sharding_key="a", timeout_ms=2_000)
+            await producer.send(Message("orders", b"never", tags="paid", sharding_key="a"), timeout_ms=2_000)
         for broker in cluster.brokers:
             await cluster.restart(broker)
-        await producer.send(Message("orders", b"other tag", tags="created"), sharding_key="a")
+        await producer.send(Message("orders", b"other tag", tags="created", sharding_key="a"))
         with pytest.raises(AttributeError, match="send_oneway"):
             await producer.send_oneway(Message("orders", b"who knows"))
     checker.verify()
@@ -212,11 +212,11 @@ async def test_the_verdict_tells_keys_hand_overs_and_the_seed(lockstep_cluster: 
 
     await cluster.start("good", program(cluster, listen))  # type: ignore[arg-type]
     async with checker.producer(Producer("shop", nameserver=cluster.nameserver)) as producer:
-        await producer.send(Message("orders", b"first"), sharding_key="a")
+        await producer.send(Message("orders", b"first", sharding_key="a"))
         await cluster.settled("billing")
         await cluster.stop("good")
         await cluster.start("forgetful", program(cluster, forgetful))  # type: ignore[arg-type]
-        await producer.send(Message("orders", b"second"), sharding_key="a")
+        await producer.send(Message("orders", b"second", sharding_key="a"))
         await cluster.settled("billing")
     with pytest.raises(OrderViolated) as caught:
         checker.verify()

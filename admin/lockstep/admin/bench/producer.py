@@ -45,7 +45,7 @@ class Phases:
         latencies = []
         for index in range(self.count):
             begun = CLOCK.monotonic_us()
-            await self.producer.send(Message(self.topic, self.body), sharding_key=self.key(index))
+            await self.producer.send(Message(self.topic, self.body, sharding_key=self.key(index)))
             latencies.append(CLOCK.monotonic_us() - begun)
             progress(index + 1, self.count)
         return latency_figure("send, one at a time", self.bytes, latencies)
@@ -56,7 +56,7 @@ class Phases:
 
         async def worker() -> None:
             for index in indices:
-                await self.producer.send(Message(self.topic, self.body), sharding_key=self.key(index), delay=self.delay)
+                await self.producer.send(Message(self.topic, self.body, sharding_key=self.key(index)), delay=self.delay)
                 progress(index + 1, self.count)
 
         begun = CLOCK.monotonic_us()
@@ -73,8 +73,9 @@ class Phases:
         async def worker() -> None:
             for first in indices:
                 last = min(first + size, self.count)
-                keys = [str(index % KEYS) for index in range(first, last)] if self.keyed else None
-                await self.producer.send_batch([Message(self.topic, self.body) for _ in range(first, last)], sharding_keys=keys)
+                await self.producer.send_batch(
+                    [Message(self.topic, self.body, sharding_key=self.key(index)) for index in range(first, last)]
+                )
                 progress(last, self.count)
 
         begun = CLOCK.monotonic_us()
@@ -92,8 +93,8 @@ class Phases:
                 delay = begun + index / self.rate - loop.time()
                 if delay > 0:
                     await asyncio.sleep(delay)
-                message = Message(self.topic, self.stamped())
-                group.create_task(self.producer.send(message, sharding_key=self.key(index), delay=self.delay))
+                message = Message(self.topic, self.stamped(), sharding_key=self.key(index))
+                group.create_task(self.producer.send(message, delay=self.delay))
                 progress(index + 1, self.count)
         return rate_figure(f"send, {self.rate:,}/s", self.bytes, self.count, (loop.time() - begun) * 1_000_000)
 
@@ -114,7 +115,7 @@ async def main() -> None:
     async with Producer("bench-producer", nameserver=options.nameserver, compress_over_bytes=None) as producer:
         phases = Phases(producer, options)
         run = {"one": phases.one, "window": phases.window_of_sends, "batch": phases.batches, "paced": phases.paced}[options.phase]
-        await producer.send(Message(options.topic, b"warm-up"), sharding_key="warm-up")
+        await producer.send(Message(options.topic, b"warm-up", sharding_key="warm-up"))
         print(json.dumps({"event": "bench.begun"}), flush=True)
         figure = await run()
     print(json.dumps({"event": "bench.figure", **asdict(figure)}), flush=True)

@@ -42,11 +42,11 @@ async def _send(
 ) -> None:
     if sharding_key is not None:
         check_text("--sharding-key", sharding_key)
-    message = Message(topic, body, tags=tag, keys=keys, properties=dict(map(_property, props)))
+    message = Message(topic, body, tags=tag, keys=keys, properties=dict(map(_property, props)), sharding_key=sharding_key)
     # A producer waits for a nameserver that is not there yet; who types wants to know at once.
     await AdminClient(Host.current(), nameserver).brokers()
     async with Producer(PRODUCER_GROUP, nameserver=nameserver) as producer:
-        result = await producer.send(message, sharding_key=sharding_key)
+        result = await producer.send(message)
     if as_json:
         print_json(
             {

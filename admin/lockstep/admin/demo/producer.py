@@ -14,7 +14,7 @@ async def tell_order(producer: Producer, order: int, *, begin_s: float, step_s: 
     for step, name in enumerate(STEPS):
         await asyncio.sleep(begin_s + step * step_s - loop.time())
         body = json.dumps({"order": order, "step": step, "event": name}).encode()
-        await producer.send(Message(TOPIC, body, tags=name.split()[0], keys=[f"order-{order}"]), sharding_key=str(order))
+        await producer.send(Message(TOPIC, body, tags=name.split()[0], keys=[f"order-{order}"], sharding_key=str(order)))
         sent[0] += 1
 
 

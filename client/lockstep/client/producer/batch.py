@@ -11,10 +11,9 @@ from lockstep.client.producer.queue_sender import QueueSender
 from lockstep.client.producer.result import SendResult
 from lockstep.client.producer.selector import Selector, queue_of_key
 from lockstep.client.producer.topic_sender import TopicSender
-from lockstep.client.producer.way import Way, way_of
+from lockstep.client.producer.way import UNKEYED, Way, way_of
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.message import Message
-from lockstep.protocol.properties import check_text
 from lockstep.protocol.queue import MessageQueue
 
 RECORD_OVERHEAD_BYTES = 384
@@ -104,43 +103,28 @@ class Share:
 
 
 class Division:
-    """Says where each message of a batch goes, by the layouts of the moment."""
+    """Divides the messages of a batch among the queues of the layouts of the moment."""
 
-    __slots__ = ("_messages", "_selected", "_sharding_keys", "_ways", "topics", "way")
+    __slots__ = ("_messages", "_named", "_selected", "_sharding_keys", "keyed", "topics")
 
-    def __init__(
-        self,
-        messages: Sequence[Message],
-        sharding_key: str | None,
-        sharding_keys: Sequence[str] | None,
-        selector: Selector | None,
-        arg: object,
-        queue: MessageQueue | None,
-    ) -> None:
+    def __init__(self, messages: Sequence[Message], selector: Selector | None, queue: MessageQueue | None) -> None:
         if not isinstance(messages, Sequence):
             raise LocalProtocolError(
                 f"send_batch takes a list of messages, and got a {type(messages).__name__}: one message goes by send()"
             )
-        if sharding_keys is not None:
-            if sharding_key is not None or len(sharding_keys) != len(messages):
-                raise LocalProtocolError(f"sharding_keys: give one for each of the {len(messages)} messages, and no sharding_key beside")
-            for key in sharding_keys:
-                if type(key) is not str or not key:
-                    check_text("sharding_key", key)
-            sharding_key = sharding_keys[0]
         self._messages = messages
-        self._sharding_keys = sharding_keys
         try:
-            firsts = {message.topic: message for message in reversed(messages)}
+            self._sharding_keys = [message.sharding_key for message in messages]
+            self.topics = tuple(dict.fromkeys([message.topic for message in messages]))
+            """Their names."""
         except AttributeError:
             other = next((each for each in messages if not isinstance(each, Message)), None)
             raise LocalProtocolError(f"send_batch takes a list of messages, and one of them is a {type(other).__name__}") from None
-        self._ways = {name: way_of(message, sharding_key, selector, arg, queue) for name, message in firsts.items()}
-        self._selected = None if selector is None else [way_of(message, None, selector, arg, None) for message in messages]
-        self.way = next(iter(self._ways.values()))
-        """How its first message goes: keyed or not, so do all."""
-        self.topics = tuple(firsts)
-        """Their names."""
+        ways = [] if selector is None and queue is None else [way_of(message, selector, queue) for message in messages]
+        self._selected = None if selector is None else ways
+        self._named = None if queue is None else ways[0]
+        self.keyed = bool(ways) or any(self._sharding_keys)
+        """Whether any of its messages belongs to one queue."""
 
     def chunks(self, config: ProducerConfig) -> list[tuple[int, int]]:
         """Runs of messages that fit a frame, wherever they go."""
@@ -154,8 +138,8 @@ class Division:
         return [*chunks, (begin, len(self._messages))]
 
     def shares(self, begin: int, end: int, topics: Mapping[str, TopicSender]) -> list[Placed]:
-        """Those of messages[begin:end] that go to one queue together, those of a selector each alone."""
-        messages, keys, selected = self._messages, self._sharding_keys, self._selected
+        """Returns messages[begin:end] by the queues that they go to; those of a selector each by itself."""
+        messages, keys, selected, named = self._messages, self._sharding_keys, self._selected, self._named
         by_topic: dict[str, Sequence[int]] = {self.topics[0]: range(begin, end)}
         if len(self.topics) > 1:
             by_topic = {}
@@ -164,11 +148,16 @@ class Division:
         shares: list[Placed] = []
         for name, places in by_topic.items():
             topic = topics[name]
-            if keys is not None:
-                for sender, own in topic.of_keys(keys, places):
-                    shares.append((topic, sender, Way([keys[place] for place in own], queue_of_key), own))
-            elif selected is not None:
+            if selected is not None:
                 shares += [(topic, selected[place].sender(topic), selected[place], [place]) for place in places]
-            else:
-                shares.append((topic, self._ways[name].sender(topic), self._ways[name], places))
+                continue
+            if named is not None:
+                shares.append((topic, named.sender(topic), named, places))
+                continue
+            keyed = {place: key for place in places if (key := keys[place]) is not None} if self.keyed else {}
+            for sender, own in topic.of_keys(keyed):
+                shares.append((topic, sender, Way([keyed[place] for place in own], queue_of_key), own))
+            if len(keyed) < len(places):
+                unkeyed = [place for place in places if place not in keyed] if keyed else places
+                shares.append((topic, topic.next(), UNKEYED, unkeyed))
         return shares

@@ -66,14 +66,14 @@ class DelayedSend:
         self._outcome = Outcome.NOT_STORED
         self._durable: bool | None = None
 
-    async def run(self, sharding_key: str | None, deadline_ms: int, *, durable: bool | None) -> SendResult:
+    async def run(self, deadline_ms: int, *, durable: bool | None) -> SendResult:
         """SendTimeout or QueueUnavailable at the deadline, and for a refusal that no retry mends where an earlier try may have been stored;
         the BrokerError of such a refusal where none was."""
         self._durable = durable
         born_ms = self._clock.wall_ms()
         over = self._shared.config.compress_over_bytes
         level = None if self._delay.level is None else {DELAY: str(self._delay.level)}
-        record = RecordView(encode_message(self._message, 0, self._message_id, born_ms, sharding_key, level, over))
+        record = RecordView(encode_message(self._message, 0, self._message_id, born_ms, level, over))
         sender = None
         while True:
             deletion = self._topic.deletion

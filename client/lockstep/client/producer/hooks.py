@@ -68,17 +68,7 @@ async def send_watched(
 def _with_properties(sending: Sending) -> Sequence[Message]:
     """As they are where that can't be."""
     try:
-        return [
-            Message(
-                message.topic,
-                message.body,
-                tags=message.tags,
-                keys=message.keys,
-                properties={**message.properties, **sending.properties},
-                flag=message.flag,
-            )
-            for message in sending.messages
-        ]
+        return [message.with_properties(sending.properties) for message in sending.messages]
     except (LocalProtocolError, TypeError, AttributeError) as error:
         hook_failed(sending.group, sending.properties, "properties", error)
         return sending.messages

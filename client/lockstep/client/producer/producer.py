@@ -148,35 +148,47 @@ class Producer:
         self,
         message: Message,
         *,
-        sharding_key: str | None = None,
         selector: Selector | None = None,
-        arg: object = None,
         queue: MessageQueue | None = None,
         timeout_ms: int | None = None,
         require: Require = "stored",
         delay_level: int | None = None,
         delay: timedelta | None = None,
     ) -> SendResult:
-        """Send one message; returns when a broker has stored it.
+        """Sends one message and returns when a broker has stored it.
 
-        At most one of `sharding_key` (same key, same queue), `selector` (with `arg`; picks one of the layout's queues) and `queue` (this
-        one). Such a send tries its own queue until the deadline (30 s) and raises QueueUnavailable; without them any live broker will do
-        within 3 s, else SendTimeout. The deadline counts from the call, whatever the send waits for: the topic's route (SendTimeout in
-        any case), the in-flight limit, the connection, the queue. A send of which half the time has passed is not written, and fails as not
-        stored, if the broker's answer can't be expected in time (twice the slowest of its last 128). Also raises PrecedingSendFailed,
-        TopicNotExist, LocalProtocolError, and the BrokerError of a refusal that no retry mends.
+        Without a sharding key, `selector` or `queue` any live broker will do. A keyed, selected or named send goes to its own queue
+        and no other.
 
-        `require="durable"`: returns when the disk has it, also where the broker's flush is async (there it waits for a sync, some ms,
-        shared by all who wait); NotDurable where the broker stored it and could not confirm that in time. `require="written"`: returns when
-        the broker's operating system has it, also where its flush is sync: a power cut may take it back, and its offset may then be another
-        message's. RocketMQ: waitStoreMsgOK=false.
+        A send whose deadline comes while nothing of it was written fails as not stored. So does one of which half the time has passed,
+        if the broker's response can't be expected in time (twice the slowest of its last 128). Cancelling withdraws the message if it
+        is not written yet; later its outcome is unknown.
 
-        `delay_level` 1 … 18 (1 s, 5 s, 10 s, 30 s, 1 … 10 min, 20 min, 30 min, 1 h, 2 h, where the broker has no table of its own), or a
-        `delay` that is one of the broker's levels (else MessageIllegal, with the list): consumers get it so much later, in no order with
-        others. Such a send is not idempotent: repeated after a lost answer it may be stored twice. Its
-        result has no queue offset yet (−1).
+        Args:
+            message: The message. With a `sharding_key` it goes to the queue of that key.
+            selector: Picks the queue: called with the topic's writable queues and the message, and again when the layout changes.
+            queue: The queue to send to (`SendResult.queue` of an earlier message).
+            timeout_ms: The deadline in milliseconds, counted from this call whatever the send waits for: the topic's route, the
+                in-flight limit, the connection, the queue. Default: 3,000, for a send that belongs to one queue 30,000.
+            require: "stored": as the broker's flush is set. "durable": the disk has it, also if the flush is async (there it waits for
+                a sync, some ms, shared by all who wait). "written": the broker's operating system has it, also if the flush is sync:
+                a power cut may take it back, and its offset may then be another message's. RocketMQ: waitStoreMsgOK=false.
+            delay_level: 1 to 18: consumers get the message later, by the broker's table (1 s, 5 s, 10 s, 30 s, 1 to 10 min, 20 min,
+                30 min, 1 h, 2 h), in no order with others. Such a send is not idempotent: when its response is lost it is sent again
+                and may be stored twice. Its result has no queue offset yet (−1).
+            delay: The same as a time, which must be one of the broker's levels.
 
-        Cancelling withdraws the message if it is not written yet; later its outcome is unknown.
+        Returns:
+            SendResult: where the message is stored.
+
+        Raises:
+            SendTimeout: No broker took an unkeyed send before the deadline, or the topic's route was not known by then.
+            QueueUnavailable: The queue of a keyed, selected or named send did not take it before the deadline.
+            PrecedingSendFailed: An earlier send with the same key failed while this one waited behind it.
+            NotDurable: `require="durable"`, and the broker stored the message without confirming that in time.
+            TopicNotExist: The topic was deleted, or does not exist and the broker creates none.
+            LocalProtocolError: Two of sharding key, `selector` and `queue` were given, or one of them names no queue of the topic.
+            BrokerError: The broker refused the message, and a retry would not help (MessageIllegal: a delay that is none of its levels).
         """
         hooks, sends, result = self._hooks, self._sends, None
         sending = Sending(self.group, (message,), "send") if hooks else None
@@ -186,24 +198,24 @@ class Producer:
         try:
             if timeout_ms is not None or require != "stored":
                 check_terms(timeout_ms, require)
+            unkeyed = message.sharding_key is None and selector is None and queue is None
+            way = UNKEYED if unkeyed else way_of(message, selector, queue)
+            end_ms = sends.deadline_ms(begun_ms, timeout_ms, keyed=not unkeyed)
             if delay_level is not None or delay is not None:
-                way = way_of(message, sharding_key, selector, arg, queue)
-                result = await sends.delayed(message, delay_of(delay_level, delay), way, sharding_key, begun_ms, timeout_ms, require)
+                result = await sends.delayed(message, delay_of(delay_level, delay), way, begun_ms, end_ms, require)
             else:
-                unkeyed = sharding_key is None and selector is None and queue is None and arg is None
-                way = UNKEYED if unkeyed else way_of(message, sharding_key, selector, arg, queue)
                 topic = sends.open_ones.get(message.topic)
                 if topic is None:
-                    topic = await sends.topics.open(message.topic, sends.deadline_ms(way, begun_ms, timeout_ms))
+                    topic = await sends.topics.open(message.topic, end_ms)
                 sender = topic.next() if unkeyed else way.sender(topic)
                 if require == "durable":
                     sends.check_durable(topic)
                 held_bytes, gate = held_bytes_of(message), sends.gate
                 if gate.shut:
-                    sender = await sends.wait(topic, way, sender, held_bytes, begun_ms, timeout_ms)
+                    sender = await sends.wait(topic, way, sender, held_bytes, begun_ms, end_ms)
                 else:
                     gate.add(1, held_bytes)
-                parcel, future = sends.encoded(message, topic, way, sender, held_bytes, sharding_key, begun_ms, timeout_ms, require)
+                parcel, future = sends.encoded(message, topic, way, sender, held_bytes, begun_ms, end_ms, require)
                 sender.add(parcel)
                 try:
                     result = await future
@@ -225,23 +237,28 @@ class Producer:
         self,
         messages: Sequence[Message],
         *,
-        sharding_key: str | None = None,
-        sharding_keys: Sequence[str] | None = None,
         selector: Selector | None = None,
-        arg: object = None,
         queue: MessageQueue | None = None,
         timeout_ms: int | None = None,
         require: Require = "stored",
     ) -> list[SendResult]:
-        """Send many; one frame per queue (several where they exceed a frame's limits), results in the order of `messages`.
+        """Sends many messages: one frame for each queue, several where they exceed a frame's limits.
 
-        Without a key the messages of one topic go to one queue, the next in turn. `sharding_keys` gives each message its own key.
-        Otherwise as `send`. Where any message fails BatchSendError holds what became of each.
+        Messages with a sharding key go to the queue of their key. Those without one go together to one queue of their topic, the next in
+        turn. Arguments are those of `send`; the deadline is that of keyed sends if any message belongs to one queue.
+
+        Returns:
+            A SendResult for each message, in the order of `messages`.
+
+        Raises:
+            BatchSendError: Some messages were not acknowledged; it holds the result or the error of each.
+            NotDurable: As `send`; it holds all results.
+            LocalProtocolError: As `send`, or `messages` is not a sequence of messages.
         """
         check_terms(timeout_ms, require)
         if not messages:
             return []
-        how = (sharding_key, sharding_keys, selector, arg, queue, timeout_ms, require)
+        how = (selector, queue, timeout_ms, require)
         if not self._hooks:
             return await self._sends.many(messages, *how)
         return await send_watched(self._hooks, Sending(self.group, messages, "batch"), lambda given: self._sends.many(given, *how))
@@ -260,21 +277,23 @@ class Producer:
         self,
         message: Message,
         *,
-        sharding_key: str | None = None,
         selector: Selector | None = None,
-        arg: object = None,
         queue: MessageQueue | None = None,
     ) -> None:
-        """Write one message and wait for nothing: no answer, no retry, no sequence; it may be lost, and may overtake sends in flight.
+        """Writes one message without waiting for a response: no retry, no sequence. It may be lost, and may overtake sends in flight.
 
-        Waits only for a connection (TransportError after 3 s) and while the connection has too much unsent.
+        It waits only for a connection, and while the connection has too much unsent. Arguments are those of `send`.
+
+        Raises:
+            TransportError: No connection within 3 s.
+            LocalProtocolError: As `send`.
         """
         if not self._hooks:
-            await self._sends.oneway(message, sharding_key, selector, arg, queue)
+            await self._sends.oneway(message, selector, queue)
             return
 
         async def write(given: Sequence[Message]) -> list[SendResult]:
-            await self._sends.oneway(given[0], sharding_key, selector, arg, queue)
+            await self._sends.oneway(given[0], selector, queue)
             return []
 
         await send_watched(self._hooks, Sending(self.group, (message,), "oneway"), write)

@@ -5,25 +5,20 @@ selected   the user's function over the same queues
 unkeyed    round robin over the writable queues of the brokers that live
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from lockstep.protocol.crc import crc32
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.message import Message
-from lockstep.protocol.properties import check_text
 from lockstep.protocol.queue import MessageQueue, TopicLayout
 
-Selector = Callable[..., MessageQueue]
-"""`(queues: Sequence[MessageQueue], message: Message, arg) -> MessageQueue`: must answer one of `queues` (the layout's, in its order)."""
+Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
+"""Returns the queue for a message: one of the given ones, which are all writable queues of the topic in the order of its layout."""
 
 
 def number_of_key(sharding_key: str, queue_count: int) -> int:
-    """The position in the layout's writable queues to which a key belongs; LocalProtocolError for what is no key."""
-    try:
-        return crc32(sharding_key.encode()) % queue_count
-    except (AttributeError, UnicodeEncodeError):
-        check_text("sharding_key", sharding_key)
-        raise
+    """Returns the position in the layout's writable queues to which a key belongs."""
+    return crc32(sharding_key.encode()) % queue_count
 
 
 def queue_of_key(layout: TopicLayout, sharding_key: str) -> MessageQueue:
@@ -31,11 +26,11 @@ def queue_of_key(layout: TopicLayout, sharding_key: str) -> MessageQueue:
     return layout.write_queues[number_of_key(sharding_key, len(layout.write_queues))]
 
 
-def queue_of_selector(layout: TopicLayout, selector: Selector, message: Message, arg: object) -> MessageQueue:
-    """What the user's selector answers; LocalProtocolError unless it is one of the layout's queues. What it raises goes through."""
-    queue = selector(layout.write_queues, message, arg)
+def queue_of_selector(layout: TopicLayout, selector: Selector, message: Message) -> MessageQueue:
+    """Returns what the user's selector returns, and raises what it raises. LocalProtocolError unless that is a queue of the layout."""
+    queue = selector(layout.write_queues, message)
     if not isinstance(queue, MessageQueue) or queue not in layout.write_number_of:
         raise LocalProtocolError(
-            f"the selector answered {queue!r}: expected one of the {len(layout.write_queues)} queues that it was given"
+            f"the selector returned {queue!r}: expected one of the {len(layout.write_queues)} queues that it was given"
         )
     return queue

@@ -17,7 +17,7 @@ from lockstep.client.producer.selector import Selector
 from lockstep.client.producer.topic_sender import Shared, TopicSender
 from lockstep.client.producer.topics import Topics
 from lockstep.client.producer.way import UNKEYED, Way, way_of
-from lockstep.protocol.errors import LocalProtocolError, TransportError
+from lockstep.protocol.errors import TransportError
 from lockstep.protocol.ids import UNIQUE_PREFIX_BYTES, UniqueKeys
 from lockstep.protocol.message import Message, encode_message
 from lockstep.protocol.queue import MessageQueue
@@ -49,9 +49,9 @@ class Sends:
         """The time from which the deadline of a send counts that is called now (monotonic ms); 0 before the producer has started."""
         return 0 if self._clock is None else self._clock.monotonic_ms()
 
-    def deadline_ms(self, way: Way, begun_ms: int, timeout_ms: int | None) -> int:
-        """The end of a send that was called at `begun_ms`."""
-        return begun_ms + (timeout_ms or (self._config.send_timeout_ms if way is UNKEYED else self._config.keyed_send_timeout_ms))
+    def deadline_ms(self, begun_ms: int, timeout_ms: int | None, *, keyed: bool) -> int:
+        """Returns the deadline (monotonic ms) of a send that was called at `begun_ms`."""
+        return begun_ms + (timeout_ms or (self._config.keyed_send_timeout_ms if keyed else self._config.send_timeout_ms))
 
     def encoded(
         self,
@@ -60,22 +60,17 @@ class Sends:
         way: Way,
         sender: QueueSender,
         held_bytes: int,
-        sharding_key: str | None,
         begun_ms: int,
-        timeout_ms: int | None,
+        end_ms: int,
         require: Require,
     ) -> "tuple[Parcel, asyncio.Future[SendResult]]":
-        """A single message that has passed the gate, ready for its queue; LocalProtocolError gives its place at the gate back."""
+        """A single message that has passed the gate, ready for its queue."""
         assert self._clock is not None
         born_ms = self._clock.wall_ms()
         message_id = self._ids.next(born_ms)
-        try:
-            record = encode_message(message, sender.queue.queue_id, message_id, born_ms, sharding_key, None, self._compress_over)
-        except LocalProtocolError:
-            self.gate.release(1, held_bytes)
-            raise
+        record = encode_message(message, sender.queue.queue_id, message_id, born_ms, None, self._compress_over)
         future: asyncio.Future[SendResult] = self._loop.create_future()
-        parcel = self._parcel(topic, way, record, None, message_id, held_bytes, future, begun_ms, timeout_ms)
+        parcel = self._parcel(topic, way, record, None, message_id, held_bytes, future, begun_ms, end_ms)
         parcel.durable = DURABLE[require]
         return parcel, future
 
@@ -84,10 +79,7 @@ class Sends:
         assert self._shared is not None
         check_brokers(self._shared.instance, topic.layout, SENDING_DURABLY)
 
-    async def delayed(
-        self, message: Message, delay: Delay, way: Way, sharding_key: str | None, begun_ms: int, timeout_ms: int | None, require: Require
-    ) -> SendResult:
-        deadline_ms = self.deadline_ms(way, begun_ms, timeout_ms)
+    async def delayed(self, message: Message, delay: Delay, way: Way, begun_ms: int, deadline_ms: int, require: Require) -> SendResult:
         topic = self.open_ones.get(message.topic) or await self.topics.open(message.topic, deadline_ms)
         if require == "durable":
             self.check_durable(topic)
@@ -105,24 +97,21 @@ class Sends:
         )
         try:
             sending = DelayedSend(shared, self._group, topic, way, message, self._ids.next(self._clock.wall_ms()), delay)
-            return await sending.run(sharding_key, deadline_ms, durable=DURABLE[require])
+            return await sending.run(deadline_ms, durable=DURABLE[require])
         finally:
             self.gate.release(1, held_bytes)
 
     async def many(
         self,
         messages: Sequence[Message],
-        sharding_key: str | None,
-        sharding_keys: Sequence[str] | None,
         selector: Selector | None,
-        arg: object,
         queue: MessageQueue | None,
         timeout_ms: int | None,
         require: Require,
     ) -> list[SendResult]:
         begun_ms = self.now_ms()
-        division = Division(messages, sharding_key, sharding_keys, selector, arg, queue)
-        end_ms = self.deadline_ms(division.way, begun_ms, timeout_ms)
+        division = Division(messages, selector, queue)
+        end_ms = self.deadline_ms(begun_ms, timeout_ms, keyed=division.keyed)
         topics = {name: self.open_ones.get(name) or await self.topics.open(name, end_ms) for name in division.topics}
         if require == "durable":
             for topic in topics.values():
@@ -131,7 +120,7 @@ class Sends:
         try:
             for begin, end in division.chunks(self._config):
                 try:
-                    await self._chunk(batch, division, topics, messages, begin, end, begun_ms, timeout_ms)
+                    await self._chunk(batch, division, topics, messages, begin, end, begun_ms, end_ms)
                 except SendError as error:
                     batch.failed(range(begin, len(messages)), error)
                     break
@@ -145,7 +134,7 @@ class Sends:
 
     async def records(self, queue: MessageQueue, records: bytes, sizes: list[int], timeout_ms: int | None) -> SendResult:
         begun_ms, way = self.now_ms(), Way((QUEUE_WIDE,), None, queue)
-        end_ms = self.deadline_ms(way, begun_ms, timeout_ms)
+        end_ms = self.deadline_ms(begun_ms, timeout_ms, keyed=True)
         topic = self.open_ones.get(queue.topic) or await self.topics.open(queue.topic, end_ms)
         held_bytes, gate = len(records), self.gate
         sender = way.sender(topic)
@@ -170,7 +159,7 @@ class Sends:
             gate.release(len(sizes), held_bytes)
             raise
         future = self._loop.create_future()
-        parcel = self._parcel(topic, way, records, sizes, "", held_bytes, future, begun_ms, timeout_ms)
+        parcel = self._parcel(topic, way, records, sizes, "", held_bytes, future, begun_ms, end_ms)
         parcel.alone = True
         sender.add(parcel)
         try:
@@ -181,10 +170,8 @@ class Sends:
             raise
         return result
 
-    async def oneway(
-        self, message: Message, sharding_key: str | None, selector: Selector | None, arg: object, queue: MessageQueue | None
-    ) -> None:
-        way = way_of(message, sharding_key, selector, arg, queue)
+    async def oneway(self, message: Message, selector: Selector | None, queue: MessageQueue | None) -> None:
+        way = way_of(message, selector, queue)
         topic = self.open_ones.get(message.topic)
         if topic is None:
             topic = await self.topics.open(message.topic, self.now_ms() + self._config.send_timeout_ms)
@@ -197,7 +184,7 @@ class Sends:
         assert self._clock is not None
         born_ms = self._clock.wall_ms()
         message_id = self._ids.next(born_ms)
-        record = encode_message(message, sender.queue.queue_id, message_id, born_ms, sharding_key, None, self._compress_over)
+        record = encode_message(message, sender.queue.queue_id, message_id, born_ms, None, self._compress_over)
         sender.add_oneway(record, None if way.pick is None else topic.layout.version)
 
     # ----------------------------------------------------------------------------------------------------------------- parts
@@ -211,7 +198,7 @@ class Sends:
         begin: int,
         end: int,
         begun_ms: int,
-        timeout_ms: int | None,
+        end_ms: int,
     ) -> None:
         """messages[begin:end], one parcel for each queue; none of them is posted where one can't be."""
         gate, count = self.gate, end - begin
@@ -220,7 +207,6 @@ class Sends:
         if gate.shut:
             tag = [(sender.queue, way.keys) for _, sender, way, _ in shares]
             _, first, way, _ = shares[0]
-            end_ms = self.deadline_ms(way, begun_ms, timeout_ms)
 
             def in_time() -> bool:
                 nonlocal shares  # the layout may have changed meanwhile, a broker may have gone
@@ -231,7 +217,7 @@ class Sends:
         else:
             gate.add(count, held_bytes)
         try:
-            parcels = [self._pack(batch, share, messages, begun_ms, timeout_ms) for share in shares]
+            parcels = [self._pack(batch, share, messages, begun_ms, end_ms) for share in shares]
         except BaseException:  # re-raised
             gate.release(count, held_bytes)
             raise
@@ -239,20 +225,18 @@ class Sends:
         for (_, sender, _, _), parcel in zip(shares, parcels, strict=True):
             sender.add(parcel)
 
-    def _pack(self, batch: Batch, share: Placed, messages: Sequence[Message], begun_ms: int, timeout_ms: int | None) -> Parcel:
+    def _pack(self, batch: Batch, share: Placed, messages: Sequence[Message], begun_ms: int, end_ms: int) -> Parcel:
         """Messages that are acknowledged together."""
         assert self._clock is not None
         topic, sender, way, places = share
         born_ms, queue_id = self._clock.wall_ms(), sender.queue.queue_id
         own = [messages[place] for place in places]
         ids = self._ids.many(born_ms, len(own))
-        keys, over = way.sharding_keys(len(own)), self._compress_over
-        records = [
-            encode_message(message, queue_id, id_, born_ms, key, None, over) for message, id_, key in zip(own, ids, keys, strict=True)
-        ]
+        over = self._compress_over
+        records = [encode_message(message, queue_id, id_, born_ms, None, over) for message, id_ in zip(own, ids, strict=True)]
         held_bytes = sum([held_bytes_of(message) for message in own])
         sizes = list(map(len, records))
-        parcel = self._parcel(topic, way, b"".join(records), sizes, ids, held_bytes, Share(batch, places), begun_ms, timeout_ms)
+        parcel = self._parcel(topic, way, b"".join(records), sizes, ids, held_bytes, Share(batch, places), begun_ms, end_ms)
         parcel.durable = batch.durable
         return parcel
 
@@ -266,21 +250,17 @@ class Sends:
         held_bytes: int,
         future: "asyncio.Future[Any] | Share",
         begun_ms: int,
-        timeout_ms: int | None,
+        end_ms: int,
     ) -> Parcel:
-        end_ms = self.deadline_ms(way, begun_ms, timeout_ms)
         half_ms = (begun_ms + end_ms) // 2
         if way is UNKEYED:
             return Parcel(data, sizes, ids, held_bytes, future, end_ms, half_ms)
         version = None if way.pick is None else topic.layout.version
         return Parcel(data, sizes, ids, held_bytes, future, end_ms, half_ms, way.keys, version, way.pick)
 
-    async def wait(
-        self, topic: TopicSender, way: Way, sender: QueueSender, held_bytes: int, begun_ms: int, timeout_ms: int | None
-    ) -> QueueSender:
+    async def wait(self, topic: TopicSender, way: Way, sender: QueueSender, held_bytes: int, begun_ms: int, end_ms: int) -> QueueSender:
         """Wait at the gate, and look again for the queue: the layout may have changed meanwhile, the broker may have gone."""
         layout, chosen = topic.layout, sender
-        end_ms = self.deadline_ms(way, begun_ms, timeout_ms)
 
         def in_time() -> bool:
             nonlocal chosen

@@ -1,6 +1,6 @@
 """One topic of one producer: its layout, a QueueSender for each queue that is sent to, and which queue takes the next unkeyed message."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -140,12 +140,12 @@ class TopicSender:
         """The queue to which the key belongs, whether or not its broker lives."""
         return self._sender(number_of_key(sharding_key, len(self._placed.write_queues)))
 
-    def of_keys(self, sharding_keys: Sequence[str], places: Iterable[int]) -> list[tuple[QueueSender, list[int]]]:
-        """Each queue to which any of these keys belongs, in the order of the layout, with the places of its keys."""
+    def of_keys(self, sharding_keys: Mapping[int, str]) -> list[tuple[QueueSender, list[int]]]:
+        """Returns each queue to which any of these keys belongs, in the order of the layout, with the places of its keys."""
         count = len(self._placed.write_queues)
         shares: dict[int, list[int]] = {}
-        for place in places:
-            shares.setdefault(number_of_key(sharding_keys[place], count), []).append(place)
+        for place, key in sharding_keys.items():
+            shares.setdefault(number_of_key(key, count), []).append(place)
         return [(self._sender(number), shares[number]) for number in sorted(shares)]
 
     def of_queue(self, queue: MessageQueue) -> QueueSender | None:

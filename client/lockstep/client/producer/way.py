@@ -1,7 +1,6 @@
 """How a message finds its queue: now, and again when the layout changes."""
 
-from collections.abc import Iterable, Sequence
-from itertools import repeat
+from collections.abc import Sequence
 
 from lockstep.client.producer.parcel import QUEUE_WIDE, Pick
 from lockstep.client.producer.queue_sender import QueueSender
@@ -9,7 +8,6 @@ from lockstep.client.producer.selector import Selector, queue_of_key, queue_of_s
 from lockstep.client.producer.topic_sender import TopicSender
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.message import Message
-from lockstep.protocol.properties import check_text
 from lockstep.protocol.queue import MessageQueue
 
 
@@ -42,28 +40,18 @@ class Way:
             raise LocalProtocolError(f"{queue} is none of the {count} writable queues of topic {topic.layout.topic}: see SendResult.queue")
         return sender
 
-    def sharding_keys(self, count: int) -> Iterable[str | None]:
-        """What the records of `count` messages that go this way store as their key."""
-        if len(self.keys) > 1:
-            return self.keys
-        return repeat(self.keys[0] or None if self.keys else None, count)
-
 
 UNKEYED = Way()
 
 
-def way_of(message: Message, sharding_key: str | None, selector: Selector | None, arg: object, queue: MessageQueue | None) -> Way:
-    """The way that these arguments of `send` ask for; LocalProtocolError where they ask for two."""
-    if (sharding_key is not None) + (selector is not None) + (queue is not None) > 1:
-        raise LocalProtocolError("sharding_key, selector and queue each choose the queue: give one of them")
-    if arg is not None and selector is None:
-        raise LocalProtocolError("arg is handed to a selector, and none was given: selector=lambda queues, message, arg: …")
-    if sharding_key is not None:
-        if type(sharding_key) is not str or not sharding_key:
-            check_text("sharding_key", sharding_key)
-        return Way((sharding_key,), queue_of_key)
+def way_of(message: Message, selector: Selector | None, queue: MessageQueue | None) -> Way:
+    """Returns the way that the message and these arguments of `send` ask for. LocalProtocolError if they ask for two."""
+    if (message.sharding_key is not None) + (selector is not None) + (queue is not None) > 1:
+        raise LocalProtocolError("the message's sharding_key, selector and queue each choose the queue: give one of them")
+    if message.sharding_key is not None:
+        return Way((message.sharding_key,), queue_of_key)
     if selector is not None:
-        return Way((QUEUE_WIDE,), lambda layout, _: queue_of_selector(layout, selector, message, arg))
+        return Way((QUEUE_WIDE,), lambda layout, _: queue_of_selector(layout, selector, message))
     if queue is not None:
         if queue.topic != message.topic:
             raise LocalProtocolError(f"the message's topic is {message.topic}, the queue's {queue.topic}")

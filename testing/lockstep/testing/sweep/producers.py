@@ -75,12 +75,12 @@ class Sender:
         self._universe.history.append(SendBegan(*self._universe.place(), body, key, topic, tags, delay_level))
         if not self._universe.calm and self._extra.random() < self._universe.setting.poison_share:
             self._universe.poison[body] = None
-        return Message(topic, body, tags=tags)
+        return Message(topic, body, tags=tags, sharding_key=key)
 
     async def _one(self, key: str | None) -> None:
         message, require = self._message(key, self._topic()), self._require()
         try:
-            self._acked(message, await self._producer.send(message, sharding_key=key, require=require), require)
+            self._acked(message, await self._producer.send(message, require=require), require)
         except LockstepError as error:
             self._failed(message, error)
 
@@ -89,7 +89,7 @@ class Sender:
         level = self._extra.choice(LEVELS)
         message = self._message(key, TOPIC, level)
         try:
-            result = await self._producer.send(message, sharding_key=key, delay_level=level)
+            result = await self._producer.send(message, delay_level=level)
         except LockstepError as error:
             self._failed(message, error)
             return
@@ -100,7 +100,7 @@ class Sender:
         topic = self._topic()
         messages, require = [self._message(key, topic) for key in keys], self._require()
         try:
-            results: list[SendResult | Exception] = list(await self._producer.send_batch(messages, sharding_keys=keys, require=require))
+            results: list[SendResult | Exception] = list(await self._producer.send_batch(messages, require=require))
         except BatchSendError as error:
             results = list(error.results)
         except LockstepError as error:
