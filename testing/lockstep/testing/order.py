@@ -26,7 +26,7 @@ from lockstep.testing.order_laws import Broken, Fate, Handling, Send, judge, key
 
 ListenerT = TypeVar("ListenerT", bound=OrderlyListener)
 
-DONE = (ConsumeOrderlyStatus.SUCCESS, ConsumeOrderlyStatus.COMMIT)
+DONE = (None, ConsumeOrderlyStatus.SUCCESS, ConsumeOrderlyStatus.COMMIT)
 NEARBY_COUNT = 6
 """Handlings shown before and after what is wrong, and faults of the one whose doing it is."""
 NEARBY_S = 5.0
@@ -57,7 +57,7 @@ class OrderChecker:
         return CheckedProducer(producer, self)
 
     def watch(self, listener: ListenerT) -> ListenerT:
-        """Decorator, below `@consumer.orderly`: the messages of a call are handled when it returns SUCCESS or COMMIT."""
+        """Decorator, below `@consumer.orderly`: the messages of a call are handled when it returns None, SUCCESS or COMMIT."""
         if is_async(listener):
 
             @wraps(listener)

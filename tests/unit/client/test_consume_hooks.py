@@ -72,7 +72,7 @@ def consumed(listener: Any, hooks: Sequence[Any], bodies: Sequence[bytes], *, co
 def test_hooks_stand_around_each_call_in_its_own_context_whatever_becomes_of_it() -> None:
     seen: list[Any] = []
     spans: list[str] = []
-    results: list[Any] = [ConsumeOrderlyStatus.SUCCESS, ValueError("no"), None, ConsumeOrderlyStatus.SUCCESS]
+    results: list[Any] = [ConsumeOrderlyStatus.SUCCESS, ValueError("no"), ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT, None]
 
     async def listen(messages: Sequence[MessageExt], _: OrderlyContext) -> ConsumeOrderlyStatus:
         spans.append(span.get())
@@ -88,9 +88,9 @@ def test_hooks_stand_around_each_call_in_its_own_context_whatever_becomes_of_it(
         ("one", "before", "billing", [b"2"]),
         ("one", "after", False, None, "ValueError"),
         ("one", "before", "billing", [b"2"]),
-        ("one", "after", False, None, "NoneType"),
+        ("one", "after", False, ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT, "NoneType"),
         ("one", "before", "billing", [b"2"]),
-        ("one", "after", True, ConsumeOrderlyStatus.SUCCESS, "NoneType"),
+        ("one", "after", True, None, "NoneType"),
     ]
     assert [told[0] for told in seen[:4]] == ["one", "two", "two", "one"]
     assert spans == ["two-span"] * 4

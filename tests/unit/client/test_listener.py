@@ -9,6 +9,7 @@ import pytest
 from lockstep.client.consumer.config import Backoff, ConsumerConfig, OrderedRetry, clamp_suspend_ms
 from lockstep.client.consumer.listener import (
     STEPS,
+    ConsumeConcurrentlyStatus,
     ConsumeOrderlyStatus,
     Fence,
     OrderlyContext,
@@ -16,6 +17,7 @@ from lockstep.client.consumer.listener import (
     check_listener,
     is_async,
     listener_name,
+    read_concurrent_result,
     read_result,
 )
 from lockstep.protocol.bodies import MessageModel, StartPoint
@@ -64,11 +66,22 @@ def test_anything_that_takes_two_positions_may_be_a_listener(fine: object) -> No
     check_listener(fine)
 
 
-@pytest.mark.parametrize("wrong", [None, "SUCCESS", 0, True, object()])
-def test_none_and_wrong_values_count_as_suspend_and_say_why(wrong: object) -> None:
+@pytest.mark.parametrize("wrong", ["SUCCESS", 0, True, object(), ConsumeConcurrentlyStatus.CONSUME_SUCCESS])
+def test_a_value_that_is_no_status_fails_the_batch_and_is_named(wrong: object) -> None:
     status, why = read_result(wrong)
     assert status is SUSPEND
-    assert why
+    assert why is not None
+    assert repr(wrong)[:20] in why
+    assert "expected None or a ConsumeOrderlyStatus" in why
+    assert read_concurrent_result(S.SUCCESS) == (
+        ConsumeConcurrentlyStatus.RECONSUME_LATER,
+        f"the listener returned {S.SUCCESS!r}, expected None or a ConsumeConcurrentlyStatus",
+    )
+
+
+def test_a_listener_that_returns_nothing_has_succeeded() -> None:
+    assert read_result(None) == (S.SUCCESS, None)
+    assert read_concurrent_result(None) == (ConsumeConcurrentlyStatus.CONSUME_SUCCESS, None)
 
 
 def test_a_coroutine_that_nobody_awaited_is_a_wrong_value_and_leaves_no_warning() -> None:

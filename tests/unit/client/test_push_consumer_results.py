@@ -25,7 +25,7 @@ pytestmark = pytest.mark.frozen_clock
 SUSPEND = S.SUSPEND_CURRENT_QUEUE_A_MOMENT
 
 
-@pytest.mark.parametrize("wrong", [RuntimeError("no"), None, "SUCCESS", SUSPEND])
+@pytest.mark.parametrize("wrong", [RuntimeError("no"), "SUCCESS", SUSPEND])
 async def test_a_failed_call_is_repeated_with_one_attempt_more_which_is_stored(wrong: object) -> None:
     async with scripted_cluster() as cluster:
         a, handled = cluster["a"], Handled()
@@ -130,6 +130,51 @@ async def test_manual_commit_moves_nothing_until_commit_and_rollback_brings_ever
             assert handled.bodies == [b"0", b"1", b"0", b"1", b"2"]
             assert a.committed(G, "orders", 0) == 2
         assert a.committed(G, "orders", 0) == 2  # at a drain, SUCCESSes that were not committed roll back
+
+
+async def test_a_listener_that_returns_nothing_moves_the_progress() -> None:
+    async with scripted_cluster() as cluster:
+        a, handled = cluster["a"], Handled()
+        handled.answers = [None] * 3
+        a.store("orders", 0, [b"0", b"1", b"2"])
+        async with consuming(cluster, handled) as consumer:
+            await advance(1)
+            assert handled.bodies == [b"0", b"1", b"2"]
+            assert a.committed(G, "orders", 0) == 3
+            assert consumer.health().ok
+
+
+async def test_with_manual_commit_a_listener_that_returns_nothing_commits_nothing() -> None:
+    async with scripted_cluster() as cluster:
+        a, handled = cluster["a"], Handled()
+
+        def manual(context: OrderlyContext) -> None:
+            context.auto_commit = False
+
+        handled.answers = [manual] * 2
+        a.store("orders", 0, [b"0", b"1"])
+        async with consuming(cluster, handled):
+            await advance(1)
+            assert handled.bodies == [b"0", b"1"]
+            assert a.committed(G, "orders", 0) == 0
+
+
+async def test_a_queue_whose_batch_fails_again_and_again_is_blocked_in_health_until_it_succeeds() -> None:
+    """Attempts are unlimited: QueueBlocked is reported at the third failure, and the calls go on."""
+    async with scripted_cluster() as cluster:
+        handled = Handled()
+        handled.answers = [RuntimeError("poison")] * 4
+        cluster["a"].store("orders", 0, [b"0"])
+        async with consuming(cluster, handled, retry=OrderedRetry(backoff=Backoff(1_000, 1.0))) as consumer:
+            told = events(consumer)
+            for failures in range(1, 5):
+                assert len(handled.calls) == failures
+                assert [queue.blocked for queue in consumer.health().queues] == [failures >= 3, False]
+                assert consumer.health().ok is (failures < 3)
+                await advance(1.05)
+            assert told == [QueueBlocked(MessageQueue("orders", "a", 0), 0, 3, "RuntimeError: poison")]
+            assert len(handled.calls) == 5
+            assert consumer.health().ok
 
 
 async def test_exhausted_attempts_block_the_queue_until_it_is_resumed() -> None:

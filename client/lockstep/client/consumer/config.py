@@ -17,7 +17,7 @@ SUSPEND_MS_MAX = 30_000
 """Every pause between two calls of one batch lies in 10 ≤ ms ≤ 30,000. RocketMQ: ConsumeMessageOrderlyService."""
 
 BLOCKED_AFTER_ATTEMPTS = 3
-"""With unlimited attempts, QueueBlocked is told at this many failed calls and at each doubling."""
+"""With unlimited attempts, QueueBlocked is reported at this many failed calls and at each doubling."""
 
 
 def clamp_suspend_ms(suspend_ms: float) -> int:
@@ -44,7 +44,7 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class OrderedRetry:
-    """What becomes of a batch that fails (the listener raised, returned None or no status, or SUSPEND).
+    """What happens to a batch that fails: the listener raised, or returned SUSPEND or something that is neither None nor a status.
 
     `max_attempts` None: tried for ever with back-off, as RocketMQ does. A number with `on_exhausted="block"`: after that many failed calls
     the queue stands still and QueueBlocked is told; the next grant (restart, move) or `consumer.resume()` gives it one call more. Attempts
@@ -70,6 +70,10 @@ class OrderedRetry:
         """The group's retry policy, on which its members must agree."""
         pause = f"pause {self.backoff.first_ms} ms x{self.backoff.factor:g} up to {self.backoff.max_ms} ms"
         return f"unlimited, {pause}" if self.max_attempts is None else f"{self.max_attempts} attempts, {pause}, then {self.on_exhausted}"
+
+    def is_blocked(self, attempts: int) -> bool:
+        """Returns whether a queue counts as blocked after this many failed calls of its first batch: QueueBlocked was reported."""
+        return attempts >= (BLOCKED_AFTER_ATTEMPTS if self.max_attempts is None else self.max_attempts)
 
     def exhausted(self, attempts: int) -> bool:
         return self.max_attempts is not None and attempts >= self.max_attempts

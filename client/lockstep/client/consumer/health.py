@@ -43,6 +43,7 @@ class QueueHealth:
     running_ms: int | None
     """How long the listener has been at it; None: no call runs."""
     blocked: bool
+    """Its first batch has failed so often that QueueBlocked was reported: `max_attempts` times, or 3 times if attempts are unlimited."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from lockstep.protocol.message import MessageExt
 from lockstep.protocol.queue import MessageQueue
 
 Context = OrderlyContext | ConcurrentlyContext
-SUCCESSES = (ConsumeOrderlyStatus.SUCCESS, ConsumeOrderlyStatus.COMMIT, ConsumeConcurrentlyStatus.CONSUME_SUCCESS)
+SUCCESSES = (None, ConsumeOrderlyStatus.SUCCESS, ConsumeOrderlyStatus.COMMIT, ConsumeConcurrentlyStatus.CONSUME_SUCCESS)
 
 
 @dataclass(slots=True, eq=False)
@@ -38,8 +38,8 @@ class Consuming:
 
     @property
     def succeeded(self) -> bool:
-        """It returned SUCCESS, COMMIT or CONSUME_SUCCESS. The broker may still refuse that as stale."""
-        return self.error is None and any(self.result is status for status in SUCCESSES)
+        """Whether the call has ended with None, SUCCESS, COMMIT or CONSUME_SUCCESS. The broker may still refuse the result as stale."""
+        return self.error is None and any(self.result is success for success in SUCCESSES)
 
 
 class ConsumeHook(Protocol):

@@ -13,9 +13,9 @@ from lockstep.protocol.queue import MessageQueue
 
 
 class ConsumeOrderlyStatus(Enum):
-    """What an orderly listener returns. None, any other value or an exception counts as SUSPEND_CURRENT_QUEUE_A_MOMENT.
+    """What an orderly listener may return. None counts as SUCCESS; an exception or any other value as SUSPEND_CURRENT_QUEUE_A_MOMENT.
 
-    SystemExit and KeyboardInterrupt besides end the consumer: `wait_closed()` raises them.
+    SystemExit and KeyboardInterrupt also end the consumer: `wait_closed()` raises them. RocketMQ: null means SUSPEND there.
     """
 
     SUCCESS = "SUCCESS"
@@ -27,9 +27,9 @@ class ConsumeOrderlyStatus(Enum):
 
 
 class ConsumeConcurrentlyStatus(Enum):
-    """What a concurrent listener returns. None, any other value or an exception counts as RECONSUME_LATER.
+    """What a concurrent listener may return. None counts as CONSUME_SUCCESS; an exception or any other value as RECONSUME_LATER.
 
-    SystemExit and KeyboardInterrupt besides end the consumer: `wait_closed()` raises them.
+    SystemExit and KeyboardInterrupt also end the consumer: `wait_closed()` raises them. RocketMQ: null means RECONSUME_LATER there.
     """
 
     CONSUME_SUCCESS = "CONSUME_SUCCESS"
@@ -214,23 +214,25 @@ def listener_name(listener: Callable[..., object]) -> str:
 
 
 def read_result(result: object) -> tuple[ConsumeOrderlyStatus, str | None]:
-    """The status, and what was wrong with the result where it counts as SUSPEND for that."""
+    """Returns the status, and what is wrong with the result if it counts as SUSPEND for that."""
+    if result is None:
+        return ConsumeOrderlyStatus.SUCCESS, None
     if isinstance(result, ConsumeOrderlyStatus):
         return result, None
     return ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT, _what_is_wrong(result, ConsumeOrderlyStatus)
 
 
 def read_concurrent_result(result: object) -> tuple[ConsumeConcurrentlyStatus, str | None]:
-    """The status, and what was wrong with the result where it counts as RECONSUME_LATER for that."""
+    """Returns the status, and what is wrong with the result if it counts as RECONSUME_LATER for that."""
+    if result is None:
+        return ConsumeConcurrentlyStatus.CONSUME_SUCCESS, None
     if isinstance(result, ConsumeConcurrentlyStatus):
         return result, None
     return ConsumeConcurrentlyStatus.RECONSUME_LATER, _what_is_wrong(result, ConsumeConcurrentlyStatus)
 
 
 def _what_is_wrong(result: object, expected: type[Enum]) -> str:
-    if result is None:
-        return f"the listener returned None, expected a {expected.__name__}"
     if inspect.iscoroutine(result):
         result.close()
         return "the listener returned a coroutine: declare the listener itself `async def`"
-    return f"the listener returned {result!r:.100}, expected a {expected.__name__}"
+    return f"the listener returned {result!r:.100}, expected None or a {expected.__name__}"

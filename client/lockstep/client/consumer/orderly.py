@@ -60,7 +60,7 @@ async def consume(worker: "QueueWorker", holding: "Holding") -> None:
         worker.call_started_ms = now_ms
         result, error = await _call(worker, batch, context)
         worker.call = None
-        if result is _SUCCESS and context.auto_commit and holding.alive:
+        if (result is _SUCCESS or (result is None and error is None)) and context.auto_commit and holding.alive:
             own.call_ended(holding.epoch, messages.commit(), messages.committed_attempts)
             session.changed(own)
             pause_ms = 0

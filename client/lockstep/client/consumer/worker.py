@@ -219,7 +219,7 @@ class QueueWorker:
             own.attempts,
             0 if holding is None else holding.messages.count,
             now_ms - self.call_started_ms if own.running else None,
-            holding is not None and holding.blocked,
+            self.use.config.retry.is_blocked(own.attempts),
         )
 
     def running_tasks(self) -> "list[asyncio.Task[None]]":
