@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from lockstep.client import Message, Outcome, Producer, SendResult, SendTimeout
+from lockstep.client import Message, Outcome, Producer, SendResult, SendTimeoutError
 from lockstep.client.errors import SendError
 from support.cluster import QUICK, Cluster, Report, now_us
 
@@ -33,7 +33,7 @@ async def test_keys_of_a_dead_broker_fail_by_name_or_wait_and_none_moves(cluster
     meanwhile = {key for key, _, _, _ in cluster.acks()[count:]}
     assert meanwhile >= home.keys() - orphans, "the keys of the living broker flow"
     failures = cluster.heard("producer", "send.failed")
-    assert {event["error"] for event in failures} == {"QueueUnavailable"}
+    assert {event["error"] for event in failures} == {"QueueUnavailableError"}
     assert {event["key"] for event in failures} <= orphans
     assert all(home[event["key"]] in event["text"] for event in failures), "it names the queue and its broker"
     ended = {event["key"] for event in failures if event["outcome"] == "unknown"}
@@ -88,8 +88,8 @@ async def test_with_the_only_broker_down_every_send_of_a_flood_ends_as_not_store
             sending += [asyncio.ensure_future(one()) for _ in range(100)]
             await asyncio.sleep(0.05)
         ended = await asyncio.gather(*sending)
-        assert {type(error) for _, error in ended} == {SendTimeout}
-        assert {error.outcome for _, error in ended if isinstance(error, SendTimeout)} == {Outcome.NOT_STORED}
+        assert {type(error) for _, error in ended} == {SendTimeoutError}
+        assert {error.outcome for _, error in ended if isinstance(error, SendTimeoutError)} == {Outcome.NOT_STORED}
         assert producer.in_flight_count == 0
         report(f"{len(ended)} sends with a deadline of 1.5 s ended after {min(ended)[0]:.2f} to {max(took for took, _ in ended):.2f} s")
         await cluster.restart("broker-a")

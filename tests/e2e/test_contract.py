@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.protocol.errors import SubscriptionConflict
+from lockstep.protocol.errors import SubscriptionConflictError
 from support.cluster import DEFAULTS, Cluster, Report, now_us
 from support.processes import LIMIT_S, clean_environment, program
 
@@ -48,7 +48,7 @@ async def test_another_subscription_is_refused_by_name_and_stop_change_start_jus
     await cluster.consumer("consumer-1", "--tags", "even")
     await cluster.until_held(8, "consumer-1")
     said = await refused(cluster, "stranger", "--tags", "odd")
-    assert SubscriptionConflict.__name__ in said
+    assert SubscriptionConflictError.__name__ in said
     assert "subscription of orders: 'even' here, 'odd' asked for" in said
     assert len((await cluster.group())["members"]) == 1, "it has left wherever it had joined"
     assert (await cluster.group())["members"][0]["subscription"] == {"orders": "even"}

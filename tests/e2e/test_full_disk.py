@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.client import Message, Producer, QueueUnavailable
+from lockstep.client import Message, Producer, QueueUnavailableError
 from lockstep.protocol.bodies import Verdict
 from lockstep.protocol.codes import RequestCode, ResponseCode
-from lockstep.protocol.errors import ServiceNotAvailable, TransportError
+from lockstep.protocol.errors import ServiceNotAvailableError, TransportError
 from support.background import LIMIT_S, Background, background
 from support.native import Member, Native, Stream, native
 from support.processes import run_program
@@ -124,9 +124,9 @@ async def test_a_producer_is_told_why_and_goes_on_when_there_is_room(tmp_path: P
                 await client.create("orders")
                 count, _ = await send_until_refused(client, Stream("orders"))
                 async with Producer("shop", nameserver=where, compress_over_bytes=None) as producer:
-                    with pytest.raises(ServiceNotAvailable, match=f"less than {RESERVE_BYTES} bytes"):
+                    with pytest.raises(ServiceNotAvailableError, match=f"less than {RESERVE_BYTES} bytes"):
                         await producer.send(Message("orders", BODY), timeout_ms=300)
-                    with pytest.raises(QueueUnavailable, match=f"less than {RESERVE_BYTES} bytes.*not stored"):
+                    with pytest.raises(QueueUnavailableError, match=f"less than {RESERVE_BYTES} bytes.*not stored"):
                         await producer.send(Message("orders", BODY, sharding_key="k"), timeout_ms=300)
                     waiting = asyncio.ensure_future(producer.send(Message("orders", BODY, sharding_key="k")))
                     assert len(await client.everything("orders")) == count

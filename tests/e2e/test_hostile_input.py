@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.client import LocalProtocolError, Message, Producer, PushConsumer, TopicNotExist
+from lockstep.client import LocalProtocolError, Message, Producer, PushConsumer, TopicNotExistError
 from lockstep.protocol.bodies import DataVersion, RegisterBody, RegisterReply
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
@@ -313,7 +313,7 @@ async def test_a_missing_topic_is_named_with_the_next_step(world: World) -> None
         code, remark = await client.refused(RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicHeader("nowhere"))
         assert (code, "lockstep topic create nowhere" in remark) == (ResponseCode.TOPIC_NOT_EXIST, True)
     async with Producer("hostile", nameserver=world.nameserver_address) as producer:
-        with pytest.raises(TopicNotExist, match=r"nowhere.*lockstep topic create nowhere"):
+        with pytest.raises(TopicNotExistError, match=r"nowhere.*lockstep topic create nowhere"):
             await producer.send(Message("nowhere", b"x"))
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from lockstep.broker.app import Broker
 from lockstep.broker.config import BrokerConfig
-from lockstep.broker.registrar import RegistrationRefused
+from lockstep.broker.registrar import RegistrationRefusedError
 from lockstep.protocol.bodies import BrokerStatus, DataVersion, RegisterBody
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
@@ -159,7 +159,7 @@ async def test_a_copy_with_a_higher_term_is_exit_4_while_the_original_lives(tmp_
     shutil.copytree(tmp_path / "one", tmp_path / "copy")
     with program(*broker(tmp_path / "one", "--nameserver", routes), event="broker.started") as first:
         copy = broker_ahead(tmp_path / "copy", routes)
-        with pytest.raises(RegistrationRefused, match=f"it has not seen term {first.started['term']}"):
+        with pytest.raises(RegistrationRefusedError, match=f"it has not seen term {first.started['term']}"):
             await copy.start()
         await copy.stop()
         assert await asyncio.to_thread(routed, routes) == {"broker-a": (first.started["address"], True)}
@@ -172,7 +172,7 @@ async def test_a_copy_of_the_last_state_is_refused_while_the_original_answers(tm
     with program(*broker(tmp_path / "one", "--nameserver", routes), event="broker.started") as first:
         shutil.copytree(tmp_path / "one", tmp_path / "copy")
         copy = broker_ahead(tmp_path / "copy", routes)
-        with pytest.raises(RegistrationRefused, match="The one that is registered answers"):
+        with pytest.raises(RegistrationRefusedError, match="The one that is registered answers"):
             await copy.start()
         await copy.stop()
         assert await asyncio.to_thread(routed, routes) == {"broker-a": (first.started["address"], True)}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.client import LocalProtocolError, Message, SendResult, SendStatus, TopicNotExist
+from lockstep.client import LocalProtocolError, Message, SendResult, SendStatus, TopicNotExistError
 from lockstep.client.sync import Producer
 from support.processes import LIMIT_S, Program, clean_environment, program, run_program
 
@@ -55,7 +55,7 @@ def test_threads_share_one_and_get_their_own_results_and_errors(laptop: Program)
     with Producer("shop", nameserver=where, auto_create_topics=False) as producer:
         places = send_some(producer, 400, threads=8)
         places += [place(result) for result in producer.send_batch([Message("orders", b"b")] * 50)]
-        with pytest.raises(TopicNotExist):
+        with pytest.raises(TopicNotExistError):
             producer.send(Message("elsewhere", b"x"))
         with pytest.raises(LocalProtocolError):
             producer.send(Message("orders", b"x", sharding_key="k"), arg=1)

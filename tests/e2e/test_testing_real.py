@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lockstep.client import ConsumeOrderlyStatus, Message, Producer, PushConsumer
-from lockstep.testing import Chaos, OnlySimulated, OrderChecker, TestCluster, WorkerFailed
+from lockstep.testing import Chaos, OnlySimulatedError, OrderChecker, TestCluster, WorkerFailedError
 from support.newcomer import blocks
 from support.processes import clean_environment
 
@@ -111,20 +111,20 @@ async def test_a_killed_program_runs_no_finally_and_its_connections_close(tmp_pa
 
 async def test_what_only_the_simulator_can_do_says_so(tmp_path: Path) -> None:
     async with real(tmp_path) as cluster:
-        with pytest.raises(OnlySimulated, match="advance by 1800 s"):
+        with pytest.raises(OnlySimulatedError, match="advance by 1800 s"):
             await cluster.advance(minutes=30)
-        with pytest.raises(OnlySimulated, match=r"partition\(\) needs the simulator"):
+        with pytest.raises(OnlySimulatedError, match=r"partition\(\) needs the simulator"):
             cluster.partition("broker-a", "broker-b")
         for call in (
             lambda: cluster.heal(),
             lambda: cluster.slow_link("broker-a", seconds=1),
             lambda: cluster.reset_connections("broker-a"),
         ):
-            with pytest.raises(OnlySimulated):
+            with pytest.raises(OnlySimulatedError):
                 call()
-        with pytest.raises(OnlySimulated):
+        with pytest.raises(OnlySimulatedError):
             await cluster.cut_power("broker-a")
-        with pytest.raises(OnlySimulated):
+        with pytest.raises(OnlySimulatedError):
             cluster.set_wall_clock("broker-a", ahead_seconds=1)
         assert cluster.seed is None
 
@@ -140,7 +140,7 @@ async def test_a_program_or_broker_that_fails_fails_the_test(tmp_path: Path) -> 
             os.kill(cluster._brokers["broker-a"]._process.pid, 9)  # type: ignore[attr-defined]  # behind its back
             await cluster.until(lambda: cluster.state("broker-a") == "failed")
 
-    with pytest.raises(WorkerFailed) as caught:
+    with pytest.raises(WorkerFailedError) as caught:
         await run()
     assert "in the program" in str(caught.value)
     assert "broker-a ended with exit code -9" in str(caught.value)

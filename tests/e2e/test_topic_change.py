@@ -62,9 +62,9 @@ async def test_a_topic_deleted_under_load_is_gone_for_everybody_and_comes_back_e
     ends = {queue: max(offset for _, _, at, offset in cluster.acks() if at == queue) + 1 for queue in cluster.told_queues()}
     assert "is deleted: its 4 queues" in await cluster.command("topic", "delete", "orders")
     failures = await cluster.until_heard("producer", "send.failed")
-    assert failures["error"] == "TopicNotExist", failures
+    assert failures["error"] == "TopicNotExistError", failures
     await cluster.until("every key has failed", lambda: len({each["key"] for each in cluster.heard("producer", "send.failed")}) == 20)
-    assert {each["error"] for each in cluster.heard("producer", "send.failed")} <= {"TopicNotExist", "PrecedingSendFailed"}
+    assert {each["error"] for each in cluster.heard("producer", "send.failed")} <= {"TopicNotExistError", "PrecedingSendError"}
     await cluster.until("no consumer holds a queue", lambda: not any(cluster.held(name) for name in CONSUMERS))
     assert "orders" not in await cluster.command("topic", "list")
     assert "no topic 'orders'" in await cluster.command("topic", "delete", "orders", code=1)

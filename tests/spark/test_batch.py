@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from lockstep.client.producer.selector import queue_of_key
-from lockstep.protocol.errors import TopicNotExist
+from lockstep.protocol.errors import TopicNotExistError
 from lockstep.spark import keyed, queue_count
 from lockstep.spark.job import in_one_line
 from support.spark_table import Table
@@ -182,7 +182,7 @@ def test_pushed_filters_read_less_and_say_the_same(table: Table) -> None:
 
 def test_the_queues_of_a_topic_are_counted(table: Table) -> None:
     assert queue_count(table.cluster.nameserver, table.topic) == 4
-    with pytest.raises(TopicNotExist, match="lockstep topic create no-such-topic"):
+    with pytest.raises(TopicNotExistError, match="lockstep topic create no-such-topic"):
         queue_count(table.cluster.nameserver, "no-such-topic")
 
 

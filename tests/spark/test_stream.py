@@ -17,7 +17,7 @@ from lockstep.spark.job import in_one_line
 from lockstep.spark.offsets import to_plain
 from lockstep.spark.options import SourceOptions
 from lockstep.spark.reader import group_of
-from lockstep.spark.reading import DataLost
+from lockstep.spark.reading import DataLostError
 from lockstep.spark.stream_reader import LockstepStreamReader
 from support.spark_table import Table
 
@@ -349,12 +349,12 @@ def test_a_start_above_its_end_is_an_empty_range(table: Table, reader: Any) -> N
 
 def test_a_queue_that_is_gone_is_loss(table: Table, reader: Any) -> None:
     gone = {table.topic: {"broker-z:0": 7, **at(table, 0, 0, 0, 0)[table.topic]}}
-    with pytest.raises(DataLost, match="stands at 7, and the queue is not there any more"):
+    with pytest.raises(DataLostError, match="stands at 7, and the queue is not there any more"):
         reader.latestOffset(gone, ReadAllAvailable())
 
 
 def test_a_topic_that_begins_anew_is_loss(table: Table, reader: Any) -> None:
-    with pytest.raises(DataLost, match=r"stands at 9, and the queue ends at 0.*failOnDataLoss=false"):
+    with pytest.raises(DataLostError, match=r"stands at 9, and the queue ends at 0.*failOnDataLoss=false"):
         reader.latestOffset(at(table, 9, 0, 0, 0), ReadAllAvailable())
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from lockstep.broker.store import Appended, ReadResult, ReadStatus, StoreCorrupt
+from lockstep.broker.store import Appended, ReadResult, ReadStatus, StoreCorruptError
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import TransportError
@@ -204,7 +204,7 @@ class FakeStore:
         following = offset
         for record, tag in queue[offset:]:
             if following == self.rotten.get((topic, queue_id)) and len(parts) < max_count:
-                raise StoreCorrupt(f"offset {following} of {topic}")
+                raise StoreCorruptError(f"offset {following} of {topic}")
             if len(parts) == max_count or (parts and size + len(record) > max_bytes):
                 break
             following += 1

@@ -21,7 +21,7 @@ from lockstep.protocol.bodies import (
 )
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode
-from lockstep.protocol.errors import BrokerError, QueryNotFound, SubscriptionGroupNotExist, TopicNotExist
+from lockstep.protocol.errors import BrokerError, QueryNotFoundError, SubscriptionGroupNotExistError, TopicNotExistError
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.clients import GroupStatusHeader
 from lockstep.protocol.headers.offsets import TopicHeader, ViewMessageHeader
@@ -96,19 +96,19 @@ class FakeBroker:
     def group_status(self, request: Request) -> Outcome:
         group = request.header.consumer_group
         if group is not None and group not in self.groups:
-            raise SubscriptionGroupNotExist(f"nothing is known of group {group}")
+            raise SubscriptionGroupNotExistError(f"nothing is known of group {group}")
         return request.reply(body=GroupStatusReply(tuple(self.groups), self.groups.get(group or "")))
 
     @handles(RequestCode.TOPIC_OFFSETS, TopicHeader)
     def topic_offsets(self, request: Request) -> Outcome:
         if request.header.topic not in self.offsets:
-            raise TopicNotExist(f"no topic {request.header.topic}")
+            raise TopicNotExistError(f"no topic {request.header.topic}")
         return request.reply(body=TopicOffsets(tuple(self.offsets[request.header.topic])))
 
     @handles(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader)
     def view(self, request: Request) -> Outcome:
         if request.header.offset not in self.by_position:
-            raise QueryNotFound(f"no message at {request.header.offset}")
+            raise QueryNotFoundError(f"no message at {request.header.offset}")
         return request.reply(body=self.by_position[request.header.offset])
 
     @handles(RequestCode.PULL_MESSAGE, PullHeader)

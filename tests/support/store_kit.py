@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from lockstep.broker.store import FlushMode, Identity, ReadStatus, Recovery, Store, StoreConfig
-from lockstep.protocol.errors import SystemBusy
+from lockstep.protocol.errors import SystemBusyError
 from lockstep.protocol.record import encode_record
 from lockstep.protocol.sequence import FrameSequence, seal
 from lockstep.runtime.host import Host
@@ -227,7 +227,7 @@ async def read_told(store: Store, topic: str = "orders", queue_id: int = 0) -> T
     while offset < high:
         try:
             result = await store.read_some(topic, queue_id, offset, 7, 4096)
-        except SystemBusy:
+        except SystemBusyError:
             told.busy_count += 1
             assert told.busy_count < 200, f"{topic} {queue_id} at {offset} stays busy"
             await store._repairs.idle.wait()

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from lockstep.broker.store import FlushMode, Store
-from lockstep.protocol.errors import ServiceNotAvailable, StoreError
+from lockstep.protocol.errors import ServiceNotAvailableError, StoreError
 from lockstep.protocol.record import RecordView, split_records
 from lockstep.protocol.sequence import FrameSequence
 from lockstep.testing.simulation.disk import Fault, SimFiles
@@ -138,7 +138,7 @@ class World:
                 if fatal:
                     break
                 await self.step()
-        except (StoreError, ServiceNotAvailable, OSError):
+        except (StoreError, ServiceNotAvailableError, OSError):
             assert self.files.dead or fatal or not self.files.faults[0].count
         self.durable = self.store._log.synced
         abandon(self.store)

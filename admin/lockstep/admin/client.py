@@ -27,7 +27,7 @@ from lockstep.protocol.bodies import (
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
-from lockstep.protocol.errors import LockstepError, RouteNotReady, TransportError, broker_error
+from lockstep.protocol.errors import LockstepError, RouteNotReadyError, TransportError, broker_error
 from lockstep.protocol.fields import from_plain, to_plain
 from lockstep.protocol.headers.clients import GroupStatusHeader
 from lockstep.protocol.headers.offsets import OffsetReply, SearchOffsetHeader, TopicHeader, ViewMessageHeader
@@ -76,7 +76,7 @@ class AdminClient:
         """Every broker the nameserver has heard of, sorted by name; none where it has heard of none."""
         try:
             answer = await self._ask_nameserver(RequestCode.GET_BROKER_CLUSTER_INFO)
-        except RouteNotReady:
+        except RouteNotReadyError:
             return ()
         return decode_body(ClusterInfo, answer.body).brokers
 
@@ -97,7 +97,7 @@ class AdminClient:
         return decode_body(TopicList, answer.body).topics
 
     async def route(self, topic: str) -> TopicRoute:
-        """The topic's whole layout and its brokers' addresses; TopicNotExist."""
+        """The topic's whole layout and its brokers' addresses; TopicNotExistError."""
         return decode_body(TopicRoute, (await self._ask_nameserver(RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicHeader(topic))).body)
 
     async def _ask_nameserver(self, code: RequestCode, header: object | None = None) -> Command:
@@ -115,13 +115,13 @@ class AdminClient:
             if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise not_a_nameserver(address, code)
             refusal = broker_error(answer.code, answer.remark)
-            if not isinstance(refusal, RouteNotReady):
+            if not isinstance(refusal, RouteNotReadyError):
                 raise refusal
-            failed.append(RouteNotReady(f"nameserver {address} knows no broker: none has registered since it started"))
-        if len(failed) == 1 and isinstance(failed[0], RouteNotReady):
+            failed.append(RouteNotReadyError(f"nameserver {address} knows no broker: none has registered since it started"))
+        if len(failed) == 1 and isinstance(failed[0], RouteNotReadyError):
             raise failed[0]
-        if any(isinstance(error, RouteNotReady) for error in failed):
-            raise RouteNotReady("; ".join(str(error) for error in failed))
+        if any(isinstance(error, RouteNotReadyError) for error in failed):
+            raise RouteNotReadyError("; ".join(str(error) for error in failed))
         raise TransportError(f"no nameserver answers: {'; '.join(str(error) for error in failed)}. Is one running there?")
 
     async def ask(self, broker: BrokerAddress, code: RequestCode, header: object | None = None, body: bytes = b"") -> Command:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from lockstep.admin.client import AdminClient, Answers, absent, by_name, gather
 from lockstep.protocol.bodies import BrokerAddress, OffsetRange, QueueOffset, ResetBody
-from lockstep.protocol.errors import SubscriptionGroupNotExist
+from lockstep.protocol.errors import SubscriptionGroupNotExistError
 from lockstep.protocol.message import Message, MessageExt, decode_messages
 from lockstep.protocol.names import dlq_topic
 from lockstep.protocol.properties import (
@@ -89,7 +89,7 @@ class Morgue:
 
 
 async def morgues(admin: AdminClient, group: str) -> Answers[list[Morgue]]:
-    """Where the group has dead letters, by broker name, and who could not be asked. TopicNotExist where it never had one."""
+    """Where the group has dead letters, by broker name, and who could not be asked. TopicNotExistError where it never had one."""
     topic = dlq_topic(group)
     route = await admin.route(topic)
     brokers = by_name(sorted(route.brokers, key=lambda broker: broker.name))
@@ -105,7 +105,7 @@ async def _morgues_at(admin: AdminClient, broker: BrokerAddress, topic: str) -> 
 async def _replayed(admin: AdminClient, broker: BrokerAddress, topic: str, queue_id: int) -> int:
     try:
         status = (await admin.group_status(broker, REPLAYER)).status
-    except SubscriptionGroupNotExist:
+    except SubscriptionGroupNotExistError:
         return 0
     queues = () if status is None else status.queues
     return next((max(0, queue.committed_offset) for queue in queues if (queue.topic, queue.queue_id) == (topic, queue_id)), 0)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from lockstep.admin.client import AdminClient, Answers, absent, by_name, gather
 from lockstep.admin.group_report import GroupReport, report, topics_of
 from lockstep.protocol.bodies import BrokerAddress, GroupStatus
-from lockstep.protocol.errors import SubscriptionGroupNotExist, TopicNotExist
+from lockstep.protocol.errors import SubscriptionGroupNotExistError, TopicNotExistError
 from lockstep.protocol.queue import MessageQueue
 
 
@@ -22,7 +22,7 @@ async def read_group(admin: AdminClient, group: str) -> tuple[GroupReport | None
     for topic in topics_of(answers.given.values()):
         try:
             queues.update(dict.fromkeys((await admin.route(topic)).layout.read_queues))
-        except TopicNotExist:
+        except TopicNotExistError:
             continue
     strangers = [name for name in brokers if name not in answers.given and name not in answers.failed]
     answers = Answers(answers.given, {**answers.failed, **absent([queue.broker_name for queue in queues], brokers)})
@@ -38,5 +38,5 @@ async def _status(admin: AdminClient, broker: BrokerAddress, group: str) -> Grou
     """The group at one broker; None where it is not known there."""
     try:
         return (await admin.group_status(broker, group)).status
-    except SubscriptionGroupNotExist:
+    except SubscriptionGroupNotExistError:
         return None

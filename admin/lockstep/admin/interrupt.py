@@ -17,12 +17,12 @@ from types import FrameType
 from typing import Any
 
 
-class Interrupted(Exception):
+class CommandInterruptedError(Exception):
     """SIGINT has ended the work."""
 
 
 def run_interruptible(work: Coroutine[Any, Any, None], *, exit_code: int, end_s: float | None = None) -> None:
-    """Run `work` in a loop of its own. Raises Interrupted where SIGINT has cancelled it, and what the work raises.
+    """Run `work` in a loop of its own. Raises CommandInterruptedError where SIGINT has cancelled it, and what the work raises.
 
     A second SIGINT ends the process at once with `exit_code`; so does the first one after `end_s`, where the work, or the thread or the
     write that it waits for, has not ended by then. Only the main thread gets signals: in others this is asyncio.run.
@@ -37,7 +37,7 @@ def run_interruptible(work: Coroutine[Any, Any, None], *, exit_code: int, end_s:
     except asyncio.CancelledError:
         if not interrupt.came:
             raise
-        raise Interrupted from None
+        raise CommandInterruptedError from None
     finally:
         interrupt.close()
         if before is not None:  # None: set by other code than Python's

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lockstep.admin.interrupt import Interrupted, run_interruptible
+from lockstep.admin.interrupt import CommandInterruptedError, run_interruptible
 from lockstep.protocol.errors import ConfigError, LocalProtocolError, LockstepError
 from lockstep.runtime.text import printable
 
@@ -26,7 +26,7 @@ NameserverOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
-class CommandFailed(LockstepError):
+class CommandError(LockstepError):
     """The command did what it could, and part of it failed; the message says which part."""
 
 
@@ -39,7 +39,7 @@ def run(work: Coroutine[Any, Any, None], *, interrupted: int = 130, end_s: float
     logger.propagate = False
     try:
         run_interruptible(work, exit_code=interrupted, end_s=end_s)
-    except (Interrupted, KeyboardInterrupt):
+    except (CommandInterruptedError, KeyboardInterrupt):
         raise typer.Exit(interrupted) from None
     except BrokenPipeError:
         # `lockstep tail … | head`: whoever read has gone, which is no failure. What is still buffered has nowhere to go.

@@ -52,7 +52,7 @@ class Outcome:
     """Why the replay has stopped: another one of the group is at work."""
 
 
-class Overtaken(LockstepError):
+class OvertakenError(LockstepError):
     """Somebody else has moved the progress of the replay."""
 
 
@@ -66,14 +66,14 @@ class Bookmark:
         self._there = morgue.replayed
 
     async def move(self, following: int) -> None:
-        """Overtaken where it is not where this replay has put it: what was handed out since then went out twice."""
+        """OvertakenError where it is not where this replay has put it: what was handed out since then went out twice."""
         if following <= max(self._there, self._morgue.next):
             return
         before = await remember(self._admin, self._morgue, self._group, following)
         if before != self._there:
             if before > following:
                 await remember(self._admin, self._morgue, self._group, before)
-            raise Overtaken(
+            raise OvertakenError(
                 f"another replay of {self._group} runs at the same time: this one has stopped, and up to {REMEMBER_EVERY} letters at "
                 f"{self._morgue.broker.name} went out twice"
             )
@@ -101,7 +101,7 @@ class Replay:
         for morgue in found:
             try:
                 await self._hand_out(morgue)
-            except Overtaken as error:
+            except OvertakenError as error:
                 self.outcome.overtaken = str(error)
                 break
             except (LockstepError, OSError) as error:
@@ -126,7 +126,7 @@ class Replay:
                 for letter in left:
                     await self._send_back(letter, GIVE_UP_LEVEL)
                 following = morgue.held.max_offset
-        except Overtaken:
+        except OvertakenError:
             raise
         except BaseException:  # re-raised
             await bookmark.move(following)
@@ -161,7 +161,7 @@ class Replay:
             await self._send_back(letter, RETRY_LEVEL)
 
     async def _queues_of(self, topic: str) -> Collection[MessageQueue]:
-        """To which messages are sent. TopicNotExist."""
+        """To which messages are sent. TopicNotExistError."""
         if topic not in self._queues:
             layout = (await self._admin.route(topic)).layout
             self._queues[topic] = frozenset(layout.write_queues)

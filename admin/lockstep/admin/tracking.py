@@ -9,7 +9,7 @@ from enum import Enum
 
 from lockstep.admin.client import AdminClient
 from lockstep.protocol.bodies import BrokerAddress, ConsumeType, GroupStatus
-from lockstep.protocol.errors import BrokerError, RemoteProtocolError, SubscriptionGroupNotExist, TransportError
+from lockstep.protocol.errors import BrokerError, RemoteProtocolError, SubscriptionGroupNotExistError, TransportError
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.tags import TagFilter
 
@@ -53,7 +53,7 @@ async def tracks(admin: AdminClient, broker: BrokerAddress, message: MessageExt)
     for group in sorted((await admin.group_status(broker, None)).groups):
         try:
             status = (await admin.group_status(broker, group)).status
-        except SubscriptionGroupNotExist:
+        except SubscriptionGroupNotExistError:
             continue  # it has just gone
         except (BrokerError, TransportError, RemoteProtocolError) as error:
             found.append(Track(group, TrackType.UNKNOWN, why=str(error)))

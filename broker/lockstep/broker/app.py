@@ -24,7 +24,7 @@ from lockstep.broker.processors.send import SendGate, SendProcessor
 from lockstep.broker.processors.send_back import SEND_BACK_LANE, SendBackProcessor
 from lockstep.broker.processors.status import StatusProcessor
 from lockstep.broker.processors.topic import TopicProcessor
-from lockstep.broker.registrar import BrokerCard, Registrar, RegistrationRefused, Standing
+from lockstep.broker.registrar import BrokerCard, Registrar, RegistrationRefusedError, Standing
 from lockstep.broker.services import Effects, Keeper, Leases
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Recovery, Store
@@ -110,7 +110,7 @@ class Broker:
     # ----------------------------------------------------------------------------------------------------------------- start
 
     async def start(self) -> None:
-        """Returns when the ports are open. StoreError (exit 3, 5, 6), IdentityError and RegistrationRefused (exit 4), ConfigError."""
+        """Returns when the ports are open. StoreError (exit 3, 5, 6), IdentityError and RegistrationRefusedError (exit 4), ConfigError."""
         config, host = self.config, self._host
         began_ms = host.clock.monotonic_ms()
         if too_long := [format_ms(delay_ms) for delay_ms in config.delay_levels_ms() if delay_ms >= config.retention_hours * 3_600_000]:
@@ -218,7 +218,7 @@ class Broker:
         registrar.start()
         try:
             await registrar.accepted()
-        except RegistrationRefused:
+        except RegistrationRefusedError:
             if registrar.known_nowhere:
                 # A refused start is no part of the store's line: a copy that is started again and again must not grow into it.
                 await store.mark_terms(accepted=self._previous_term, last=self.term)

@@ -19,7 +19,7 @@ from lockstep.broker.tables.session_table import SessionTable
 from lockstep.broker.tables.settings_table import SettingsTable
 from lockstep.protocol.allocate import BY_BROKER, owner_of
 from lockstep.protocol.bodies import FreeQueue, Limits, ListVersion
-from lockstep.protocol.errors import ConfigError, NoPermission, StoreError
+from lockstep.protocol.errors import ConfigError, NoPermissionError, StoreError
 from lockstep.protocol.layouts import LayoutTable
 from lockstep.protocol.queue import MessageQueue
 
@@ -87,7 +87,7 @@ class Books:
         self.settings = SettingsTable(journal)
         self.activity = ActivityTable(journal)
         self.may_begin: Callable[[str], None] | None = None
-        """Raises ServiceNotAvailable where the disk has no room for state that begins something, named for people."""
+        """Raises ServiceNotAvailableError where the disk has no room for state that begins something, named for people."""
         self.overruled: dict[str, int] = {}
         """Group → how often a member's subscriptions replaced those of others, since the start."""
         self.term = 0
@@ -132,13 +132,13 @@ class Books:
     # ------------------------------------------------------------------------------------------------------------- groups
 
     def begin(self, group: str) -> None:
-        """Call before anything is recorded of a group. NoPermission above the limit of groups, ServiceNotAvailable where the disk is too
-        full for what is new; a group that is known is only noted as active.
+        """Call before anything is recorded of a group. NoPermissionError above the limit of groups, ServiceNotAvailableError where the disk
+        is too full for what is new; a group that is known is only noted as active.
         """
         if group not in self.activity:
             limit = self.config.groups_max
             if len(self.activity) >= limit:
-                raise NoPermission(
+                raise NoPermissionError(
                     f"{self.config.broker_name} knows {len(self.activity)} groups, {limit} are allowed (--groups-max): group {group} is "
                     "refused. Groups without a member and a commit are forgotten after --group-idle-days"
                 )
@@ -151,7 +151,7 @@ class Books:
             return
         limit = self.config.progress_max
         if len(self.progress) + count > limit:
-            raise NoPermission(
+            raise NoPermissionError(
                 f"{self.config.broker_name} keeps progress of {len(self.progress)} queues of groups, {limit} are allowed (--progress-max): "
                 f"group {key[0]} can't begin in {key[1]}"
             )
@@ -161,11 +161,13 @@ class Books:
         """Room for one more lock. Raises as `begin`."""
         limit = self.config.progress_max
         if len(self.locks) >= limit:
-            raise NoPermission(f"{self.config.broker_name} keeps {limit} locks, more are not allowed (--progress-max): {key} is refused")
+            raise NoPermissionError(
+                f"{self.config.broker_name} keeps {limit} locks, more are not allowed (--progress-max): {key} is refused"
+            )
         self.check_disk(f"a lock of group {key[0]} in {key[1]}")
 
     def check_disk(self, what: str) -> None:
-        """ServiceNotAvailable where the disk is too full for state that begins something."""
+        """ServiceNotAvailableError where the disk is too full for state that begins something."""
         if self.may_begin is not None:
             self.may_begin(what)
 

@@ -18,7 +18,7 @@ from lockstep.broker.reconcile import Reconciliation
 from lockstep.broker.tables.lock_table import Key, Lock
 from lockstep.broker.tables.progress_table import Progress
 from lockstep.protocol.bodies import LockBatchBody, LockBatchReply, QueueRef
-from lockstep.protocol.errors import LocalProtocolError, NoPermission, TopicNotExist
+from lockstep.protocol.errors import LocalProtocolError, NoPermissionError, TopicNotExistError
 from lockstep.protocol.names import check_client_id, check_group
 
 
@@ -111,10 +111,10 @@ class ClassicRules:
     # ----------------------------------------------------------------------------------------------------- pull and offset
 
     def check_pull(self, connection: int, key: Key, epoch: int | None, generation: int | None = None) -> PullCheck | None:
-        """None: the pull carries an epoch on a connection without a session, which is being closed. NoPermission."""
+        """None: the pull carries an epoch on a connection without a session, which is being closed. NoPermissionError."""
         books = self._books
         if not books.settings.may_consume(key[0]):
-            raise NoPermission(f"group {key[0]} may not consume: allow it with `lockstep group update {key[0]} --consume`")
+            raise NoPermissionError(f"group {key[0]} may not consume: allow it with `lockstep group update {key[0]} --consume`")
         session = books.sessions.of_connection(connection)
         if epoch is None and generation is not None:
             progress = books.progress.get(key)
@@ -142,17 +142,17 @@ class ClassicRules:
         return 0 if young or self._books.progress.since(key[0], key[1]) is not None else None
 
     def update_offset(self, connection: int, key: Key, offset: int, now_ms: int) -> None:
-        """A commit without an epoch: taken as it is, a lower one as a reset. NoPermission names who holds the queue."""
+        """A commit without an epoch: taken as it is, a lower one as a reset. NoPermissionError names who holds the queue."""
         books = self._books
         group, topic, queue_id = key
         check_group(group)
         if not books.has_queue(topic, queue_id):
-            raise TopicNotExist(f"{topic} has no readable queue {queue_id} at {books.config.broker_name}")
+            raise TopicNotExistError(f"{topic} has no readable queue {queue_id} at {books.config.broker_name}")
         if not self._may_commit(connection, key):
             self.refused_update_count += 1
             holder = books.locks.holder(key)
             assert holder is not None, "a free queue takes commits"
-            raise NoPermission(f"{topic} queue {queue_id} is held by {holder.client_id} of group {group}: the offset is not taken")
+            raise NoPermissionError(f"{topic} queue {queue_id} is held by {holder.client_id} of group {group}: the offset is not taken")
         end = books.bounds.end_offset(topic, queue_id)
         if not 0 <= offset <= end:
             raise LocalProtocolError(f"offset {offset} of {topic} queue {queue_id}: expected 0 to {end}, where the queue ends")

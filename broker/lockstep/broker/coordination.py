@@ -277,7 +277,7 @@ class Coordination:
         return self._books.sessions.of_connection(connection) is not None
 
     def heartbeat(self, connection: int, body: HeartbeatBody, now_ms: int) -> HeartbeatReply | None:
-        """HEART_BEAT. Raises SubscriptionConflict, DuplicateClientId, LocalProtocolError."""
+        """HEART_BEAT. Raises SubscriptionConflictError, DuplicateClientIdError, LocalProtocolError."""
         return self._membership.heartbeat(connection, body, now_ms)
 
     def unregister(self, connection: int, client_id: str, group: str, now_ms: int) -> bool:
@@ -362,7 +362,7 @@ class Coordination:
         return self._classic.query_offset((group, topic, queue_id), young=young)
 
     def update_offset(self, connection: int, group: str, topic: str, queue_id: int, offset: int, now_ms: int) -> None:
-        """UPDATE_CONSUMER_OFFSET, and the commit bit of a pull that may commit. NoPermission names who holds the queue."""
+        """UPDATE_CONSUMER_OFFSET, and the commit bit of a pull that may commit. NoPermissionError names who holds the queue."""
         self._classic.update_offset(connection, (group, topic, queue_id), offset, now_ms)
 
     def reset(self, body: ResetBody) -> ResetReply:
@@ -430,7 +430,7 @@ class Coordination:
 
     @property
     def may_begin(self) -> Callable[[str], None] | None:
-        """Raises ServiceNotAvailable where the disk has no room for state that begins something."""
+        """Raises ServiceNotAvailableError where the disk has no room for state that begins something."""
         return self._books.may_begin
 
     @may_begin.setter

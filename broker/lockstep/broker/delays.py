@@ -15,11 +15,11 @@ import asyncio
 from collections.abc import Sequence
 
 from lockstep.broker.letter import Letter
-from lockstep.broker.store import Appended, ReadResult, ReadStatus, Store, StoreCorrupt
+from lockstep.broker.store import Appended, ReadResult, ReadStatus, Store, StoreCorruptError
 from lockstep.broker.tables.delay_table import DelayTable
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.delays import delay_of, level_of, queue_of
-from lockstep.protocol.errors import BrokerError, LocalProtocolError, MessageIllegal, RemoteProtocolError, SystemBusy
+from lockstep.protocol.errors import BrokerError, LocalProtocolError, MessageIllegalError, RemoteProtocolError, SystemBusyError
 from lockstep.protocol.names import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from lockstep.protocol.properties import HOME_LAYOUT
 from lockstep.protocol.record import RecordView, split_records
@@ -94,7 +94,7 @@ class Delays:
         self._wake = asyncio.Event()
 
     def level_of(self, delay_ms: int) -> int:
-        """MessageIllegal, with the table, where no level waits so long."""
+        """MessageIllegalError, with the table, where no level waits so long."""
         return level_of(delay_ms, self._levels_ms)
 
     def append(self, letter: Letter, level: int) -> Appended:
@@ -178,7 +178,7 @@ class Delays:
         for count in (TURN_COUNT, 1):
             try:
                 return await self._store.read_some(SCHEDULE_TOPIC, queue_id, offset, count, TURN_BYTES)
-            except (OSError, StoreCorrupt, SystemBusy) as error:
+            except (OSError, StoreCorruptError, SystemBusyError) as error:
                 why = str(error)
         if self._unreadable.get(queue_id) != offset:
             self._unreadable[queue_id] = offset
@@ -215,5 +215,5 @@ def store_letter(store: Store, letter: Letter) -> Appended:
     try:
         frame = letter.frame()
     except LocalProtocolError as error:
-        raise MessageIllegal(str(error)) from None
+        raise MessageIllegalError(str(error)) from None
     return store.append_frame(letter.topic, letter.queue_id, frame, 1, born_host=letter.born_host, trusted=True)

@@ -12,7 +12,7 @@ from lockstep.broker.contract import check_contract, contract_of, differences
 from lockstep.broker.tables.group_table import Group
 from lockstep.broker.tables.session_table import Refusal, Session
 from lockstep.protocol.bodies import ConsumerGroup, GroupView, HeartbeatBody, HeartbeatReply, MemberList, Subscription
-from lockstep.protocol.errors import BrokerError, DuplicateClientId, LocalProtocolError, SubscriptionConflict
+from lockstep.protocol.errors import BrokerError, DuplicateClientIdError, LocalProtocolError, SubscriptionConflictError
 from lockstep.protocol.names import check_client_id
 
 SESSION_DIGITS = 32
@@ -82,7 +82,7 @@ class Membership:
         books = self._books
         bound = books.sessions.bind(session_id, body.client_id, connection=connection, number=body.connection, now_ms=now_ms)
         if bound is Refusal.DUPLICATE:
-            raise DuplicateClientId(f"client id {body.client_id} belongs to a living session here: give each client an id of its own")
+            raise DuplicateClientIdError(f"client id {body.client_id} belongs to a living session here: give each client an id of its own")
         if isinstance(bound, Refusal):
             books.close(connection, f"heartbeat refused: {bound.value}")
             return None
@@ -102,13 +102,13 @@ class Membership:
         return conflict
 
     def _check_room(self, name: str, client_id: str) -> None:
-        """NoPermission above the limit of groups; ServiceNotAvailable where the disk is too full for a new group or member."""
+        """NoPermissionError above the limit of groups; ServiceNotAvailableError where the disk is too full for a new group or member."""
         group = self._books.groups.get(name)
         if group is None or client_id not in group.members:
             self._books.check_disk(f"member {client_id} of group {name}")
         self._books.begin(name)
 
-    def _join(self, session: Session, entry: ConsumerGroup) -> SubscriptionConflict | None:
+    def _join(self, session: Session, entry: ConsumerGroup) -> SubscriptionConflictError | None:
         books = self._books
         offered = contract_of(entry)
         group = books.groups.get(entry.group)
@@ -148,7 +148,7 @@ class Membership:
         for each in entry.subscriptions:
             group.sub_versions[each.topic] = max(each.sub_version, group.sub_versions.get(each.topic, 0))
 
-    def _conflict(self, group: Group, here: ConsumerGroup, session: Session, asked: ConsumerGroup) -> SubscriptionConflict | None:
+    def _conflict(self, group: Group, here: ConsumerGroup, session: Session, asked: ConsumerGroup) -> SubscriptionConflictError | None:
         """None: nobody else stands by the old contract, so it may be changed."""
         books = self._books
         others = [client_id for client_id in group.member_ids if client_id != session.client_id]
@@ -158,7 +158,7 @@ class Membership:
         connected = [client_id for client_id in others if self._connected(group, client_id)]
         text = f"group {group.name} has another contract at {books.config.broker_name}: {'; '.join(differences(here, asked))}. "
         text += f"Members: {', '.join(others[:8]) or 'none'}{' …' if len(others) > 8 else ''}. Stop them, or use their settings"
-        return SubscriptionConflict(text if connected else text + SubscriptionConflict.PASSING)
+        return SubscriptionConflictError(text if connected else text + SubscriptionConflictError.PASSING)
 
     def _connected(self, group: Group, client_id: str) -> bool:
         session_id = group.members[client_id]
@@ -251,7 +251,9 @@ class Membership:
         for entry in body.consumers:
             group = books.groups.get(entry.group)
             if group is not None and group.members.get(body.client_id) is not None:
-                raise DuplicateClientId(f"client id {body.client_id} belongs to a living session here: give each client an id of its own")
+                raise DuplicateClientIdError(
+                    f"client id {body.client_id} belongs to a living session here: give each client an id of its own"
+                )
             self._check_room(entry.group, body.client_id)
             books.join(entry.group, body.client_id, None)
             self._classic_seen((entry.group, body.client_id), ClassicSeen(connection, now_ms + books.config.classic_member_ms))

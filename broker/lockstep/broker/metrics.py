@@ -10,9 +10,9 @@ from lockstep.broker.config import BrokerConfig
 from lockstep.broker.processors.pull import PullProcessor
 from lockstep.broker.registrar import Standing
 from lockstep.broker.state import BrokerState
-from lockstep.broker.store import Store, StoreCorrupt
+from lockstep.broker.store import Store, StoreCorruptError
 from lockstep.broker.tables.lock_table import Key
-from lockstep.protocol.errors import SystemBusy
+from lockstep.protocol.errors import SystemBusyError
 from lockstep.protocol.names import DLQ_PREFIX, is_system_topic
 from lockstep.protocol.record import RecordView
 from lockstep.runtime.metrics import Figures, Slices
@@ -106,7 +106,7 @@ class BrokerMetrics:
             offset = max(progress.offset, self._store.bounds(topic, queue_id)[0])
             try:
                 read = await self._store.read_some(topic, queue_id, offset, 1, READ_BYTES)
-            except (OSError, StoreCorrupt, SystemBusy):
+            except (OSError, StoreCorruptError, SystemBusyError):
                 continue  # a pull of it is refused and says why; the other figures are told
             if read.parts:
                 record = RecordView(b"".join(read.parts))

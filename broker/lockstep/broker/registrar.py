@@ -46,7 +46,7 @@ ROUNDS_MAX = 10
 """Adopt-and-register-again rounds in a row in which nothing new was adopted: more means that an adopted layout does not stay adopted."""
 
 
-class RegistrationRefused(LockstepError):
+class RegistrationRefusedError(LockstepError):
     """A nameserver gave the name to somebody else, or this store is a copy; its words are the message."""
 
     exit_code: ClassVar[int] = 4
@@ -144,7 +144,7 @@ class Registrar:
         return tuple(NameserverStanding(peer.address, peer.standing.value, peer.remark) for peer in self._peers)
 
     async def accepted(self) -> None:
-        """Return when one nameserver has accepted this broker and none has refused it; raises RegistrationRefused.
+        """Return when one nameserver has accepted this broker and none has refused it; raises RegistrationRefusedError.
 
         Waits for as long as none can be reached: a broker without a nameserver serves nobody.
         """
@@ -206,7 +206,7 @@ class Registrar:
     def _raise_refusal(self) -> None:
         for peer in self._peers:
             if peer.standing is Standing.REFUSED:
-                raise RegistrationRefused(f"nameserver {peer.address} refused this broker: {peer.remark}")
+                raise RegistrationRefusedError(f"nameserver {peer.address} refused this broker: {peer.remark}")
 
 
 class _Nameserver:

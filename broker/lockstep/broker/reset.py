@@ -8,26 +8,26 @@ queue before that member has heard of it (O3), or its session has ended.
 from lockstep.broker.books import Books
 from lockstep.broker.tables.progress_table import Progress
 from lockstep.protocol.bodies import QueueOffset, ResetBody, ResetReply
-from lockstep.protocol.errors import LocalProtocolError, StaleEpoch, TopicNotExist
+from lockstep.protocol.errors import LocalProtocolError, StaleEpochError, TopicNotExistError
 from lockstep.protocol.names import check_group
 
 
 def reset(books: Books, body: ResetBody) -> ResetReply:
-    """All queues or, where one can't be set (TopicNotExist, LocalProtocolError, StaleEpoch), none."""
+    """All queues or, where one can't be set (TopicNotExistError, LocalProtocolError, StaleEpochError), none."""
     check_group(body.group)
     group = books.groups.get(body.group)
     if group is not None and group.contract is not None and group.contract.broadcasting:
         raise LocalProtocolError(f"group {body.group} is broadcasting: each member keeps its own progress, there is none here to reset")
     for wanted in body.queues:
         if not books.has_queue(body.topic, wanted.queue_id):
-            raise TopicNotExist(f"{body.topic} has no readable queue {wanted.queue_id} at {books.config.broker_name}")
+            raise TopicNotExistError(f"{body.topic} has no readable queue {wanted.queue_id} at {books.config.broker_name}")
         first, end = books.bounds.bounds(body.topic, wanted.queue_id)[0], books.bounds.end_offset(body.topic, wanted.queue_id)
         if not first <= wanted.offset <= end:
             what = f"offset {wanted.offset} of {body.topic} queue {wanted.queue_id} at {books.config.broker_name}"
             raise LocalProtocolError(f"{what}: expected {first} to {end}; nothing was reset here")
         now = books.progress.get((body.group, body.topic, wanted.queue_id))
         if wanted.generation is not None and (now is None or now.generation != wanted.generation):
-            raise StaleEpoch(
+            raise StaleEpochError(
                 f"generation {wanted.generation} of {body.group} at {body.topic} queue {wanted.queue_id} is over; nothing was reset here"
             )
     books.begin(body.group)

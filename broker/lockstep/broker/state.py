@@ -10,7 +10,7 @@ from typing import Any
 
 from lockstep.broker.coordination import Coordination, CoordinationConfig
 from lockstep.broker.journal import Change, Journal, decode_changes
-from lockstep.broker.store import Store, StoreCorrupt
+from lockstep.broker.store import Store, StoreCorruptError
 from lockstep.broker.tables.delay_table import KIND as DELIVERED
 from lockstep.broker.tables.delay_table import DelayTable
 from lockstep.broker.tables.sequence_table import Place, Scope, SequenceTable
@@ -111,7 +111,7 @@ class BrokerState:
     def _check_store(self, change: Change) -> None:
         _, store_id = change
         if store_id != self._store.store_id:
-            raise StoreCorrupt(
+            raise StoreCorruptError(
                 f"the log is of store {store_id}, lockstep/identity names store {self._store.store_id}: the log is another broker's. Put "
                 "the right files into commitlog; nothing was changed"
             )

@@ -22,7 +22,15 @@ from lockstep.client.consumer import (
     QueueRevoked,
 )
 from lockstep.client.consumer.hooks import ConsumeHook, Consuming
-from lockstep.client.errors import BatchSendError, NotDurable, Outcome, PrecedingSendFailed, QueueUnavailable, SendError, SendTimeout
+from lockstep.client.errors import (
+    BatchSendError,
+    NotDurableError,
+    Outcome,
+    PrecedingSendError,
+    QueueUnavailableError,
+    SendError,
+    SendTimeoutError,
+)
 from lockstep.client.producer.hooks import SendHook, Sending
 from lockstep.client.producer.latencies import LatencyFaults
 from lockstep.client.producer.producer import Producer
@@ -34,15 +42,15 @@ from lockstep.protocol.bodies import MessageModel
 from lockstep.protocol.errors import (
     BrokerError,
     ConfigError,
-    DuplicateClientId,
+    DuplicateClientIdError,
     LocalProtocolError,
     LockstepError,
     RemoteProtocolError,
-    RequestTimeout,
-    StaleEpoch,
+    RequestTimeoutError,
+    StaleEpochError,
     StateError,
-    SubscriptionConflict,
-    TopicNotExist,
+    SubscriptionConflictError,
+    TopicNotExistError,
     TransportError,
 )
 from lockstep.protocol.message import Message, MessageExt
@@ -65,7 +73,7 @@ __all__ = [
     "ConsumerHealth",
     "ConsumerState",
     "Consuming",
-    "DuplicateClientId",
+    "DuplicateClientIdError",
     "Fence",
     "GivenId",
     "LatencyFaults",
@@ -77,11 +85,11 @@ __all__ = [
     "MessageExt",
     "MessageModel",
     "MessageQueue",
-    "NotDurable",
+    "NotDurableError",
     "OrderedRetry",
     "OrderlyContext",
     "Outcome",
-    "PrecedingSendFailed",
+    "PrecedingSendError",
     "Producer",
     "PullConsumer",
     "PushConsumer",
@@ -89,19 +97,19 @@ __all__ = [
     "QueueBlocked",
     "QueueGap",
     "QueueRevoked",
-    "QueueUnavailable",
+    "QueueUnavailableError",
     "RemoteProtocolError",
-    "RequestTimeout",
+    "RequestTimeoutError",
     "SendError",
     "SendHook",
     "SendResult",
     "SendStatus",
-    "SendTimeout",
+    "SendTimeoutError",
     "Sending",
-    "StaleEpoch",
+    "StaleEpochError",
     "StateError",
-    "SubscriptionConflict",
-    "TopicNotExist",
+    "SubscriptionConflictError",
+    "TopicNotExistError",
     "TransportError",
     "run",
 ]

@@ -100,7 +100,7 @@ class BrokerLink:
     ) -> asyncio.Future[Command]:
         """Write a request and answer the future of its response, whatever its code; TransportError at once while the link is down.
 
-        `header` is a header dataclass, `body` bytes or a body dataclass. The future raises TransportError or RequestTimeout.
+        `header` is a header dataclass, `body` bytes or a body dataclass. The future raises TransportError or RequestTimeoutError.
         """
         endpoint = self.endpoint
         if endpoint is None or endpoint.closed:

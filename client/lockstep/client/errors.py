@@ -26,7 +26,7 @@ class SendError(LockstepError):
     outcome: Outcome = Outcome.NOT_STORED
 
 
-class QueueUnavailable(SendError):
+class QueueUnavailableError(SendError):
     """The queue that a keyed, selected or named send belongs to did not take it before the deadline; no other queue may."""
 
     def __init__(self, queue: MessageQueue, outcome: Outcome, why: str) -> None:
@@ -35,7 +35,7 @@ class QueueUnavailable(SendError):
         super().__init__(f"{queue}: {why}; the message is {_words(outcome)}")
 
 
-class SendTimeout(SendError, TimeoutError):
+class SendTimeoutError(SendError, TimeoutError):
     """An unkeyed send found no broker that took it before the deadline, or the route of a send's topic was not known by then."""
 
     def __init__(self, topic: str, outcome: Outcome, why: str) -> None:
@@ -44,7 +44,7 @@ class SendTimeout(SendError, TimeoutError):
         super().__init__(f"topic {topic}: {why}; the message is {_words(outcome)}")
 
 
-class PrecedingSendFailed(SendError):
+class PrecedingSendError(SendError):
     """An earlier send of the same key failed while this one waited behind it: it was not sent, so that the key's order holds.
 
     Send the failed message again (or give it up), then this one.
@@ -68,7 +68,7 @@ class BatchSendError(SendError):
         super().__init__(f"{len(errors)} of {len(results)} messages failed; the first one: {errors[0]}")
 
 
-class NotDurable(SendError):
+class NotDurableError(SendError):
     """`require="durable"`: the broker stored the message and did not confirm it as durable. It may be read, and may be lost in a crash.
 
     `results`: of a `send` its one result, of a `send_batch` all, in order; `status` tells which fell short. Sent again, it stands twice.

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from lockstep.client.instance import Instance
 from lockstep.protocol.bodies import HeartbeatReply
-from lockstep.protocol.errors import RequestCodeNotSupported
+from lockstep.protocol.errors import RequestCodeNotSupportedError
 from lockstep.protocol.queue import TopicLayout
 
 CONSUMING_IN_ORDER = ("ordered", "sync")
@@ -17,15 +17,15 @@ SENDING = ("records", "sequences", "layouts")
 
 
 def check_features(reply: HeartbeatReply, needed: Sequence[str]) -> None:
-    """RequestCodeNotSupported for a broker that lacks any of `needed`."""
+    """RequestCodeNotSupportedError for a broker that lacks any of `needed`."""
     absent = [feature for feature in needed if feature not in reply.features]
     if absent:
         has = ", ".join(reply.features) or "none"
-        raise RequestCodeNotSupported(f"broker {reply.broker_name} lacks {', '.join(absent)} (it has: {has}); use a newer broker")
+        raise RequestCodeNotSupportedError(f"broker {reply.broker_name} lacks {', '.join(absent)} (it has: {has}); use a newer broker")
 
 
 def check_brokers(instance: Instance, layout: TopicLayout, needed: Sequence[str]) -> None:
-    """RequestCodeNotSupported where a connected broker of the topic lacks any of `needed`."""
+    """RequestCodeNotSupportedError where a connected broker of the topic lacks any of `needed`."""
     for entry in layout.entries:
         link = instance.link(entry.broker_name)
         if link is not None and link.up and link.view is not None:

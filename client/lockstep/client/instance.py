@@ -29,12 +29,12 @@ from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import (
     BrokerError,
-    DuplicateClientId,
-    NoPermission,
+    DuplicateClientIdError,
+    NoPermissionError,
     RemoteProtocolError,
-    ServiceNotAvailable,
+    ServiceNotAvailableError,
     StateError,
-    SubscriptionConflict,
+    SubscriptionConflictError,
     TransportError,
 )
 from lockstep.protocol.headers.clients import NotifyHeader, UnregisterClientHeader
@@ -317,8 +317,8 @@ class Instance:
     async def join(self, group: str) -> None:
         """HEART_BEAT with the group to one broker after another, in the order of their names.
 
-        A broker that can't be reached hears of the group when it is connected. Refused anywhere (SubscriptionConflict,
-        DuplicateClientId, another BrokerError): leaves the brokers that it joined, and raises the refusal.
+        A broker that can't be reached hears of the group when it is connected. Refused anywhere (SubscriptionConflictError,
+        DuplicateClientIdError, another BrokerError): leaves the brokers that it joined, and raises the refusal.
         """
         consumer = self._consumers[group]
         consumer.refusal = None
@@ -352,7 +352,7 @@ class Instance:
     def _is_of_another(self, error: BrokerError, consumer: _Consumer, link: BrokerLink) -> bool:
         """The beat that was to join this group was refused because of another one that it names too."""
         others = [other for other in self._named(link) if other is not consumer]
-        return isinstance(error, SubscriptionConflict) and any(_is_about(error, other) for other in others)
+        return isinstance(error, SubscriptionConflictError) and any(_is_about(error, other) for other in others)
 
     async def leave(self, group: str) -> None:
         """UNREGISTER_CLIENT at every broker at once: off the member lists now; session and locks stay, hooks go on until unregistered."""
@@ -403,13 +403,13 @@ class Instance:
         """
         log.error("heartbeat.refused", broker=link.name, error=str(error))
         named = self._named(link)
-        if isinstance(error, SubscriptionConflict | NoPermission | ServiceNotAvailable):
+        if isinstance(error, SubscriptionConflictError | NoPermissionError | ServiceNotAvailableError):
             guilty = [consumer for consumer in named if _is_about(error, consumer)] or named
-            if not isinstance(error, SubscriptionConflict) or error.passing:
+            if not isinstance(error, SubscriptionConflictError) or error.passing:
                 for consumer in guilty:
                     consumer.waits[link.name] = self.host.clock.monotonic_ms() + CONFLICT_PAUSE_MS
                 return bool(guilty)
-        elif isinstance(error, DuplicateClientId):
+        elif isinstance(error, DuplicateClientIdError):
             guilty = named
         else:
             return False

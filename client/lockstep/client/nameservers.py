@@ -7,7 +7,7 @@ from lockstep.protocol.bodies import ClusterInfo, TopicRoute
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
-from lockstep.protocol.errors import BrokerError, RouteNotReady, TransportError, broker_error
+from lockstep.protocol.errors import BrokerError, RouteNotReadyError, TransportError, broker_error
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.offsets import TopicHeader
 from lockstep.runtime.endpoint import Endpoint
@@ -53,7 +53,7 @@ class Nameservers:
     async def route(self, topic: str) -> TopicRoute:
         """The topic's layout and the addresses known now; of a deleted topic its last layout, which has no queues.
 
-        TopicNotExist where the nameserver has never heard of it, TransportError where none answers.
+        TopicNotExistError where the nameserver has never heard of it, TransportError where none answers.
         """
         response = await self._ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicHeader(topic))
         if response.code != ResponseCode.TOPIC_NOT_EXIST or not response.body:
@@ -75,7 +75,7 @@ class Nameservers:
 
     async def _ask(self, code: int, header: object | None = None, body: bytes = b"") -> Command:
         fields = None if header is None else to_plain(header)
-        last: TransportError | RouteNotReady | None = None
+        last: TransportError | RouteNotReadyError | None = None
         for _ in range(max(2, len(self.addresses))):
             try:
                 endpoint = await self._connected()
@@ -87,7 +87,7 @@ class Nameservers:
                     raise not_a_nameserver(self._address(), code)
                 if response.code != ResponseCode.ROUTE_NOT_READY:
                     return response
-                last = RouteNotReady(f"nameserver {self._address()} knows no broker yet: none has registered since it started")
+                last = RouteNotReadyError(f"nameserver {self._address()} knows no broker yet: none has registered since it started")
             self._next()
         assert last is not None
         raise last

@@ -7,7 +7,7 @@ from lockstep.client.config import InstanceConfig
 from lockstep.client.nameservers import Nameservers
 from lockstep.client.route_cache import RouteCache, RouteChange
 from lockstep.protocol.bodies import TopicRoute
-from lockstep.protocol.errors import BrokerError, LockstepError, RemoteProtocolError, TopicNotExist, TransportError
+from lockstep.protocol.errors import BrokerError, LockstepError, RemoteProtocolError, TopicNotExistError, TransportError
 from lockstep.protocol.queue import LayoutVersion, TopicLayout
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.log import get_logger
@@ -49,7 +49,7 @@ class RouteWatch:
         if known is None or refresh:
             try:
                 self._learn(await self._nameservers.route(topic))
-            except TopicNotExist:
+            except TopicNotExistError:
                 if known is None:
                     return None
             except (TransportError, BrokerError, RemoteProtocolError):
@@ -119,7 +119,7 @@ class RouteWatch:
         for topic in topics:
             try:
                 self._learn(await self._nameservers.route(topic))
-            except TopicNotExist:
+            except TopicNotExistError:
                 continue
             except LockstepError as error:
                 # No nameserver answers, so the other topics would not be answered either.

@@ -10,7 +10,7 @@ from lockstep.client.instance import Instance
 from lockstep.protocol.bodies import BrokerAddress, CreateTopicReply, TopicRoute
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
-from lockstep.protocol.errors import LocalProtocolError, RouteNotReady, TransportError, broker_error
+from lockstep.protocol.errors import LocalProtocolError, RouteNotReadyError, TransportError, broker_error
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.routes import CreateTopicHeader
 from lockstep.protocol.names import check_topic, is_system_topic
@@ -27,8 +27,8 @@ def first_layout(topic: str, broker_names: Sequence[str], queue_count: int, writ
 async def create_topic(instance: Instance, topic: str, queue_count: int, *, auto: bool = False) -> TopicLayout:
     """Create the topic with `queue_count` queues on each registered broker; answers the layout in force, a present one unchanged.
 
-    `auto`: it comes of a first send, which brokers refuse (TopicNotExist) unless they are set to allow it. LocalProtocolError for a name
-    that can't be one; TransportError where no broker answers.
+    `auto`: it comes of a first send, which brokers refuse (TopicNotExistError) unless they are set to allow it. LocalProtocolError for a
+    name that can't be one; TransportError where no broker answers.
     """
     check_topic(topic)
     if is_system_topic(topic):
@@ -38,7 +38,7 @@ async def create_topic(instance: Instance, topic: str, queue_count: int, *, auto
     brokers = (await instance.nameservers.cluster()).brokers
     asked = sorted((broker for broker in brokers if broker.registered), key=lambda broker: broker.name)
     if not asked:
-        raise RouteNotReady("no broker is registered at the nameserver: start one, then create the topic")
+        raise RouteNotReadyError("no broker is registered at the nameserver: start one, then create the topic")
     writer = int.from_bytes(instance.host.random.token(4), "big")
     layout = first_layout(topic, [broker.name for broker in asked], queue_count, writer)
     answered = False

@@ -7,7 +7,14 @@ from lockstep.protocol.bodies import ClusterInfo, RegisterBody, RegisterReply, T
 from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import MSGPACK, Command
-from lockstep.protocol.errors import BrokerNameTaken, ConfigError, RemoteProtocolError, RouteNotReady, TopicNotExist, TransportError
+from lockstep.protocol.errors import (
+    BrokerNameTakenError,
+    ConfigError,
+    RemoteProtocolError,
+    RouteNotReadyError,
+    TopicNotExistError,
+    TransportError,
+)
 from lockstep.protocol.headers.offsets import TopicHeader
 from lockstep.protocol.headers.routes import (
     ForgetDeletionsHeader,
@@ -70,7 +77,7 @@ class RouteProcessor:
         )
         try:
             change = self._table.register(said, self._speaker(request.endpoint), self._clock.monotonic_ms())
-        except BrokerNameTaken as error:
+        except BrokerNameTakenError as error:
             log_limited(log, "warning", "broker.refused", name=said.name, peer=request.endpoint.peer, reason=error.remark)
             raise
         finally:
@@ -101,7 +108,7 @@ class RouteProcessor:
         if deleted is not None and request.command.codec == MSGPACK:
             # Who knows a lower layout learns that it is over, not that this nameserver has not heard of it yet.
             return request.reply(body=TopicRoute(deleted, ()), code=ResponseCode.TOPIC_NOT_EXIST, remark=remark)
-        raise TopicNotExist(remark)
+        raise TopicNotExistError(remark)
 
     @handles(RequestCode.GET_BROKER_CLUSTER_INFO)
     def cluster(self, request: Request) -> Command:
@@ -185,7 +192,7 @@ class RouteProcessor:
     def _check_ready(self, request: Request) -> None:
         """A classic client does not know this refusal: it gets what RocketMQ answers, and keeps what it has."""
         if not self._table.ready and request.command.codec == MSGPACK:
-            raise RouteNotReady("no broker has registered since this nameserver started: ask another one, or use what you know")
+            raise RouteNotReadyError("no broker has registered since this nameserver started: ask another one, or use what you know")
 
     def _speaker(self, endpoint: Endpoint) -> int:
         if endpoint.id not in self._speakers:

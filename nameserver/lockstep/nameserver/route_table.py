@@ -39,7 +39,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from lockstep.protocol.bodies import BrokerAddress, RefusedLayout, TopicRoute
-from lockstep.protocol.errors import BrokerNameTaken, LocalProtocolError, RegistrationPending, RemoteProtocolError, ServiceNotAvailable
+from lockstep.protocol.errors import (
+    BrokerNameTakenError,
+    LocalProtocolError,
+    RegistrationPendingError,
+    RemoteProtocolError,
+    ServiceNotAvailableError,
+)
 from lockstep.protocol.layouts import ENTRIES_MAX, PART_LAYOUTS_MAX, LayoutTable, check_layout, in_parts
 from lockstep.protocol.names import TOPIC_BYTES_MAX
 from lockstep.protocol.queue import TopicLayout
@@ -185,8 +191,8 @@ class RouteTable:
     def register(self, said: Registration, connection: int, now_ms: int) -> RouteChange:
         """Accepts a broker's registration, or one part of it.
 
-        Raises BrokerNameTaken and RegistrationPending (see the table), ServiceNotAvailable where there are too many names, and
-        RemoteProtocolError. Then nothing has changed, but for `take_challenges`.
+        Raises BrokerNameTakenError and RegistrationPendingError (see the table), ServiceNotAvailableError where there are too many names,
+        and RemoteProtocolError. Then nothing has changed, but for `take_challenges`.
         """
         if not said.listeners.get(INTERNAL):
             raise RemoteProtocolError(f"broker {said.name!r} registers no listener named {INTERNAL!r}: {sorted(said.listeners)}")
@@ -313,13 +319,13 @@ class RouteTable:
             return
         unused = [known for known in self._brokers.values() if known.connection is None and known.named_ms is None]
         if not unused:
-            raise ServiceNotAvailable(
+            raise ServiceNotAvailableError(
                 f"broker {name!r} was not registered: this nameserver knows {BROKERS_MAX} brokers, no more are allowed"
             )
         del self._brokers[min(unused, key=lambda known: known.heard_ms).said.name]
 
     def _check_line(self, known: _Broker, said: Registration) -> None:
-        """BrokerNameTaken for a store that is out of line."""
+        """BrokerNameTakenError for a store that is out of line."""
         owner = known.owner
         earlier = (owner,) if owner is not None and said.proves(owner) else (known.said, owner)
         for before in earlier:
@@ -328,25 +334,26 @@ class RouteTable:
             registered = known.connection is not None and known.said.same_start(before)
             same = _out_of_line(before, said, registered=registered)
             if said.term < before.term:
-                raise BrokerNameTaken(f"{same} with term {said.term}, which is older. {_COPY_ADVICE}")
+                raise BrokerNameTakenError(f"{same} with term {said.term}, which is older. {_COPY_ADVICE}")
             if said.term == before.term and said.address != before.address and not registered:
-                raise BrokerNameTaken(f"{same} with the same term {said.term}. {_COPY_ADVICE}")
+                raise BrokerNameTakenError(f"{same} with the same term {said.term}. {_COPY_ADVICE}")
             if said.term > before.term and said.previous_term is not None and said.previous_term < before.term:
-                raise BrokerNameTaken(
+                raise BrokerNameTakenError(
                     f"{same} with term {said.term}, and its term before that was {said.previous_term}: it has not seen term {before.term}. "
                     f"{_COPY_ADVICE}"
                 )
 
     def _check_challenge(self, known: _Broker, said: Registration, now_ms: int) -> None:
-        """Returns where the challenger may replace the incumbent, which has not answered; BrokerNameTaken, RegistrationPending."""
+        """Returns where the challenger may replace the incumbent, which has not answered; BrokerNameTakenError,
+        RegistrationPendingError."""
         assert known.connection is not None
         if known.answered_ms is not None and now_ms - known.answered_ms < CHALLENGE_MS:
-            raise BrokerNameTaken(_taken(known, said))
+            raise BrokerNameTakenError(_taken(known, said))
         if known.challenge_left_ms is None:
             known.challenge_left_ms = CHALLENGE_MS + LISTEN_MS
             self._to_challenge.append((said.name, known.connection))
         if known.challenge_left_ms:
-            raise RegistrationPending(
+            raise RegistrationPendingError(
                 f"broker name {said.name!r} is registered from {known.said.address}, which is asked whether it is still there: "
                 f"register again in a second, it is decided in about {CHALLENGE_MS // 1000} s"
             )

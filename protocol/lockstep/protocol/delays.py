@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from lockstep.protocol.errors import LocalProtocolError, MessageIllegal
+from lockstep.protocol.errors import LocalProtocolError, MessageIllegalError
 
 DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 """RocketMQ's table: level 1 is 1 s, level 18 is 2 h."""
@@ -65,10 +65,10 @@ def format_ms(delay_ms: int) -> str:
 
 
 def level_of(delay_ms: int, levels_ms: Sequence[int]) -> int:
-    """The level that waits exactly so long. MessageIllegal names the levels that there are."""
+    """The level that waits exactly so long. MessageIllegalError names the levels that there are."""
     if delay_ms not in levels_ms:
         levels = " ".join(map(format_ms, levels_ms))
-        raise MessageIllegal(f"a delay of {format_ms(delay_ms)} is no delay level of this broker: choose one of {levels}")
+        raise MessageIllegalError(f"a delay of {format_ms(delay_ms)} is no delay level of this broker: choose one of {levels}")
     return levels_ms.index(delay_ms) + 1
 
 

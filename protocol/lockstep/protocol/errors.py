@@ -5,7 +5,7 @@ LockstepError
     LocalProtocolError     this side was about to break the protocol (bad argument, bad name, too large)
     RemoteProtocolError    the other side broke the protocol (bad frame, bad header, bad body)
     TransportError         no answer: refused, closed, timed out
-        RequestTimeout
+        RequestTimeoutError
     BrokerError            an answer that refuses; one class per response code
     StoreError             the log on disk
     StateError             called at the wrong time (not started, closed)
@@ -36,7 +36,7 @@ class TransportError(LockstepError, ConnectionError):
     """The request has no answer: connection refused, closed or lost. Whether it was carried out is unknown once it was written."""
 
 
-class RequestTimeout(TransportError, TimeoutError):
+class RequestTimeoutError(TransportError, TimeoutError):
     """The answer did not come in time. Whether the request was carried out is unknown."""
 
 
@@ -63,82 +63,82 @@ class BrokerError(LockstepError):
         super().__init__(f"{self.code.name if wire_code is None else wire_code}: {remark}" if remark else self.code.name)
 
 
-class SystemError_(BrokerError):
+class BrokerSystemError(BrokerError):
     """SYSTEM_ERROR: the handler failed, or a RocketMQ rule answers so."""
 
     retriable = True
 
 
-class SystemBusy(BrokerError):
+class SystemBusyError(BrokerError):
     code = ResponseCode.SYSTEM_BUSY
     retriable = True
 
 
-class RequestCodeNotSupported(BrokerError):
+class RequestCodeNotSupportedError(BrokerError):
     code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
 
-class FlushDiskTimeout(BrokerError):
+class FlushDiskTimeoutError(BrokerError):
     """Stored, but not confirmed on disk in time."""
 
     code = ResponseCode.FLUSH_DISK_TIMEOUT
 
 
-class MessageIllegal(BrokerError):
+class MessageIllegalError(BrokerError):
     code = ResponseCode.MESSAGE_ILLEGAL
 
 
-class ServiceNotAvailable(BrokerError):
+class ServiceNotAvailableError(BrokerError):
     """Disk full, shutting down, or not started."""
 
     code = ResponseCode.SERVICE_NOT_AVAILABLE
     retriable = True
 
 
-class NoPermission(BrokerError):
+class NoPermissionError(BrokerError):
     code = ResponseCode.NO_PERMISSION
 
 
-class TopicNotExist(BrokerError):
+class TopicNotExistError(BrokerError):
     code = ResponseCode.TOPIC_NOT_EXIST
     refresh_route = True
 
 
-class QueryNotFound(BrokerError):
+class QueryNotFoundError(BrokerError):
     code = ResponseCode.QUERY_NOT_FOUND
 
 
-class SubscriptionParseFailed(BrokerError):
+class SubscriptionParseError(BrokerError):
     code = ResponseCode.SUBSCRIPTION_PARSE_FAILED
 
 
-class SubscriptionNotExist(BrokerError):
+class SubscriptionNotExistError(BrokerError):
     code = ResponseCode.SUBSCRIPTION_NOT_EXIST
     retriable = True
 
 
-class SubscriptionNotLatest(BrokerError):
+class SubscriptionNotLatestError(BrokerError):
     code = ResponseCode.SUBSCRIPTION_NOT_LATEST
     retriable = True
 
 
-class SubscriptionGroupNotExist(BrokerError):
+class SubscriptionGroupNotExistError(BrokerError):
     code = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
 
-class StaleEpoch(BrokerError):
+class StaleEpochError(BrokerError):
     """The epoch is not the queue's current one: drop the queue and what was prefetched."""
 
     code = ResponseCode.STALE_EPOCH
 
 
-class NotYours(BrokerError):
+class NotYoursError(BrokerError):
     """The broker's member list gives the queue to another member."""
 
     code = ResponseCode.NOT_YOURS
 
 
-class SubscriptionConflict(BrokerError):
+class SubscriptionConflictError(BrokerError):
     """The group's members already agreed on another contract; the remark names both sides, field by field."""
 
     code = ResponseCode.SUBSCRIPTION_CONFLICT
@@ -151,7 +151,7 @@ class SubscriptionConflict(BrokerError):
         return self.remark.endswith(self.PASSING)
 
 
-class LayoutStale(BrokerError):
+class LayoutStaleError(BrokerError):
     """A keyed send carried an older layout than the broker's."""
 
     code = ResponseCode.LAYOUT_STALE
@@ -159,50 +159,50 @@ class LayoutStale(BrokerError):
     refresh_route = True
 
 
-class OutOfSequence(BrokerError):
+class OutOfSequenceError(BrokerError):
     """The frame straddles the next sequence or leaves a gap."""
 
     code = ResponseCode.OUT_OF_SEQUENCE
 
 
-class DuplicateFrame(BrokerError):
+class DuplicateFrameError(BrokerError):
     """The frame lies wholly below the next sequence: it is stored already, the offset is no longer known."""
 
     code = ResponseCode.DUPLICATE
 
 
-class NonDeterministicRetry(BrokerError):
+class NonDeterministicRetryError(BrokerError):
     """A retried frame carries other bytes than the first one did."""
 
     code = ResponseCode.NON_DETERMINISTIC_RETRY
 
 
-class RouteNotReady(BrokerError):
+class RouteNotReadyError(BrokerError):
     """The nameserver has started and no broker has registered yet: ask another one or use the cache."""
 
     code = ResponseCode.ROUTE_NOT_READY
     retriable = True
 
 
-class NotLeader(BrokerError):
+class NotLeaderError(BrokerError):
     code = ResponseCode.NOT_LEADER
     retriable = True
     refresh_route = True
 
 
-class DuplicateClientId(BrokerError):
+class DuplicateClientIdError(BrokerError):
     """A living session already has this client id."""
 
     code = ResponseCode.DUPLICATE_CLIENT_ID
 
 
-class BrokerNameTaken(BrokerError):
+class BrokerNameTakenError(BrokerError):
     """A live broker has this name, or this store was accepted with a later term."""
 
     code = ResponseCode.BROKER_NAME_TAKEN
 
 
-class RegistrationPending(BrokerError):
+class RegistrationPendingError(BrokerError):
     """The name is registered, and the nameserver asks that broker whether it is still there: register again in a second."""
 
     code = ResponseCode.REGISTRATION_PENDING

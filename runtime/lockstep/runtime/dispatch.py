@@ -34,10 +34,10 @@ from lockstep.protocol.errors import (
     BrokerError,
     ConfigError,
     LocalProtocolError,
-    MessageIllegal,
+    MessageIllegalError,
     RemoteProtocolError,
-    RequestCodeNotSupported,
-    SystemBusy,
+    RequestCodeNotSupportedError,
+    SystemBusyError,
 )
 from lockstep.protocol.fields import from_plain, to_plain
 from lockstep.protocol.frame import encode_frame
@@ -55,7 +55,7 @@ RETRY_AFTER_FIELD = "retryAfterMs"
 """Field of a SYSTEM_BUSY answer: when to try again."""
 
 
-class BusyFor(SystemBusy):
+class RetryLaterError(SystemBusyError):
     """SYSTEM_BUSY with the hint when to try again, in words and as a field of the answer."""
 
     def __init__(self, reason: str, retry_after_ms: int) -> None:
@@ -118,7 +118,7 @@ def _fail(command: Command, endpoint: Endpoint, error: Exception) -> None:
 def refusal(command: Command, error: Exception) -> Command:
     """The answer to a request that ended with `error`."""
     if isinstance(error, BrokerError):
-        fields = {RETRY_AFTER_FIELD: error.retry_after_ms} if isinstance(error, BusyFor) else None
+        fields = {RETRY_AFTER_FIELD: error.retry_after_ms} if isinstance(error, RetryLaterError) else None
         return command.reply(error.wire_code, printable(error.remark), fields)
     foreseen = isinstance(error, RemoteProtocolError | LocalProtocolError)
     return command.reply(ResponseCode.SYSTEM_ERROR, printable(str(error) if foreseen else f"{type(error).__name__}: {error}"))
@@ -276,10 +276,10 @@ class Dispatcher:
             if self._on_request is not None:
                 self._on_request(endpoint)
             if route is None:
-                raise RequestCodeNotSupported(f"{code_name(command.code)} is not supported here")
+                raise RequestCodeNotSupportedError(f"{code_name(command.code)} is not supported here")
             if len(command.body) > route.body_bytes_max:
                 size = len(command.body)
-                raise MessageIllegal(f"{code_name(command.code)} has a body of {size} bytes: at most {route.body_bytes_max}")
+                raise MessageIllegalError(f"{code_name(command.code)} has a body of {size} bytes: at most {route.body_bytes_max}")
             header = None if route.header is None else from_plain(route.header, command.fields)
             body: Any = command.body if route.body is None else decode_body(route.body, command.body)
             request = Request(command, endpoint, header, body)
@@ -322,7 +322,7 @@ class Dispatcher:
         elif len(lane.waiting) < lane.limits.queue_max:
             lane.waiting.append((request, work))
         else:
-            raise BusyFor(f"lane {lane.name!r} is full: {len(lane.waiting)} requests wait", lane.limits.retry_after_ms)
+            raise RetryLaterError(f"lane {lane.name!r} is full: {len(lane.waiting)} requests wait", lane.limits.retry_after_ms)
 
     async def _work(self, lane: _Lane, request: Request, work: Callable[[], Coroutine[Any, Any, Outcome]]) -> None:
         """One request, then those that wait. A request whose connection has closed meanwhile is dropped."""

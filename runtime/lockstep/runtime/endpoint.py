@@ -150,8 +150,8 @@ class Endpoint(asyncio.Protocol):
     ) -> "asyncio.Future[Command]":
         """Sends a request; the future gives the response, whatever its code.
 
-        The future fails with TransportError when the connection is closed or lost, RequestTimeout after `timeout_ms`. What is too large
-        for a frame raises LocalProtocolError here, before anything is sent. Cancelling the future drops the answer, not the request.
+        The future fails with TransportError when the connection is closed or lost, RequestTimeoutError after `timeout_ms`. What is too
+        large for a frame raises LocalProtocolError here, before anything is sent. Cancelling the future drops the answer, not the request.
         """
         future: asyncio.Future[Command] = self._loop.create_future()
         self.ask(code, fields, body, timeout_ms=timeout_ms, answer=future)

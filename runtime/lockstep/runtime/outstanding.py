@@ -10,7 +10,7 @@ from typing import Protocol
 
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
-from lockstep.protocol.errors import RequestTimeout, TransportError
+from lockstep.protocol.errors import RequestTimeoutError, TransportError
 from lockstep.runtime.alarm import Alarm
 
 CLOCK_STEP_S = 0.001
@@ -39,7 +39,7 @@ class Answer(Protocol):
 
     def set_result(self, result: Command, /) -> None: ...
 
-    def set_exception(self, exception: TransportError | RequestTimeout, /) -> None: ...
+    def set_exception(self, exception: TransportError | RequestTimeoutError, /) -> None: ...
 
 
 class Outstanding:
@@ -87,6 +87,6 @@ class Outstanding:
             _, opaque, timeout_ms, code = heapq.heappop(heap)
             answer = answers.pop(opaque, None)
             if answer is not None and not answer.done():
-                answer.set_exception(RequestTimeout(f"{self._peer()}: no answer to {code_name(code)} within {timeout_ms} ms"))
+                answer.set_exception(RequestTimeoutError(f"{self._peer()}: no answer to {code_name(code)} within {timeout_ms} ms"))
         if heap:
             self._alarm.set(heap[0][0])

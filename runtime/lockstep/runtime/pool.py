@@ -71,7 +71,7 @@ async def call(
     *,
     timeout_ms: int,
 ) -> Command:
-    """One request over a connection of its own; the response, whatever its code. TransportError, RequestTimeout."""
+    """One request over a connection of its own; the response, whatever its code. TransportError, RequestTimeoutError."""
     deadline = host.clock.monotonic_ms() + timeout_ms
     endpoint = await connect(host, address, timeout_ms=min(timeout_ms, CONNECT_MS))
     try:
@@ -154,7 +154,7 @@ class Link:
     async def request(
         self, code: int, fields: dict[str, Any] | None = None, body: bytes | bytearray | memoryview = b"", *, timeout_ms: int
     ) -> Command:
-        """Connects if need be and asks, all within `timeout_ms`; the response, whatever its code. TransportError, RequestTimeout."""
+        """Connects if need be and asks, all within `timeout_ms`; the response, whatever its code. TransportError, RequestTimeoutError."""
         deadline = self._host.clock.monotonic_ms() + timeout_ms
         endpoint = await self.endpoint(timeout_ms)
         return await endpoint.request(code, fields, body, timeout_ms=max(1, deadline - self._host.clock.monotonic_ms()))

@@ -16,7 +16,7 @@ from lockstep.protocol.bodies import TopicList, TopicOffsets
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
-from lockstep.protocol.errors import BrokerError, LockstepError, QueryNotFound, TopicNotExist, TransportError, broker_error
+from lockstep.protocol.errors import BrokerError, LockstepError, QueryNotFoundError, TopicNotExistError, TransportError, broker_error
 from lockstep.protocol.fields import from_plain
 from lockstep.protocol.headers.offsets import (
     OffsetReply,
@@ -93,10 +93,10 @@ class Cluster:
         return decode_body(TopicList, answer.body).topics
 
     async def layout(self, topic: str) -> TopicLayout:
-        """The topic's layout now; TopicNotExist."""
+        """The topic's layout now; TopicNotExistError."""
         layout = await self._instance.watch.route(topic, refresh=True)
         if layout is None:
-            raise TopicNotExist(f"topic {topic} does not exist: create it with `lockstep topic create {topic}`")
+            raise TopicNotExistError(f"topic {topic} does not exist: create it with `lockstep topic create {topic}`")
         return layout
 
     async def known(self, topic: str) -> TopicLayout:
@@ -112,7 +112,7 @@ class Cluster:
             try:
                 if (await self._instance.nameservers.route(topic)).layout.version >= layout.version:
                     return layout
-            except TopicNotExist:
+            except TopicNotExistError:
                 if clock.monotonic_ms() >= until_ms:
                     raise
             await asyncio.sleep(KNOWN_PAUSE_MS / 1_000)
@@ -139,7 +139,7 @@ class Cluster:
         header = QueryConsumerOffsetHeader(group, queue.topic, queue.queue_id)
         try:
             answer = await self._call(queue.broker_name, RequestCode.QUERY_CONSUMER_OFFSET, header)
-        except QueryNotFound:
+        except QueryNotFoundError:
             return None
         return from_plain(OffsetReply, answer.fields).offset
 

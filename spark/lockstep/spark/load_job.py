@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lockstep.client.config import nameserver_addresses
-from lockstep.protocol.errors import ConfigError, LockstepError, TopicNotExist
+from lockstep.protocol.errors import ConfigError, LockstepError, TopicNotExistError
 from lockstep.protocol.frame import BODY_BYTES_MAX
 from lockstep.protocol.message import check_tag
 from lockstep.protocol.names import check_topic
@@ -109,9 +109,9 @@ async def prepare(cluster: Cluster, options: argparse.Namespace) -> tuple[TopicL
     """The topic's layout and offsets; made where it is missing and may be."""
     try:
         layout = await cluster.layout(options.topic)
-    except TopicNotExist:
+    except TopicNotExistError:
         if options.no_create:
-            raise TopicNotExist(
+            raise TopicNotExistError(
                 f"topic {options.topic} does not exist: create it with `lockstep topic create {options.topic}`, or leave --no-create out"
             ) from None
         layout = await cluster.create(options.topic, options.queues)

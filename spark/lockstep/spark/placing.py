@@ -25,7 +25,7 @@ def keyed(df: DataFrame, queues: int, key: "str | Column", order: "str | Column"
 
 
 def queue_count(nameserver: str, topic: str) -> int:
-    """How many writable queues the topic has now; TopicNotExist, TransportError."""
+    """How many writable queues the topic has now; TopicNotExistError, TransportError."""
 
     async def count(cluster: Cluster) -> int:
         return len((await cluster.layout(topic)).write_queues)

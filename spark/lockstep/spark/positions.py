@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lockstep.protocol.errors import ConfigError, TopicNotExist
+from lockstep.protocol.errors import ConfigError, TopicNotExistError
 from lockstep.protocol.queue import MessageQueue, TopicLayout
 from lockstep.runtime.log import get_logger
 from lockstep.spark.cluster import Cluster
@@ -31,7 +31,7 @@ class Subscribed:
 
 
 async def subscribed(cluster: Cluster, options: SourceOptions) -> Subscribed:
-    """What the options name. TopicNotExist for a named topic that is not there; a pattern takes what there is."""
+    """What the options name. TopicNotExistError for a named topic that is not there; a pattern takes what there is."""
     if options.subscribe_pattern is not None:
         pattern = re.compile(options.subscribe_pattern)
         names = [topic for topic in await cluster.topics() if pattern.fullmatch(topic)]
@@ -41,7 +41,7 @@ async def subscribed(cluster: Cluster, options: SourceOptions) -> Subscribed:
     for name in names:
         try:
             layouts[name] = await cluster.layout(name)
-        except TopicNotExist:
+        except TopicNotExistError:
             if options.subscribe_pattern is None:
                 raise
     bounds = await cluster.bounds(layouts.values())

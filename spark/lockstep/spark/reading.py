@@ -26,7 +26,7 @@ Begun: TypeAlias = asyncio.Future[Command] | None
 """A pull that is on its way."""
 
 
-class DataLost(StateError):
+class DataLostError(StateError):
     """Messages that were to be read are not stored any more (option failOnDataLoss)."""
 
 
@@ -40,7 +40,7 @@ class Reading:
 def lost(message: str, *, fail: bool) -> None:
     """Fails, or warns where the user said that loss is no failure."""
     if fail:
-        raise DataLost(f"{message}. To go on with what is there set failOnDataLoss=false")
+        raise DataLostError(f"{message}. To go on with what is there set failOnDataLoss=false")
     log.warning("data.lost", what=message)
 
 

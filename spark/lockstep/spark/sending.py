@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from lockstep.client import GivenId, Producer, SendResult
-from lockstep.protocol.errors import LockstepError, NonDeterministicRetry, OutOfSequence, StaleEpoch, StateError
+from lockstep.protocol.errors import LockstepError, NonDeterministicRetryError, OutOfSequenceError, StaleEpochError, StateError
 from lockstep.protocol.queue import MessageQueue, TopicLayout
 from lockstep.runtime.host import Host
 from lockstep.spark.cluster import Cluster, connected
@@ -25,7 +25,7 @@ LATENCIES_MAX = 2_000
 GROUP = "spark"
 
 
-class FailedOnPurpose(LockstepError):
+class DeliberateError(LockstepError):
     """Option failTask asked for it."""
 
 
@@ -186,7 +186,7 @@ class TaskSender:
     def _fail_on_purpose(self) -> None:
         fail = self._options.fail_task
         if fail is not None and self._task.number == fail[0] and self._task.attempt == 0 and self.sent.rows >= fail[1]:
-            raise FailedOnPurpose(f"task {fail[0]} fails after {self.sent.rows:,} acknowledged rows, as option failTask says")
+            raise DeliberateError(f"task {fail[0]} fails after {self.sent.rows:,} acknowledged rows, as option failTask says")
 
 
 def _first(errors: BaseException) -> BaseException:
@@ -242,14 +242,14 @@ ADVICE = (
 def explained(error: LockstepError) -> LockstepError:
     """With what to do about it."""
     cause = error.__cause__ if isinstance(error.__cause__, LockstepError) else error
-    if isinstance(cause, NonDeterministicRetry):
+    if isinstance(cause, NonDeterministicRetryError):
         return StateError(
             "a repeated task sent other rows, or the same in another order, than the attempt before it, or frameRecords, frameBytes, "
             f"notBefore or the topic's queues have changed: {ADVICE} The broker says: {cause}"
         )
-    if isinstance(cause, StaleEpoch):
+    if isinstance(cause, StaleEpochError):
         return StateError(f"a later micro-batch of this query has begun: this attempt is left over from an earlier one. {cause}")
-    if isinstance(cause, OutOfSequence):
+    if isinstance(cause, OutOfSequenceError):
         return StateError(
             "the broker has other frames of this task than were sent before: it lost the end of its log (a power cut), or frameRecords, "
             "frameBytes, notBefore, the topic's queues or the rows under this producerId have changed. The task begins again from its "

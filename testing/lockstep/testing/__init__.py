@@ -10,33 +10,33 @@ if TYPE_CHECKING:
     from lockstep.testing.chaos import FAULTS, Chaos
     from lockstep.testing.clock import TestClock
     from lockstep.testing.cluster import TestCluster
-    from lockstep.testing.errors import NotReached, OnlySimulated, OrderViolated, WorkerFailed
+    from lockstep.testing.errors import NotReachedError, OnlySimulatedError, OrderViolationError, WorkerFailedError
     from lockstep.testing.order import OrderChecker
     from lockstep.testing.run import simulate
 
 _HOMES = {
     "FAULTS": "chaos",
     "Chaos": "chaos",
-    "NotReached": "errors",
-    "OnlySimulated": "errors",
+    "NotReachedError": "errors",
+    "OnlySimulatedError": "errors",
     "OrderChecker": "order",
-    "OrderViolated": "errors",
+    "OrderViolationError": "errors",
     "TestClock": "clock",
     "TestCluster": "cluster",
-    "WorkerFailed": "errors",
+    "WorkerFailedError": "errors",
     "simulate": "run",
 }
 
 __all__ = [
     "FAULTS",
     "Chaos",
-    "NotReached",
-    "OnlySimulated",
+    "NotReachedError",
+    "OnlySimulatedError",
     "OrderChecker",
-    "OrderViolated",
+    "OrderViolationError",
     "TestClock",
     "TestCluster",
-    "WorkerFailed",
+    "WorkerFailedError",
     "simulate",
 ]
 

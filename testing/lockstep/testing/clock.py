@@ -2,7 +2,7 @@
 
 import asyncio
 
-from lockstep.testing.errors import OnlySimulated
+from lockstep.testing.errors import OnlySimulatedError
 from lockstep.testing.simulation import SimLoop
 
 REAL_WAIT_MAX_S = 30.0
@@ -35,13 +35,15 @@ class TestClock:
     async def advance(self, *, seconds: float = 0, minutes: float = 0, hours: float = 0) -> None:
         """So much time passes for everybody, and everything that is due in it happens.
 
-        OnlySimulated in real time beyond 30 s; ValueError for less than nothing.
+        OnlySimulatedError in real time beyond 30 s; ValueError for less than nothing.
         """
         total_s = seconds + 60 * minutes + 3600 * hours
         if total_s < 0:
             raise ValueError(f"advance by {total_s} s: time does not go back")
         if not isinstance(self._loop, SimLoop) and total_s > REAL_WAIT_MAX_S:
-            raise OnlySimulated(f"advance by {total_s:.0f} s: this test runs in real time, which waits at most {REAL_WAIT_MAX_S:.0f} s")
+            raise OnlySimulatedError(
+                f"advance by {total_s:.0f} s: this test runs in real time, which waits at most {REAL_WAIT_MAX_S:.0f} s"
+            )
         if isinstance(self._loop, SimLoop):
             self._loop.time_limit_s += total_s
         await asyncio.sleep(total_s)

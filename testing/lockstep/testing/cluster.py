@@ -15,7 +15,7 @@ from lockstep.client.topics import create_topic
 from lockstep.protocol.errors import ConfigError, LockstepError, StateError
 from lockstep.runtime.host import Host
 from lockstep.testing.clock import TestClock
-from lockstep.testing.errors import NotReached, OnlySimulated, WorkerFailed
+from lockstep.testing.errors import NotReachedError, OnlySimulatedError, WorkerFailedError
 from lockstep.testing.realtime import RealStage
 from lockstep.testing.settling import unsettled
 from lockstep.testing.simulated import SimMember, SimStage
@@ -48,9 +48,9 @@ class TestCluster:
     """`async with TestCluster() as cluster:` a started cluster; the end of the block ends everything in it.
 
     In the simulator every member is a process on a machine of its own, the test is one too, and time is virtual. `real=True` plays the same
-    test with real processes in `folder`, in real time; what only the simulator can do raises OnlySimulated there.
+    test with real processes in `folder`, in real time; what only the simulator can do raises OnlySimulatedError there.
 
-    Leaving raises WorkerFailed if one of its programs failed and the test has not taken notice of it: `failures()` does.
+    Leaving raises WorkerFailedError if one of its programs failed and the test has not taken notice of it: `failures()` does.
     """
 
     __test__ = False
@@ -115,13 +115,13 @@ class TestCluster:
             self._brokers[name] = stage.broker(name, self.nameserver, self._settings)
         await asyncio.gather(*(broker.start() for broker in self._brokers.values()))
         if failures := self.failures():
-            raise WorkerFailed("the cluster did not start:\n" + "\n".join(failures))
+            raise WorkerFailedError("the cluster did not start:\n" + "\n".join(failures))
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         failures = self.failures()
         await self._on.close()
         if failures and error is None:
-            raise WorkerFailed("\n".join(failures))
+            raise WorkerFailedError("\n".join(failures))
         if failures and error is not None:
             error.add_note("in the cluster, too:\n" + "\n".join(failures))
 
@@ -192,15 +192,15 @@ class TestCluster:
     # ---------------------------------------------------------------------------------------------------------------- time
 
     async def advance(self, *, seconds: float = 0, minutes: float = 0, hours: float = 0) -> None:
-        """So much time passes for everybody. In real time at most 30 s (OnlySimulated)."""
+        """So much time passes for everybody. In real time at most 30 s (OnlySimulatedError)."""
         await self.clock.advance(seconds=seconds, minutes=minutes, hours=hours)
 
     async def until(self, condition: Callable[[], object], what: str = "the condition", *, timeout: float = 120) -> None:
-        """Waits until `condition()` is true; NotReached after `timeout` seconds."""
+        """Waits until `condition()` is true; NotReachedError after `timeout` seconds."""
         end = self.now + timeout
         while not condition():
             if self.now >= end:
-                raise NotReached(f"{what} is not true after {timeout:g} s\n{self._situation()}")
+                raise NotReachedError(f"{what} is not true after {timeout:g} s\n{self._situation()}")
             await asyncio.sleep(LOOK_S)
 
     # -------------------------------------------------------------------------------------------------------- topics, groups
@@ -223,7 +223,7 @@ class TestCluster:
         return report
 
     async def settled(self, group: str, *, timeout: float = 120) -> None:
-        """Waits until the group has consumed and committed every message there is; NotReached after `timeout` seconds.
+        """Waits until the group has consumed and committed every message there is; NotReachedError after `timeout` seconds.
 
         StateError for a broadcasting group: no broker knows how far its members are.
         """
@@ -240,7 +240,7 @@ class TestCluster:
             if not told:
                 return
             if self.now >= end:
-                raise NotReached(f"group {group} has not settled after {timeout:g} s: {told}\n{self._situation()}")
+                raise NotReachedError(f"group {group} has not settled after {timeout:g} s: {told}\n{self._situation()}")
             await asyncio.sleep(LOOK_S)
 
     # ------------------------------------------------------------------------------------------------------------ processes
@@ -357,7 +357,7 @@ class TestCluster:
 
     def _simulated(self, what: str) -> SimStage:
         if not isinstance(self._on, SimStage):
-            raise OnlySimulated(f"{what}() needs the simulator: real processes share this machine's network, power and clocks")
+            raise OnlySimulatedError(f"{what}() needs the simulator: real processes share this machine's network, power and clocks")
         return self._on
 
     def _others(self, one: str, other: str | Iterable[str] | None) -> Sequence[str]:

@@ -3,17 +3,17 @@
 from lockstep.protocol.errors import LockstepError
 
 
-class OnlySimulated(LockstepError):
+class OnlySimulatedError(LockstepError):
     """Asked of real processes what only the simulator can do. Under `pytest --lockstep-real` the test is skipped."""
 
 
-class NotReached(AssertionError):
+class NotReachedError(AssertionError):
     """What was awaited did not come in time."""
 
 
-class WorkerFailed(AssertionError):
+class WorkerFailedError(AssertionError):
     """A process of the cluster failed, and the test did not look at it (`cluster.failures`)."""
 
 
-class OrderViolated(AssertionError):
+class OrderViolationError(AssertionError):
     """What an OrderChecker found."""

@@ -21,7 +21,7 @@ from lockstep.client.consumer.listener import OrderlyListener, is_async
 from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.tags import TagFilter
 from lockstep.testing.cluster import TestCluster
-from lockstep.testing.errors import OrderViolated
+from lockstep.testing.errors import OrderViolationError
 from lockstep.testing.order_laws import Broken, Fate, Handling, Send, judge, key_group, show
 
 ListenerT = TypeVar("ListenerT", bound=OrderlyListener)
@@ -136,16 +136,16 @@ class OrderChecker:
         return len(self._handlings) - len({each.message_id for each in self._handlings})
 
     def verify(self, *, max_repeats: int = 10) -> None:
-        """Call it when the group has settled. OrderViolated tells what is wrong, what happened around it, and the seed.
+        """Call it when the group has settled. OrderViolationError tells what is wrong, what happened around it, and the seed.
 
         `max_repeats`: how often one message may come again; 0 where nothing was disturbed.
         """
         acked = sum(send.fate is Fate.ACKED for send in self._sends)
         if not acked:
-            raise OrderViolated("no send was acknowledged, so nothing is proved: send through checker.producer(…)")
+            raise OrderViolationError("no send was acknowledged, so nothing is proved: send through checker.producer(…)")
         broken = judge(self._sends, self._handlings, max_repeats=max_repeats)
         if broken:
-            raise OrderViolated(self._told(broken))
+            raise OrderViolationError(self._told(broken))
 
     def _told(self, broken: Sequence[Broken]) -> str:
         seed = self._cluster.seed

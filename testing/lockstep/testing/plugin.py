@@ -127,11 +127,11 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
     """What only the simulator can do skips the test in real time; a program that failed unnoticed fails the test itself."""
     if CLOCK not in item.stash:
         return (yield)
-    from lockstep.testing.errors import OnlySimulated
+    from lockstep.testing.errors import OnlySimulatedError
 
     try:
         result = yield
-    except OnlySimulated as error:
+    except OnlySimulatedError as error:
         pytest.skip(str(error))
     cluster = item.stash.get(CLUSTER, None)
     if cluster is not None and (failures := cluster.failures()):

@@ -23,7 +23,7 @@ def simulated_loop(seed: int) -> SimLoop:
 def simulate(main: Callable[[], Coroutine[Any, Any, T]], *, seed: int = 0) -> T:
     """Runs `main()` in the universe of that number and returns its result: one seed, one run.
 
-    SimulationStuck when nothing would ever happen again, or when two hours have passed beside what `advance` was asked for.
+    SimulationStuckError when nothing would ever happen again, or when two hours have passed beside what `advance` was asked for.
     """
     with asyncio.Runner(loop_factory=lambda: simulated_loop(seed)) as runner:
         return runner.run(main())

@@ -8,7 +8,7 @@ import pytest
 
 from lockstep.admin import cli
 from lockstep.protocol.bodies import ConsumerGroup, GroupStatus, ListVersion, MemberStatus, OffsetRange, QueueStatus, Subscription
-from lockstep.protocol.errors import ServiceNotAvailable, TopicNotExist
+from lockstep.protocol.errors import ServiceNotAvailableError, TopicNotExistError
 from lockstep.protocol.ids import offset_message_id
 from lockstep.protocol.layouts import LayoutTable
 from lockstep.protocol.message import Message
@@ -209,7 +209,7 @@ def test_topic_create_refuses_a_name_that_is_none(lockstep: Any) -> None:
 
 
 def test_a_broker_that_refuses_a_change_is_not_said_to_be_silent(lockstep: Any, cluster: FakeCluster) -> None:
-    cluster.brokers["broker-b"].refusal = ServiceNotAvailable("the disk is full")
+    cluster.brokers["broker-b"].refusal = ServiceNotAvailableError("the disk is full")
     run = lockstep("topic", "delete", "orders")
     assert (run.code, run.out.splitlines()[0][:23]) == (0, "topic orders is deleted")
     assert run.err.startswith("lockstep: broker broker-b refused (SERVICE_NOT_AVAILABLE: the disk is full)")
@@ -218,7 +218,7 @@ def test_a_broker_that_refuses_a_change_is_not_said_to_be_silent(lockstep: Any, 
 
 def test_of_a_deletion_that_nobody_took_the_next_step_is_said(lockstep: Any, cluster: FakeCluster) -> None:
     for broker in cluster.brokers.values():
-        broker.refusal = TopicNotExist("no topic orders")
+        broker.refusal = TopicNotExistError("no topic orders")
     run = lockstep("topic", "delete", "orders")
     assert run.code == 1
     assert "broker broker-a has no topic orders: somebody else has deleted it" in run.err

@@ -14,7 +14,7 @@ from typing import IO
 
 import pytest
 
-from lockstep.admin.interrupt import Interrupted, run_interruptible
+from lockstep.admin.interrupt import CommandInterruptedError, run_interruptible
 from support.processes import clean_environment
 
 HEAD = """
@@ -119,7 +119,7 @@ def test_the_handler_of_before_is_there_again_afterwards() -> None:
         signal.raise_signal(signal.SIGINT)
         await asyncio.sleep(3_600)
 
-    with pytest.raises(Interrupted):
+    with pytest.raises(CommandInterruptedError):
         run_interruptible(interrupted(), exit_code=1)
     assert signal.getsignal(signal.SIGINT) is before
     run_interruptible(asyncio.sleep(0), exit_code=1, end_s=3_600)

@@ -12,7 +12,7 @@ from lockstep.admin.dead_letters import DeadLetter, Morgue
 from lockstep.admin.replay import GIVE_UP_LEVEL, REMEMBER_EVERY, RETRY_LEVEL, Left, Outcome, Replay, words
 from lockstep.client.producer.producer import Producer
 from lockstep.protocol.bodies import BrokerAddress, OffsetRange, TopicRoute
-from lockstep.protocol.errors import MessageIllegal, SystemError_, TransportError
+from lockstep.protocol.errors import BrokerSystemError, MessageIllegalError, TransportError
 from lockstep.protocol.headers.send import SendBackHeader
 from lockstep.protocol.message import Message, decode_messages, encode_message
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, MessageQueue, TopicLayout
@@ -28,7 +28,7 @@ class World:
 
     keys: list[str | None]
     bad: set[int] = field(default_factory=set)
-    error: Exception = field(default_factory=lambda: MessageIllegal("too long"))
+    error: Exception = field(default_factory=lambda: MessageIllegalError("too long"))
     sent: list[int] = field(default_factory=list)
     given_up: list[int] = field(default_factory=list)
     remembered: int = 0
@@ -111,7 +111,7 @@ async def test_of_letters_that_were_replayed_before_those_that_fail_wait_again(w
 
 
 async def test_a_refusal_of_one_retry_holds_up_no_other_and_a_broker_that_is_gone_all(world: Any) -> None:
-    made = world("a", "a", bad={0}, error=SystemError_("no message begins there"))
+    made = world("a", "a", bad={0}, error=BrokerSystemError("no message begins there"))
     assert (await made.run("retry")).sent == 1
     assert (made.sent, made.given_up) == ([1], [0])
     made = world("a", "b", "c", bad={1}, error=TransportError("gone"))

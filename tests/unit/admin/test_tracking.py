@@ -18,7 +18,7 @@ from lockstep.protocol.bodies import (
     QueueStatus,
     Subscription,
 )
-from lockstep.protocol.errors import SubscriptionGroupNotExist, SystemError_, TransportError
+from lockstep.protocol.errors import BrokerSystemError, SubscriptionGroupNotExistError, TransportError
 from lockstep.protocol.message import Message, MessageExt, decode_messages, encode_message
 from lockstep.protocol.record import INT64, QUEUE_OFFSET_AT
 
@@ -79,9 +79,9 @@ class Asked(AdminClient):
     def __init__(self) -> None:
         self.answers: dict[str | None, Exception | GroupStatusReply] = {
             None: GroupStatusReply(("broken", "elsewhere", "gone", "good", "silent"), None),
-            "broken": SystemError_("the table is being read"),
+            "broken": BrokerSystemError("the table is being read"),
             "elsewhere": GroupStatusReply((), replace(status(), contract=None, queues=())),
-            "gone": SubscriptionGroupNotExist("just left"),
+            "gone": SubscriptionGroupNotExistError("just left"),
             "good": GroupStatusReply((), status()),
             "silent": TransportError("10.0.0.1:10911: closed"),
         }

@@ -8,8 +8,8 @@ import pytest
 from lockstep.broker.app import Broker
 from lockstep.broker.config import BrokerConfig
 from lockstep.broker.processors.pull import UNSENT_BYTES_MAX
-from lockstep.broker.registrar import RegistrationRefused
-from lockstep.broker.store import IdentityError, StoreInUse
+from lockstep.broker.registrar import RegistrationRefusedError
+from lockstep.broker.store import IdentityError, StoreInUseError
 from lockstep.nameserver.app import Nameserver
 from lockstep.nameserver.config import NameserverConfig
 from lockstep.protocol.bodies import (
@@ -174,7 +174,7 @@ async def offered(client: Client, queue_id: int) -> None:
 
 async def test_a_store_serves_one_broker_and_one_name(tmp_path: Path) -> None:
     async with running(settings(tmp_path)):
-        with pytest.raises(StoreInUse):
+        with pytest.raises(StoreInUseError):
             await started(settings(tmp_path))
     with pytest.raises(IdentityError):
         await started(settings(tmp_path, name="broker-b"))
@@ -197,7 +197,7 @@ async def test_a_broker_is_routed_once_its_nameserver_has_accepted_it(tmp_path: 
             route = await route_of(nameserver, LAYOUT.version)
             assert [(one.address, one.registered) for one in route.brokers] == [(broker.address, True)]
             second = settings(tmp_path / "second", nameserver=nameserver.address)
-            with pytest.raises(RegistrationRefused, match=broker.address):
+            with pytest.raises(RegistrationRefusedError, match=broker.address):
                 await started(second)
         route = await route_of(nameserver, LAYOUT.version)
         assert [one.registered for one in route.brokers] == [False]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from lockstep.protocol.bodies import LockBatchBody, QueueRef, Verdict
-from lockstep.protocol.errors import LocalProtocolError, NoPermission, TopicNotExist
+from lockstep.protocol.errors import LocalProtocolError, NoPermissionError, TopicNotExistError
 from support.coordination_kit import GRACE, GROUP, TOPIC, Bench, ClassicClient, Client, layout, ordered
 
 LEASE = 60_000
@@ -246,7 +246,7 @@ def test_an_update_is_taken_as_rocketmq_takes_it_and_a_lower_value_is_a_reset(ma
 @pytest.mark.parametrize("offset", [40, 60])
 def test_an_update_against_a_holder_is_not_applied_names_the_holder_and_is_counted(made: Setting, holder: str, offset: int) -> None:
     bench, me = setting(made)
-    with pytest.raises(NoPermission, match=f"held by {holder} of group {GROUP}"):
+    with pytest.raises(NoPermissionError, match=f"held by {holder} of group {GROUP}"):
         me.update(0, offset)
     assert bench.progress(0) == (50, 0)
     assert bench.c.refused_update_count == 1
@@ -262,7 +262,7 @@ def test_unlock_frees_only_the_callers_own(made: Setting, owner: str | None) -> 
 def test_a_connection_without_a_heartbeat_is_somebody_else() -> None:
     bench, me = setting(myself)
     me.connection = bench.new_connection()
-    with pytest.raises(NoPermission):
+    with pytest.raises(NoPermissionError):
         me.update(0, 60)
 
 
@@ -319,7 +319,7 @@ def test_a_queue_that_was_added_after_the_groups_start_is_answered_0() -> None:
 
 
 @pytest.mark.parametrize(
-    ("queue_id", "offset", "error"), [(4, 1, TopicNotExist), (0, -1, LocalProtocolError), (0, 1_001, LocalProtocolError)]
+    ("queue_id", "offset", "error"), [(4, 1, TopicNotExistError), (0, -1, LocalProtocolError), (0, 1_001, LocalProtocolError)]
 )
 def test_an_update_of_what_is_not_there_is_refused(queue_id: int, offset: int, error: type[Exception]) -> None:
     bench = Bench()

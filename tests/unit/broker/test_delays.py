@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from lockstep.broker.delays import AGAIN_MS, Delays, GroupTopics
 from lockstep.broker.journal import Journal, decode_changes
 from lockstep.broker.letter import Letter, failed_copy
-from lockstep.broker.store import ReadResult, ReadStatus, StoreCorrupt
+from lockstep.broker.store import ReadResult, ReadStatus, StoreCorruptError
 from lockstep.broker.tables.delay_table import DelayTable
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.delays import DELAY_MS_MAX, LEVELS_MS, delay_of, parse_levels, queue_of
-from lockstep.protocol.errors import LocalProtocolError, ServiceNotAvailable
+from lockstep.protocol.errors import LocalProtocolError, ServiceNotAvailableError
 from lockstep.protocol.layouts import LayoutTable
 from lockstep.protocol.names import SCHEDULE_TOPIC
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
@@ -94,7 +94,7 @@ async def test_a_message_is_due_at_its_store_time_plus_its_level_and_not_a_milli
     assert desk.arrived() == [b"x"], "once"
 
 
-@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), StoreCorrupt("log position 0")])
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), StoreCorruptError("log position 0")])
 @pytest.mark.parametrize("cold", [False, True])
 async def test_what_the_disk_does_not_read_is_read_again_and_the_other_delays_go_on(error: Exception, cold: bool) -> None:
     """swarm 963053: the broker ended, with exit code 1."""
@@ -196,7 +196,7 @@ async def test_a_full_disk_stops_a_level_until_there_is_room_and_keeps_its_order
     desk = Desk()
     desk.put(b"0", 1)
     desk.put(b"1", 1)
-    desk.store.refuse = ServiceNotAvailable("full")
+    desk.store.refuse = ServiceNotAvailableError("full")
     await desk.pass_ms(100)
     assert desk.table.next(FIRST + 1) == 0
     desk.store.refuse = None

@@ -16,7 +16,7 @@ from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.bodies import GroupSettings, QueueOffset, ResetBody, Verdict
 from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
-from lockstep.protocol.errors import BrokerError, NoPermission, ServiceNotAvailable
+from lockstep.protocol.errors import BrokerError, NoPermissionError, ServiceNotAvailableError
 from lockstep.protocol.headers.routes import CreateTopicHeader
 from lockstep.protocol.layouts import LayoutTable
 from lockstep.protocol.queue import MessageQueue, TopicLayout
@@ -64,7 +64,7 @@ def test_one_group_more_than_the_limit_is_refused_by_name_and_those_that_are_the
     on = bench(groups_max=2)
     BEGINNINGS[how](on, "first")
     commit(on, "second")
-    with pytest.raises(NoPermission, match=r"knows 2 groups, 2 are allowed \(--groups-max\): group third is refused"):
+    with pytest.raises(NoPermissionError, match=r"knows 2 groups, 2 are allowed \(--groups-max\): group third is refused"):
         BEGINNINGS[how](on, "third")
     assert on.c.groups() == ("first", "second")
     BEGINNINGS[how](on, "first")
@@ -75,7 +75,7 @@ def test_one_group_more_than_the_limit_is_refused_by_name_and_those_that_are_the
 def test_a_group_too_many_does_not_keep_the_others_of_its_client_from_being_joined() -> None:
     on = bench(groups_max=2)
     a = Client(on, "a", ordered("one"), ordered("two"), ordered("three"), ordered("one-more"))
-    with pytest.raises(NoPermission, match="group three is refused"):
+    with pytest.raises(NoPermissionError, match="group three is refused"):
         a.connect()
     assert (on.lists("one"), on.lists("two"), on.lists("three")) == (("a",), ("a",), ())
 
@@ -100,10 +100,12 @@ def test_progress_of_all_groups_together_has_a_limit() -> None:
     on = bench(progress_max=3)
     for queue_id in range(3):
         commit(on, "g", queue_id)
-    with pytest.raises(NoPermission, match=r"keeps progress of 3 queues of groups, 3 are allowed \(--progress-max\): group g can't begin"):
+    with pytest.raises(
+        NoPermissionError, match=r"keeps progress of 3 queues of groups, 3 are allowed \(--progress-max\): group g can't begin"
+    ):
         commit(on, "g", 3)
     commit(on, "g", 2, 9)
-    with pytest.raises(NoPermission):
+    with pytest.raises(NoPermissionError):
         on.c.reset(ResetBody("h", TOPIC, (QueueOffset(0, 5),)))
     a = Client(on, "a")
     a.connect()
@@ -143,7 +145,7 @@ def test_locks_of_strangers_have_a_limit() -> None:
     on = bench(progress_max=2)
     stranger = ClassicClient(on, "s")
     assert stranger.lock(0, 1, group="g") == [0, 1]
-    with pytest.raises(NoPermission, match="keeps 2 locks"):
+    with pytest.raises(NoPermissionError, match="keeps 2 locks"):
         stranger.lock(2, group="g")
     assert stranger.lock(0, 1, group="g") == [0, 1]
 
@@ -158,10 +160,10 @@ def test_on_a_disk_that_is_nearly_full_nothing_begins_and_what_is_there_goes_on(
     before = on.c.snapshot()
 
     def full(what: str) -> None:
-        raise ServiceNotAvailable(f"the disk is full: {what}")
+        raise ServiceNotAvailableError(f"the disk is full: {what}")
 
     on.c.may_begin = full
-    with pytest.raises(ServiceNotAvailable, match=r"full: .*new"):
+    with pytest.raises(ServiceNotAvailableError, match=r"full: .*new"):
         BEGINNINGS[how](on, "new")
     assert on.c.snapshot() == before
     assert a.commit(0, 7) is Verdict.OK
@@ -176,10 +178,10 @@ def test_on_a_disk_that_is_nearly_full_no_member_comes_to_a_group_that_is_there(
     a.connect()
 
     def full(what: str) -> None:
-        raise ServiceNotAvailable(what)
+        raise ServiceNotAvailableError(what)
 
     on.c.may_begin = full
-    with pytest.raises(ServiceNotAvailable, match=f"member b of group {GROUP}"):
+    with pytest.raises(ServiceNotAvailableError, match=f"member b of group {GROUP}"):
         b.connect()
     a.connect()
     assert on.lists() == ("a",)
@@ -375,7 +377,7 @@ def test_a_refusal_leaves_nothing_behind() -> None:
 @pytest.mark.parametrize("how", ["asked for", "by a first send"])
 def test_on_a_disk_that_is_nearly_full_no_topic_begins_and_those_that_are_there_are_altered(how: str) -> None:
     def full(what: str) -> None:
-        raise ServiceNotAvailable(f"the disk is full: {what}")
+        raise ServiceNotAvailableError(f"the disk is full: {what}")
 
     topics = TopicTable(LayoutTable([layout()]), Journal(), BROKER)
     processor = TopicProcessor(topics, auto_create=True, may_begin=full)

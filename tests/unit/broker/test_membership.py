@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from lockstep.protocol.bodies import Verdict
-from lockstep.protocol.errors import DuplicateClientId
+from lockstep.protocol.errors import DuplicateClientIdError
 from support.coordination_kit import GRACE, GROUP, TOPIC, Bench, ClassicClient, Client, ordered, versions
 
 # ---------------------------------------------------------------------------------------------------------------------- lists
@@ -169,7 +169,7 @@ def test_a_classic_client_may_not_take_a_living_sessions_id_nor_a_session_stay_b
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
-    with pytest.raises(DuplicateClientId):
+    with pytest.raises(DuplicateClientIdError):
         ClassicClient(bench, "a").connect()
     assert bench.lists() == ("a",)
 

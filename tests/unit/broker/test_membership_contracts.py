@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from lockstep.protocol.bodies import StartPoint, Verdict
-from lockstep.protocol.errors import SubscriptionConflict
+from lockstep.protocol.errors import SubscriptionConflictError
 from support.coordination_kit import GRACE, GROUP, TIMEOUT, TOPIC, Bench, Client, ordered
 
 
-def conflict_of(client: Client) -> SubscriptionConflict:
-    with pytest.raises(SubscriptionConflict) as caught:
+def conflict_of(client: Client) -> SubscriptionConflictError:
+    with pytest.raises(SubscriptionConflictError) as caught:
         client.connect() if client.connection == 0 else client.beat()
     return caught.value
 

@@ -6,7 +6,7 @@ import pytest
 
 from lockstep.broker.tables.lock_table import LockTable
 from lockstep.protocol.bodies import HeartbeatBody, SyncBody, Verdict
-from lockstep.protocol.errors import DuplicateClientId, LocalProtocolError
+from lockstep.protocol.errors import DuplicateClientIdError, LocalProtocolError
 from support.coordination_kit import GRACE, GROUP, TIMEOUT, Bench, Client, layout, ordered, versions
 
 # ------------------------------------------------------------------------------------------------------------------- sessions
@@ -178,7 +178,7 @@ def test_a_second_living_session_of_a_client_id_is_refused_and_bound_to_nothing(
     bench = Bench()
     Client(bench, "a", session="1" * 32).connect()
     twin = Client(bench, "a", session="2" * 32)
-    with pytest.raises(DuplicateClientId):
+    with pytest.raises(DuplicateClientIdError):
         twin.connect()
     assert twin.send_sync() is None
 

@@ -24,7 +24,7 @@ from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.bodies import Subscription
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
-from lockstep.protocol.errors import LocalProtocolError, NoPermission, ServiceNotAvailable
+from lockstep.protocol.errors import LocalProtocolError, NoPermissionError, ServiceNotAvailableError
 from lockstep.protocol.fields import from_plain
 from lockstep.protocol.headers.pull import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND, PullHeader, PullReply
 from lockstep.protocol.layouts import LayoutTable
@@ -364,7 +364,11 @@ async def test_the_commit_bit_counts_once_and_only_where_it_may() -> None:
 
 @pytest.mark.parametrize(
     "refusal",
-    [NoPermission("another client holds it"), LocalProtocolError("offset 4, the queue ends at 1"), ServiceNotAvailable("disk full")],
+    [
+        NoPermissionError("another client holds it"),
+        LocalProtocolError("offset 4, the queue ends at 1"),
+        ServiceNotAvailableError("disk full"),
+    ],
 )
 async def test_a_commit_that_is_refused_does_not_refuse_the_pull(refusal: Exception) -> None:
     broker = Broker()

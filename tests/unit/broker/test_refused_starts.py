@@ -11,8 +11,8 @@ import pytest
 
 from lockstep.broker.app import Broker
 from lockstep.broker.config import BrokerConfig
-from lockstep.broker.registrar import RegistrationRefused
-from lockstep.broker.store import IdentityError, StoreCorrupt, StoreInUse
+from lockstep.broker.registrar import RegistrationRefusedError
+from lockstep.broker.store import IdentityError, StoreCorruptError, StoreInUseError
 from lockstep.nameserver.app import Nameserver
 from lockstep.nameserver.config import NameserverConfig
 from lockstep.nameserver.route_table import Registration
@@ -102,7 +102,7 @@ async def test_a_start_that_is_refused_for_damage_changes_nothing(tmp_path: Path
     await served(tmp_path)
     undo = damage(tmp_path)
     before = contents(tmp_path)
-    await refused(settings(tmp_path), StoreCorrupt)
+    await refused(settings(tmp_path), StoreCorruptError)
     assert changed(before, contents(tmp_path)) == set()
     undo()
     await without_loss(tmp_path)
@@ -133,7 +133,7 @@ async def test_a_second_start_on_a_store_that_is_open_changes_nothing(tmp_path: 
         assert first._store is not None
         await first._store.sync()
         before = contents(tmp_path)
-        await refused(settings(tmp_path), StoreInUse)
+        await refused(settings(tmp_path), StoreInUseError)
         assert changed(before, contents(tmp_path)) == set()
     await without_loss(tmp_path)
 
@@ -165,7 +165,7 @@ async def test_a_start_that_every_nameserver_refuses_adds_its_term_and_no_more(t
     before = contents(tmp_path)
     async with refusing_nameserver() as address:
         for _ in range(3):
-            broker = await refused(settings(tmp_path, nameserver=address), RegistrationRefused)
+            broker = await refused(settings(tmp_path, nameserver=address), RegistrationRefusedError)
     after = contents(tmp_path)
     names = {name.partition("snapshot-")[0] + "snapshot" * ("snapshot-" in name) for name in changed(before, after)}
     assert names <= {"commitlog/" + "0" * 20, "lockstep/term", "lockstep/boot", "lockstep/synced", "lockstep/snapshot", "checkpoint"}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.broker.registrar import ROUNDS_MAX, BrokerCard, Registrar, RegistrationRefused, Standing
+from lockstep.broker.registrar import ROUNDS_MAX, BrokerCard, Registrar, RegistrationRefusedError, Standing
 from lockstep.broker.store.errors import StoreDiskError
 from lockstep.nameserver.app import Nameserver
 from lockstep.nameserver.config import NameserverConfig
@@ -167,7 +167,7 @@ async def test_a_taken_name_is_refused_at_the_start_with_exit_code_4() -> None:
     async with nameserver() as served, running(Broker([served.address])) as first:
         await first.registrar.accepted()
         async with running(Broker([served.address], store="b" * 32, port=2)) as second:
-            with pytest.raises(RegistrationRefused) as refused:
+            with pytest.raises(RegistrationRefusedError) as refused:
                 await second.registrar.accepted()
     assert refused.value.exit_code == 4
     for word in (served.address, "10.0.0.1:10911", "10.0.0.2:10911"):
@@ -178,7 +178,7 @@ async def test_one_refusal_outweighs_another_nameservers_acceptance() -> None:
     async with nameserver() as empty, nameserver() as taken, running(Broker([taken.address])) as first:
         await first.registrar.accepted()
         async with running(Broker([empty.address, taken.address], store="b" * 32, port=2)) as second:
-            with pytest.raises(RegistrationRefused, match=taken.address):
+            with pytest.raises(RegistrationRefusedError, match=taken.address):
                 await second.registrar.accepted()
 
 
@@ -209,7 +209,7 @@ async def test_a_nameserver_that_has_not_answered_yet_is_waited_for(refuses: boo
         code = ResponseCode.BROKER_NAME_TAKEN if refuses else ResponseCode.SUCCESS
         request.endpoint.send(request.reply(body=RegisterReply(()), code=code, remark="taken"))
         await asyncio.wait([accepted])
-        assert isinstance(accepted.exception(), RegistrationRefused) == refuses
+        assert isinstance(accepted.exception(), RegistrationRefusedError) == refuses
     await server.close()
 
 
@@ -318,7 +318,7 @@ async def test_a_refused_copy_of_the_store_leaves_without_a_word() -> None:
     async with nameserver() as served, running(Broker([served.address], term=5)) as first:
         await first.registrar.accepted()
         async with running(Broker([served.address], term=5, port=2)) as copy:
-            with pytest.raises(RegistrationRefused, match="two copies of one store"):
+            with pytest.raises(RegistrationRefusedError, match="two copies of one store"):
                 await copy.registrar.accepted()
         assert [(b.address, b.registered) for b in served.table.brokers("internal")] == [("10.0.0.1:10911", True)]
 
@@ -370,7 +370,7 @@ async def test_a_challenge_at_one_nameserver_is_waited_for_although_another_has_
         await first.registrar.accepted()
         async with running(Broker([empty.address, taken.address], store="b" * 32, port=2)) as second:
             await standing(second, taken.address, Standing.CONTESTED)
-            with pytest.raises(RegistrationRefused, match=taken.address):
+            with pytest.raises(RegistrationRefusedError, match=taken.address):
                 await second.registrar.accepted()
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.protocol.bodies import ConsumerGroup, QueueOffset, ResetBody, StartPoint, SyncItem, Verdict
-from lockstep.protocol.errors import LocalProtocolError, LockstepError, StaleEpoch, TopicNotExist
+from lockstep.protocol.errors import LocalProtocolError, LockstepError, StaleEpochError, TopicNotExistError
 from lockstep.protocol.headers.offsets import QueryConsumerOffsetHeader
 from support.coordination_kit import GRACE, GROUP, TOPIC, Bench, Client, layout, ordered, replay
 
@@ -154,7 +154,7 @@ def test_a_members_own_going_back_is_refused_where_another_reset_came_before() -
     known = generation(bench, 0)
     reset(bench, {0: 100})
     back = ResetBody(GROUP, TOPIC, (QueueOffset(1, 0), QueueOffset(0, 300, known)))
-    with pytest.raises(StaleEpoch, match=f"generation {known} of {GROUP} at {TOPIC} queue 0 is over"):
+    with pytest.raises(StaleEpochError, match=f"generation {known} of {GROUP} at {TOPIC} queue 0 is over"):
         bench.c.reset(back)
     assert bench.progress(0) == (100, 0)
     bench.c.reset(ResetBody(GROUP, TOPIC, (QueueOffset(0, 50, generation(bench, 0)),)))
@@ -219,7 +219,7 @@ def test_an_offset_is_one_that_the_queue_holds_or_its_end(offset: int, fits: boo
 
 @pytest.mark.parametrize(("queue_id", "topic"), [(4, TOPIC), (-1, TOPIC), (0, "other")])
 def test_a_queue_that_is_not_here_is_refused(queue_id: int, topic: str) -> None:
-    with pytest.raises(TopicNotExist, match="has no readable queue"):
+    with pytest.raises(TopicNotExistError, match="has no readable queue"):
         reset(Bench(), {queue_id: 0}, topic=topic)
 
 
@@ -227,7 +227,7 @@ def test_a_deleted_topic_has_no_progress_to_set() -> None:
     bench = Bench()
     bench.layouts.adopt(layout(queues=0, counter=2))
     bench.c.layout_changed(TOPIC)
-    with pytest.raises(TopicNotExist):
+    with pytest.raises(TopicNotExistError):
         reset(bench, {0: 0})
 
 

@@ -13,7 +13,7 @@ from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.delays import LEVELS_MS
-from lockstep.protocol.errors import ServiceNotAvailable
+from lockstep.protocol.errors import ServiceNotAvailableError
 from lockstep.protocol.fields import from_plain
 from lockstep.protocol.frame import BODY_BYTES_MAX
 from lockstep.protocol.headers.send import SendMessageHeader, SendRecordsHeader, SendRecordsReply, SendReply
@@ -175,7 +175,7 @@ def test_the_sequence_is_checked_before_layout_topic_stop_and_disk() -> None:
     answer = reply_of(broker.send(first))
     broker.lay_out(2)
     broker.gate.closed_because = "the broker is shutting down"
-    broker.store.refuse = ServiceNotAvailable("disk full")
+    broker.store.refuse = ServiceNotAvailableError("disk full")
     assert reply_of(broker.send(first)) == answer
     assert broker.send(Stream().frame(1, b"other", **version)).code == ResponseCode.DUPLICATE
     broker.topics.create(TopicLayout(TOPIC, LayoutVersion(3, 7), ()))
@@ -215,7 +215,7 @@ def test_a_new_frame_meets_layout_then_stop_then_disk() -> None:
     broker, stream = Broker(), Stream()
     broker.lay_out(2)
     broker.gate.closed_because = "the broker is shutting down"
-    broker.store.refuse = ServiceNotAvailable("disk of /x has 1 bytes free")
+    broker.store.refuse = ServiceNotAvailableError("disk of /x has 1 bytes free")
     keyed, unkeyed = {"layout_counter": 1, "layout_writer": 7}, stream.frame(1)
     stale = broker.send(Stream().frame(1, **keyed))
     assert stale.code == ResponseCode.LAYOUT_STALE
@@ -230,7 +230,7 @@ def test_a_new_frame_meets_layout_then_stop_then_disk() -> None:
 
 def test_a_refused_frame_leaves_its_sequence_free() -> None:
     broker, stream = Broker(), Stream()
-    broker.store.refuse = ServiceNotAvailable("disk full")
+    broker.store.refuse = ServiceNotAvailableError("disk full")
     first = stream.frame(2)
     broker.send(first)
     broker.store.refuse = None

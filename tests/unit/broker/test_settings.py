@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from lockstep.broker.journal import Journal, decode_changes
 from lockstep.broker.tables.settings_table import SettingsTable
 from lockstep.protocol.bodies import ConsumerGroup, GroupSettings, Subscription, SubscriptionPolicy
-from lockstep.protocol.errors import LocalProtocolError, NoPermission, StoreError, SubscriptionConflict
+from lockstep.protocol.errors import LocalProtocolError, NoPermissionError, StoreError, SubscriptionConflictError
 from support.coordination_kit import GROUP, TOPIC, Bench, Client, ordered
 
 CLASSIC = GroupSettings(GROUP, SubscriptionPolicy.CLASSIC)
@@ -79,7 +79,7 @@ def test_a_group_that_may_not_consume_is_refused_every_pull_and_keeps_its_locks(
     a = joined(bench, "a", ordered())
     a.lock(0)
     bench.c.configure(SILENT)
-    with pytest.raises(NoPermission, match="lockstep group update billing --consume"):
+    with pytest.raises(NoPermissionError, match="lockstep group update billing --consume"):
         a.pull(0)
     assert a.commit(0, 5).name == "OK", "what it has may be finished"
     bench.c.configure(GroupSettings(GROUP))
@@ -89,7 +89,7 @@ def test_a_group_that_may_not_consume_is_refused_every_pull_and_keeps_its_locks(
 def test_strictly_the_second_subscription_is_refused() -> None:
     bench = Bench()
     joined(bench, "a", tagged("tagA"))
-    with pytest.raises(SubscriptionConflict, match="'tagA' here, 'tagB' asked for"):
+    with pytest.raises(SubscriptionConflictError, match="'tagA' here, 'tagB' asked for"):
         joined(bench, "b", tagged("tagB"))
 
 
@@ -160,7 +160,7 @@ def test_strictly_a_higher_version_overrules_nothing() -> None:
     assert not reply.groups[GROUP].last_decides
     a.groups = (with_version(tagged("tagA"), 9),)
     a.beat()
-    with pytest.raises(SubscriptionConflict):
+    with pytest.raises(SubscriptionConflictError):
         joined(bench, "b", with_version(tagged("tagB"), 10))
     assert subscribed(bench) == "tagA"
 
@@ -178,7 +178,7 @@ def test_classically_what_else_is_in_the_contract_must_still_be_the_same() -> No
     bench = Bench()
     bench.c.configure(CLASSIC)
     joined(bench, "a", tagged("tagA"))
-    with pytest.raises(SubscriptionConflict, match="ordered"):
+    with pytest.raises(SubscriptionConflictError, match="ordered"):
         joined(bench, "b", tagged("tagB", ordered=False))
 
 

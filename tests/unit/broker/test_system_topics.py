@@ -5,7 +5,7 @@ import pytest
 from lockstep.broker.journal import Journal
 from lockstep.broker.processors.topic import TopicProcessor
 from lockstep.broker.tables.topic_table import KIND, TopicTable
-from lockstep.protocol.errors import LocalProtocolError, NoPermission, TopicNotExist
+from lockstep.protocol.errors import LocalProtocolError, NoPermissionError, TopicNotExistError
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.layouts import LayoutTable, check_layout
 from lockstep.protocol.message import Message
@@ -36,7 +36,7 @@ def test_a_system_topic_cannot_be_created_or_deleted(topic: str) -> None:
         lambda: TopicProcessor(topics, auto_create=True).find_or_create(topic, 1),
         lambda: topics.create(layout(topic).deletion),
     ):
-        with pytest.raises(NoPermission, match=topic):
+        with pytest.raises(NoPermissionError, match=topic):
             create()
     assert topics.layouts.get(topic) is None
 
@@ -60,7 +60,7 @@ def test_clients_neither_send_to_it_nor_read_it(topic: str, there: bool) -> None
         topics.apply((KIND, to_plain(layout(topic))))
     assert not is_sendable_topic(topic)
     for check in (topics.check_writable, topics.check_readable):
-        with pytest.raises(NoPermission, match=topic):
+        with pytest.raises(NoPermissionError, match=topic):
             check(topic, 0)
     with pytest.raises(LocalProtocolError, match=topic):
         Message(topic, b"x")
@@ -69,6 +69,6 @@ def test_clients_neither_send_to_it_nor_read_it(topic: str, there: bool) -> None
 @pytest.mark.parametrize("topic", RESERVED)
 def test_the_other_system_topics_do_not_exist_but_may_have_a_layout(topic: str) -> None:
     assert is_sendable_topic(topic)
-    with pytest.raises(TopicNotExist):
+    with pytest.raises(TopicNotExistError):
         table().check_writable(topic, 0)
     check_layout(layout(topic))

@@ -4,7 +4,7 @@ import pytest
 
 from lockstep.broker.journal import Journal, decode_changes
 from lockstep.broker.tables.topic_table import COUNTER_STEP_MAX, KIND, TopicTable
-from lockstep.protocol.errors import LocalProtocolError, MessageIllegal, NoPermission, SystemError_, TopicNotExist
+from lockstep.protocol.errors import BrokerSystemError, LocalProtocolError, MessageIllegalError, NoPermissionError, TopicNotExistError
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.layouts import COUNTER_MAX, QUEUES_PER_BROKER_MAX, LayoutTable, check_layout
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
@@ -49,7 +49,7 @@ def test_what_is_asked_for_meets_what_is_there(name: str) -> None:
 def test_what_is_not_there_can_not_be_deleted(here: TopicLayout | None) -> None:
     topics = table()
     topics.adopt([here] if here else [])
-    with pytest.raises(TopicNotExist, match="lockstep topic create t"):
+    with pytest.raises(TopicNotExistError, match="lockstep topic create t"):
         topics.create(layout(9, queues=0))
 
 
@@ -134,7 +134,7 @@ def test_is_rebuilt_equal_from_the_log_and_from_a_snapshot() -> None:
 
 
 def test_a_missing_topic_is_told_with_the_next_step() -> None:
-    with pytest.raises(TopicNotExist, match="lockstep topic create nowhere"):
+    with pytest.raises(TopicNotExistError, match="lockstep topic create nowhere"):
         table().live("nowhere")
 
 
@@ -147,16 +147,16 @@ def test_only_queues_of_this_broker_are_there(queue_id: int, there: bool) -> Non
         if there:
             check("t", queue_id)
         else:
-            with pytest.raises(SystemError_, match=f"queue {queue_id} "):
+            with pytest.raises(BrokerSystemError, match=f"queue {queue_id} "):
                 check("t", queue_id)
 
 
 def test_the_queues_of_a_deleted_topic_and_of_other_brokers_are_not_there() -> None:
     topics = table()
     topics.adopt([layout(1), layout(1, topic="u", broker="broker-b"), layout(2, queues=0)])
-    with pytest.raises(TopicNotExist):
+    with pytest.raises(TopicNotExistError):
         topics.check_writable("t", 0)
-    with pytest.raises(SystemError_, match="broker-a has 0"):
+    with pytest.raises(BrokerSystemError, match="broker-a has 0"):
         topics.check_readable("u", 0)
 
 
@@ -183,7 +183,7 @@ def test_a_classic_tool_adds_queues_and_takes_none_away() -> None:
     topics.create_own("t", 4, 4)
     assert topics.create_own("t", 6, 6).entries[-1] == LayoutEntry("broker-a", 2, 2, 2)
     for read, write in [(5, 6), (6, 5), (2, 2), (8, 7)]:
-        with pytest.raises(NoPermission, match="lockstep topic alter"):
+        with pytest.raises(NoPermissionError, match="lockstep topic alter"):
             topics.create_own("t", read, write)
 
 
@@ -205,12 +205,12 @@ def test_a_deleted_topic_is_made_anew_by_a_classic_tool() -> None:
     [
         (layout(1, topic="a b"), LocalProtocolError),
         (layout(1, topic="t" * 128), LocalProtocolError),
-        (layout(1, topic="TBW102"), NoPermission),
-        (layout(1, topic="LOCKSTEP_SYS_STATE"), NoPermission),
-        (layout(0), MessageIllegal),
-        (layout(1, queues=-1), MessageIllegal),
-        (layout(1, queues=QUEUES_PER_BROKER_MAX + 1), MessageIllegal),
-        (layout(1, broker="a b"), MessageIllegal),
+        (layout(1, topic="TBW102"), NoPermissionError),
+        (layout(1, topic="LOCKSTEP_SYS_STATE"), NoPermissionError),
+        (layout(0), MessageIllegalError),
+        (layout(1, queues=-1), MessageIllegalError),
+        (layout(1, queues=QUEUES_PER_BROKER_MAX + 1), MessageIllegalError),
+        (layout(1, broker="a b"), MessageIllegalError),
     ],
 )
 def test_what_can_not_be_is_refused(asked: TopicLayout, error: type[Exception]) -> None:
@@ -228,7 +228,9 @@ def test_a_requested_counter_is_at_most_2_to_the_20_above_the_one_here(here: int
     topics = table()
     if here:
         topics.create(layout(here))
-    with pytest.raises(MessageIllegal, match=f"topic t: layout counter {here + COUNTER_STEP_MAX + 1} is more than 1048576 above {here}"):
+    with pytest.raises(
+        MessageIllegalError, match=f"topic t: layout counter {here + COUNTER_STEP_MAX + 1} is more than 1048576 above {here}"
+    ):
         topics.create(layout(here + COUNTER_STEP_MAX + 1))
     assert topics.create(layout(here + COUNTER_STEP_MAX)) == topics.live("t")
 
@@ -238,7 +240,7 @@ def test_a_counter_that_is_raised_is_checked_after_it() -> None:
     topics = table()
     topics.adopt([layout(COUNTER_MAX, queues=0)])
     for create in (lambda: topics.create(layout(1)), lambda: topics.create_own("t", 1, 1)):
-        with pytest.raises(MessageIllegal, match="expected 1 to 9007199254740992"):
+        with pytest.raises(MessageIllegalError, match="expected 1 to 9007199254740992"):
             create()
     found = topics.layouts.get("t")
     assert found is not None
@@ -249,9 +251,9 @@ def test_a_topic_with_the_highest_counter_lives_on_as_it_is() -> None:
     topics = table()
     topics.adopt([layout(COUNTER_MAX)])
     assert topics.create(layout(1)) == layout(COUNTER_MAX)
-    with pytest.raises(MessageIllegal, match="layout counter"):
+    with pytest.raises(MessageIllegalError, match="layout counter"):
         topics.create(layout(COUNTER_MAX).deletion)
-    with pytest.raises(MessageIllegal, match="layout counter"):
+    with pytest.raises(MessageIllegalError, match="layout counter"):
         topics.create_own("t", 9, 9)
 
 
@@ -260,7 +262,7 @@ def test_one_topic_more_than_allowed_is_refused_by_name() -> None:
     topics.create(layout(1, topic="a"))
     topics.create(layout(1, topic="b"))
     for create in (lambda: topics.create(layout(1, topic="c")), lambda: topics.create_own("c", 1, 1)):
-        with pytest.raises(NoPermission, match="topic c was not created: the cluster has 2 topics, topics_max allows 2"):
+        with pytest.raises(NoPermissionError, match="topic c was not created: the cluster has 2 topics, topics_max allows 2"):
             create()
     topics.create_own("%RETRY%g", 1, 1, beyond=True)  # a message that was acknowledged waits for it
     topics.create(layout(2, topic="%RETRY%g", queues=0))
@@ -268,7 +270,7 @@ def test_one_topic_more_than_allowed_is_refused_by_name() -> None:
     topics.create(layout(3, topic="a", queues=0))
     topics.create(layout(1, topic="c"))
     assert topics.adopt([layout(1, topic="d")]) == 1, "what the cluster has it keeps"
-    with pytest.raises(NoPermission, match="topic a "):
+    with pytest.raises(NoPermissionError, match="topic a "):
         topics.create(layout(4, topic="a"))
 
 
@@ -279,7 +281,7 @@ def test_entries_of_all_layouts_together_are_limited_and_the_topic_beyond_is_ref
     topics.create(layout(1, topic="b"))
     for refused in (layout(1, topic="c"), topics.live("b").with_queues("broker-b", 1, 1, 7)):
         with pytest.raises(
-            NoPermission, match=f"topic {refused.topic} was not changed: its layout would have 1 entries more.* have 3, 3 are"
+            NoPermissionError, match=f"topic {refused.topic} was not changed: its layout would have 1 entries more.* have 3, 3 are"
         ):
             topics.create(refused)
     topics.create(layout(2, topic="b", queues=8))
@@ -293,7 +295,7 @@ def test_no_new_name_is_taken_while_too_many_deletions_are_remembered(monkeypatc
     monkeypatch.setattr("lockstep.broker.tables.topic_table.TOMBSTONES_MAX", 2)
     topics = table()
     topics.adopt([layout(2, topic=name, queues=0) for name in ("a", "b")])
-    with pytest.raises(NoPermission, match="topic c was not created: the cluster remembers 2 deleted topics"):
+    with pytest.raises(NoPermissionError, match="topic c was not created: the cluster remembers 2 deleted topics"):
         topics.create(layout(1, topic="c"))
     topics.create(layout(1, topic="a"))
     topics.create(layout(1, topic="c"))

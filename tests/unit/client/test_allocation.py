@@ -18,7 +18,7 @@ from lockstep.client import (
     MessageQueue,
     OrderlyContext,
     PushConsumer,
-    SubscriptionConflict,
+    SubscriptionConflictError,
 )
 from lockstep.protocol.allocate import Strategy
 from lockstep.testing import TestCluster, simulate
@@ -90,7 +90,7 @@ def test_members_must_agree_on_the_strategy_and_on_its_rooms() -> None:
         async with TestCluster(brokers=1) as cluster:
             await cluster.create_topic("orders", queues=4)
             async with consumer(cluster, ByMachineRoom(("hz", "sh"))):
-                with pytest.raises(SubscriptionConflict, match="allocate: machine_room: hz, sh here, machine_room: hz asked for"):
+                with pytest.raises(SubscriptionConflictError, match="allocate: machine_room: hz, sh here, machine_room: hz asked for"):
                     await consumer(cluster, ByMachineRoom(("hz",))).start()
                 async with consumer(cluster, ByMachineRoom(("sh", "hz"))):
                     pass

@@ -23,10 +23,10 @@ from lockstep.client import (
     OrderlyContext,
     Producer,
     PushConsumer,
-    SubscriptionConflict,
+    SubscriptionConflictError,
 )
 from lockstep.protocol.bodies import QueueOffset, ResetBody
-from lockstep.protocol.errors import SystemError_
+from lockstep.protocol.errors import BrokerSystemError
 from lockstep.runtime.host import Host
 from lockstep.testing import simulate
 from support.broadcast_world import DONE, GROUP, LATER, TOPIC, bodies, world
@@ -169,10 +169,10 @@ def test_a_group_is_broadcasting_or_clustering_and_never_both() -> None:
                 return DONE
 
             async with w.member("one"):
-                with pytest.raises(SubscriptionConflict, match="message_model: BROADCASTING here, CLUSTERING asked for"):
+                with pytest.raises(SubscriptionConflictError, match="message_model: BROADCASTING here, CLUSTERING asked for"):
                     await clustering.start()
             async with clustering:
-                with pytest.raises(SubscriptionConflict, match="message_model: CLUSTERING here, BROADCASTING asked for"):
+                with pytest.raises(SubscriptionConflictError, match="message_model: CLUSTERING here, BROADCASTING asked for"):
                     await w.member("one").start()
 
     simulate(main)
@@ -204,7 +204,7 @@ def test_what_admin_tools_say_of_the_group_is_true() -> None:
                 assert (report.broadcasting, report.ordered, report.lag, len(report.members)) == (True, False, None, 2)
                 assert {(queue.owner, queue.committed_offset, queue.lag) for queue in report.queues} == {(None, None, None)}
                 admin = AdminClient(Host.current(), w.cluster.nameserver)
-                with pytest.raises(SystemError_, match="each member keeps its own progress"):
+                with pytest.raises(BrokerSystemError, match="each member keeps its own progress"):
                     await admin.reset((await admin.brokers())[0], ResetBody(GROUP, TOPIC, (QueueOffset(0, 0),)))
 
     simulate(main)

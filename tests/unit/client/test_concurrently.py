@@ -23,10 +23,10 @@ from lockstep.client import (
     Producer,
     PushConsumer,
     StateError,
-    SubscriptionConflict,
+    SubscriptionConflictError,
     TransportError,
 )
-from lockstep.protocol.errors import MessageIllegal, QueryNotFound, ServiceNotAvailable
+from lockstep.protocol.errors import MessageIllegalError, QueryNotFoundError, ServiceNotAvailableError
 from lockstep.testing import TestCluster, simulate
 
 GROUP = "billing"
@@ -330,9 +330,9 @@ def test_a_send_back_that_fails_is_called_again_here_after_five_seconds() -> Non
     ("error", "told"),
     [
         (TransportError("the broker restarts"), ["send_back.later"] * 3),
-        (ServiceNotAvailable("no disk"), ["send_back.later"] * 3),
-        (MessageIllegal("too long"), ["send_back.refused"] * 2),
-        (QueryNotFound("retention has removed it"), ["send_back.refused"] * 2),
+        (ServiceNotAvailableError("no disk"), ["send_back.later"] * 3),
+        (MessageIllegalError("too long"), ["send_back.refused"] * 2),
+        (QueryNotFoundError("retention has removed it"), ["send_back.refused"] * 2),
     ],
 )
 def test_why_a_message_could_not_be_sent_back_is_told_and_a_refusal_for_good_once_a_message(
@@ -556,7 +556,7 @@ def test_an_ordered_member_is_refused_in_a_concurrent_group() -> None:
             @other.orderly
             async def listen(*_: object) -> None: ...
 
-            with pytest.raises(SubscriptionConflict, match="ordered: False here, True asked for"):
+            with pytest.raises(SubscriptionConflictError, match="ordered: False here, True asked for"):
                 await other.start()
 
     simulate(main)

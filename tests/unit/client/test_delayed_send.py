@@ -17,15 +17,15 @@ from lockstep.client import (
     Outcome,
     Producer,
     PushConsumer,
-    QueueUnavailable,
+    QueueUnavailableError,
     SendError,
     SendStatus,
-    SendTimeout,
-    TopicNotExist,
+    SendTimeoutError,
+    TopicNotExistError,
 )
 from lockstep.client.producer.delayed import DelayedSend
 from lockstep.protocol.delays import DELAY_LEVELS, LEVELS_MS, check_level, format_ms, level_of, parse_levels
-from lockstep.protocol.errors import MessageIllegal, NoPermission, SystemError_, TransportError
+from lockstep.protocol.errors import BrokerSystemError, MessageIllegalError, NoPermissionError, TransportError
 from lockstep.protocol.queue import LayoutVersion, TopicLayout
 from lockstep.testing import TestCluster, simulate
 
@@ -103,7 +103,7 @@ def test_what_is_no_level_is_refused_with_the_list(how: dict[str, Any], words: s
     async def main() -> None:
         async with TestCluster(brokers=1) as cluster, Producer("shop", nameserver=cluster.nameserver) as producer:
             await cluster.create_topic("orders", queues=1)
-            with pytest.raises((LocalProtocolError, MessageIllegal), match=words):
+            with pytest.raises((LocalProtocolError, MessageIllegalError), match=words):
                 await producer.send(Message("orders", b"x"), **how)
 
     simulate(main)
@@ -171,10 +171,10 @@ def test_a_delayed_send_that_finds_no_broker_says_that_it_is_not_stored() -> Non
             await cluster.kill("broker-a")
             await cluster.advance(seconds=1)
             began = now()
-            with pytest.raises(SendTimeout) as unkeyed:
+            with pytest.raises(SendTimeoutError) as unkeyed:
                 await producer.send(Message("orders", b"x"), delay_level=1)
             assert (unkeyed.value.outcome, 2 < now() - began < 4) == (Outcome.NOT_STORED, True)
-            with pytest.raises(QueueUnavailable) as keyed:
+            with pytest.raises(QueueUnavailableError) as keyed:
                 await producer.send(Message("orders", b"x", sharding_key="1001"), delay_level=1, timeout_ms=5_000)
             assert keyed.value.outcome is Outcome.NOT_STORED
             assert producer.in_flight_count == 0
@@ -182,7 +182,7 @@ def test_a_delayed_send_that_finds_no_broker_says_that_it_is_not_stored() -> Non
     simulate(main)
 
 
-@pytest.mark.parametrize("lost", [TransportError("the answer is lost"), SystemError_("the handler failed behind the write")])
+@pytest.mark.parametrize("lost", [TransportError("the answer is lost"), BrokerSystemError("the handler failed behind the write")])
 def test_a_refusal_behind_a_try_that_may_be_stored_does_not_say_that_nothing_is(monkeypatch: pytest.MonkeyPatch, lost: Exception) -> None:
     async def main() -> None:
         async with TestCluster(brokers=1) as cluster, listening(cluster) as (producer, seen):
@@ -191,17 +191,17 @@ def test_a_refusal_behind_a_try_that_may_be_stored_does_not_say_that_nothing_is(
             async def once(self: DelayedSend, *facts: Any) -> Any:
                 tries.append(facts)
                 if len(tries) > 1:
-                    raise NoPermission("the topic is read only now")
+                    raise NoPermissionError("the topic is read only now")
                 await again(self, *facts)
                 self._outcome = Outcome.UNKNOWN if isinstance(lost, TransportError) else self._outcome  # as `_try` leaves it
                 raise lost
 
             monkeypatch.setattr(DelayedSend, "_try", once)
-            with pytest.raises(QueueUnavailable) as told:
+            with pytest.raises(QueueUnavailableError) as told:
                 await producer.send(Message("orders", b"x", sharding_key="1001"), delay_level=1)
             assert told.value.outcome is Outcome.UNKNOWN
             assert "read only now" in str(told.value)
-            with pytest.raises(NoPermission):
+            with pytest.raises(NoPermissionError):
                 await producer.send(Message("orders", b"y", sharding_key="1001"), delay_level=1)
             await cluster.advance(seconds=5)
             assert [message.body for _, message in seen] == [b"x"]
@@ -239,7 +239,7 @@ def test_a_delayed_send_whose_topic_is_deleted_while_it_waits_for_its_broker_end
             deleted = TopicLayout("orders", LayoutVersion(2, 7), ())
             producer._topics.layout_changed(deleted)
             began = now()
-            with pytest.raises((SendError, TopicNotExist), match="was deleted") as told:
+            with pytest.raises((SendError, TopicNotExistError), match="was deleted") as told:
                 await sending
             assert now() - began <= 3
             assert isinstance(told.value, SendError) is maybe_stored

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 
-from lockstep.client.errors import PrecedingSendFailed
+from lockstep.client.errors import PrecedingSendError
 from lockstep.client.producer.expiry import EXPIRED_PER_TURN, Expiry
 from lockstep.client.producer.failures import FAILURES_PER_TURN, Failures
 from lockstep.client.producer.gate import Gate
@@ -107,7 +107,7 @@ async def test_waiters_behind_a_failed_key_are_refused_and_the_others_stay() -> 
     for _ in range(2):
         gate.release(1, 1)
         await turns(3)
-    assert await outcomes(*sends) == [PrecedingSendFailed, None, None, PrecedingSendFailed]
+    assert await outcomes(*sends) == [PrecedingSendError, None, None, PrecedingSendError]
     assert order == ["1", "2"]
     assert gate.count == 1
 
@@ -124,7 +124,7 @@ async def test_a_key_stays_the_same_when_a_layout_gives_it_another_queue_and_a_q
     gate._failures.add(gate.refuse_behind(after, ["k", QUEUE_WIDE]))
     gate.release(1, 1)
     await turns(3)
-    assert await outcomes(*sends) == [PrecedingSendFailed, None, PrecedingSendFailed]
+    assert await outcomes(*sends) == [PrecedingSendError, None, PrecedingSendError]
 
 
 async def test_idle_ends_when_the_last_refused_waiter_has_ended_after_everything_in_flight() -> None:
@@ -137,7 +137,7 @@ async def test_idle_ends_when_the_last_refused_waiter_has_ended_after_everything
     gate.release(1, 1)
     await turns(2 + 3)
     assert idle.done()
-    assert set(await outcomes(*sends)) == {PrecedingSendFailed}
+    assert set(await outcomes(*sends)) == {PrecedingSendError}
 
 
 async def test_who_finds_room_enters_behind_those_that_were_admitted_and_have_not_run() -> None:
@@ -168,7 +168,7 @@ async def test_what_waits_behind_a_refused_waiter_of_several_keys_is_refused_too
     for _ in range(2):
         gate.release(1, 1)
         await turns(3)
-    assert await outcomes(*sends) == [None, PrecedingSendFailed, PrecedingSendFailed, None, PrecedingSendFailed]
+    assert await outcomes(*sends) == [None, PrecedingSendError, PrecedingSendError, None, PrecedingSendError]
     assert order == ["0", "3"]
 
 
@@ -193,7 +193,7 @@ async def test_a_waiter_ends_at_its_deadline_with_what_waits_behind_it_for_the_s
     for _ in range(2):
         gate.release(1, 1)
         await turns(3)
-    assert await outcomes(*sends) == [None, TimeoutError, PrecedingSendFailed, None]
+    assert await outcomes(*sends) == [None, TimeoutError, PrecedingSendError, None]
     assert order == ["before", "other"]
 
 
@@ -257,7 +257,7 @@ async def test_a_waiter_that_was_admitted_and_has_not_run_is_refused_when_a_send
     refuse(gate, "k")
     await turns(4)
     assert all(send.done() for send in sends)
-    assert await outcomes(*sends) == [PrecedingSendFailed, PrecedingSendFailed, None]
+    assert await outcomes(*sends) == [PrecedingSendError, PrecedingSendError, None]
     assert order == ["2"]
     gate.release(1, 1)
     assert (gate.count, gate.byte_count, gate.shut, gate._by_place) == (0, 0, False, {})
@@ -287,7 +287,7 @@ async def test_thousands_behind_a_failed_key_end_some_in_each_turn_in_order_and_
     assert ended == [FAILURES_PER_TURN, 2 * FAILURES_PER_TURN, 3 * FAILURES_PER_TURN]
     await turns(3)
     gate.release(1, 1)
-    assert await outcomes(*sends, later) == [PrecedingSendFailed] * count + [None, None]
+    assert await outcomes(*sends, later) == [PrecedingSendError] * count + [None, None]
     assert order == ["other", "later"], "a send of the key that came after the failure is admitted"
 
 
@@ -300,5 +300,5 @@ async def test_an_admitted_send_that_can_not_be_answered_in_time_expires_with_wh
     await turns(2)
     gate.release(1, 1)
     await turns(4)
-    assert await outcomes(*sends) == [TimeoutError, PrecedingSendFailed, None]
+    assert await outcomes(*sends) == [TimeoutError, PrecedingSendError, None]
     assert (order, gate.count) == (["j"], 1)

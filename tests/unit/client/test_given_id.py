@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from lockstep.client import GivenId, MessageQueue, Producer, QueueUnavailable, SendResult, StateError
-from lockstep.protocol.errors import NonDeterministicRetry, OutOfSequence, SystemBusy
+from lockstep.client import GivenId, MessageQueue, Producer, QueueUnavailableError, SendResult, StateError
+from lockstep.protocol.errors import NonDeterministicRetryError, OutOfSequenceError, SystemBusyError
 from lockstep.protocol.record import encode_record
 from support.fake_broker import FakeBroker, answer_later, fake_cluster, ignore, lose_answer, refuse, store_and_hang_up
 from support.loops import turns, until
@@ -40,7 +40,7 @@ async def test_frames_leave_as_they_were_cut_at_the_given_place() -> None:
         assert [result.queue_offset for result in results] == [0, 2, 3]
 
 
-@pytest.mark.parametrize("trouble", [lose_answer, ignore, store_and_hang_up, refuse(SystemBusy("later"))])
+@pytest.mark.parametrize("trouble", [lose_answer, ignore, store_and_hang_up, refuse(SystemBusyError("later"))])
 async def test_an_unacknowledged_frame_is_sent_again_byte_for_byte_and_stored_once(trouble: object) -> None:
     async with a_job() as (broker, producer):
         broker.script.append(trouble)  # type: ignore[arg-type]
@@ -57,8 +57,10 @@ async def test_a_job_that_begins_again_has_its_frames_stored_once() -> None:
         assert cluster.brokers["a"].stored == [b"1"]
 
 
-@pytest.mark.parametrize("refusal", [OutOfSequence("a suffix was lost"), NonDeterministicRetry("other bytes")])
-async def test_a_refused_frame_fails_and_ends_the_queue_instead_of_a_new_epoch(refusal: OutOfSequence | NonDeterministicRetry) -> None:
+@pytest.mark.parametrize("refusal", [OutOfSequenceError("a suffix was lost"), NonDeterministicRetryError("other bytes")])
+async def test_a_refused_frame_fails_and_ends_the_queue_instead_of_a_new_epoch(
+    refusal: OutOfSequenceError | NonDeterministicRetryError,
+) -> None:
     async with a_job() as (broker, producer):
         broker.script.append(refuse(refusal))
         failed, behind = await asyncio.gather(
@@ -66,7 +68,7 @@ async def test_a_refused_frame_fails_and_ends_the_queue_instead_of_a_new_epoch(r
         )
         assert isinstance(failed, type(refusal))
         assert isinstance(behind, Exception)
-        with pytest.raises(QueueUnavailable, match="has failed here: begin again from its first") as later:
+        with pytest.raises(QueueUnavailableError, match="has failed here: begin again from its first") as later:
             await producer.send_records(QUEUE, *frame(b"3"))
         assert isinstance(later.value.__cause__, StateError)
         assert [one.bodies for one in broker.seen] == [[b"1"]]
@@ -83,18 +85,18 @@ async def test_a_cancelled_frame_of_a_given_id_leaves_its_place_to_no_other() ->
             await turns(3)
             held[0]()
         assert broker.stored == [b"1"]
-        assert isinstance(sends[2].result(), QueueUnavailable)
+        assert isinstance(sends[2].result(), QueueUnavailableError)
 
 
-async def refused(send: Coroutine[Any, Any, SendResult]) -> SendResult | QueueUnavailable:
+async def refused(send: Coroutine[Any, Any, SendResult]) -> SendResult | QueueUnavailableError:
     try:
         return await send
-    except QueueUnavailable as error:
+    except QueueUnavailableError as error:
         return error
 
 
 async def test_without_a_given_id_a_lost_suffix_begins_a_new_epoch() -> None:
     async with a_job(None) as (broker, producer):
-        broker.script.append(refuse(OutOfSequence("a suffix was lost")))
+        broker.script.append(refuse(OutOfSequenceError("a suffix was lost")))
         await producer.send_records(QUEUE, *frame(b"1"))
         assert [one.place for one in broker.seen] == [(0, 0), (1, 0)]

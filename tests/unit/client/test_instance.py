@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from lockstep.client import StateError, SubscriptionConflict, TopicNotExist, TransportError
+from lockstep.client import StateError, SubscriptionConflictError, TopicNotExistError, TransportError
 from lockstep.client.broker_link import BrokerLink
 from lockstep.client.config import InstanceConfig
 from lockstep.client.instance import ConsumerHooks, Instance
@@ -18,7 +18,14 @@ from lockstep.protocol.bodies import ConsumerGroup, FreeQueue, HeartbeatReply, Q
 from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import ONEWAY_FLAG, Command
-from lockstep.protocol.errors import BrokerError, DuplicateClientId, LocalProtocolError, NoPermission, RouteNotReady, ServiceNotAvailable
+from lockstep.protocol.errors import (
+    BrokerError,
+    DuplicateClientIdError,
+    LocalProtocolError,
+    NoPermissionError,
+    RouteNotReadyError,
+    ServiceNotAvailableError,
+)
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.clients import NotifyHeader
 from lockstep.protocol.queue import TopicLayout
@@ -140,7 +147,7 @@ async def test_existing_routes_stand_while_no_nameserver_answers() -> None:
 async def test_a_nameserver_without_any_broker_says_so() -> None:
     async with fake_cluster("a") as cluster, instance_of(cluster) as instance:
         cluster.ready = False
-        with pytest.raises(RouteNotReady, match="knows no broker yet"):
+        with pytest.raises(RouteNotReadyError, match="knows no broker yet"):
             await instance.watch.route("t")
 
 
@@ -332,8 +339,8 @@ async def test_a_join_that_is_refused_anywhere_leaves_those_it_joined_and_raises
         ears = Ears()
         instance.register_consumer("billing", billing, ears.hooks())
         await linked(instance)
-        cluster.brokers["b"].heartbeat_error = SubscriptionConflict("group billing has another contract at b: subscriptions")
-        with pytest.raises(SubscriptionConflict, match="billing"):
+        cluster.brokers["b"].heartbeat_error = SubscriptionConflictError("group billing has another contract at b: subscriptions")
+        with pytest.raises(SubscriptionConflictError, match="billing"):
             await instance.join("billing")
         assert cluster.brokers["a"].left == ["billing"]
         assert all(body.consumers == () for body in cluster.brokers["c"].heartbeats)
@@ -359,7 +366,7 @@ async def test_a_broker_that_is_away_hears_of_the_group_when_it_comes() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [SubscriptionConflict("group billing has another contract at a"), DuplicateClientId("a living session has it")]
+    "error", [SubscriptionConflictError("group billing has another contract at a"), DuplicateClientIdError("a living session has it")]
 )
 async def test_a_running_member_that_is_refused_is_told_and_named_no_more(error: BrokerError) -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster, instance_of(cluster) as instance:
@@ -375,7 +382,7 @@ async def test_a_running_member_that_is_refused_is_told_and_named_no_more(error:
         assert broker.heartbeats[-1].consumers == ()
 
 
-@pytest.mark.parametrize("refusal", [NoPermission, ServiceNotAvailable])
+@pytest.mark.parametrize("refusal", [NoPermissionError, ServiceNotAvailableError])
 @pytest.mark.parametrize("remark", ["b knows 1 groups, 1 are allowed: group audit is refused", "the disk is nearly full"])
 async def test_a_broker_without_room_for_a_group_is_linked_and_takes_the_group_when_it_has_room(
     refusal: type[BrokerError], remark: str
@@ -403,7 +410,7 @@ async def test_a_broker_without_room_for_a_group_is_linked_and_takes_the_group_w
             assert sorted(each.group for each in broker.heartbeats[-1].consumers) == ["audit", "billing"]
 
 
-@pytest.mark.parametrize("passing", ["", SubscriptionConflict.PASSING])
+@pytest.mark.parametrize("passing", ["", SubscriptionConflictError.PASSING])
 async def test_a_join_is_not_refused_for_another_group_of_the_same_client(passing: str) -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster, instance_of(cluster) as instance:
         ears, others = Ears(), Ears()
@@ -412,7 +419,7 @@ async def test_a_join_is_not_refused_for_another_group_of_the_same_client(passin
         await linked(instance)
         await instance.join("audit")
         broker = cluster.brokers["a"]
-        broker.heartbeat_error, broker.refused_group = SubscriptionConflict(f"group audit has another contract at a{passing}"), "audit"
+        broker.heartbeat_error, broker.refused_group = SubscriptionConflictError(f"group audit has another contract at a{passing}"), "audit"
         await instance.join("billing")
         assert [group.group for group in broker.heartbeats[-1].consumers] == ["billing"]
         assert ears.refusals == []
@@ -427,7 +434,7 @@ async def test_of_several_groups_the_one_that_the_refusal_names_is_refused() -> 
         await linked(instance)
         await instance.join("billing")
         await instance.join("audit")
-        cluster.brokers["a"].heartbeat_error = SubscriptionConflict("group audit has another contract at a")
+        cluster.brokers["a"].heartbeat_error = SubscriptionConflictError("group audit has another contract at a")
         await instance.heartbeat_now()
         assert (len(ears.refusals), len(others.refusals)) == (0, 1)
         cluster.brokers["a"].heartbeat_error = None
@@ -513,10 +520,10 @@ async def test_what_can_not_be_created_is_refused_by_name() -> None:
             await create_topic(instance, "TBW102", 4)
         with pytest.raises(LocalProtocolError, match="at least 1"):
             await create_topic(instance, "t", 0)
-        with pytest.raises(TopicNotExist, match="create it"):
+        with pytest.raises(TopicNotExistError, match="create it"):
             await create_topic(instance, "t", 4, auto=True)
         cluster.brokers["a"].registered = False
-        with pytest.raises(RouteNotReady, match="no broker is registered"):
+        with pytest.raises(RouteNotReadyError, match="no broker is registered"):
             await create_topic(instance, "t", 4)
         cluster.brokers["a"].registered = True
         await cluster.brokers["a"].stop()

@@ -15,7 +15,7 @@ from lockstep.client import LatencyFaults, MessageQueue, Producer, SendResult
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.client.producer.departures import QUEUES_PER_TURN, Departures
 from lockstep.client.producer.queue_sender import QueueSender
-from lockstep.protocol.errors import SystemBusy
+from lockstep.protocol.errors import SystemBusyError
 from support.counting import Steps
 from support.fake_broker import FakeCluster, fake_cluster, ignore, make_layout, refuse
 from support.loops import until
@@ -92,7 +92,7 @@ async def sends_while_the_broker_is_down(case: Case) -> None:
 
 
 async def every_queue_refuses_once(case: Case) -> None:
-    case.broker.script.extend([refuse(SystemBusy("too many requests"))] * case.count)
+    case.broker.script.extend([refuse(SystemBusyError("too many requests"))] * case.count)
     await asyncio.gather(*case.to_each())
 
 

@@ -18,7 +18,7 @@ from lockstep.client import (
     Producer,
     PullConsumer,
     PushConsumer,
-    StaleEpoch,
+    StaleEpochError,
 )
 from lockstep.testing import TestCluster, simulate
 
@@ -78,7 +78,7 @@ def test_every_message_is_polled_by_some_member_and_all_are_committed(seed: int)
                         if by_hand_commit:
                             try:
                                 await consumer.commit()
-                            except (StaleEpoch, LockstepError):
+                            except (StaleEpochError, LockstepError):
                                 continue
 
             for name in NAMES:

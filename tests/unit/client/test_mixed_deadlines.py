@@ -7,12 +7,12 @@ from functools import partial
 
 import pytest
 
-from lockstep.client import BatchSendError, Outcome, PrecedingSendFailed, Producer, QueueUnavailable, SendResult, SendTimeout
+from lockstep.client import BatchSendError, Outcome, PrecedingSendError, Producer, QueueUnavailableError, SendResult, SendTimeoutError
 from lockstep.client.errors import SendError
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.client.producer.failures import FAILURES_PER_TURN
 from lockstep.client.producer.selector import number_of_key
-from lockstep.protocol.errors import ServiceNotAvailable
+from lockstep.protocol.errors import ServiceNotAvailableError
 from lockstep.testing.simulation.loop import SimLoop
 from support.fake_broker import FakeBroker, answer_later, fake_cluster, ignore, refuse
 from support.loops import turns, until
@@ -61,7 +61,7 @@ async def test_a_frame_goes_on_for_the_sends_whose_deadline_has_not_come(
         held: list[Callable[[], None]] = []
         broker.script.extend([answer_later(held), *[ignore] * 9])
         late, other = await in_one_frame(broker, producer, ("late", key, 300), ("other", key and "j", None))
-        assert await outcome(late) == (SendTimeout if key is None else QueueUnavailable, Outcome.UNKNOWN)
+        assert await outcome(late) == (SendTimeoutError if key is None else QueueUnavailableError, Outcome.UNKNOWN)
         assert not other.done()
         assert producer.in_flight_count == 2, "both are in the frame that is in flight"
         held[0]()
@@ -79,9 +79,9 @@ async def test_a_keyed_send_that_expires_in_its_frame_fails_what_is_behind_it_in
         rows = [("before", "k", None), ("late", "k", 300), ("behind", "k", None), ("other", "j", None)]
         before, late, behind, other = await in_one_frame(broker, producer, *rows)
         waits, waits_too = send(producer, "waits", "k"), send(producer, "waits too", "j")
-        assert await outcome(late) == (QueueUnavailable, Outcome.UNKNOWN)
-        assert await outcome(behind) == (QueueUnavailable, Outcome.UNKNOWN)
-        assert await outcome(waits) == (PrecedingSendFailed, Outcome.NOT_STORED)
+        assert await outcome(late) == (QueueUnavailableError, Outcome.UNKNOWN)
+        assert await outcome(behind) == (QueueUnavailableError, Outcome.UNKNOWN)
+        assert await outcome(waits) == (PrecedingSendError, Outcome.NOT_STORED)
         again = send(producer, "again", "k")
         held[0]()
         assert [(await sent).queue_offset for sent in (before, other, waits_too, again)] == [2, 5, 6, 7]
@@ -90,10 +90,10 @@ async def test_a_keyed_send_that_expires_in_its_frame_fails_what_is_behind_it_in
 
 async def test_a_send_that_expires_after_its_frame_was_refused_is_not_stored_with_the_others_later() -> None:
     async with one_queue(SLOW) as (broker, producer):
-        broker.script.extend([refuse(ServiceNotAvailable("full"))] * 5)
+        broker.script.extend([refuse(ServiceNotAvailableError("full"))] * 5)
         late, other = await in_one_frame(broker, producer, ("late", "k", 300), ("other", "j", None))
         failure = await outcome(late)
-        assert failure == (QueueUnavailable, Outcome.NOT_STORED)
+        assert failure == (QueueUnavailableError, Outcome.NOT_STORED)
         assert (await other).queue_offset == 2
         assert broker.stored == [b"first", b"ahead", b"other"]
 
@@ -102,15 +102,15 @@ async def test_a_send_that_is_called_after_a_failure_with_its_key_is_not_failed_
     """The frame of the failed send was refused afterwards, and goes back into line for another send whose deadline has come."""
     async with one_queue(SLOW) as (broker, producer):
         held: list[Callable[[], None]] = []
-        busy = refuse(ServiceNotAvailable("full"))
+        busy = refuse(ServiceNotAvailableError("full"))
         broker.script.append(lambda broker, seen: held.append(partial(busy, broker, seen)))
         rows = [("late", "k", 300), ("later", "j", 600), ("other", "i", None)]
         late, later, other = await in_one_frame(broker, producer, *rows)
-        assert await outcome(late) == (QueueUnavailable, Outcome.UNKNOWN)
+        assert await outcome(late) == (QueueUnavailableError, Outcome.UNKNOWN)
         again = send(producer, "again", "k")
         broker.script.extend([busy] * 99)
         held[0]()
-        assert await outcome(later) == (QueueUnavailable, Outcome.NOT_STORED)
+        assert await outcome(later) == (QueueUnavailableError, Outcome.NOT_STORED)
         broker.script.clear()
         assert [(await sent).queue_offset for sent in (other, again)] == [2, 3]
 
@@ -125,7 +125,7 @@ async def test_a_frame_moves_when_half_the_time_of_its_last_send_has_passed() ->
         broker.script.extend([answer_later(held), *[ignore] * 9])
         sending = [send(producer, str(n), None, 300 if n < 2 else None) for n in range(4)]
         ended = await asyncio.gather(*sending[:2], return_exceptions=True)
-        assert sorted(type(end).__name__ for end in ended) == ["SendResult", "SendTimeout"], "one went to each broker"
+        assert sorted(type(end).__name__ for end in ended) == ["SendResult", "SendTimeoutError"], "one went to each broker"
         await asyncio.sleep(3)
         assert (producer.possible_duplicates, len(held)) == (0, 1)
         held[0]()
@@ -136,7 +136,7 @@ async def test_a_frame_of_which_every_send_has_ended_ends_too() -> None:
     async with one_queue(SLOW) as (broker, producer):
         broker.script.append(ignore)
         ending = await in_one_frame(broker, producer, ("late", "k", 300), ("behind", "k", None))
-        assert [await outcome(sending) for sending in ending] == [(QueueUnavailable, Outcome.UNKNOWN)] * 2
+        assert [await outcome(sending) for sending in ending] == [(QueueUnavailableError, Outcome.UNKNOWN)] * 2
         await until(lambda: producer.in_flight_count == 0)
         assert (await send(producer, "next", "k")).status
 
@@ -148,14 +148,14 @@ async def test_thousands_that_fail_behind_one_send_end_some_in_each_turn_in_orde
         late = send(producer, "late", "k", 1_000)
         await until(lambda: len(broker.seen) > seen)
         behind = [send(producer, "behind", "k") for _ in range(3_000)]
-        assert await outcome(late) == (QueueUnavailable, Outcome.UNKNOWN)
+        assert await outcome(late) == (QueueUnavailableError, Outcome.UNKNOWN)
         ended = [sum(sending.done() for sending in behind)]
         while ended[-1] < len(behind):
             await turns(1)
             ended.append(sum(sending.done() for sending in behind))
             assert all(sending.done() for sending in behind[: ended[-1]])
         assert max(after - before for before, after in itertools.pairwise(ended)) <= FAILURES_PER_TURN
-        assert {await outcome(sending) for sending in behind} == {(PrecedingSendFailed, Outcome.NOT_STORED)}
+        assert {await outcome(sending) for sending in behind} == {(PrecedingSendError, Outcome.NOT_STORED)}
 
 
 @pytest.mark.parametrize("attempt_timeout_ms", [1_000, 5_000])
@@ -166,7 +166,7 @@ async def test_the_last_send_of_a_frame_ends_at_its_deadline_when_those_with_lat
         begun = loop.time()
         late, behind, last = await in_one_frame(broker, producer, ("A", "k", 200), ("B", "k", None), ("C", "j", 300))
         for sending in (late, behind, last):
-            assert await outcome(sending) == (QueueUnavailable, Outcome.UNKNOWN)
+            assert await outcome(sending) == (QueueUnavailableError, Outcome.UNKNOWN)
         assert loop.time() - begun < 0.4
 
 
@@ -188,7 +188,7 @@ async def test_a_part_of_a_batch_that_failed_in_a_frame_is_not_counted_again_whe
         ahead[0]()
         await first
         await until(lambda: len(held) == 2)
-        assert await outcome(late) == (QueueUnavailable, Outcome.UNKNOWN)
+        assert await outcome(late) == (QueueUnavailableError, Outcome.UNKNOWN)
         held[1]()  # the frame of which one send and one part of the batch have failed
         await turns(10)
         assert not batch.done(), "its other part is unanswered"
@@ -196,7 +196,7 @@ async def test_a_part_of_a_batch_that_failed_in_a_frame_is_not_counted_again_whe
         with pytest.raises(BatchSendError) as raised:
             await batch
         behind, other = raised.value.results
-        assert isinstance(behind, QueueUnavailable)
+        assert isinstance(behind, QueueUnavailableError)
         assert (behind.outcome, isinstance(other, SendResult)) == (Outcome.UNKNOWN, True)
 
 
@@ -217,9 +217,9 @@ async def test_a_send_that_is_called_before_the_failure_ahead_of_it_is_raised_fa
             behind.append(send(producer, "behind", keys[1]))
             await asyncio.sleep(0)
         broker.script.clear()
-        assert await outcome(head) == (QueueUnavailable, Outcome.UNKNOWN)
-        assert await outcome(crowd_head) == (QueueUnavailable, Outcome.UNKNOWN)
-        assert {await outcome(sending) for sending in crowd + behind} == {(PrecedingSendFailed, Outcome.NOT_STORED)}
+        assert await outcome(head) == (QueueUnavailableError, Outcome.UNKNOWN)
+        assert await outcome(crowd_head) == (QueueUnavailableError, Outcome.UNKNOWN)
+        assert {await outcome(sending) for sending in crowd + behind} == {(PrecedingSendError, Outcome.NOT_STORED)}
 
 
 @pytest.mark.parametrize("timeout_ms", [400, 1_000, 2_000])
@@ -248,5 +248,5 @@ async def test_a_producer_closes_when_thousands_behind_a_failed_send_end_last() 
         await turns(2)
         async with asyncio.timeout(60):
             await producer.close()
-        assert await outcome(late) == (QueueUnavailable, Outcome.UNKNOWN)
-        assert {await outcome(sending) for sending in behind} == {(PrecedingSendFailed, Outcome.NOT_STORED)}
+        assert await outcome(late) == (QueueUnavailableError, Outcome.UNKNOWN)
+        assert {await outcome(sending) for sending in behind} == {(PrecedingSendError, Outcome.NOT_STORED)}

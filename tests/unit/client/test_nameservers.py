@@ -5,7 +5,7 @@ import pytest
 from lockstep.client.nameservers import Nameservers
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.command import Command
-from lockstep.protocol.errors import RequestCodeNotSupported
+from lockstep.protocol.errors import RequestCodeNotSupportedError
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
 from support.peers import serving
@@ -19,6 +19,8 @@ async def test_a_brokers_address_in_place_of_a_nameservers_is_named() -> None:
     async with serving(know_nothing) as broker:
         address = broker.addresses["internal"]
         nameservers = Nameservers(Host.real(), (address,), timeout_ms=5_000)
-        with pytest.raises(RequestCodeNotSupported, match=rf"{address} does not know GET_ROUTEINFO_BY_TOPIC: is it a nameserver's address"):
+        with pytest.raises(
+            RequestCodeNotSupportedError, match=rf"{address} does not know GET_ROUTEINFO_BY_TOPIC: is it a nameserver's address"
+        ):
             await nameservers.route("orders")
         await nameservers.close()

@@ -11,7 +11,7 @@ import pytest
 from lockstep.client import BatchSendError, Outcome, Producer, SendResult
 from lockstep.client.errors import SendError
 from lockstep.client.producer.config import ProducerConfig
-from lockstep.protocol.errors import BrokerError, MessageIllegal, ServiceNotAvailable, SystemError_
+from lockstep.protocol.errors import BrokerError, BrokerSystemError, MessageIllegalError, ServiceNotAvailableError
 from lockstep.testing.simulation.loop import SimLoop
 from support.fake_broker import FakeBroker, FakeCluster, Seen, fake_cluster, hang_up, ignore, lose_answer, refuse, store_and_hang_up
 from support.producing import message, producing
@@ -46,9 +46,9 @@ class Faults:
         if not isinstance(fault, str):
             fault(broker, seen)
         elif fault == "busy late":
-            loop.call_later(random.choice([40, 200, 800]) / 1_000, self._refuse, broker, seen, ServiceNotAvailable("busy"))
+            loop.call_later(random.choice([40, 200, 800]) / 1_000, self._refuse, broker, seen, ServiceNotAvailableError("busy"))
         else:
-            errors = {"busy": ServiceNotAvailable("busy"), "illegal": MessageIllegal("no"), "bug": SystemError_("bug")}
+            errors = {"busy": ServiceNotAvailableError("busy"), "illegal": MessageIllegalError("no"), "bug": BrokerSystemError("bug")}
             self._refuse(broker, seen, errors[fault])
 
     def _take(self, broker: FakeBroker, seen: Seen) -> None:

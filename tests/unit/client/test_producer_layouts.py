@@ -9,17 +9,17 @@ from lockstep.client import (
     Message,
     Outcome,
     Producer,
-    QueueUnavailable,
+    QueueUnavailableError,
     SendResult,
     SendStatus,
-    TopicNotExist,
+    TopicNotExistError,
 )
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.client.producer.selector import queue_of_key
 from lockstep.protocol.errors import (
-    LayoutStale,
-    RequestCodeNotSupported,
-    RouteNotReady,
+    LayoutStaleError,
+    RequestCodeNotSupportedError,
+    RouteNotReadyError,
 )
 from support.fake_broker import (
     FakeBroker,
@@ -101,14 +101,14 @@ async def test_a_keyed_send_whose_topic_was_deleted_while_it_was_in_flight_is_to
         held: list[Callable[[], None]] = []
 
         def stale_later(broker: FakeBroker, seen: Seen) -> None:
-            held.append(lambda: refuse(LayoutStale("newer"))(broker, seen))
+            held.append(lambda: refuse(LayoutStaleError("newer"))(broker, seen))
 
         broker.script.append(stale_later)
         sending = asyncio.ensure_future(producer.send(message("1", sharding_key="k")))
         await until(lambda: len(held) == 1)
         producer._topics.layout_changed(make_layout("t", counter=2))
         held[0]()
-        with pytest.raises(TopicNotExist, match="was deleted"):
+        with pytest.raises(TopicNotExistError, match="was deleted"):
             await sending
 
 
@@ -120,7 +120,7 @@ async def test_a_send_that_its_broker_refuses_because_the_topic_was_deleted_fail
         held: list[Callable[[], None]] = []
 
         def missing_later(broker: FakeBroker, seen: Seen) -> None:
-            held.append(lambda: refuse(TopicNotExist("t is not here"))(broker, seen))
+            held.append(lambda: refuse(TopicNotExistError("t is not here"))(broker, seen))
 
         broker.script.append(missing_later)
         sending = asyncio.ensure_future(producer.send(message("1", sharding_key=key)))
@@ -130,7 +130,7 @@ async def test_a_send_that_its_broker_refuses_because_the_topic_was_deleted_fail
         for step in steps if learnt_first else reversed(steps):
             step()
             await asyncio.sleep(0.005)
-        with pytest.raises(TopicNotExist, match="was deleted"):
+        with pytest.raises(TopicNotExistError, match="was deleted"):
             await sending
         assert asyncio.get_running_loop().time() - begun_s < 1
         assert (producer.in_flight_count, producer.in_flight_bytes) == (0, 0)
@@ -151,7 +151,7 @@ async def test_a_send_that_waited_at_the_limit_when_its_topic_was_deleted_fails_
         assert not first.done(), "it was written again meanwhile, and its answers are still to come"
         held[0]()
         assert (await first).status is SendStatus.SEND_OK
-        with pytest.raises(TopicNotExist, match="was deleted"):
+        with pytest.raises(TopicNotExistError, match="was deleted"):
             await second
         assert asyncio.get_running_loop().time() - begun_s < 2.5
         assert broker.stored == [b"first", b"1"]
@@ -166,7 +166,7 @@ async def test_a_send_that_waits_for_its_broker_fails_when_its_topic_is_deleted(
         await asyncio.sleep(3)
         begun_s = asyncio.get_running_loop().time()
         producer._topics.layout_changed(make_layout("t", counter=2))
-        with pytest.raises(TopicNotExist, match="was deleted"):
+        with pytest.raises(TopicNotExistError, match="was deleted"):
             await sending
         assert asyncio.get_running_loop().time() == begun_s
 
@@ -181,7 +181,7 @@ async def test_a_send_whose_fate_is_unknown_when_its_topic_is_deleted_ends_then_
         await stop_and_be_noticed(broker, producer)
         begun_s = asyncio.get_running_loop().time()
         producer._topics.layout_changed(make_layout("t", counter=2))
-        with pytest.raises(QueueUnavailable, match="its topic was deleted") as caught:
+        with pytest.raises(QueueUnavailableError, match="its topic was deleted") as caught:
             await sending
         assert caught.value.outcome is Outcome.UNKNOWN
         assert asyncio.get_running_loop().time() - begun_s < 1
@@ -189,11 +189,11 @@ async def test_a_send_whose_fate_is_unknown_when_its_topic_is_deleted_ends_then_
 
 async def test_unkeyed_sends_pass_while_keyed_ones_wait_for_the_higher_layout() -> None:
     async with one_queue(ProducerConfig(keyed_send_timeout_ms=300)) as (broker, producer):
-        broker.script.extend([refuse(LayoutStale("newer"))])
+        broker.script.extend([refuse(LayoutStaleError("newer"))])
         keyed = asyncio.ensure_future(producer.send(message("keyed", sharding_key="k")))
         await until(lambda: len(broker.seen) == 2)
         assert (await producer.send(message("unkeyed"))).queue_offset == 1
-        with pytest.raises(QueueUnavailable) as caught:
+        with pytest.raises(QueueUnavailableError) as caught:
             await keyed
         assert caught.value.outcome is Outcome.NOT_STORED
         assert "LAYOUT_STALE: newer" in str(caught.value)
@@ -203,7 +203,7 @@ async def test_the_nameservers_are_asked_every_second_while_keyed_sends_wait_for
     async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, ProducerConfig()) as producer:
         await producer.send(message("first"))
         asked = cluster.asked
-        cluster.brokers["a"].script.append(refuse(LayoutStale("newer")))
+        cluster.brokers["a"].script.append(refuse(LayoutStaleError("newer")))
         sending = asyncio.ensure_future(producer.send(message("1", sharding_key="k")))
         await until(lambda: cluster.asked >= asked + 3)
         layout = cluster.put(make_layout("t", "a", queues=2, counter=2))
@@ -215,7 +215,7 @@ async def test_the_nameservers_are_asked_every_second_while_keyed_sends_wait_for
 async def test_a_keyed_send_whose_broker_has_lost_the_higher_layout_goes_out_as_it_was() -> None:
     """What refused it was on the disk that was wiped since, and no nameserver has heard of it: nobody will ever have that layout again."""
     async with one_queue(ProducerConfig()) as (broker, producer):
-        broker.script.append(refuse(LayoutStale("newer")))
+        broker.script.append(refuse(LayoutStaleError("newer")))
         begun_s = asyncio.get_running_loop().time()
         result = await producer.send(message("1", sharding_key="k"))
         assert result.status is SendStatus.SEND_OK
@@ -231,7 +231,7 @@ async def test_a_keyed_send_that_waits_for_the_higher_layout_ends_at_its_deadlin
         if seen.header.layout_counter is None:
             asyncio.get_running_loop().call_later(0.02, broker.take, seen)
         else:
-            refuse(LayoutStale("newer"))(broker, seen)
+            refuse(LayoutStaleError("newer"))(broker, seen)
 
     async with one_queue(ProducerConfig()) as (broker, producer):
         broker.script.append(stale_or_slow)
@@ -243,7 +243,7 @@ async def test_a_keyed_send_that_waits_for_the_higher_layout_ends_at_its_deadlin
 
         others = [asyncio.ensure_future(send_on()) for _ in range(4)]
         begun_s = loop.time()
-        with pytest.raises(QueueUnavailable) as caught:
+        with pytest.raises(QueueUnavailableError) as caught:
             await producer.send(message("1", sharding_key="k"), timeout_ms=2_000)
         ended_s = loop.time()
         waiting = False
@@ -259,9 +259,9 @@ async def test_what_is_refused_for_a_layout_that_came_meanwhile_stays_ahead_of_w
         held: list[Callable[[], None]] = []
 
         def stale_later(broker: FakeBroker, seen: Seen) -> None:
-            held.append(lambda: refuse(LayoutStale("newer"))(broker, seen))
+            held.append(lambda: refuse(LayoutStaleError("newer"))(broker, seen))
 
-        broker.script.extend([refuse(LayoutStale("newer")), stale_later] if repeated else [stale_later])
+        broker.script.extend([refuse(LayoutStaleError("newer")), stale_later] if repeated else [stale_later])
         first = asyncio.ensure_future(sends(producer, ["1", "2", "3"], sharding_key="k"))
         await until(lambda: len(held) == 1)
         second = asyncio.ensure_future(sends(producer, ["4", "5"], sharding_key="k"))
@@ -286,7 +286,7 @@ async def test_a_missing_topic_is_created_where_the_brokers_allow_it() -> None:
 async def test_a_first_send_waits_for_brokers_that_register_late_and_names_what_it_waited_for() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, ProducerConfig(send_timeout_ms=300)) as producer:
         cluster.ready = False
-        with pytest.raises(RouteNotReady, match="knows no broker yet"):
+        with pytest.raises(RouteNotReadyError, match="knows no broker yet"):
             await producer.send(Message("t", b"early"))
         sending = asyncio.ensure_future(producer.send(Message("t", b"in time")))
         asked = cluster.asked
@@ -298,11 +298,11 @@ async def test_a_first_send_waits_for_brokers_that_register_late_and_names_what_
 async def test_a_missing_topic_names_the_next_step_where_they_do_not() -> None:
     async with fake_cluster("a") as cluster, producing(cluster) as producer:
         results = await sends(producer, ["1", "2"])
-        assert all(isinstance(result, TopicNotExist) for result in results)
-        with pytest.raises(TopicNotExist, match="create it"):
+        assert all(isinstance(result, TopicNotExistError) for result in results)
+        with pytest.raises(TopicNotExistError, match="create it"):
             await producer.send(message())
     async with fake_cluster("a") as cluster, producing(cluster, ProducerConfig(auto_create_topics=False)) as producer:
-        with pytest.raises(TopicNotExist, match="lockstep topic create t"):
+        with pytest.raises(TopicNotExistError, match="lockstep topic create t"):
             await producer.send(message())
 
 
@@ -313,9 +313,11 @@ async def test_a_broker_that_lacks_what_sends_need_is_named_and_nothing_is_writt
     async with fake_cluster("a", "b", topics={"t": 1}) as cluster:
         cluster.brokers["b"].features = ("records", "layouts")
         async with Producer("g", nameserver=cluster.address) as producer:
-            with pytest.raises(RequestCodeNotSupported, match=r"broker b lacks sequences \(it has: records, layouts\); use a newer broker"):
+            with pytest.raises(
+                RequestCodeNotSupportedError, match=r"broker b lacks sequences \(it has: records, layouts\); use a newer broker"
+            ):
                 await producer.send(Message("t", b"waits for the connections", sharding_key="k"))
-            with pytest.raises(RequestCodeNotSupported, match="broker b lacks sequences"):
+            with pytest.raises(RequestCodeNotSupportedError, match="broker b lacks sequences"):
                 await producer.send(Message("t", b"they are there"))
             assert producer.in_flight_count == 0
         assert cluster.brokers["b"].seen == []
@@ -334,7 +336,7 @@ async def test_a_broker_that_comes_back_older_or_newer_is_judged_anew() -> None:
                 await asyncio.sleep(0)
                 await broker.start(port)
                 if features == ("records",):
-                    with pytest.raises(RequestCodeNotSupported, match="lacks sequences, layouts"):
+                    with pytest.raises(RequestCodeNotSupportedError, match="lacks sequences, layouts"):
                         await waiting
                 else:
                     await waiting

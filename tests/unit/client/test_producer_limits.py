@@ -9,7 +9,7 @@ import pytest
 from lockstep.client import (
     Message,
     Producer,
-    TopicNotExist,
+    TopicNotExistError,
 )
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
@@ -112,12 +112,12 @@ async def test_a_topic_that_was_deleted_is_told_of_long_before_the_deadline() ->
         await producer.send(message("1", sharding_key="k"))
         broker = cluster.brokers["a"]
         cluster.put(make_layout("t", counter=2))
-        broker.script.extend([refuse(TopicNotExist("there is no topic t"))] * 1_000)
+        broker.script.extend([refuse(TopicNotExistError("there is no topic t"))] * 1_000)
         refused = await sends(producer, ["2", "3"], sharding_key="k")
-        assert [type(error) for error in refused] == [TopicNotExist, TopicNotExist]
+        assert [type(error) for error in refused] == [TopicNotExistError, TopicNotExistError]
         assert all("was deleted" in str(error) for error in refused)
         assert producer.in_flight_count == 0
-        with pytest.raises(TopicNotExist):
+        with pytest.raises(TopicNotExistError):
             await producer.send(message("4", sharding_key="k"))
         broker.script.clear()
         cluster.put(make_layout("t", "a", queues=1, counter=3))
@@ -135,7 +135,7 @@ async def test_what_is_sent_to_a_topic_that_was_away_is_no_repeat_of_what_was_se
             assert producer._shared is not None
             await producer._shared.instance.watch.route("t", refresh=True)
             if layout is closed:
-                with pytest.raises(TopicNotExist, match="no writable queue"):
+                with pytest.raises(TopicNotExistError, match="no writable queue"):
                     await producer.send(Message("t", b"meanwhile"))
         await producer.send(Message("t", b"after"))
         assert cluster.brokers["a"].stored == [b"before", b"after"]

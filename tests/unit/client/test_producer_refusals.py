@@ -8,9 +8,9 @@ import pytest
 from lockstep.client import (
     BatchSendError,
     MessageQueue,
-    NotDurable,
-    PrecedingSendFailed,
-    QueueUnavailable,
+    NotDurableError,
+    PrecedingSendError,
+    QueueUnavailableError,
     SendResult,
     SendStatus,
 )
@@ -18,11 +18,11 @@ from lockstep.client.producer.config import ProducerConfig
 from lockstep.client.producer.selector import queue_of_key
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.errors import (
-    MessageIllegal,
-    NoPermission,
-    RequestCodeNotSupported,
-    ServiceNotAvailable,
-    SystemBusy,
+    MessageIllegalError,
+    NoPermissionError,
+    RequestCodeNotSupportedError,
+    ServiceNotAvailableError,
+    SystemBusyError,
 )
 from lockstep.protocol.fields import to_plain
 from support.fake_broker import (
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.simulated
 async def test_an_unkeyed_send_refused_by_one_broker_goes_to_another_at_once_and_is_no_possible_duplicate() -> None:
     async with fake_cluster("a", "b", topics={"t": 1}) as cluster, producing(cluster, ProducerConfig()) as producer:
         await sends(producer, ["1", "2"])
-        cluster.brokers["a"].script.extend([refuse(ServiceNotAvailable("disk"))] * 3)
+        cluster.brokers["a"].script.extend([refuse(ServiceNotAvailableError("disk"))] * 3)
         results = await sends(producer, ["3", "4"])
         assert all(isinstance(result, SendResult) for result in results)
         assert producer.possible_duplicates == 0
@@ -51,15 +51,15 @@ async def test_an_unkeyed_send_refused_by_one_broker_goes_to_another_at_once_and
 async def test_a_refusal_that_lasts_is_what_an_unkeyed_send_raises() -> None:
     config = ProducerConfig(send_timeout_ms=120)
     async with one_queue(config) as (broker, producer):
-        broker.script.extend([refuse(ServiceNotAvailable("5 bytes free, watermark 10"))] * 100)
-        with pytest.raises(ServiceNotAvailable, match="5 bytes free"):
+        broker.script.extend([refuse(ServiceNotAvailableError("5 bytes free, watermark 10"))] * 100)
+        with pytest.raises(ServiceNotAvailableError, match="5 bytes free"):
             await producer.send(message())
         assert len(broker.seen) < 10
 
 
 async def test_a_keyed_send_waits_out_a_busy_broker_with_the_same_frame() -> None:
     async with one_queue() as (broker, producer):
-        broker.script.extend([refuse(SystemBusy("later"))] * 2)
+        broker.script.extend([refuse(SystemBusyError("later"))] * 2)
         result = await producer.send(message("k", sharding_key="k"))
         assert result.queue_offset == 1
         assert len({one.body for one in broker.seen[1:]}) == 1
@@ -70,15 +70,15 @@ async def test_a_keyed_send_refused_by_its_broker_does_not_go_to_another() -> No
         await producer.send_batch(keyed("01234567", "01234567"))
         result = await producer.send(message("first", sharding_key="k"))
         owner = cluster.brokers[result.queue.broker_name]
-        owner.script.extend([refuse(SystemBusy("later"))] * 2)
+        owner.script.extend([refuse(SystemBusyError("later"))] * 2)
         again = await producer.send(message("second", sharding_key="k"))
         assert (again.queue, again.queue_offset) == (result.queue, result.queue_offset + 1)
 
 
 async def test_a_refusal_that_no_retry_mends_is_raised_at_once() -> None:
     async with one_queue() as (broker, producer):
-        broker.script.append(refuse(NoPermission("closed")))
-        with pytest.raises(NoPermission, match="closed"):
+        broker.script.append(refuse(NoPermissionError("closed")))
+        with pytest.raises(NoPermissionError, match="closed"):
             await producer.send(message("refused"))
         assert (await producer.send(message("next"))).queue_offset == 1
         assert broker.seen[-1].place == (0, 1), "what is certainly not stored gives its place to the next"
@@ -89,13 +89,13 @@ async def test_one_illegal_message_does_not_fail_its_neighbours() -> None:
 
         def pick(broker: FakeBroker, seen: Seen) -> None:
             if b"bad" in seen.bodies:
-                refuse(MessageIllegal("record 1 of the frame"))(broker, seen)
+                refuse(MessageIllegalError("record 1 of the frame"))(broker, seen)
             else:
                 broker.take(seen)
 
         broker.script.extend([pick] * 10)
         results = await sends(producer, ["1", "bad", "2"])
-        assert isinstance(results[1], MessageIllegal)
+        assert isinstance(results[1], MessageIllegalError)
         assert isinstance(results[0], SendResult)
         assert isinstance(results[2], SendResult)
         assert broker.stored == [b"first", b"1", b"2"]
@@ -105,13 +105,19 @@ async def test_one_illegal_message_of_a_batch_fails_only_those_of_its_key() -> N
     async with one_queue() as (broker, producer):
 
         def pick(broker: FakeBroker, seen: Seen) -> None:
-            refuse(MessageIllegal("body"))(broker, seen) if b"bad" in seen.bodies else broker.take(seen)
+            refuse(MessageIllegalError("body"))(broker, seen) if b"bad" in seen.bodies else broker.take(seen)
 
         broker.script.extend([pick] * 10)
         bodies = ["1", "2", "bad", "3", "4"]
         with pytest.raises(BatchSendError) as caught:
             await producer.send_batch(keyed(bodies, "abcca"))
-        assert [type(result) for result in caught.value.results] == [SendResult, SendResult, MessageIllegal, MessageIllegal, SendResult]
+        assert [type(result) for result in caught.value.results] == [
+            SendResult,
+            SendResult,
+            MessageIllegalError,
+            MessageIllegalError,
+            SendResult,
+        ]
         assert broker.stored == [b"first", b"1", b"4", b"2"]
         assert (producer.in_flight_count, producer.in_flight_bytes) == (0, 0)
 
@@ -124,10 +130,10 @@ async def test_what_waits_behind_a_failed_send_of_its_key_fails_unsent_and_other
         await until(lambda: len(broker.seen) > 1)
         behind = asyncio.ensure_future(producer.send(message("2", sharding_key="k"), timeout_ms=5_000))
         other = asyncio.ensure_future(producer.send(message("3", sharding_key="other"), timeout_ms=5_000))
-        with pytest.raises(QueueUnavailable):
+        with pytest.raises(QueueUnavailableError):
             await first
         broker.script.clear()
-        with pytest.raises(PrecedingSendFailed, match='sharding key "k"'):
+        with pytest.raises(PrecedingSendError, match='sharding key "k"'):
             await behind
         assert (await other).queue_offset == 1
         assert broker.stored == [b"first", b"3"]
@@ -144,7 +150,7 @@ async def test_what_waits_for_the_in_flight_limit_behind_a_failed_send_of_its_ke
         await asyncio.wait([first])
         broker.script.clear()
         results = await asyncio.gather(first, behind, other, return_exceptions=True)
-        assert [type(result) for result in results] == [QueueUnavailable, PrecedingSendFailed, SendResult]
+        assert [type(result) for result in results] == [QueueUnavailableError, PrecedingSendError, SendResult]
         assert broker.stored == [b"first", b"3"]
         assert (producer.in_flight_count, producer.in_flight_bytes) == (0, 0)
 
@@ -176,11 +182,11 @@ async def test_a_failed_batch_fails_what_waits_behind_any_of_its_keys() -> None:
         behind = [asyncio.ensure_future(producer.send(message(key, sharding_key=key), timeout_ms=5_000)) for key in "abcd"]
         with pytest.raises(BatchSendError) as caught:
             await first
-        assert [type(result) for result in caught.value.results] == [QueueUnavailable] * 3
+        assert [type(result) for result in caught.value.results] == [QueueUnavailableError] * 3
         broker.script.clear()
         results = await asyncio.gather(*behind, return_exceptions=True)
-        assert [type(result) for result in results] == [PrecedingSendFailed] * 3 + [SendResult]
-        assert [result.key for result in results if isinstance(result, PrecedingSendFailed)] == ["a", "b", "c"]
+        assert [type(result) for result in results] == [PrecedingSendError] * 3 + [SendResult]
+        assert [result.key for result in results if isinstance(result, PrecedingSendError)] == ["a", "b", "c"]
         assert broker.stored == [b"first", b"d"]
 
 
@@ -192,17 +198,17 @@ async def test_of_a_batch_that_waits_behind_a_failed_send_only_the_messages_of_t
         await until(lambda: len(broker.seen) > 1)
         batch = producer.send_batch(keyed("12345", "abcab"), timeout_ms=5_000)
         behind = asyncio.ensure_future(batch)
-        with pytest.raises(QueueUnavailable):
+        with pytest.raises(QueueUnavailableError):
             await first
         broker.script.clear()
         with pytest.raises(BatchSendError, match='sharding key "b"') as caught:
             await behind
         assert [type(result) for result in caught.value.results] == [
             SendResult,
-            PrecedingSendFailed,
+            PrecedingSendError,
             SendResult,
             SendResult,
-            PrecedingSendFailed,
+            PrecedingSendError,
         ]
         assert broker.stored == [b"first", b"1", b"3", b"4"]
         assert (producer.in_flight_count, producer.in_flight_bytes) == (0, 0)
@@ -220,9 +226,9 @@ async def test_a_batch_that_waits_for_the_in_flight_limit_behind_a_failed_key_fa
         await asyncio.wait([first])
         broker.script.clear()
         results = await asyncio.gather(first, behind, second, other, return_exceptions=True)
-        assert [type(result) for result in results] == [QueueUnavailable, BatchSendError, PrecedingSendFailed, SendResult]
+        assert [type(result) for result in results] == [QueueUnavailableError, BatchSendError, PrecedingSendError, SendResult]
         assert isinstance(results[1], BatchSendError)
-        assert [type(result) for result in results[1].results] == [PrecedingSendFailed] * 2
+        assert [type(result) for result in results[1].results] == [PrecedingSendError] * 2
         assert broker.stored == [b"first", b"5"]
         assert (producer.in_flight_count, producer.in_flight_bytes) == (0, 0)
 
@@ -237,12 +243,12 @@ async def test_what_a_batch_had_sent_before_it_was_refused_at_the_in_flight_limi
         failing = asyncio.ensure_future(producer.send(message("1", sharding_key=keys[0])))
         await until(lambda: len(broker.seen) > 1)
         batch = asyncio.ensure_future(producer.send_batch(keyed("234", [keys[1], keys[0], keys[1]]), timeout_ms=5_000))
-        with pytest.raises(QueueUnavailable):
+        with pytest.raises(QueueUnavailableError):
             await failing
         broker.script.clear()
         with pytest.raises(BatchSendError) as caught:
             await batch
-        assert [type(result) for result in caught.value.results] == [SendResult, PrecedingSendFailed, PrecedingSendFailed]
+        assert [type(result) for result in caught.value.results] == [SendResult, PrecedingSendError, PrecedingSendError]
         assert broker.stored == [b"first", b"2"]
 
 
@@ -257,7 +263,7 @@ async def test_selected_and_named_sends_of_a_queue_count_as_one_key() -> None:
         await asyncio.wait([first])
         broker.script.clear()
         results = await asyncio.gather(first, behind, keyed, return_exceptions=True)
-        assert [type(result) for result in results] == [QueueUnavailable, PrecedingSendFailed, SendResult]
+        assert [type(result) for result in results] == [QueueUnavailableError, PrecedingSendError, SendResult]
 
 
 async def test_unkeyed_sends_that_wait_for_a_dead_broker_go_on_at_one_that_recovers() -> None:
@@ -284,7 +290,7 @@ async def test_a_batch_tells_what_became_of_each_message() -> None:
     async with fake_cluster("a", topics={"t": 2}) as cluster, producing(cluster) as producer:
 
         def refuse_queue_0(broker: FakeBroker, seen: Seen) -> None:
-            refuse(NoPermission("queue 0"))(broker, seen) if seen.header.queue_id == 0 else broker.take(seen)
+            refuse(NoPermissionError("queue 0"))(broker, seen) if seen.header.queue_id == 0 else broker.take(seen)
 
         cluster.brokers["a"].script.extend([refuse_queue_0] * 2)
         keys = [f"k{n}" for n in range(12)]
@@ -292,7 +298,7 @@ async def test_a_batch_tells_what_became_of_each_message() -> None:
             await producer.send_batch(keyed(keys, keys))
         for key, result in zip(keys, caught.value.results, strict=True):
             refused = queue_of_key(cluster.topics["t"], key).queue_id == 0
-            assert isinstance(result, NoPermission if refused else SendResult)
+            assert isinstance(result, NoPermissionError if refused else SendResult)
 
 
 async def test_durable_is_asked_for_and_missed() -> None:
@@ -304,11 +310,11 @@ async def test_durable_is_asked_for_and_missed() -> None:
 
         broker.script.extend([weaker, weaker])
         assert (await producer.send(message())).status is SendStatus.FLUSH_DISK_TIMEOUT
-        with pytest.raises(NotDurable, match="FLUSH_DISK_TIMEOUT") as missed:
+        with pytest.raises(NotDurableError, match="FLUSH_DISK_TIMEOUT") as missed:
             await producer.send(message(), require="durable")
         assert [(result.status.name, result.queue_offset) for result in missed.value.results] == [("FLUSH_DISK_TIMEOUT", 2)]
         broker.script.append(weaker)
-        with pytest.raises(NotDurable, match="offset 3") as missed:
+        with pytest.raises(NotDurableError, match="offset 3") as missed:
             await producer.send_batch([message("a"), message("b")], require="durable")
         assert [result.queue_offset for result in missed.value.results] == [3, 4]
         assert (await producer.send(message(), require="durable")).status is SendStatus.SEND_OK
@@ -343,6 +349,6 @@ async def test_durable_is_not_asked_of_a_broker_that_does_not_know_it() -> None:
         async with producing(cluster) as producer:
             await producer.send(message())
             for send in (producer.send(message(), require="durable"), producer.send_batch([message()], require="durable")):
-                with pytest.raises(RequestCodeNotSupported, match="lacks durable_sends"):
+                with pytest.raises(RequestCodeNotSupportedError, match="lacks durable_sends"):
                     await send
             assert producer.in_flight_count == 0

@@ -8,17 +8,17 @@ import pytest
 from lockstep.client import (
     MessageQueue,
     Outcome,
-    QueueUnavailable,
+    QueueUnavailableError,
     SendResult,
     SendStatus,
-    SendTimeout,
+    SendTimeoutError,
 )
 from lockstep.client.producer import patience
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.errors import (
-    OutOfSequence,
-    ServiceNotAvailable,
+    OutOfSequenceError,
+    ServiceNotAvailableError,
 )
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.send import SendRecordsReply
@@ -123,11 +123,11 @@ async def test_an_unkeyed_send_that_left_a_queue_which_may_have_stored_it_never_
         while not silent.seen:
             await producer.send(message("warm"))
         silent.script.extend([ignore] * 50)
-        other.script.extend([FakeBroker.take, *[refuse(ServiceNotAvailable("full"))] * 50])
+        other.script.extend([FakeBroker.take, *[refuse(ServiceNotAvailableError("full"))] * 50])
         ends = await sends(producer, ["1", "2"])
         assert producer.possible_duplicates == 1, "one of them was written at a, and moved to b"
         (failed,) = [end for end in ends if not isinstance(end, SendResult)]
-        assert isinstance(failed, SendTimeout)
+        assert isinstance(failed, SendTimeoutError)
         assert failed.outcome is Outcome.UNKNOWN
 
 
@@ -136,7 +136,7 @@ async def test_a_queue_that_lost_a_frame_gets_unkeyed_sends_again_after_a_while(
     async with fake_cluster("a", "b", topics={"t": 1}) as cluster, producing(cluster) as producer:
         await sends(producer, ["1", "2"])
         broker = cluster.brokers["a"]
-        broker.script.append(refuse(ServiceNotAvailable("full")))
+        broker.script.append(refuse(ServiceNotAvailableError("full")))
         await sends(producer, ["3", "4", "5"])
         before = len(broker.seen)
         async with asyncio.timeout(10):
@@ -159,7 +159,7 @@ async def test_a_keyed_send_never_moves_and_says_which_queue_did_not_answer() ->
         result = await producer.send(message("first", sharding_key="k"))
         owner = cluster.brokers[result.queue.broker_name]
         owner.script.extend([ignore] * 50)
-        with pytest.raises(QueueUnavailable, match="in an unknown state") as caught:
+        with pytest.raises(QueueUnavailableError, match="in an unknown state") as caught:
             await producer.send(message("second", sharding_key="k"))
         assert (caught.value.queue, caught.value.outcome) == (result.queue, Outcome.UNKNOWN)
         assert sum(len(broker.stored) for broker in cluster.brokers.values()) == 1
@@ -174,7 +174,7 @@ async def test_a_keyed_send_to_a_broker_that_is_gone_is_not_stored_and_knows_it(
         await producer.send(message("first", sharding_key="k"))
         broker = cluster.brokers["a"]
         await stop_and_be_noticed(broker, producer)
-        with pytest.raises(QueueUnavailable, match=r"not connected.*not stored") as caught:
+        with pytest.raises(QueueUnavailableError, match=r"not connected.*not stored") as caught:
             await producer.send(message("second", sharding_key="k"))
         assert caught.value.outcome is Outcome.NOT_STORED
 
@@ -197,7 +197,7 @@ async def test_an_unkeyed_send_without_any_broker_fails_at_its_deadline() -> Non
     async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, config) as producer:
         await producer.send(message())
         await stop_and_be_noticed(cluster.brokers["a"], producer)
-        with pytest.raises(SendTimeout, match="topic t: not acknowledged") as caught:
+        with pytest.raises(SendTimeoutError, match="topic t: not acknowledged") as caught:
             await producer.send(message())
         assert caught.value.outcome is Outcome.NOT_STORED
 
@@ -217,8 +217,8 @@ async def test_a_suffix_that_the_broker_lost_is_met_with_a_new_epoch_and_the_sam
 async def test_out_of_sequence_for_ever_fails_at_the_deadline() -> None:
     config = ProducerConfig(send_timeout_ms=150)
     async with one_queue(config) as (broker, producer):
-        broker.script.extend([refuse(OutOfSequence("always"), next_sequence=0)] * 500)
-        with pytest.raises(OutOfSequence):
+        broker.script.extend([refuse(OutOfSequenceError("always"), next_sequence=0)] * 500)
+        with pytest.raises(OutOfSequenceError):
             await producer.send(message())
         assert len(broker.seen) < 50, "the answers are met with a growing pause"
 

@@ -17,10 +17,10 @@ from lockstep.client import (
     MessageQueue,
     PullConsumer,
     PushConsumer,
-    StaleEpoch,
+    StaleEpochError,
     StateError,
-    SubscriptionConflict,
-    TopicNotExist,
+    SubscriptionConflictError,
+    TopicNotExistError,
 )
 from lockstep.testing import simulate
 from support.pulling import GROUP, QUEUE, TOPIC, drained, numbers, world
@@ -74,7 +74,7 @@ def test_a_commit_that_comes_after_the_drain_limit_is_refused_by_name() -> None:
                 async with w.subscribed(auto_commit=False) as two:
                     await w.cluster.advance(seconds=60)
                     (gone,) = two.assignment()
-                    with pytest.raises(StaleEpoch, match=f"commit of {gone} at 10: .* another member's now"):
+                    with pytest.raises(StaleEpochError, match=f"commit of {gone} at 10: .* another member's now"):
                         await one.commit()
                     await one.commit()
                     assert sorted(await w.committed()) == [0, 10]  # type: ignore[type-var]
@@ -128,10 +128,10 @@ def test_by_hand_and_by_subscription_are_two_contracts() -> None:
             async with w.subscribed():
                 by_hand = w.consumer()
                 await by_hand.assign([QUEUE])
-                with pytest.raises(SubscriptionConflict, match="allocate: by_broker here, by_hand asked for"):
+                with pytest.raises(SubscriptionConflictError, match="allocate: by_broker here, by_hand asked for"):
                     await by_hand.start()
                 async with w.consumer() as later:
-                    with pytest.raises(SubscriptionConflict, match="allocate: by_broker here, by_hand asked for"):
+                    with pytest.raises(SubscriptionConflictError, match="allocate: by_broker here, by_hand asked for"):
                         await later.assign([QUEUE])
             push = PushConsumer(GROUP, nameserver=w.cluster.nameserver)
             push.subscribe(TOPIC)
@@ -141,7 +141,7 @@ def test_by_hand_and_by_subscription_are_two_contracts() -> None:
                 return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
 
             async with push:
-                with pytest.raises(SubscriptionConflict, match="consume_type: CONSUME_PASSIVELY here, CONSUME_ACTIVELY asked for"):
+                with pytest.raises(SubscriptionConflictError, match="consume_type: CONSUME_PASSIVELY here, CONSUME_ACTIVELY asked for"):
                     await w.subscribed().start()
 
     simulate(main)
@@ -235,7 +235,7 @@ def test_while_it_runs_wrong_use_is_told() -> None:
                 assert await poll == []
                 with pytest.raises(StateError, match="stand from the start"):
                     consumer.subscribe("more")
-                with pytest.raises(TopicNotExist, match="no topic other"):
+                with pytest.raises(TopicNotExistError, match="no topic other"):
                     await consumer.queues("other")
             with pytest.raises(StateError, match="reports is stopped: make a new consumer"):
                 await consumer.poll()

@@ -9,7 +9,7 @@ from lockstep.client import (
     LocalProtocolError,
     MessageQueue,
     PullConsumer,
-    StaleEpoch,
+    StaleEpochError,
 )
 from lockstep.runtime.host import Host
 from lockstep.testing import simulate
@@ -110,7 +110,7 @@ def test_going_back_does_not_undo_a_reset_that_the_member_has_not_heard_of() -> 
                 assert numbers(await consumer.poll()) == [6]
                 await w.cluster.advance(seconds=2)
                 await w.reset(2)
-                with pytest.raises(StaleEpoch, match="at 7: its progress was set anew"):
+                with pytest.raises(StaleEpochError, match="at 7: its progress was set anew"):
                     await consumer.commit()
                 assert await drained(consumer) == [2, 3, 4, 5, 6, 7, 8, 9]
 
@@ -247,7 +247,7 @@ def test_a_commit_that_was_refused_while_it_waited_for_another_queue_to_go_back_
                 await w.cluster.advance(seconds=2)
                 assert consumer.position(QUEUE) == 4, "given anew: a power cut may have taken commits"
                 await w.cluster.resume("broker-b")
-                with pytest.raises(StaleEpoch, match=f"commit of {QUEUE} at 8"):
+                with pytest.raises(StaleEpochError, match=f"commit of {QUEUE} at 8"):
                     await committing
                 assert sorted(await drained(consumer)) == sorted([*range(4, 8), *range(1, 8)])
 
@@ -274,7 +274,7 @@ def test_a_queue_that_is_given_up_while_another_goes_back_is_not_set_back() -> N
                 await consumer.assign([other])
                 await w.cluster.advance(seconds=0.5)
                 await w.cluster.resume("broker-b")
-                with pytest.raises(StaleEpoch, match=f"commit of {QUEUE} at 1"):
+                with pytest.raises(StaleEpochError, match=f"commit of {QUEUE} at 1"):
                     await committing
                 await w.cluster.advance(seconds=1)
                 assert sorted(await w.committed()) == [1, 4]  # type: ignore[type-var]

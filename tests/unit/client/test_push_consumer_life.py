@@ -15,7 +15,7 @@ from lockstep.client.consumer import (
 )
 from lockstep.protocol.bodies import SyncItem
 from lockstep.protocol.codes import RequestCode, ResponseCode
-from lockstep.protocol.errors import ConfigError, LocalProtocolError, RequestCodeNotSupported, StateError, SubscriptionConflict
+from lockstep.protocol.errors import ConfigError, LocalProtocolError, RequestCodeNotSupportedError, StateError, SubscriptionConflictError
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.queue import MessageQueue
 from support.consumers import G, Handled, S, consuming, events, stopped
@@ -211,14 +211,14 @@ async def test_a_stop_inside_a_listener_is_refused() -> None:
 async def test_a_refused_contract_leaves_the_joined_brokers_and_is_raised_after_the_grace() -> None:
     async with scripted_cluster("a", "b") as cluster:
         a, b = cluster["a"], cluster["b"]
-        b.refuse[G] = (ResponseCode.SUBSCRIPTION_CONFLICT, f'group "{G}": orders "x" here, "y" there' + SubscriptionConflict.PASSING)
+        b.refuse[G] = (ResponseCode.SUBSCRIPTION_CONFLICT, f'group "{G}": orders "x" here, "y" there' + SubscriptionConflictError.PASSING)
         consumer = PushConsumer(G, nameserver=cluster.nameserver, host=cluster.host).subscribe("orders")
         consumer.orderly(Handled())
         start = asyncio.ensure_future(consumer.start())
         await advance(3)
         assert not start.done()
         await advance(3)
-        with pytest.raises(SubscriptionConflict, match="here"):
+        with pytest.raises(SubscriptionConflictError, match="here"):
             await start
         assert a.members[G] == []
         assert a.lock_items() == []
@@ -232,7 +232,7 @@ async def test_a_refused_contract_leaves_the_joined_brokers_and_is_raised_after_
 async def test_a_conflict_with_members_in_their_grace_is_retried_quietly() -> None:
     async with scripted_cluster() as cluster:
         a = cluster["a"]
-        a.refuse[G] = (ResponseCode.SUBSCRIPTION_CONFLICT, f'group "{G}"' + SubscriptionConflict.PASSING)
+        a.refuse[G] = (ResponseCode.SUBSCRIPTION_CONFLICT, f'group "{G}"' + SubscriptionConflictError.PASSING)
         consumer = PushConsumer(G, nameserver=cluster.nameserver, host=cluster.host).subscribe("orders")
         consumer.orderly(Handled())
         start = asyncio.ensure_future(consumer.start())
@@ -252,7 +252,7 @@ async def test_a_conflict_with_a_member_who_is_there_is_raised_at_once() -> None
         start = asyncio.ensure_future(consumer.start())
         await advance(0.2)
         assert start.done()
-        with pytest.raises(SubscriptionConflict):
+        with pytest.raises(SubscriptionConflictError):
             await start
 
 
@@ -261,7 +261,7 @@ async def test_a_broker_without_a_needed_feature_is_named_and_nothing_starts() -
         cluster["a"].features = ("records",)
         consumer = PushConsumer(G, nameserver=cluster.nameserver, host=cluster.host).subscribe("orders")
         consumer.orderly(Handled())
-        with pytest.raises(RequestCodeNotSupported, match="broker a lacks ordered, sync"):
+        with pytest.raises(RequestCodeNotSupportedError, match="broker a lacks ordered, sync"):
             await consumer.start()
         assert cluster["a"].members[G] == []
 
@@ -273,7 +273,7 @@ async def test_a_running_member_that_is_refused_drains_and_wait_closed_raises() 
             a.refuse[G] = (ResponseCode.SUBSCRIPTION_CONFLICT, f'group "{G}"')
             a.cut()
             await advance(0.5)
-            with pytest.raises(SubscriptionConflict):
+            with pytest.raises(SubscriptionConflictError):
                 await consumer.wait_closed()
             assert consumer.health().state.value == "failed"
 

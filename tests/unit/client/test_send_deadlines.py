@@ -13,10 +13,10 @@ from lockstep.client import (
     Message,
     MessageQueue,
     Outcome,
-    PrecedingSendFailed,
+    PrecedingSendError,
     Producer,
-    QueueUnavailable,
-    SendTimeout,
+    QueueUnavailableError,
+    SendTimeoutError,
     StateError,
 )
 from lockstep.client.errors import SendError
@@ -26,7 +26,7 @@ from lockstep.client.producer.endings import Endings
 from lockstep.client.producer.parcel import Parcel
 from lockstep.client.producer.sequencer import GivenId
 from lockstep.protocol.command import Command
-from lockstep.protocol.errors import RouteNotReady
+from lockstep.protocol.errors import RouteNotReadyError
 from lockstep.protocol.message import encode_message
 from lockstep.runtime.endpoint import Endpoint
 from support.counting import Steps
@@ -109,7 +109,7 @@ def outcome_of(error: BaseException) -> Outcome:
         assert all(isinstance(each, SendError) for each in error.results)
         (outcome,) = {outcome_of(each) for each in error.results if isinstance(each, Exception)}
         return outcome
-    if isinstance(error, RouteNotReady):
+    if isinstance(error, RouteNotReadyError):
         return Outcome.NOT_STORED
     assert isinstance(error, SendError), error
     return error.outcome
@@ -173,7 +173,7 @@ async def test_with_the_only_broker_down_a_flood_of_sends_ends_each_at_its_own_d
         ended = await flood(producer, 12, 400)
         assert len(ended) == 4_800
         assert all(2.99 <= took <= 3.06 for took, _ in ended)
-        assert {type(error) for _, error in ended} == {SendTimeout}
+        assert {type(error) for _, error in ended} == {SendTimeoutError}
         assert {outcome_of(error) for _, error in ended} == {Outcome.NOT_STORED}
         assert (producer.in_flight_count, producer.in_flight_bytes) == (0, 0)
 
@@ -182,9 +182,9 @@ async def test_of_a_flood_of_keyed_sends_each_ends_by_its_deadline_and_what_wait
     async with broker_down() as producer:
         ended = await flood(producer, 9, 400, keys=40)
         assert all(took <= 3.06 for took, _ in ended)
-        assert {type(error) for _, error in ended} == {QueueUnavailable, PrecedingSendFailed}
+        assert {type(error) for _, error in ended} == {QueueUnavailableError, PrecedingSendError}
         assert {outcome_of(error) for _, error in ended} == {Outcome.NOT_STORED}
-        assert all(took >= 2.99 for took, error in ended if isinstance(error, QueueUnavailable))
+        assert all(took >= 2.99 for took, error in ended if isinstance(error, QueueUnavailableError))
         assert (producer.in_flight_count, producer.in_flight_bytes) == (0, 0)
 
 
@@ -226,7 +226,7 @@ async def test_a_keyed_send_that_expires_at_the_limit_fails_what_waits_behind_it
         behind = asyncio.ensure_future(producer.send(message("behind", sharding_key="k")))
         other = asyncio.ensure_future(producer.send(message("other", sharding_key="j")))
         ended = await asyncio.gather(late, behind, return_exceptions=True)
-        assert [type(error) for error in ended] == [QueueUnavailable, PrecedingSendFailed]
+        assert [type(error) for error in ended] == [QueueUnavailableError, PrecedingSendError]
         assert "in-flight limit" in str(ended[0])
         held[0]()
         await until(lambda: len(held) == 2)
@@ -245,7 +245,7 @@ async def test_of_a_batch_in_several_frames_what_still_waits_at_the_deadline_is_
         with pytest.raises(BatchSendError) as raised:
             await producer.send_batch([message(str(n)) for n in range(6)])
         results = raised.value.results
-        assert [isinstance(result, SendTimeout) for result in results] == [False, False, True, True, True, True]
+        assert [isinstance(result, SendTimeoutError) for result in results] == [False, False, True, True, True, True]
         assert [result.outcome for result in results[2:]] == [Outcome.UNKNOWN] * 2 + [Outcome.NOT_STORED] * 2  # type: ignore[union-attr]
 
 
@@ -259,11 +259,11 @@ async def test_a_frame_of_a_given_id_that_expires_at_the_limit_ends_its_queue() 
         cluster.brokers["a"].script.append(answer_later(held))
         first = asyncio.ensure_future(producer.send_records(QUEUE, RECORD, [len(RECORD)]))
         await until(lambda: len(held) == 1)
-        with pytest.raises(QueueUnavailable, match="in-flight limit"):
+        with pytest.raises(QueueUnavailableError, match="in-flight limit"):
             await producer.send_records(QUEUE, RECORD, [len(RECORD)], timeout_ms=100)
         held[0]()
         await first
-        with pytest.raises(QueueUnavailable, match="begin again"):
+        with pytest.raises(QueueUnavailableError, match="begin again"):
             await producer.send_records(QUEUE, RECORD, [len(RECORD)])
 
 
@@ -283,9 +283,9 @@ async def test_a_frame_of_a_given_id_that_fails_unsent_in_its_queue_ends_the_que
         await asyncio.sleep(0.4)
         held[0]()
         await first
-        with pytest.raises(QueueUnavailable):
+        with pytest.raises(QueueUnavailableError):
             await late
-        with pytest.raises(QueueUnavailable, match="begin again"):
+        with pytest.raises(QueueUnavailableError, match="begin again"):
             await producer.send_records(QUEUE, RECORD, [len(RECORD)])
 
 

@@ -9,7 +9,7 @@ from lockstep.client import (
     LocalProtocolError,
     Message,
     Producer,
-    TopicNotExist,
+    TopicNotExistError,
 )
 from lockstep.client.producer.hooks import Sending
 from support.fake_broker import fake_cluster, ignore
@@ -80,7 +80,7 @@ async def test_what_a_send_raises_is_told_and_raised() -> None:
         Producer("shop", nameserver=cluster.address, auto_create_topics=False) as producer,
     ):
         producer.add_hook(Trace("one", seen))
-        with pytest.raises(TopicNotExist):
+        with pytest.raises(TopicNotExistError):
             await producer.send(Message("t", b"1"))
         with pytest.raises(LocalProtocolError):
             await producer.send(Message("u", b"1", sharding_key="k"), selector=lambda queues, _: queues[0])
@@ -90,7 +90,7 @@ async def test_what_a_send_raises_is_told_and_raised() -> None:
         sending.cancel()
         with pytest.raises(asyncio.CancelledError):
             await sending
-    assert [told[-1] for told in seen if told[1] == "after"] == ["TopicNotExist", "LocalProtocolError", "CancelledError"]
+    assert [told[-1] for told in seen if told[1] == "after"] == ["TopicNotExistError", "LocalProtocolError", "CancelledError"]
 
 
 @pytest.mark.simulated

@@ -10,7 +10,7 @@ from lockstep.client.consumer.arrivals import CALM_MS
 from lockstep.client.consumer.membership import ROUND_MS
 from lockstep.protocol.bodies import LockAnswer, LockItem, SyncItem, Verdict
 from lockstep.protocol.codes import RequestCode, ResponseCode
-from lockstep.protocol.errors import SubscriptionConflict
+from lockstep.protocol.errors import SubscriptionConflictError
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.queue import MessageQueue
 from support.consumers import G, Handled, S, consuming, events
@@ -146,7 +146,7 @@ async def test_a_running_member_waits_for_an_old_contract_that_passes_by_itself(
     async with scripted_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         async with consuming(cluster, handled) as consumer:
-            a.refuse[G] = (ResponseCode.SUBSCRIPTION_CONFLICT, f"group {G} has another contract at a{SubscriptionConflict.PASSING}")
+            a.refuse[G] = (ResponseCode.SUBSCRIPTION_CONFLICT, f"group {G} has another contract at a{SubscriptionConflictError.PASSING}")
             a.members[G] = ["gone"]
             a.term += 1
             a.cut()

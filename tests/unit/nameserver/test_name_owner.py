@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lockstep.client.route_cache import RouteCache
 from lockstep.nameserver.route_table import BROKERS_MAX, CHALLENGE_MS, FORGET_MS, INTERNAL, LISTEN_MS, OWNER_MS, Registration, RouteTable
-from lockstep.protocol.errors import BrokerNameTaken, RegistrationPending
+from lockstep.protocol.errors import BrokerNameTakenError, RegistrationPendingError
 
 OURS, OTHER = "a" * 32, "b" * 32
 PROOF, FORGED = "c" * 32, "d" * 32
@@ -34,9 +34,9 @@ STRANGERS = {
 def outcome(table: RouteTable, registration: Registration, connection: int, now_ms: int) -> str:
     try:
         table.register(registration, connection, now_ms)
-    except BrokerNameTaken:
+    except BrokerNameTakenError:
         return "refused"
-    except RegistrationPending:
+    except RegistrationPendingError:
         return "pending"
     return "accepted"
 

@@ -18,7 +18,7 @@ from lockstep.nameserver.route_table import (
     Registration,
     RouteTable,
 )
-from lockstep.protocol.errors import BrokerNameTaken, RegistrationPending, RemoteProtocolError, ServiceNotAvailable
+from lockstep.protocol.errors import BrokerNameTakenError, RegistrationPendingError, RemoteProtocolError, ServiceNotAvailableError
 from lockstep.protocol.layouts import PART_LAYOUTS_MAX
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 
@@ -50,7 +50,7 @@ def said(
 
 def challenged(table: RouteTable, registration: Registration, connection: int, now_ms: int) -> str:
     """The words with which a challenger is told to try again."""
-    with pytest.raises(RegistrationPending) as pending:
+    with pytest.raises(RegistrationPendingError) as pending:
         table.register(registration, connection, now_ms)
     return str(pending.value)
 
@@ -205,7 +205,7 @@ def test_a_registered_broker_that_answers_is_not_replaced(other: str) -> None:
     assert table.take_challenges() == [], "it is asked once"
     table.answered("broker-a", 1, 1_600)
     for now_ms in (1_601, 1_600 + CHALLENGE_MS - 1):
-        with pytest.raises(BrokerNameTaken) as refused:
+        with pytest.raises(BrokerNameTakenError) as refused:
             table.register(OTHERS[other], 2, now_ms)
         for word in ("10.0.0.1:10911", OTHERS[other].address):
             assert word in str(refused.value)
@@ -240,7 +240,7 @@ def test_a_challenge_is_decided_by_what_was_read_and_not_by_the_time_that_has_pa
     assert table.listened(LISTEN_MS)
     challenged(table, OTHERS["a higher term"], 2, 1_000 + 100 * CHALLENGE_MS)
     table.answered("broker-a", 1, 1_001 + 100 * CHALLENGE_MS)
-    with pytest.raises(BrokerNameTaken):
+    with pytest.raises(BrokerNameTakenError):
         table.register(OTHERS["a higher term"], 2, 1_002 + 100 * CHALLENGE_MS)
 
 
@@ -302,7 +302,7 @@ def test_a_copied_store_is_refused_by_its_lower_term_whether_or_not_the_other_li
     table.register(said(term=10), 1, 0)
     if not live:
         table.connection_closed(1)
-    with pytest.raises(BrokerNameTaken) as refused:
+    with pytest.raises(BrokerNameTakenError) as refused:
         table.register(said(term=9, port=2), 2, 1)
     for word in ("10.0.0.1:10911", "10.0.0.2:10911", "term 10", "term 9", "copies"):
         assert word in str(refused.value)
@@ -332,7 +332,7 @@ def test_a_store_that_has_not_seen_the_start_that_was_accepted_last_is_refused(l
             table.register(registration, connection, connection)
             table.register(registration, connection, connection)  # its next period
         else:
-            with pytest.raises(BrokerNameTaken) as refused:
+            with pytest.raises(BrokerNameTakenError) as refused:
                 table.register(registration, connection, connection)
             for word in ("last registered from 10.0.0.", f"term {term}", registration.address, "Do not delete either", "operations.md"):
                 assert word in str(refused.value)
@@ -343,7 +343,7 @@ def test_a_store_that_has_not_seen_the_start_that_was_accepted_last_is_refused(l
 def test_a_copy_is_refused_at_once_while_the_original_lives() -> None:
     table = RouteTable()
     table.register(said(term=10, previous=9), 1, 0)
-    with pytest.raises(BrokerNameTaken, match="has not seen term 10"):
+    with pytest.raises(BrokerNameTakenError, match="has not seen term 10"):
         table.register(said(term=11, previous=9, port=2), 2, 1)
     assert table.take_challenges() == []
 
@@ -360,7 +360,7 @@ def test_nothing_that_a_nameserver_says_or_logs_has_the_proof() -> None:
     shown += [challenged(table, other, 2, 1) for other in OTHERS.values()]
     table.answered("broker-a", 1, 2)
     for other in OTHERS.values():
-        with pytest.raises(BrokerNameTaken) as refused:
+        with pytest.raises(BrokerNameTakenError) as refused:
             table.register(other, 2, 3)
         shown.append(str(refused.value))
     assert not any(PROOF in text for text in shown)
@@ -473,7 +473,7 @@ def test_whoever_is_registered_was_heard_on_its_living_connection_within_the_lim
                 try:
                     table.register(said(name, store=store, term=term, port=1), connection, now)
                     heard[name] = (connection, now, store, term)
-                except (BrokerNameTaken, RegistrationPending):
+                except (BrokerNameTakenError, RegistrationPendingError):
                     assert name in heard, "nobody had this name"
             case ("close", int(connection)):
                 gone = table.connection_closed(connection)
@@ -537,11 +537,11 @@ def test_a_nameserver_knows_1024_brokers_and_makes_room_only_where_one_is_away_a
     table = RouteTable()
     for number in range(BROKERS_MAX):
         table.register(said(f"b-{number}", layouts=(layout(brokers=("b-1",)),)), number, number)
-    with pytest.raises(ServiceNotAvailable, match=r"'one-more' .* knows 1024 brokers"):
+    with pytest.raises(ServiceNotAvailableError, match=r"'one-more' .* knows 1024 brokers"):
         table.register(said("one-more"), 5_000, 5_000)
     table.connection_closed(1)
     table.route("orders", "internal", 5_000)
-    with pytest.raises(ServiceNotAvailable):
+    with pytest.raises(ServiceNotAvailableError):
         table.register(said("one-more"), 5_000, 5_000)
     for gone in (7, 5):
         table.connection_closed(gone)

@@ -4,12 +4,12 @@ from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import (
     BY_CODE,
     BrokerError,
+    BrokerSystemError,
     LocalProtocolError,
     LockstepError,
-    NotLeader,
-    RequestTimeout,
-    StaleEpoch,
-    SystemError_,
+    NotLeaderError,
+    RequestTimeoutError,
+    StaleEpochError,
     TransportError,
     broker_error,
 )
@@ -39,7 +39,7 @@ def test_every_refusing_code_has_a_class_of_its_own(code: ResponseCode) -> None:
 def test_one_class_a_code() -> None:
     leaves = BrokerError.__subclasses__()
     assert len({leaf.code for leaf in leaves}) == len(leaves)
-    assert BY_CODE[ResponseCode.SYSTEM_ERROR] is SystemError_
+    assert BY_CODE[ResponseCode.SYSTEM_ERROR] is BrokerSystemError
 
 
 def test_a_code_nobody_knows_keeps_its_number() -> None:
@@ -54,14 +54,14 @@ def test_a_refusal_without_words_shows_its_code() -> None:
 
 
 def test_facts_are_on_the_class() -> None:
-    assert NotLeader.retriable
-    assert NotLeader.refresh_route
-    assert not StaleEpoch.retriable
+    assert NotLeaderError.retriable
+    assert NotLeaderError.refresh_route
+    assert not StaleEpochError.retriable
 
 
 def test_callers_may_catch_by_family_or_by_pythons_own_class() -> None:
-    assert issubclass(RequestTimeout, TransportError)
-    assert issubclass(RequestTimeout, TimeoutError)
+    assert issubclass(RequestTimeoutError, TransportError)
+    assert issubclass(RequestTimeoutError, TimeoutError)
     assert issubclass(TransportError, ConnectionError)
     assert issubclass(LocalProtocolError, ValueError)
     assert all(issubclass(kind, LockstepError) for kind in (TransportError, LocalProtocolError, BrokerError))

@@ -15,7 +15,7 @@ from lockstep.runtime.program import run_program
 from support.loops import turns
 
 
-class DiskFailed(StoreError):
+class DiskFailedError(StoreError):
     exit_code = 3
 
 
@@ -86,7 +86,7 @@ async def test_a_signal_during_the_start_cancels_it_and_still_stops_in_order() -
 
 async def test_what_keeps_it_from_starting_is_one_line_and_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     def refuse() -> None:
-        raise DiskFailed("write to /store/x failed: no space left on device")
+        raise DiskFailedError("write to /store/x failed: no space left on device")
 
     service = Scripted()
     service.in_start = refuse
@@ -117,7 +117,7 @@ async def test_what_makes_going_on_impossible_stops_in_order_with_its_exit_code(
 
     def later() -> None:
         assert service.on_fatal is not None
-        service.on_fatal(DiskFailed("fsync failed"))
+        service.on_fatal(DiskFailedError("fsync failed"))
         service.on_fatal(ConfigError("a later one changes nothing"))
 
     service.in_start = lambda: loop.call_soon(later) and None
@@ -152,7 +152,7 @@ async def test_a_second_signal_abandons_the_stop() -> None:
 
 async def test_a_stop_that_fails_is_logged_and_exits_one(caplog: pytest.LogCaptureFixture) -> None:
     service = Scripted()
-    service.stop_error = DiskFailed("close failed")
+    service.stop_error = DiskFailedError("close failed")
     assert await run(service, signal.SIGTERM) == 1
     assert any(record.message.startswith("stop.failed error=close failed") for record in caplog.records)
 
@@ -191,10 +191,10 @@ def test_a_daemon_runs_a_loop_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_an_error_carries_its_exit_code() -> None:
-    assert exit_code_of(DiskFailed("x")) == 3
+    assert exit_code_of(DiskFailedError("x")) == 3
     assert exit_code_of(ValueError("x")) == 1
-    assert describe(DiskFailed("what happened")) == "what happened"
-    assert describe(DiskFailed()) == "DiskFailed: "
+    assert describe(DiskFailedError("what happened")) == "what happened"
+    assert describe(DiskFailedError()) == "DiskFailedError: "
 
 
 class Config(Settings):
@@ -212,7 +212,7 @@ def test_a_program_with_a_setting_that_can_not_be_is_one_line_and_exit_two(capsy
 @pytest.mark.usefixtures("logging_as_it_was")
 def test_a_service_that_can_not_be_made_is_one_line_and_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     def refuse(config: Config) -> Scripted:
-        raise DiskFailed(f"no store for {config.name}")
+        raise DiskFailedError(f"no store for {config.name}")
 
     assert run_program("prog", Config, refuse, ["--name", "y"]) == 3
     assert capsys.readouterr().err == "prog: no store for y\n"

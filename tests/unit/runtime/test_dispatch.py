@@ -19,7 +19,18 @@ from lockstep.protocol.errors import ConfigError, LocalProtocolError, RemoteProt
 from lockstep.protocol.frame import FrameBuffer
 from lockstep.protocol.headers.offsets import OffsetReply, QueueHeader
 from lockstep.runtime import dispatch
-from lockstep.runtime.dispatch import HELD, RETRY_AFTER_FIELD, BusyFor, Dispatcher, LaneLimits, Later, Outcome, Pending, Request, handles
+from lockstep.runtime.dispatch import (
+    HELD,
+    RETRY_AFTER_FIELD,
+    Dispatcher,
+    LaneLimits,
+    Later,
+    Outcome,
+    Pending,
+    Request,
+    RetryLaterError,
+    handles,
+)
 from lockstep.runtime.endpoint import Endpoint
 from support.loops import turns
 from support.peers import dialled, serving
@@ -206,7 +217,7 @@ async def test_an_unknown_code_is_named() -> None:
 @pytest.mark.parametrize(
     ("error", "code", "remark"),
     [
-        (errors.StaleEpoch("epoch 3, not 2"), ResponseCode.STALE_EPOCH, "epoch 3, not 2"),
+        (errors.StaleEpochError("epoch 3, not 2"), ResponseCode.STALE_EPOCH, "epoch 3, not 2"),
         (errors.BrokerError("odd", wire_code=4711), 4711, "odd"),
         (RemoteProtocolError("field topic: missing"), ResponseCode.SYSTEM_ERROR, "field topic: missing"),
         (LocalProtocolError("topic name too long"), ResponseCode.SYSTEM_ERROR, "topic name too long"),
@@ -237,7 +248,7 @@ async def test_a_refusal_that_quotes_too_much_is_still_an_answer() -> None:
 
 async def test_only_an_error_that_nobody_meant_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench()
-    for error in (errors.StaleEpoch("x"), RemoteProtocolError("x"), ZeroDivisionError("x")):
+    for error in (errors.StaleEpochError("x"), RemoteProtocolError("x"), ZeroDivisionError("x")):
         bench.processor.error = error
         bench.ask(RequestCode.LOCK_BATCH_MQ)
     (record_,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
@@ -314,7 +325,7 @@ async def test_an_answer_that_waits_for_the_log_keeps_nothing_of_its_request() -
 @pytest.mark.parametrize("code", [RequestCode.GET_MAX_OFFSET, RequestCode.SEND_MESSAGE, RequestCode.LOCK_BATCH_MQ, 7777])
 async def test_a_oneway_request_is_answered_with_nothing(code: int) -> None:
     bench = Bench()
-    bench.processor.error = errors.SystemBusy("x")
+    bench.processor.error = errors.SystemBusyError("x")
     bench.ask(code, {"topic": "t", "queueId": 0}, flag=ONEWAY_FLAG)
     bench.log.confirm()
     assert await bench.answers() == []
@@ -391,7 +402,7 @@ async def test_closing_stops_what_runs_in_lanes() -> None:
 
 async def test_a_handler_may_refuse_with_a_hint_of_its_own() -> None:
     bench = Bench()
-    bench.processor.error = BusyFor("the log is behind", 40)
+    bench.processor.error = RetryLaterError("the log is behind", 40)
     bench.ask(RequestCode.LOCK_BATCH_MQ)
     answer = await bench.answer()
     assert (answer.code, answer.fields) == (ResponseCode.SYSTEM_BUSY, {RETRY_AFTER_FIELD: 40})

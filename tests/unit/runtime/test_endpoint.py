@@ -9,7 +9,7 @@ import pytest
 
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import ONEWAY_FLAG, RESPONSE_FLAG, Command
-from lockstep.protocol.errors import LocalProtocolError, RequestTimeout, TransportError
+from lockstep.protocol.errors import LocalProtocolError, RequestTimeoutError, TransportError
 from lockstep.protocol.frame import encode_frame
 from lockstep.runtime.address import format_address
 from lockstep.runtime.endpoint import Endpoint
@@ -203,7 +203,7 @@ async def test_a_request_without_an_answer_times_out_by_name_and_its_late_answer
         serving(lambda command, _: kept.append(command), on_connect=arrived.append) as server,
         dialled(server) as endpoint,
     ):
-        with pytest.raises(RequestTimeout, match=r"127\.0\.0\.1:\d+: no answer to GET_MIN_OFFSET \(31\) within 20 ms"):
+        with pytest.raises(RequestTimeoutError, match=r"127\.0\.0\.1:\d+: no answer to GET_MIN_OFFSET \(31\) within 20 ms"):
             await endpoint.request(SILENT, timeout_ms=20)
         arrived[0].send(kept[0].reply())
         future = endpoint.request(SILENT, timeout_ms=5000)

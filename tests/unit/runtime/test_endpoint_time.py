@@ -6,7 +6,7 @@ import pytest
 
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import RESPONSE_FLAG, Command
-from lockstep.protocol.errors import RequestTimeout, TransportError
+from lockstep.protocol.errors import RequestTimeoutError, TransportError
 from lockstep.protocol.frame import encode_frame
 from lockstep.runtime.endpoint import Endpoint
 from support.loops import FrozenLoop, turns
@@ -31,7 +31,7 @@ async def test_a_request_times_out_at_its_time_and_not_before(frozen: FrozenLoop
     await frozen.advance(2.998)
     assert not future.done()
     await frozen.advance(2 * MS)
-    with pytest.raises(RequestTimeout, match=r"127\.0\.0\.1:1000: no answer to GET_MIN_OFFSET \(31\) within 3000 ms"):
+    with pytest.raises(RequestTimeoutError, match=r"127\.0\.0\.1:1000: no answer to GET_MIN_OFFSET \(31\) within 3000 ms"):
         future.result()
     endpoint.abort("")
 
@@ -42,7 +42,7 @@ async def test_each_request_keeps_its_own_time_whatever_order_they_were_sent_in(
     for at in (300, 600, 900):
         await frozen.advance(0.3)
         assert [ms for ms, future in futures.items() if future.done()] == [ms for ms in futures if ms <= at]
-    assert all(isinstance(future.exception(), RequestTimeout) for future in futures.values())
+    assert all(isinstance(future.exception(), RequestTimeoutError) for future in futures.values())
     endpoint.abort("")
 
 
@@ -63,7 +63,7 @@ async def test_an_answered_request_never_times_out(frozen: FrozenLoop) -> None:
     assert first.result().opaque == 1
     assert not second.done()
     await frozen.advance(0.5)
-    assert isinstance(second.exception(), RequestTimeout)
+    assert isinstance(second.exception(), RequestTimeoutError)
     endpoint.abort("")
 
 
@@ -73,7 +73,7 @@ async def test_the_timer_does_not_ring_for_requests_that_are_answered(frozen: Fr
     endpoint.request(1, timeout_ms=2000)
     endpoint.data_received(answer_to(2))
     await frozen.advance(1)
-    assert isinstance(silent.exception(), RequestTimeout)
+    assert isinstance(silent.exception(), RequestTimeoutError)
     assert [handle for handle in frozen._scheduled if not handle.cancelled()] == []  # type: ignore[attr-defined]
     endpoint.abort("")
 
@@ -98,7 +98,7 @@ async def test_after_this_process_stood_still_answers_are_read_before_requests_t
     endpoint.data_received(answer_to(1))
     await frozen.advance(0.1)
     assert answered.result().opaque == 1
-    assert isinstance(silent.exception(), RequestTimeout)
+    assert isinstance(silent.exception(), RequestTimeoutError)
     endpoint.abort("")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
-from lockstep.protocol.errors import BrokerError, ConfigError, DuplicateClientId, RequestTimeout, TransportError
+from lockstep.protocol.errors import BrokerError, ConfigError, DuplicateClientIdError, RequestTimeoutError, TransportError
 from lockstep.runtime import pool
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
@@ -145,7 +145,7 @@ async def test_a_name_that_no_host_can_have_is_refused_like_one_that_nobody_has(
 
 async def test_a_call_without_an_answer_ends_in_time_and_leaves_no_connection() -> None:
     async with serving(echo) as server:
-        with pytest.raises(RequestTimeout):
+        with pytest.raises(RequestTimeoutError):
             await call(Host.real(), server.addresses["internal"], SILENT, timeout_ms=30)
         await until(lambda: not server.endpoints, "closed again")
 
@@ -245,7 +245,7 @@ async def test_a_wait_for_a_link_that_stays_down_ends_with_the_reason(links: Cal
         await watched.link.endpoint(50)
 
 
-@pytest.mark.parametrize("error", [DuplicateClientId("billing@1"), TransportError("closed"), RequestTimeout("no answer")])
+@pytest.mark.parametrize("error", [DuplicateClientIdError("billing@1"), TransportError("closed"), RequestTimeoutError("no answer")])
 async def test_a_failed_handshake_closes_the_connection_and_is_tried_again(links: Callable[..., Watched], error: BrokerError) -> None:
     async with serving(echo) as server:
         watched = links(lambda: server.addresses["internal"])

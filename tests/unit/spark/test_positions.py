@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.protocol.errors import ConfigError, TopicNotExist
+from lockstep.protocol.errors import ConfigError, TopicNotExistError
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, MessageQueue, TopicLayout
 from lockstep.spark.options import SourceOptions
 from lockstep.spark.positions import Subscribed, ends, starts, subscribed
@@ -29,7 +29,7 @@ class FakeCluster:
 
     async def layout(self, topic: str) -> TopicLayout:
         if topic not in self.layouts:
-            raise TopicNotExist(topic)
+            raise TopicNotExistError(topic)
         return self.layouts[topic]
 
     async def bounds(self, layouts: Any) -> dict[MessageQueue, tuple[int, int]]:
@@ -80,7 +80,7 @@ def of(topic: str) -> list[str]:
 
 def test_several_topics_are_read_together() -> None:
     assert queues(subscribe="orders,bills") == ["bills a:0", *of("orders")]
-    with pytest.raises(TopicNotExist):
+    with pytest.raises(TopicNotExistError):
         queues(subscribe="orders,just-deleted")
 
 

@@ -16,7 +16,7 @@ from lockstep.spark import reading
 from lockstep.spark.cluster import Pull, Pulled
 from lockstep.spark.offsets import Range
 from lockstep.spark.options import SourceOptions
-from lockstep.spark.reading import DataLost, Reading, read
+from lockstep.spark.reading import DataLostError, Reading, read
 
 QUEUE = MessageQueue("t", "a", 0)
 
@@ -85,7 +85,7 @@ def test_what_the_broker_filters_out_is_no_loss(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_start_below_what_is_stored_fails_and_names_both(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
-        DataLost, match=r"t@a:0: offset 5 is not stored any more, what is there is 8 to 20\. To go on .* failOnDataLoss=false"
+        DataLostError, match=r"t@a:0: offset 5 is not stored any more, what is there is 8 to 20\. To go on .* failOnDataLoss=false"
     ):
         offsets(FakeQueue(8, 20), monkeypatch, 5, 15)
 
@@ -96,7 +96,7 @@ def test_where_loss_is_no_failure_a_read_goes_on_with_what_is_there(monkeypatch:
 
 
 def test_a_queue_that_ends_before_the_planned_end_is_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(DataLost, match="the queue ends at 10, before the planned 15"):
+    with pytest.raises(DataLostError, match="the queue ends at 10, before the planned 15"):
         offsets(FakeQueue(0, 10), monkeypatch, 5, 15)
     assert offsets(FakeQueue(0, 10), monkeypatch, 5, 15, failOnDataLoss="false") == list(range(5, 10))
 

@@ -12,14 +12,14 @@ pa = pytest.importorskip("pyarrow", reason="needs the extra [spark]")
 
 from lockstep.broker.tables.sequence_table import TAKE, Place, Scope, SequenceTable  # noqa: E402
 from lockstep.client import GivenId  # noqa: E402
-from lockstep.protocol.errors import NonDeterministicRetry, OutOfSequence, StaleEpoch, StateError  # noqa: E402
+from lockstep.protocol.errors import NonDeterministicRetryError, OutOfSequenceError, StaleEpochError, StateError  # noqa: E402
 from lockstep.protocol.fields import to_plain  # noqa: E402
 from lockstep.protocol.headers.send import SendRecordsReply  # noqa: E402
 from lockstep.protocol.queue import MessageQueue  # noqa: E402
 from lockstep.protocol.sequence import FrameSequence  # noqa: E402
 from lockstep.runtime.host import Host  # noqa: E402
 from lockstep.spark.options import SinkOptions  # noqa: E402
-from lockstep.spark.sending import FailedOnPurpose, Pace, Sent, Task, TaskSender, send_task, task_frames, total  # noqa: E402
+from lockstep.spark.sending import DeliberateError, Pace, Sent, Task, TaskSender, send_task, task_frames, total  # noqa: E402
 from support.fake_broker import FakeBroker, FakeCluster, Seen, fake_cluster, make_layout, refuse  # noqa: E402
 from support.loops import FrozenLoop  # noqa: E402
 from support.scripted_broker import LoopClock  # noqa: E402
@@ -92,7 +92,7 @@ async def test_a_task_that_failed_midway_and_is_tried_again_stores_every_row_onc
     async with fake_cluster("a", topics={"t": 2}) as cluster:
         Remembered(cluster.brokers["a"])
         one = task(cluster, failTask="0:9")
-        with pytest.raises(FailedOnPurpose):
+        with pytest.raises(DeliberateError):
             await send(one, rows(30))
         assert 0 < len(cluster.brokers["a"].stored) < 30
         for _ in range(2):
@@ -140,12 +140,12 @@ async def test_a_repeat_over_queues_that_were_added_fails_and_says_so() -> None:
 @pytest.mark.parametrize(
     ("refusal", "said"),
     [
-        (NonDeterministicRetry("other bytes"), "sort within partitions"),
-        (StaleEpoch("over"), "a later micro-batch of this query has begun"),
-        (OutOfSequence("a gap"), "begins again from its first row"),
+        (NonDeterministicRetryError("other bytes"), "sort within partitions"),
+        (StaleEpochError("over"), "a later micro-batch of this query has begun"),
+        (OutOfSequenceError("a gap"), "begins again from its first row"),
     ],
 )
-async def test_a_refusal_says_what_to_do(refusal: NonDeterministicRetry | StaleEpoch | OutOfSequence, said: str) -> None:
+async def test_a_refusal_says_what_to_do(refusal: NonDeterministicRetryError | StaleEpochError | OutOfSequenceError, said: str) -> None:
     async with fake_cluster("a", topics={"t": 2}) as cluster:
         cluster.brokers["a"].script.append(refuse(refusal))
         with pytest.raises(StateError, match=said):

@@ -10,7 +10,7 @@ import pytest
 
 from lockstep.client import ConfigError, ConsumeOrderlyStatus, Message, MessageQueue, Producer, PushConsumer, SendError, StateError
 from lockstep.runtime.host import Host
-from lockstep.testing import FAULTS, Chaos, NotReached, OrderChecker, TestClock, TestCluster, WorkerFailed, simulate
+from lockstep.testing import FAULTS, Chaos, NotReachedError, OrderChecker, TestClock, TestCluster, WorkerFailedError, simulate
 
 Main = Callable[[], Coroutine[Any, Any, None]]
 
@@ -170,7 +170,7 @@ async def test_a_program_that_failed_fails_the_test_unless_it_was_looked_at() ->
             await cluster.advance(seconds=1)
             raise KeyError("the test's own")
 
-    with pytest.raises(WorkerFailed, match="in the program"):
+    with pytest.raises(WorkerFailedError, match="in the program"):
         in_a_universe(ignored)
     in_a_universe(looked_at)
     with pytest.raises(KeyError) as caught:
@@ -309,11 +309,11 @@ async def test_half_a_day_passes_at_once(lockstep_clock: TestClock) -> None:
 async def test_settled_says_what_is_left_and_who_has_it(lockstep_cluster: TestCluster) -> None:
     cluster, done = lockstep_cluster, list[bytes]()
     await cluster.create_topic("orders", queues=1)
-    with pytest.raises(NotReached, match="no broker knows the group"):
+    with pytest.raises(NotReachedError, match="no broker knows the group"):
         await cluster.settled("billing", timeout=2)
     await cluster.start("worker-1", consuming(cluster, done, seconds=10))
     await send(cluster, b"1", b"2", b"3")
-    with pytest.raises(NotReached) as caught:
+    with pytest.raises(NotReachedError) as caught:
         await cluster.settled("billing", timeout=15)
     text = str(caught.value)
     for part in ("group billing has not settled after 15 s: lag 2", "owner worker-1, 1 of 3 done", "worker-1 running", "start worker-1"):
@@ -325,7 +325,7 @@ async def test_settled_says_what_is_left_and_who_has_it(lockstep_cluster: TestCl
     assert report is not None
     assert report.lag == 0
     await cluster.kill("broker-b")
-    with pytest.raises(NotReached, match="the broker does not answer"):
+    with pytest.raises(NotReachedError, match="the broker does not answer"):
         await cluster.settled("billing", timeout=2)
 
 
@@ -334,7 +334,7 @@ async def test_until_waits_for_a_condition_and_says_which_did_not_come(lockstep_
     end = cluster.now + 30
     await cluster.until(lambda: cluster.now > end)
     assert end <= cluster.now < end + 1
-    with pytest.raises(NotReached, match="pigs fly is not true after 5 s"):
+    with pytest.raises(NotReachedError, match="pigs fly is not true after 5 s"):
         await cluster.until(lambda: False, "pigs fly", timeout=5)
 
 

@@ -50,7 +50,7 @@ def check_report(shown: str, told: str) -> None:
         shape = re.sub(r"\d+", r"\\d+", re.escape(line.strip()))
         assert re.search(shape, told), line
     assert "AssertionError" in told
-    assert "OrderViolated" not in told
+    assert "OrderViolationError" not in told
 
 
 @pytest.mark.parametrize("kind", [TestCluster, OrderChecker])

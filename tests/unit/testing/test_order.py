@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.client import ConsumeOrderlyStatus, Message, MessageQueue, Producer, PushConsumer, SendError
-from lockstep.testing import OrderChecker, OrderViolated, TestCluster
+from lockstep.testing import OrderChecker, OrderViolationError, TestCluster
 from lockstep.testing.order_laws import FAULTS_MAX, Fate, Handling, Send, judge
 
 S = ConsumeOrderlyStatus
@@ -200,7 +200,7 @@ async def test_a_send_that_failed_need_not_be_handled(lockstep_cluster: TestClus
 async def test_the_verdict_tells_keys_hand_overs_and_the_seed(lockstep_cluster: TestCluster) -> None:
     cluster, checker = lockstep_cluster, OrderChecker(lockstep_cluster)
     await cluster.create_topic("orders")
-    with pytest.raises(OrderViolated, match="no send was acknowledged"):
+    with pytest.raises(OrderViolationError, match="no send was acknowledged"):
         checker.verify()
 
     @checker.watch
@@ -218,7 +218,7 @@ async def test_the_verdict_tells_keys_hand_overs_and_the_seed(lockstep_cluster: 
         await cluster.start("forgetful", program(cluster, forgetful))  # type: ignore[arg-type]
         await producer.send(Message("orders", b"second", sharding_key="a"))
         await cluster.settled("billing")
-    with pytest.raises(OrderViolated) as caught:
+    with pytest.raises(OrderViolationError) as caught:
         checker.verify()
     text = str(caught.value)
     for part in (

@@ -16,7 +16,7 @@ import asyncio
 import pytest
 import pytest_asyncio
 from lockstep.client import Message, Producer
-from lockstep.testing import NotReached, TestCluster, simulate
+from lockstep.testing import NotReachedError, TestCluster, simulate
 """
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.testing.simulation import SimLoop, SimulationStuck, scheduler
+from lockstep.testing.simulation import SimLoop, SimulationStuckError, scheduler
 
 
 async def forever() -> None:
@@ -166,7 +166,7 @@ def test_a_universe_in_which_nothing_can_happen_any_more_says_who_waits(sim: Sim
         await asyncio.sleep(5)
         await asyncio.Event().wait()
 
-    with pytest.raises(SimulationStuck, match="nothing will ever happen again") as caught:
+    with pytest.raises(SimulationStuckError, match="nothing will ever happen again") as caught:
         sim.run_until_complete(body())
     text = str(caught.value)
     assert "seed 1, 5.0" in text
@@ -182,7 +182,7 @@ def test_a_wait_that_outlasts_the_limit_is_told(sim: SimLoop) -> None:
 
     sim.start(sim.machine("10.0.0.11"), ticking)
     sim.time_limit_s = 60
-    with pytest.raises(SimulationStuck, match="limit of 60 s"):
+    with pytest.raises(SimulationStuckError, match="limit of 60 s"):
         sim.run_until_complete(forever())
     assert 59 <= sim.now <= 60
 
@@ -194,7 +194,7 @@ def test_a_loop_that_never_waits_is_told(sim: SimLoop, monkeypatch: pytest.Monke
         while True:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
-    with pytest.raises(SimulationStuck, match="1000 turns and time stands still"):
+    with pytest.raises(SimulationStuckError, match="1000 turns and time stands still"):
         sim.run_until_complete(spin())
 
 
@@ -206,6 +206,6 @@ def test_cancelled_timers_do_not_pile_up(sim: SimLoop) -> None:
 
 def test_cancelled_timers_do_not_move_time(sim: SimLoop) -> None:
     sim.call_later(1000, print).cancel()
-    with pytest.raises(SimulationStuck):
+    with pytest.raises(SimulationStuckError):
         sim.run_until_complete(forever())
     assert sim.now == 0

@@ -11,11 +11,11 @@ from lockstep.admin.commands.message import message_json
 from lockstep.admin.dead_letters import DeadLetter, Morgue, letters, morgues
 from lockstep.admin.group_reading import read_group
 from lockstep.admin.group_report import GroupReport
-from lockstep.admin.options import DEFAULT_NAMESERVER, CommandFailed, JsonOption, NameserverOption, run
+from lockstep.admin.options import DEFAULT_NAMESERVER, CommandError, JsonOption, NameserverOption, run
 from lockstep.admin.render import body_text, print_json, print_table, say, stamp
 from lockstep.admin.replay import Outcome, Replay, words
 from lockstep.client.producer.producer import Producer
-from lockstep.protocol.errors import ConfigError, TopicNotExist
+from lockstep.protocol.errors import ConfigError, TopicNotExistError
 from lockstep.protocol.names import DLQ_PREFIX, check_group, retry_topic
 from lockstep.runtime.host import Host
 
@@ -90,8 +90,8 @@ async def _found(admin: AdminClient, group: str) -> Answers[list[Morgue]]:
     check_group(group)
     try:
         return await morgues(admin, group)
-    except TopicNotExist:
-        raise CommandFailed(f"group {group} has no dead letters; `lockstep dlq ls` names the groups that have some") from None
+    except TopicNotExistError:
+        raise CommandError(f"group {group} has no dead letters; `lockstep dlq ls` names the groups that have some") from None
 
 
 async def _ls(group: str, limit: int, nameserver: str, as_json: bool) -> None:
@@ -134,7 +134,7 @@ async def _newest(admin: AdminClient, group: str, found: list[Morgue], limit: in
 def _raise_incomplete(failed: Mapping[str, str]) -> None:
     complaint = incomplete(failed)
     if complaint is not None:
-        raise CommandFailed(complaint)
+        raise CommandError(complaint)
 
 
 def _json(letter: DeadLetter) -> dict[str, Any]:
@@ -149,7 +149,7 @@ async def _show(group: str, message_id: str, nameserver: str, as_json: bool) -> 
     letter = next((letter for letter in read.given.values() if letter is not None), None)
     if letter is None:
         unknown = incomplete({**answers.failed, **read.failed})
-        raise CommandFailed(
+        raise CommandError(
             f"group {group} has no dead letter {message_id}{' at the brokers that answer' if unknown else ''}; "
             f"{unknown or f'`lockstep dlq ls {group}` prints their ids'}"
         )
@@ -193,7 +193,7 @@ async def _replay(group: str, to: str | None, rate: int, everything: bool, dry_r
         asked = "; ".join(f"broker {name}: {why}" for name, why in failed.items())
         troubles.append(f"not every broker could be asked ({asked}): run it again when they are back")
     if troubles:
-        raise CommandFailed(". ".join(troubles))
+        raise CommandError(". ".join(troubles))
 
 
 async def _way(admin: AdminClient, group: str, to: str | None) -> str:
@@ -203,14 +203,14 @@ async def _way(admin: AdminClient, group: str, to: str | None) -> str:
     report, _ = await read_group(admin, group)
     ordered = None if report is None else report.ordered
     if to == "retry" and ordered:
-        raise CommandFailed(f"group {group} is ordered: its members read no retry topic; say --to topic")
+        raise CommandError(f"group {group} is ordered: its members read no retry topic; say --to topic")
     if to == "retry" and ordered is None and report is not None and _was_ordered(report):
-        raise CommandFailed(
+        raise CommandError(
             f"group {group} has no member now, and was ordered when it had: its members would read no retry topic. Say --to topic; if the "
             "group is to be concurrent from now on, start a member first"
         )
     if to is None and ordered is None:
-        raise CommandFailed(f"no member of {group} is there to tell whether it is ordered: say --to retry (concurrent) or --to topic")
+        raise CommandError(f"no member of {group} is there to tell whether it is ordered: say --to retry (concurrent) or --to topic")
     return to or ("topic" if ordered else "retry")
 
 

@@ -11,7 +11,7 @@ from lockstep.admin.commands.group_settings import create_command, update_comman
 from lockstep.admin.commands.reset import reset_command
 from lockstep.admin.group_reading import read_group
 from lockstep.admin.group_report import GroupReport
-from lockstep.admin.options import DEFAULT_NAMESERVER, CommandFailed, JsonOption, NameserverOption, run
+from lockstep.admin.options import DEFAULT_NAMESERVER, CommandError, JsonOption, NameserverOption, run
 from lockstep.admin.render import ago, print_json, print_table, say
 from lockstep.protocol.bodies import SubscriptionPolicy
 from lockstep.runtime.host import Host
@@ -56,7 +56,7 @@ async def _show(group: str, nameserver: str, as_json: bool) -> None:
     admin = AdminClient(Host.current(), nameserver)
     made, answers = await read_group(admin, group)
     if made is None:
-        raise CommandFailed(answers.complaint() or f"no broker knows group {group!r}; `lockstep group list` names those that are known")
+        raise CommandError(answers.complaint() or f"no broker knows group {group!r}; `lockstep group list` names those that are known")
     if as_json:
         settings = None
         if made.settings is not None:
@@ -137,4 +137,4 @@ def _expressions(subscription: Mapping[str, str]) -> str:
 
 def _raise_incomplete(complaint: str | None) -> None:
     if complaint is not None:
-        raise CommandFailed(complaint)
+        raise CommandError(complaint)

@@ -8,7 +8,7 @@ import typer
 from lockstep.admin.client import AdminClient, by_name, gather
 from lockstep.admin.group_reading import read_group
 from lockstep.admin.group_report import update_command as command_of
-from lockstep.admin.options import DEFAULT_NAMESERVER, CommandFailed, JsonOption, NameserverOption, run
+from lockstep.admin.options import DEFAULT_NAMESERVER, CommandError, JsonOption, NameserverOption, run
 from lockstep.admin.render import print_json, say
 from lockstep.protocol.bodies import GroupSettings, SubscriptionPolicy
 from lockstep.protocol.errors import ConfigError
@@ -58,9 +58,9 @@ async def _set(group: str, policy: SubscriptionPolicy | None, consume: bool | No
     report, told = await read_group(admin, group)
     before = None if report is None else report.settings
     if new and before is not None:
-        raise CommandFailed(f"group {group} is set up already ({words(before)}): use `lockstep group update`")
+        raise CommandError(f"group {group} is set up already ({words(before)}): use `lockstep group update`")
     if not new and report is None:
-        raise CommandFailed(told.complaint() or f"no broker knows group {group}: use `lockstep group create`")
+        raise CommandError(told.complaint() or f"no broker knows group {group}: use `lockstep group create`")
     after = before or GroupSettings(group)
     after = replace(
         after,
@@ -69,7 +69,7 @@ async def _set(group: str, policy: SubscriptionPolicy | None, consume: bool | No
     )
     brokers = by_name(await admin.brokers())
     if not any(broker.registered for broker in brokers.values()):
-        raise CommandFailed("no broker is registered at the nameserver: start one first")
+        raise CommandError("no broker is registered at the nameserver: start one first")
     answers = await gather({name: admin.configure(broker, after) for name, broker in brokers.items()})
     failed = {**{name: why for name, why in told.failed.items() if name not in brokers}, **answers.failed}
     if as_json:
@@ -78,7 +78,7 @@ async def _set(group: str, policy: SubscriptionPolicy | None, consume: bool | No
     elif answers.given:
         say(f"group {group}: {words(after)}, at {', '.join(sorted(answers.given))}")
     if failed:
-        raise CommandFailed(
+        raise CommandError(
             f"the change is not everywhere: {'; '.join(f'broker {name}: {why}' for name, why in failed.items())}. "
             f"When it is back: `{command_of(after)}`"
         )

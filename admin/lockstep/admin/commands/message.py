@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from lockstep.admin.client import AdminClient, gather
-from lockstep.admin.options import DEFAULT_NAMESERVER, CommandFailed, JsonOption, NameserverOption, run
+from lockstep.admin.options import DEFAULT_NAMESERVER, CommandError, JsonOption, NameserverOption, run
 from lockstep.admin.render import body_text, print_json, print_table, stamp
 from lockstep.admin.tracking import MEANINGS, Track, tracks
 from lockstep.protocol.bodies import BrokerAddress
@@ -86,17 +86,17 @@ def candidates(brokers: Sequence[BrokerAddress], name: str | None) -> list[Broke
         named = [broker for broker in brokers if broker.name == name]
         if not named:
             known = ", ".join(broker.name for broker in brokers) or "none"
-            raise CommandFailed(f"no broker {name!r}; known: {known}")
+            raise CommandError(f"no broker {name!r}; known: {known}")
         return named
     if not brokers:
-        raise CommandFailed("no broker has registered")
+        raise CommandError("no broker has registered")
     return list(brokers)
 
 
 async def _find(
     admin: AdminClient, asked: Sequence[BrokerAddress], message_id: str, host: str, offset: int
 ) -> tuple[MessageExt, BrokerAddress]:
-    """The one message with this id. CommandFailed where there is none, and where records of two brokers have it."""
+    """The one message with this id. CommandError where there is none, and where records of two brokers have it."""
     answers = await gather({broker.name: admin.view(broker, offset) for broker in asked})
     said, found = dict(answers.failed), list[tuple[MessageExt, BrokerAddress]]()
     for broker in asked:
@@ -115,10 +115,10 @@ async def _find(
         return found[0]
     if found:
         names = ", ".join(broker.name for _, broker in found)
-        raise CommandFailed(f"{len(found)} messages have the id {message_id}, at the brokers {names}: name one of them by --broker")
+        raise CommandError(f"{len(found)} messages have the id {message_id}, at the brokers {names}: name one of them by --broker")
     whose = f"the store that {host} stands for" if names_a_store(host) else f"the broker at {host}"
     why = "; ".join(f"{broker.name}: {said[broker.name]}" for broker in asked)
-    raise CommandFailed(f"message {message_id}, stored by {whose} at log offset {offset}, was not found ({why})")
+    raise CommandError(f"message {message_id}, stored by {whose} at log offset {offset}, was not found ({why})")
 
 
 def message_json(message: MessageExt) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import typer
 
 from lockstep.admin.client import AdminClient, by_name, gather
 from lockstep.admin.group_reading import read_group
-from lockstep.admin.options import DEFAULT_NAMESERVER, CommandFailed, JsonOption, NameserverOption, run
+from lockstep.admin.options import DEFAULT_NAMESERVER, CommandError, JsonOption, NameserverOption, run
 from lockstep.admin.render import print_json, print_table, say
 from lockstep.admin.reset_plan import Move, Target, moves, parse_queue, parse_target
 from lockstep.protocol.bodies import BrokerAddress, OffsetRange, QueueOffset, ResetBody
@@ -64,9 +64,9 @@ async def _plan(admin: AdminClient, group: str, topic: str | None, wanted: set[t
     """What would change. Fails where a broker that has a say does not answer: half a reset is none."""
     made, answers = await read_group(admin, group)
     if answers.complaint() is not None:
-        raise CommandFailed(f"nothing was changed, {answers.complaint()}")
+        raise CommandError(f"nothing was changed, {answers.complaint()}")
     if made is not None and made.broadcasting:
-        raise CommandFailed(f"group {group} is broadcasting: each member keeps its progress in a file of its own, no broker can reset it")
+        raise CommandError(f"group {group} is broadcasting: each member keeps its progress in a file of its own, no broker can reset it")
     lines = () if made is None else made.queues
     if topic is not None:
         check_topic(topic)
@@ -74,7 +74,7 @@ async def _plan(admin: AdminClient, group: str, topic: str | None, wanted: set[t
     else:
         topics = sorted({line.topic for line in lines if not line.topic.startswith("%")})
     if not topics:
-        raise CommandFailed(
+        raise CommandError(
             f"no broker knows group {group}: name a --topic to place it there before its first start. If it is broadcasting, its progress "
             "is in a file of each member, which no broker can reset"
         )
@@ -85,7 +85,7 @@ async def _plan(admin: AdminClient, group: str, topic: str | None, wanted: set[t
         brokers |= by_name(route.brokers)
         queues += [each for each in route.layout.read_queues if not wanted or (each.broker_name, each.queue_id) in wanted]
     if missing := wanted - {(each.broker_name, each.queue_id) for each in queues}:
-        raise CommandFailed(f"{', '.join(topics)} has no queue {':'.join(map(str, min(missing)))}; `lockstep topic show` names them")
+        raise CommandError(f"{', '.join(topics)} has no queue {':'.join(map(str, min(missing)))}; `lockstep topic show` names them")
     ranges = await _ranges(admin, brokers, queues)
     by_time = {}
     if target.word == "time":
@@ -93,7 +93,7 @@ async def _plan(admin: AdminClient, group: str, topic: str | None, wanted: set[t
             {str(each): admin.offset_by_time(brokers[each.broker_name], each.topic, each.queue_id, target.value) for each in queues}
         )
         if found.failed:
-            raise CommandFailed(f"nothing was changed, {found.complaint()}")
+            raise CommandError(f"nothing was changed, {found.complaint()}")
         by_time = {each: found.given[str(each)] for each in queues}
     return moves(queues, lines, ranges, target, by_time)
 
@@ -102,7 +102,7 @@ async def _ranges(admin: AdminClient, brokers: dict[str, BrokerAddress], queues:
     ranges = {}
     for topic, name in dict.fromkeys((queue.topic, queue.broker_name) for queue in queues):
         if name not in brokers:
-            raise CommandFailed(f"nothing was changed: no address of broker {name} is known, and it has queues of {topic}")
+            raise CommandError(f"nothing was changed: no address of broker {name} is known, and it has queues of {topic}")
         for held in await admin.offsets(brokers[name], topic):
             ranges[MessageQueue(topic, name, held.queue_id)] = held
     return ranges
@@ -118,5 +118,5 @@ async def _carry_out(admin: AdminClient, group: str, plan: Sequence[Move]) -> No
         answers = await gather({name: admin.reset(brokers[name], body)})
         if answers.failed:
             so_far = f"{topic} was reset at {', '.join(done)} already" if done else "nothing was changed before"
-            raise CommandFailed(f"broker {name} did not reset {topic}: {answers.failed[name]}; {so_far}: run it again")
+            raise CommandError(f"broker {name} did not reset {topic}: {answers.failed[name]}; {so_far}: run it again")
         done.append(name)

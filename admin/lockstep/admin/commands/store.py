@@ -26,7 +26,7 @@ def check_command(
 
 async def _check(directory: str, as_json: bool) -> None:
     # Only this command needs the broker's code.
-    from lockstep.broker.store import StoreInUse
+    from lockstep.broker.store import StoreInUseError
     from lockstep.broker.store.check import check_store
     from lockstep.runtime.files import ReadOnlyFiles
 
@@ -40,7 +40,7 @@ async def _check(directory: str, as_json: bool) -> None:
 
     try:
         report = await check_store(ReadOnlyFiles(), directory, progress)
-    except StoreInUse as error:
+    except StoreInUseError as error:
         complain(error)
         raise typer.Exit(error.exit_code) from None
     if as_json:

@@ -91,7 +91,7 @@ class Tail:
         self._tasks = Tasks(on_failure=self._fail)
 
     async def run(self, count: int | None) -> None:
-        """Show `count` messages (None: for ever). TopicNotExist where there is no such topic at the start."""
+        """Show `count` messages (None: for ever). TopicNotExistError where there is no such topic at the start."""
         self._left = count
         try:
             await self._begin()

@@ -8,11 +8,11 @@ import typer
 from lockstep.admin.client import AdminClient, absent, by_name, gather
 from lockstep.admin.commands.topic_change import QUEUES_MAX, alter_command, delete_command, routed
 from lockstep.admin.commands.topic_forget import forget_deleted_command
-from lockstep.admin.options import DEFAULT_NAMESERVER, CommandFailed, JsonOption, NameserverOption, run
+from lockstep.admin.options import DEFAULT_NAMESERVER, CommandError, JsonOption, NameserverOption, run
 from lockstep.admin.render import print_json, print_table, say
 from lockstep.client.instance import Instance
 from lockstep.client.topics import create_topic
-from lockstep.protocol.errors import TopicNotExist
+from lockstep.protocol.errors import TopicNotExistError
 from lockstep.protocol.names import check_topic
 from lockstep.protocol.queue import LayoutEntry, TopicLayout
 from lockstep.runtime.host import Host
@@ -56,14 +56,14 @@ async def _create(topic: str, queues: int, nameserver: str, as_json: bool) -> No
     admin = AdminClient(Host.current(), nameserver)
     try:
         before: TopicLayout | None = (await admin.route(topic)).layout
-    except TopicNotExist:
+    except TopicNotExistError:
         before = None
     layout = before or await create_and_wait(nameserver, topic, queues)
     others = [
         entry for entry in layout.entries if not entry.is_marker and (entry.write_queue_count, entry.read_queue_count) != (queues, queues)
     ]
     if before is not None and others:
-        raise CommandFailed(f"topic {topic} exists with {_describe(layout.entries)}: it is left as it is")
+        raise CommandError(f"topic {topic} exists with {_describe(layout.entries)}: it is left as it is")
     if as_json:
         print_json({"topic": topic, "created": before is None, "entries": [asdict(entry) for entry in layout.entries]})
     else:
@@ -133,4 +133,4 @@ async def _show(topic: str, nameserver: str, as_json: bool) -> None:
         columns = [">number", "broker", ">queue", ">first offset", ">next offset", "registered"]
         print_table(columns, [tuple(line.values()) for line in lines])
     if failed:
-        raise CommandFailed("the answer is incomplete: " + "; ".join(f"broker {name}: {why}" for name, why in failed.items()))
+        raise CommandError("the answer is incomplete: " + "; ".join(f"broker {name}: {why}" for name, why in failed.items()))

@@ -10,9 +10,9 @@ import typer
 from lockstep.admin.client import AdminClient, absent, by_name, gather
 from lockstep.admin.group_reading import read_group
 from lockstep.admin.layout_change import altered, counts
-from lockstep.admin.options import DEFAULT_NAMESERVER, CommandFailed, JsonOption, NameserverOption, complain, run
+from lockstep.admin.options import DEFAULT_NAMESERVER, CommandError, JsonOption, NameserverOption, complain, run
 from lockstep.admin.render import print_json, say
-from lockstep.protocol.errors import BrokerError, LockstepError, TopicNotExist
+from lockstep.protocol.errors import BrokerError, LockstepError, TopicNotExistError
 from lockstep.protocol.names import DLQ_PREFIX, RETRY_PREFIX, check_topic, is_system_topic
 from lockstep.protocol.queue import TopicLayout
 from lockstep.runtime.host import Host
@@ -60,7 +60,7 @@ async def _alter(
     before = (await admin.route(topic)).layout
     known = {broker.name: broker.registered for broker in await admin.brokers()}
     if strangers := sorted(set(only) - set(known)):
-        raise CommandFailed(f"no nameserver knows broker {strangers[0]}: known are {', '.join(known)}")
+        raise CommandError(f"no nameserver knows broker {strangers[0]}: known are {', '.join(known)}")
     named = set(only) or {name for name, registered in known.items() if registered} | {entry.broker_name for entry in before.entries}
     after = altered(before, named, write_count=write_count, read_count=read_count, writer=_writer(admin))
     keys_move = after.write_queues != before.write_queues
@@ -105,9 +105,9 @@ async def _refuse_while_behind(admin: AdminClient, before: TopicLayout, after: T
             behind.append(f"{group} by {lag}")
     why = "messages of a key would be handled out of order" if ordered_only else "what is in the queues that go away could not be read"
     if behind:
-        raise CommandFailed(f"nothing was changed: groups are behind in {before.topic} ({', '.join(behind)}), {why}. Wait, or say --force")
+        raise CommandError(f"nothing was changed: groups are behind in {before.topic} ({', '.join(behind)}), {why}. Wait, or say --force")
     if unknown := [f"broker {name}: {silent[name]}" for name in holders if name in silent]:
-        raise CommandFailed(
+        raise CommandError(
             f"nothing was changed: how far groups are in {before.topic} is not known ({'; '.join(unknown)}), and where one is behind, "
             f"{why}. Start the broker again, or say --force"
         )
@@ -133,13 +133,13 @@ def _refuse_of_a_group(topic: str) -> None:
         if topic.startswith(prefix):
             group = topic.removeprefix(prefix)
             where = f"topic {topic} is where what group {group} {what} lies"
-            raise CommandFailed(f"nothing was changed: {where}, and that would be lost. Say --force to delete it all the same")
+            raise CommandError(f"nothing was changed: {where}, and that would be lost. Say --force to delete it all the same")
 
 
 def _check(topic: str) -> None:
     check_topic(topic)
     if is_system_topic(topic):
-        raise CommandFailed(f"topic {topic} is the broker's own: it is neither altered nor deleted")
+        raise CommandError(f"topic {topic} is the broker's own: it is neither altered nor deleted")
 
 
 def _writer(admin: AdminClient) -> int:
@@ -150,12 +150,12 @@ async def put_everywhere(admin: AdminClient, layout: TopicLayout) -> None:
     """Every registered broker in the order of names, then until the nameserver tells it, from which the others learn it too."""
     brokers = sorted((broker for broker in await admin.brokers() if broker.registered), key=lambda broker: broker.name)
     if not brokers:
-        raise CommandFailed("no broker is registered at the nameserver: start one first")
+        raise CommandError("no broker is registered at the nameserver: start one first")
     told = False
     for broker in brokers:
         try:
             there = await admin.put_layout(broker, layout)
-        except TopicNotExist:
+        except TopicNotExistError:
             complain(f"broker {broker.name} has no topic {layout.topic}: somebody else has deleted it, or it had not heard of it yet")
             continue
         except BrokerError as error:
@@ -165,12 +165,12 @@ async def put_everywhere(admin: AdminClient, layout: TopicLayout) -> None:
             complain(f"broker {broker.name} did not answer and learns it when it registers: {error}")
             continue
         if there.version != layout.version:
-            raise CommandFailed(
+            raise CommandError(
                 f"somebody else has changed {layout.topic} meanwhile: look at `lockstep topic show {layout.topic}`, then try again"
             )
         told = True
     if not told:
-        raise CommandFailed(
+        raise CommandError(
             f"no broker took the change of topic {layout.topic}: look at `lockstep topic show {layout.topic}`, then try again"
         )
     await routed(admin, layout)
@@ -186,11 +186,11 @@ async def routed(admin: AdminClient, layout: TopicLayout) -> None:
                 await asyncio.sleep(ROUTED_STEP_S)
     except TimeoutError:
         what = f"topic {layout.topic} is as wanted at the brokers"
-        raise CommandFailed(f"{what}, but none of them has told the nameserver within {ROUTED_S} s") from None
+        raise CommandError(f"{what}, but none of them has told the nameserver within {ROUTED_S} s") from None
 
 
 async def _tells(admin: AdminClient, layout: TopicLayout) -> bool:
     try:
         return (await admin.route(layout.topic)).layout.version >= layout.version
-    except TopicNotExist:
+    except TopicNotExistError:
         return layout.deleted

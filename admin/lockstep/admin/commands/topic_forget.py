@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from lockstep.admin.client import AdminClient, gather
-from lockstep.admin.options import DEFAULT_NAMESERVER, CommandFailed, JsonOption, NameserverOption, run
+from lockstep.admin.options import DEFAULT_NAMESERVER, CommandError, JsonOption, NameserverOption, run
 from lockstep.admin.render import print_json, say
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.layouts import COUNTER_MAX
@@ -40,7 +40,7 @@ async def _forget(every: bool, force: bool, nameserver: str, as_json: bool) -> N
             if broker.registered:
                 addresses[f"broker {broker.name}"] = broker.address
             elif not force:
-                raise CommandFailed(
+                raise CommandError(
                     f"nothing was forgotten: broker {broker.name} is not registered at nameserver {address}, and would bring deleted "
                     "topics back. Start it; what --all --force risks instead is in docs/operations.md"
                 )
@@ -53,7 +53,7 @@ async def _forget(every: bool, force: bool, nameserver: str, as_json: bool) -> N
         if not count:
             break
     else:
-        raise CommandFailed("deleted topics came back with a registration while they were forgotten: run it again")
+        raise CommandError("deleted topics came back with a registration while they were forgotten: run it again")
     remembered = max(remembered for _, remembered in answers)
     if as_json:
         print_json({"forgotten": forgotten, "remembered": remembered})
@@ -62,9 +62,9 @@ async def _forget(every: bool, force: bool, nameserver: str, as_json: bool) -> N
 
 
 async def _ask(admin: AdminClient, addresses: dict[str, str], counter_max: int) -> list[tuple[int, int]]:
-    """(forgotten, remembered) of each. CommandFailed where one does not answer."""
+    """(forgotten, remembered) of each. CommandError where one does not answer."""
     answers = await gather({name: admin.forget_deletions(address, counter_max) for name, address in addresses.items()})
     if answers.failed:
         missing = "; ".join(f"{name}: {why}" for name, why in answers.failed.items())
-        raise CommandFailed(f"every nameserver and broker has to answer, or deleted topics come back: {missing}. Run it again then")
+        raise CommandError(f"every nameserver and broker has to answer, or deleted topics come back: {missing}. Run it again then")
     return [(answer.forgotten, answer.remembered) for answer in answers.given.values()]

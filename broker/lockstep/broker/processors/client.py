@@ -5,7 +5,7 @@ from lockstep.broker.processors.query import QUERY_LANE
 from lockstep.protocol.bodies import ConsumerGroup, GroupStatusReply, HeartbeatBody
 from lockstep.protocol.codec.plain import PackedList, pack_around, pack_plain
 from lockstep.protocol.codes import RequestCode
-from lockstep.protocol.errors import SubscriptionGroupNotExist, SystemError_
+from lockstep.protocol.errors import BrokerSystemError, SubscriptionGroupNotExistError
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.clients import GroupHeader, GroupStatusHeader, UnregisterClientHeader
 from lockstep.runtime.dispatch import HELD, Outcome, Request, handles
@@ -65,7 +65,7 @@ class ClientProcessor:
         header: GroupHeader = request.header
         members = self._coordination.member_list(header.consumer_group)
         if members is None:
-            raise SystemError_(f"no consumer for this group, {header.consumer_group}")
+            raise BrokerSystemError(f"no consumer for this group, {header.consumer_group}")
         return request.reply(body=members)
 
     @handles(RequestCode.GROUP_STATUS, GroupStatusHeader, lane=QUERY_LANE)
@@ -80,7 +80,9 @@ class ClientProcessor:
         now_ms = self._clock.boot_ms()
         status = self._coordination.status_with(header.consumer_group, [], now_ms, lambda connection: self._peers.get(connection, ""))
         if status is None:
-            raise SubscriptionGroupNotExist(f"nothing is known of group {header.consumer_group} at {self._coordination.config.broker_name}")
+            raise SubscriptionGroupNotExistError(
+                f"nothing is known of group {header.consumer_group} at {self._coordination.config.broker_name}"
+            )
         plain = to_plain(GroupStatusReply((), status))
         plain["status"]["queues"] = PackedList(queues)
         return request.reply(body=pack_around(plain))

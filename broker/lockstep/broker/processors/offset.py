@@ -12,7 +12,7 @@ from lockstep.broker.processors.lock import START_LANE, TimeIndex, offsets_by_ti
 from lockstep.broker.reconcile import OffsetsByTime, start_policy
 from lockstep.protocol.bodies import LockItem, ReconcileBody, StartPolicy, Verdict
 from lockstep.protocol.codes import RequestCode
-from lockstep.protocol.errors import NotYours, QueryNotFound, ServiceNotAvailable
+from lockstep.protocol.errors import NotYoursError, QueryNotFoundError, ServiceNotAvailableError
 from lockstep.protocol.headers.offsets import ProgressReply, QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
 from lockstep.runtime.dispatch import HELD, Later, Outcome, Pending, Request, handles
 from lockstep.runtime.host import Host
@@ -43,7 +43,7 @@ class OffsetProcessor:
         young = self._store.young_queue(header.topic, header.queue_id)
         offset = self._coordination.query_offset(header.consumer_group, header.topic, header.queue_id, young=young)
         if offset is None:
-            raise QueryNotFound(f"group {header.consumer_group} has no offset for {header.topic} queue {header.queue_id}")
+            raise QueryNotFoundError(f"group {header.consumer_group} has no offset for {header.topic} queue {header.queue_id}")
         return request.reply(ProgressReply(offset))
 
     @handles(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader)
@@ -69,9 +69,9 @@ class OffsetProcessor:
         if answer is None:
             return HELD
         if answer.verdict is Verdict.NOT_YOURS:
-            raise NotYours(answer.remark or f"{header.topic} queue {header.queue_id} is another member's by the list")
+            raise NotYoursError(answer.remark or f"{header.topic} queue {header.queue_id} is another member's by the list")
         if answer.verdict is not Verdict.OK:
-            raise ServiceNotAvailable(answer.remark or "")
+            raise ServiceNotAvailableError(answer.remark or "")
         reply = ProgressReply(answer.offset, answer.epoch, answer.since, answer.gap_first, answer.gap_end)
         return Pending(request.reply(reply))
 

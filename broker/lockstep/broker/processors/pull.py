@@ -24,19 +24,19 @@ from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import (
     BrokerError,
+    BrokerSystemError,
     LocalProtocolError,
     StoreError,
-    SubscriptionNotExist,
-    SubscriptionNotLatest,
-    SubscriptionParseFailed,
-    SystemError_,
+    SubscriptionNotExistError,
+    SubscriptionNotLatestError,
+    SubscriptionParseError,
     TransportError,
 )
 from lockstep.protocol.headers.pull import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND, PullHeader, PullReply
 from lockstep.protocol.names import check_group, check_topic
 from lockstep.protocol.tags import TagFilter
 from lockstep.runtime.daemon import Tasks
-from lockstep.runtime.dispatch import HELD, BusyFor, Outcome, Request, handles
+from lockstep.runtime.dispatch import HELD, Outcome, Request, RetryLaterError, handles
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.flood import log_limited
 from lockstep.runtime.host import Host
@@ -287,17 +287,17 @@ class PullProcessor:
     def _hashes(self, header: PullHeader) -> frozenset[int] | None:
         """The tag hashes that the request, or else its group's subscription, asks for; None: everything."""
         if header.expression_type not in (None, "", "TAG"):
-            raise SystemError_(f"filters of type {header.expression_type} are not read here: use TAG")
+            raise BrokerSystemError(f"filters of type {header.expression_type} are not read here: use TAG")
         if header.sys_flag & SUBSCRIPTION:
             return tag_hashes(header.subscription)
         group, topic = header.consumer_group, header.topic
         subscription = self._coordination.subscription(group, topic)
         if subscription is None:
-            raise SubscriptionNotExist(
+            raise SubscriptionNotExistError(
                 f"group {group} has no subscription to {topic} here: send HEART_BEAT first, or the expression with the pull"
             )
         if subscription.sub_version < header.sub_version:
-            raise SubscriptionNotLatest(
+            raise SubscriptionNotLatestError(
                 f"group {group} has version {subscription.sub_version} of its subscription to {topic} here: send HEART_BEAT first"
             )
         return tag_hashes(subscription.expression)
@@ -380,7 +380,7 @@ class PullProcessor:
     def _read_cold(self, pull: Pull) -> None:
         waiting = self._cold.setdefault(pull.request.endpoint, deque())
         if len(waiting) >= COLD_PER_CONNECTION_MAX:
-            raise BusyFor(f"{len(waiting)} pulls of this connection wait for the disk", COLD_RETRY_MS)
+            raise RetryLaterError(f"{len(waiting)} pulls of this connection wait for the disk", COLD_RETRY_MS)
         waiting.append(pull)
         if self._cold_count < COLD_COUNT_MAX:
             self._cold_count += 1
@@ -417,10 +417,10 @@ class PullProcessor:
                 self._deliver(pull, result)
 
 
-def _unreadable(pull: Pull, error: StoreError | OSError) -> SystemError_:
+def _unreadable(pull: Pull, error: StoreError | OSError) -> BrokerSystemError:
     header: PullHeader = pull.request.header
     log_limited(log, "error", "read.failed", topic=header.topic, queue_id=header.queue_id, offset=pull.offset, error=str(error))
-    return SystemError_(str(error))
+    return BrokerSystemError(str(error))
 
 
 def page_of(header: PullHeader) -> tuple[int, int]:
@@ -432,9 +432,9 @@ def page_of(header: PullHeader) -> tuple[int, int]:
 
 @lru_cache(maxsize=1024)
 def tag_hashes(expression: str | None) -> frozenset[int] | None:
-    """The hashes that a tag expression lets pass; None: everything. SubscriptionParseFailed says what is wrong with it."""
+    """The hashes that a tag expression lets pass; None: everything. SubscriptionParseError says what is wrong with it."""
     try:
         parsed = TagFilter.parse(expression)
     except LocalProtocolError as error:
-        raise SubscriptionParseFailed(str(error)) from None
+        raise SubscriptionParseError(str(error)) from None
     return None if parsed.all else parsed.hashes

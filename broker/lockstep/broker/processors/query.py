@@ -5,7 +5,7 @@ from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.bodies import OffsetRange, TopicOffsets
 from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode
-from lockstep.protocol.errors import RemoteProtocolError, SystemError_
+from lockstep.protocol.errors import BrokerSystemError, RemoteProtocolError
 from lockstep.protocol.headers.offsets import OffsetReply, QueueHeader, SearchOffsetHeader, TopicHeader, ViewMessageHeader
 from lockstep.protocol.names import is_sendable_topic
 from lockstep.protocol.record import RecordView
@@ -56,7 +56,9 @@ class QueryProcessor:
         header: ViewMessageHeader = request.header
         record = await self._store.record_at(header.offset)
         if record is None or not _is_users(record):
-            raise SystemError_(f"no message begins at log offset {header.offset}: the id is another broker's, or retention has removed it")
+            raise BrokerSystemError(
+                f"no message begins at log offset {header.offset}: the id is another broker's, or retention has removed it"
+            )
         return request.reply(body=record)
 
     def _has(self, header: QueueHeader | SearchOffsetHeader) -> bool:

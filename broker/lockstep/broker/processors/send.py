@@ -19,11 +19,11 @@ from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import (
     LocalProtocolError,
-    MessageIllegal,
-    NoPermission,
+    MessageIllegalError,
+    NoPermissionError,
     RemoteProtocolError,
-    RequestCodeNotSupported,
-    ServiceNotAvailable,
+    RequestCodeNotSupportedError,
+    ServiceNotAvailableError,
 )
 from lockstep.protocol.frame import BODY_BYTES_MAX
 from lockstep.protocol.headers.send import SendMessageHeader, SendRecordsHeader, SendRecordsReply, SendReply
@@ -43,7 +43,7 @@ from lockstep.protocol.properties import (
 from lockstep.protocol.queue import LayoutVersion, TopicLayout
 from lockstep.protocol.record import RecordView, encode_record, host_address, pack_host, record_bounds
 from lockstep.protocol.sequence import CRC_AT, STAMP_HEAD, FrameSequence, frame_crc
-from lockstep.runtime.dispatch import BusyFor, Outcome, Pending, Request, Until, handles
+from lockstep.runtime.dispatch import Outcome, Pending, Request, RetryLaterError, Until, handles
 from lockstep.runtime.host import Host
 from lockstep.runtime.limits import RECORDS_BYTES_MAX
 
@@ -69,7 +69,7 @@ class SendGate:
 
     def check(self) -> None:
         if self.closed_because is not None:
-            raise ServiceNotAvailable(f"{self.closed_because}: send to another broker, or again later")
+            raise ServiceNotAvailableError(f"{self.closed_because}: send to another broker, or again later")
 
 
 class SendProcessor:
@@ -153,7 +153,7 @@ class SendProcessor:
 
     def _append(self, request: Request, header: SendRecordsHeader) -> Appended:
         if header.count < 1:
-            raise MessageIllegal(f"a frame of {header.count} records: expected 1 or more")
+            raise MessageIllegalError(f"a frame of {header.count} records: expected 1 or more")
         sequenced = header.producer_id is not None
         return self._store_frame(request, header.topic, header.queue_id, request.command.body, header.count, sequenced=sequenced)
 
@@ -168,7 +168,7 @@ class SendProcessor:
         header: SendMessageHeader = request.header
         check_topic(header.topic)
         if not is_sendable_topic(header.topic):
-            raise NoPermission(f"topic {header.topic} is written by the broker alone")
+            raise NoPermissionError(f"topic {header.topic} is written by the broker alone")
         layout = self._creator.find_or_create(header.topic, header.default_topic_queue_nums)
         queue_id = header.queue_id
         if queue_id < 0:
@@ -178,7 +178,9 @@ class SendProcessor:
         if level > 0:
             self._check_room(header.topic, queue_id)
             if len(record) > self._store.sent_record_bytes_max:
-                raise MessageIllegal(f"a record of {len(record)} bytes: at most {self._store.sent_record_bytes_max}, so that copies fit")
+                raise MessageIllegalError(
+                    f"a record of {len(record)} bytes: at most {self._store.sent_record_bytes_max}, so that copies fit"
+                )
             appended = self._delays.append(replace(Letter.of(RecordView(record)), born_host=born_host(request.endpoint.peer)), level)
         else:
             appended = self._store_frame(request, header.topic, queue_id, record, 1)
@@ -197,7 +199,7 @@ class SendProcessor:
         self._topics.check_writable(topic, queue_id)
         self._gate.check()
         if self._store.waiting_count >= UNCONFIRMED_MAX:
-            raise BusyFor(f"{UNCONFIRMED_MAX} answers wait for the disk", BUSY_RETRY_MS)
+            raise RetryLaterError(f"{UNCONFIRMED_MAX} answers wait for the disk", BUSY_RETRY_MS)
 
     def _host_text(self) -> str:
         """host:port that records carry as store host."""
@@ -210,32 +212,34 @@ def check_stamp(body: Body, frame: FrameSequence, crc_before: int | None) -> Non
         stamp = STAMP_HEAD + frame.encode().encode()
         _, properties_at, _ = record_bounds(body)
     except (LocalProtocolError, RemoteProtocolError) as error:
-        raise MessageIllegal(f"idempotent frame: {error}") from None
+        raise MessageIllegalError(f"idempotent frame: {error}") from None
     if body[properties_at : properties_at + len(stamp)] != stamp:
-        raise MessageIllegal(
+        raise MessageIllegalError(
             f"the first record does not begin its properties with the {LS_SEQ} that the header says: {stamp[len(STAMP_HEAD) :].decode()}"
         )
     if crc_before is not None:
         found = frame_crc(crc_before, body, properties_at + len(STAMP_HEAD) + CRC_AT)
         if found != frame.crc:
-            raise MessageIllegal(f"the frame's running CRC is {frame.crc:08x}, its bytes after {crc_before:08x} give {found:08x}")
+            raise MessageIllegalError(f"the frame's running CRC is {frame.crc:08x}, its bytes after {crc_before:08x} give {found:08x}")
 
 
 def encode_message(header: SendMessageHeader, queue_id: int, body: Body) -> bytes:
-    """The record of a SEND_MESSAGE, the broker's fields zero; MessageIllegal names the limit that it breaks."""
+    """The record of a SEND_MESSAGE, the broker's fields zero; MessageIllegalError names the limit that it breaks."""
     if header.batch:
-        raise RequestCodeNotSupported("RocketMQ's batch body is not read here: send the messages one by one, or as SEND_RECORDS (30003)")
+        raise RequestCodeNotSupportedError(
+            "RocketMQ's batch body is not read here: send the messages one by one, or as SEND_RECORDS (30003)"
+        )
     if not body:
-        raise MessageIllegal("the body is empty: RocketMQ's clients refuse it too, put one byte in")
+        raise MessageIllegalError("the body is empty: RocketMQ's clients refuse it too, put one byte in")
     if len(body) > BODY_BYTES_MAX:
-        raise MessageIllegal(f"the body has {len(body)} bytes: at most {BODY_BYTES_MAX} (4 MiB)")
+        raise MessageIllegalError(f"the body has {len(body)} bytes: at most {BODY_BYTES_MAX} (4 MiB)")
     properties = header.properties.encode("utf-8", "surrogatepass")
     if WAIT in header.properties:
         pairs = split_properties(header.properties)
         pairs.pop(WAIT, None)
         properties = encode_properties(pairs)
     if OWN_PREFIX in header.properties and any(name.startswith(OWN_PREFIX) for name in split_properties(header.properties)):
-        raise MessageIllegal(f"property names beginning with {OWN_PREFIX} are lockstep's own: choose another name")
+        raise MessageIllegalError(f"property names beginning with {OWN_PREFIX} are lockstep's own: choose another name")
     try:
         if len(properties) > SENT_PROPERTIES_BYTES_MAX:
             check_sent_bytes(sent_bytes(properties), "the properties")
@@ -250,7 +254,7 @@ def encode_message(header: SendMessageHeader, queue_id: int, body: Body) -> byte
             reconsume_times=header.reconsume_times,
         )
     except LocalProtocolError as error:
-        raise MessageIllegal(str(error)) from None
+        raise MessageIllegalError(str(error)) from None
 
 
 def asked_durable(header: SendMessageHeader) -> bool | None:
@@ -261,12 +265,12 @@ def asked_durable(header: SendMessageHeader) -> bool | None:
 
 
 def delay_level(properties: str) -> int:
-    """The level for which a single send asks; 0: none. MessageIllegal for what is no number."""
+    """The level for which a single send asks; 0: none. MessageIllegalError for what is no number."""
     if DELAY not in properties:
         return 0
     level = split_properties(properties).get(DELAY, "0")
     if not level.isascii() or not level.isdecimal() or len(level) > 9:
-        raise MessageIllegal(f"property {DELAY} is {level[:40]!r}: expected the number of a delay level")
+        raise MessageIllegalError(f"property {DELAY} is {level[:40]!r}: expected the number of a delay level")
     return int(level)
 
 

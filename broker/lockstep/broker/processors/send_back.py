@@ -18,7 +18,7 @@ from lockstep.broker.processors.send import SendGate
 from lockstep.broker.store import ReadStatus, Store
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.delays import FIRST_RETRY_LEVEL, RETRIES_MAX, failed_times
-from lockstep.protocol.errors import LocalProtocolError, QueryNotFound, RemoteProtocolError, SystemError_
+from lockstep.protocol.errors import BrokerSystemError, LocalProtocolError, QueryNotFoundError, RemoteProtocolError
 from lockstep.protocol.headers.send import DeadLetterHeader, SendBackHeader
 from lockstep.protocol.names import check_group, dlq_topic, is_sendable_topic, retry_topic
 from lockstep.protocol.properties import UNIQ_KEY, decode_properties
@@ -45,7 +45,7 @@ class SendBackProcessor:
         check_group(header.group)
         data = await self._store.record_at(header.offset)
         if data is None:
-            raise QueryNotFound(
+            raise QueryNotFoundError(
                 f"no message begins at log offset {header.offset}: retention has removed it, or the offset is another broker's"
             )
         self._gate.check()
@@ -75,7 +75,7 @@ class SendBackProcessor:
         if done:
             return Pending(request.reply())
         if result.status is not ReadStatus.FOUND:
-            raise SystemError_(f"{header.topic} queue {header.queue_id} has no message at {header.offset}: {result.status.value}")
+            raise BrokerSystemError(f"{header.topic} queue {header.queue_id} has no message at {header.offset}: {result.status.value}")
         self._gate.check()
         self._dead_letter(header.consumer_group, _users(result.parts[0]), header.reason)
         if header.advance:
@@ -93,7 +93,7 @@ def _check_same(record: RecordView, header: SendBackHeader) -> None:
     """After a power cut that took a suffix of the log another message may stand where the client's stood. RocketMQ does not look."""
     found = decode_properties(record.properties).get(UNIQ_KEY)
     if header.origin_msg_id and found and found != header.origin_msg_id:
-        raise QueryNotFound(
+        raise QueryNotFoundError(
             f"log offset {header.offset} holds message {found}, not {header.origin_msg_id}: what stood there was lost, drop the queue"
         )
 
@@ -104,5 +104,5 @@ def _users(data: bytes) -> RecordView:
         if is_sendable_topic(record.topic.decode("ascii")):
             return record
     except (RemoteProtocolError, UnicodeDecodeError) as error:
-        raise SystemError_(f"the stored message can't be read: {error}") from None
+        raise BrokerSystemError(f"the stored message can't be read: {error}") from None
     raise LocalProtocolError("the message is the broker's own")

@@ -9,7 +9,7 @@ from lockstep.broker.tables.topic_table import TopicTable, missing
 from lockstep.protocol.bodies import CreateTopicReply
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode
-from lockstep.protocol.errors import MessageIllegal, RemoteProtocolError
+from lockstep.protocol.errors import MessageIllegalError, RemoteProtocolError
 from lockstep.protocol.headers.routes import CreateTopicHeader, ForgetDeletionsHeader, ForgetDeletionsReply
 from lockstep.protocol.names import check_topic
 from lockstep.protocol.queue import TopicLayout
@@ -27,7 +27,7 @@ class TopicProcessor:
     """Creates, alters and deletes topics by the rules of TopicTable."""
 
     def __init__(self, topics: TopicTable, *, auto_create: bool, may_begin: Callable[[str], None] | None = None) -> None:
-        """`may_begin` raises ServiceNotAvailable where the disk has no room for what is new."""
+        """`may_begin` raises ServiceNotAvailableError where the disk has no room for what is new."""
         self._topics = topics
         self._auto_create = auto_create
         self._may_begin = may_begin
@@ -51,7 +51,7 @@ class TopicProcessor:
         return Pending(request.reply(ForgetDeletionsReply(forgotten, remembered)))
 
     def find_or_create(self, topic: str, queue_count: int) -> TopicLayout:
-        """The topic of a classic send: in force, or created with queues at this broker where that is allowed, else TopicNotExist."""
+        """The topic of a classic send: in force, or created with queues at this broker where that is allowed, else TopicNotExistError."""
         layout = self._topics.find(topic)
         if layout is not None:
             return layout
@@ -71,7 +71,7 @@ class TopicProcessor:
         try:
             asked = decode_body(TopicLayout, body)
         except RemoteProtocolError as error:
-            raise MessageIllegal(f"the layout can't be read: {error}") from None
+            raise MessageIllegalError(f"the layout can't be read: {error}") from None
         if asked.topic != header.topic:
-            raise MessageIllegal(f"the header names topic {header.topic}, the layout {asked.topic}")
+            raise MessageIllegalError(f"the header names topic {header.topic}, the layout {asked.topic}")
         return self._topics.create(asked)

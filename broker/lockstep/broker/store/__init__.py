@@ -1,7 +1,7 @@
 """The log on disk: commit log, consume queues, snapshots, recovery, retention."""
 
 from lockstep.broker.store.config import FlushMode, Identity, StoreConfig
-from lockstep.broker.store.errors import IdentityError, StoreCorrupt, StoreDiskError, StoreInUse
+from lockstep.broker.store.errors import IdentityError, StoreCorruptError, StoreDiskError, StoreInUseError
 from lockstep.broker.store.results import Appended, DiskStatus, ReadResult, ReadStatus, Recovery, Replay
 from lockstep.broker.store.store import Store
 
@@ -17,7 +17,7 @@ __all__ = [
     "Replay",
     "Store",
     "StoreConfig",
-    "StoreCorrupt",
+    "StoreCorruptError",
     "StoreDiskError",
-    "StoreInUse",
+    "StoreInUseError",
 ]

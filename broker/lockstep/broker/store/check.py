@@ -9,7 +9,7 @@ from lockstep.broker.store.commit_log import CommitLog, Segment
 from lockstep.broker.store.consume_queue import QueueFiles
 from lockstep.broker.store.damage import DamageTable
 from lockstep.broker.store.directory import StoreDirectory, StoreIdentity, parse_identity
-from lockstep.broker.store.errors import IdentityError, StoreCorrupt, StoreInUse
+from lockstep.broker.store.errors import IdentityError, StoreCorruptError, StoreInUseError
 from lockstep.broker.store.presence import Presence
 from lockstep.broker.store.recovery import Borne, borne_out
 from lockstep.broker.store.scan import NOTHING, WINDOW_BYTES, Stretch
@@ -57,7 +57,7 @@ class CheckReport:
 
 
 async def check_store(files: Files, path: str, progress: Progress) -> CheckReport:
-    """Reads the whole store. ConfigError: no store is there; StoreInUse while a broker has it open."""
+    """Reads the whole store. ConfigError: no store is there; StoreInUseError while a broker has it open."""
     directory = StoreDirectory(files, path)
     if not files.exists(directory.log):
         raise ConfigError(f"{path} is no store: it has no commitlog directory")
@@ -71,7 +71,7 @@ async def check_store(files: Files, path: str, progress: Progress) -> CheckRepor
             return report
         try:
             identity = parse_identity(text, f"{directory.own}/identity")
-        except (StoreCorrupt, IdentityError) as error:
+        except (StoreCorruptError, IdentityError) as error:
             report.add("file", f"{directory.own}/identity", str(error))
             return report
         report.broker = f"{identity.broker_name} of {identity.cluster}"
@@ -89,7 +89,7 @@ def _held(files: Files, directory: StoreDirectory) -> Iterator[None]:
     try:
         release = files.lock(path)
     except BlockingIOError as error:
-        raise StoreInUse(
+        raise StoreInUseError(
             f"store {directory.root} is open in a broker: stop it first. While it runs it scrubs its log itself (--scrub-kib-per-s)"
         ) from error
     except OSError:  # on a file system that is read-only no broker can open it either
@@ -121,7 +121,7 @@ class _Check:
         if (known := directory.read(directory.damage_path)) is not None:
             try:
                 self._damage.restore(known, directory.damage_path)
-            except StoreCorrupt as error:
+            except StoreCorruptError as error:
                 report.add("file", directory.damage_path, str(error))
         survey = self._survey()
         if survey is None:
@@ -138,12 +138,12 @@ class _Check:
         start: int | None = None
         try:
             start = self._directory.read_start()
-        except StoreCorrupt as error:
+        except StoreCorruptError as error:
             report.add("file", f"{self._directory.own}/start", str(error))
         for cut_corrupt in (False, True):
             try:
                 return self._directory.survey_log(self._identity, found, start, cut_corrupt=cut_corrupt)
-            except StoreCorrupt as error:
+            except StoreCorruptError as error:
                 if not cut_corrupt:
                     report.add("file", f"log position {error.position}", str(error))
         return None

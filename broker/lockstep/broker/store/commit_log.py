@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from errno import EDQUOT, ENOENT, ENOSPC, EXDEV
 from struct import Struct
 
-from lockstep.broker.store.errors import NoNextFile, StoreDiskError
+from lockstep.broker.store.errors import NoNextFileError, StoreDiskError
 from lockstep.broker.store.presence import Presence
 from lockstep.broker.store.survey import LogSurvey
 from lockstep.protocol.record import BLANK_MAGIC
@@ -291,7 +291,7 @@ class CommitLog:
         """The position at which `size` bytes may now be added to `tail`; rolls to the next segment where they do not fit.
 
         `leave`: bytes of the newest segment that are not for this while the file of the next one is not open.
-        Raises OSError, and NoNextFile when that file can't be created now; nothing has changed then.
+        Raises OSError, and NoNextFileError when that file can't be created now; nothing has changed then.
         """
         room = self.segments[-1].end - self.end - BLANK_BYTES if self.segments else 0
         if size > room - (leave if self._next is None else 0):
@@ -302,7 +302,7 @@ class CommitLog:
                 file = self._take_next(path) if size > room else None
             except OSError as error:
                 if error.errno in NO_FILE:
-                    raise NoNextFile(f"the broker can't create the next file of its log ({error.strerror}): {_step(error)}") from error
+                    raise NoNextFileError(f"the broker can't create the next file of its log ({error.strerror}): {_step(error)}") from error
                 raise
             if file is not None:
                 self._roll(path, start, file)

@@ -9,7 +9,7 @@ consume queue whose size is LOST_SIZE: whoever reads there is told of the gap.
 import json
 from collections.abc import Callable, Iterable
 
-from lockstep.broker.store.errors import StoreCorrupt
+from lockstep.broker.store.errors import StoreCorruptError
 from lockstep.broker.store.frame import ENTRY
 
 FORMAT = 1
@@ -107,7 +107,7 @@ class DamageTable:
         return json.dumps({"format": FORMAT, "state_from": self.state_from, "log": log, "queues": queues}, indent=1).encode()
 
     def restore(self, data: bytes, path: str) -> None:
-        """Into an empty table. StoreCorrupt when the bytes are not what `encode` makes."""
+        """Into an empty table. StoreCorruptError when the bytes are not what `encode` makes."""
         try:
             found = json.loads(data)
             if found["format"] != FORMAT:
@@ -119,7 +119,9 @@ class DamageTable:
                 self.add_lost(str(topic), int(queue_id), int(first), int(end))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             why = f"{path} is damaged ({error}): it lists damage that was found before"
-            raise StoreCorrupt(f"{why}. Restore it, or remove it and start with --cut-corrupt: damage is then looked for again") from error
+            raise StoreCorruptError(
+                f"{why}. Restore it, or remove it and start with --cut-corrupt: damage is then looked for again"
+            ) from error
         self.changed = False
 
 

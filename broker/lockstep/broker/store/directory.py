@@ -31,7 +31,7 @@ from struct import Struct
 from lockstep.broker.store.commit_log import write_all
 from lockstep.broker.store.config import Identity, StoreConfig
 from lockstep.broker.store.consume_queue import QueueFiles
-from lockstep.broker.store.errors import IdentityError, StoreCorrupt, StoreInUse
+from lockstep.broker.store.errors import IdentityError, StoreCorruptError, StoreInUseError
 from lockstep.broker.store.presence import Presence
 from lockstep.broker.store.survey import LogFile, LogSurvey, adopted_queue_entries, adopted_segment_bytes, log_files, survey_log
 from lockstep.protocol.crc import crc32
@@ -82,13 +82,13 @@ class StoreDirectory:
         """The log offset that the newest slot names."""
 
     def lock(self) -> None:
-        """Creates the directory when it is missing and takes the lock; StoreInUse when another process has it."""
+        """Creates the directory when it is missing and takes the lock; StoreInUseError when another process has it."""
         files = self._files
         files.makedirs(self.root)
         try:
             self._release = files.lock(f"{self.root}/lock")
         except BlockingIOError as error:
-            raise StoreInUse(
+            raise StoreInUseError(
                 f"store {self.root} is open in another broker: stop that one, or give this one a directory of its own"
             ) from error
         self.presence.watch(f"{self.root}/lock")
@@ -113,7 +113,7 @@ class StoreDirectory:
     def survey(self, wanted: Identity, config: StoreConfig, new_store_id: str) -> tuple[StoreIdentity, LogSurvey, bool]:
         """Whose directory it is and what its log consists of; whether it has no identity yet. Changes nothing.
 
-        IdentityError when it is another's; StoreCorrupt as survey.py says.
+        IdentityError when it is another's; StoreCorruptError as survey.py says.
         """
         text = self.read(f"{self.own}/identity")
         found = log_files(self._files, self.log)
@@ -131,7 +131,7 @@ class StoreDirectory:
         return identity, self.survey_log(identity, found, start, cut_corrupt=config.cut_corrupt), text is None
 
     def survey_log(self, identity: StoreIdentity, found: list[LogFile], start: int | None, *, cut_corrupt: bool) -> LogSurvey:
-        """What the log consists of; StoreCorrupt as survey.py says."""
+        """What the log consists of; StoreCorruptError as survey.py says."""
         snapshots = self.snapshot_positions()
         # Snapshots are written after syncs: without the record of those, the older one vouches for them.
         synced = max(self.read_synced()[1] or min(snapshots, default=0), identity.log_start)
@@ -144,7 +144,7 @@ class StoreDirectory:
         own = self._files.listdir(self.own) if self._files.exists(self.own) else []
         left = [name for name in own if not name.endswith(".tmp")]
         if left and (found or self.snapshot_positions()):
-            raise StoreCorrupt(
+            raise StoreCorruptError(
                 f"{self.own}/identity is missing, and {left[0]} and a log are there: restore it, it names cluster, broker and store id. "
                 "Nothing was changed"
             )
@@ -167,7 +167,9 @@ class StoreDirectory:
         if text is None:
             return None
         if not text.strip().isdigit():
-            raise StoreCorrupt(f"{self.own}/start is damaged: expected the log offset at which the log begins. Restore it, or remove it")
+            raise StoreCorruptError(
+                f"{self.own}/start is damaged: expected the log offset at which the log begins. Restore it, or remove it"
+            )
         return int(text)
 
     def read_synced(self) -> tuple[int, int]:
@@ -194,7 +196,7 @@ class StoreDirectory:
             self.replace(f"{self.own}/identity", json.dumps({"format": FORMAT, **_plain(identity)}, indent=1).encode())
 
     def proof(self, random: Random) -> str:
-        """The store's secret: made at its birth, or by the first start of a version that has proofs. Raises StoreCorrupt."""
+        """The store's secret: made at its birth, or by the first start of a version that has proofs. Raises StoreCorruptError."""
         path = f"{self.own}/proof"
         text = self.read(path)
         if text is None:
@@ -202,7 +204,7 @@ class StoreDirectory:
             self.replace(path, text)
         found = text.decode("ascii", "replace").strip()
         if not _PROOF.fullmatch(found):
-            raise StoreCorrupt(f"{path} is damaged: expected 32 hex digits; remove the file, and the next start makes another")
+            raise StoreCorruptError(f"{path} is damaged: expected 32 hex digits; remove the file, and the next start makes another")
         return found
 
     def save_start(self, position: int) -> None:
@@ -380,11 +382,11 @@ def parse_identity(text: bytes, path: str) -> StoreIdentity:
             raise IdentityError(f"{path} has format {found['format']}, this version knows {FORMAT}: use the version that wrote it")
         identity = StoreIdentity(**{name: found[name] for name in StoreIdentity.__slots__})
     except (ValueError, KeyError, TypeError) as error:
-        raise StoreCorrupt(f"{path} is damaged ({error}): restore it, it names cluster, broker and store id") from error
+        raise StoreCorruptError(f"{path} is damaged ({error}): restore it, it names cluster, broker and store id") from error
     if not all(isinstance(value, str) for value in (identity.cluster, identity.broker_name, identity.store_id)):
-        raise StoreCorrupt(f"{path} is damaged: cluster, broker_name and store_id are texts")
+        raise StoreCorruptError(f"{path} is damaged: cluster, broker_name and store_id are texts")
     if not all(isinstance(value, int) and value > 0 for value in (identity.segment_bytes, identity.queue_file_entries)):
-        raise StoreCorrupt(f"{path} is damaged: segment_bytes and queue_file_entries are positive numbers")
+        raise StoreCorruptError(f"{path} is damaged: segment_bytes and queue_file_entries are positive numbers")
     if not isinstance(identity.log_start, int) or identity.log_start < 0:
-        raise StoreCorrupt(f"{path} is damaged: log_start is a log offset")
+        raise StoreCorruptError(f"{path} is damaged: log_start is a log offset")
     return identity

@@ -2,7 +2,7 @@
 
 from lockstep.broker.store.config import MIB, StoreConfig
 from lockstep.broker.store.results import DiskStatus
-from lockstep.protocol.errors import ServiceNotAvailable
+from lockstep.protocol.errors import ServiceNotAvailableError
 from lockstep.runtime.files import DiskSpace, Files
 
 RESERVE_BYTES_MAX = 256 * MIB
@@ -44,27 +44,27 @@ class DiskWatch:
             self._look(now_ms)
 
     def make_room(self, size: int, now_ms: int) -> None:
-        """The room is used up: looks again, and raises ServiceNotAvailable where `size` bytes would go into the reserve."""
+        """The room is used up: looks again, and raises ServiceNotAvailableError where `size` bytes would go into the reserve."""
         refused = self.room < LOOK_BYTES_MAX and self._space.free_bytes - size < self.reserve_bytes
         if not refused or now_ms - self._looked_ms >= REFUSED_LOOK_INTERVAL_MS:
             self._look(now_ms)
         free, reserve = self._space.free_bytes, self.reserve_bytes
         if free - size < reserve:
-            raise ServiceNotAvailable(
+            raise ServiceNotAvailableError(
                 f"disk of {self._path} has {free} bytes free; sends are refused where less than {reserve} bytes would be left. "
                 "Free some space or let retention remove more: sends resume by themselves"
             )
         self.room = max(self.room, size)
 
     def check_beginning(self, what: str, now_ms: int) -> None:
-        """ServiceNotAvailable where less than half the reserve is free: the rest is for commits of what is there."""
+        """ServiceNotAvailableError where less than half the reserve is free: the rest is for commits of what is there."""
         half = self.reserve_bytes // 2
         if self._space.free_bytes - half >= LOOK_BYTES_MAX and now_ms - self._looked_ms < LOOK_INTERVAL_MS:
             return
         if now_ms - self._looked_ms >= REFUSED_LOOK_INTERVAL_MS:
             self._look(now_ms)
         if self._space.free_bytes < half:
-            raise ServiceNotAvailable(
+            raise ServiceNotAvailableError(
                 f"disk of {self._path} has {self._space.free_bytes} bytes free, less than half of the reserve of {self.reserve_bytes}: "
                 f"{what} is new and refused. Free some space or let retention remove more"
             )

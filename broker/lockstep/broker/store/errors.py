@@ -17,7 +17,7 @@ class IdentityError(StoreError):
     exit_code: ClassVar[int] = 4
 
 
-class StoreCorrupt(StoreError):
+class StoreCorruptError(StoreError):
     """Bytes that a sync had covered are not what was written. `position` is the log offset of the first bad record, −1 outside the log."""
 
     exit_code: ClassVar[int] = 5
@@ -27,11 +27,11 @@ class StoreCorrupt(StoreError):
         self.position = position
 
 
-class StoreInUse(StoreError):
+class StoreInUseError(StoreError):
     """Another process, or another store in this one, has the directory open."""
 
     exit_code: ClassVar[int] = 6
 
 
-class NoNextFile(StoreDiskError):
+class NoNextFileError(StoreDiskError):
     """The next file of the log can't be created now, for want of a descriptor, an inode or quota. Nothing has changed."""

@@ -27,7 +27,7 @@ from struct import error as StructError
 
 from lockstep.protocol.crc import crc32
 from lockstep.protocol.delays import delay_of
-from lockstep.protocol.errors import MessageIllegal, RemoteProtocolError
+from lockstep.protocol.errors import MessageIllegalError, RemoteProtocolError
 from lockstep.protocol.frame import BODY_BYTES_MAX
 from lockstep.protocol.names import SCHEDULE_TOPIC
 from lockstep.protocol.properties import SENT_PROPERTIES_BYTES_MAX, SEQUENCE_DIGITS, sent_bytes
@@ -76,7 +76,7 @@ class TopicField:
     def __init__(self, topic: str) -> None:
         name = topic.encode()
         if not 0 < len(name) <= 127:
-            raise MessageIllegal(f"topic of {len(name)} bytes, expected 1 to 127")
+            raise MessageIllegalError(f"topic of {len(name)} bytes, expected 1 to 127")
         self.field = bytes([len(name)]) + name
         self.size = len(self.field)
         self.struct = Struct(f">{self.size}sH")
@@ -119,8 +119,8 @@ def take_frame(
 ) -> bytearray:
     """Appends the frame to `tail` with the broker's fields set; its consume-queue entries.
 
-    `position` is the log offset that `tail`'s end has. `sequenced`: the caller has checked the frame's `__LS_SEQ`. MessageIllegal names the
-    record and the rule; `tail` is as it was before after any error.
+    `position` is the log offset that `tail`'s end has. `sequenced`: the caller has checked the frame's `__LS_SEQ`. MessageIllegalError
+    names the record and the rule; `tail` is as it was before after any error.
     """
     at = len(tail)
     tail += frame
@@ -131,7 +131,7 @@ def take_frame(
         check_properties(properties, trusted=trusted, sequenced=sequenced)
     except (StructError, IndexError) as error:
         del tail[at:]
-        raise MessageIllegal(f"frame of {end} bytes does not hold the {count} whole records that it claims") from error
+        raise MessageIllegalError(f"frame of {end} bytes does not hold the {count} whole records that it claims") from error
     except Exception:  # re-raised
         del tail[at:]
         raise
@@ -181,7 +181,7 @@ def _patch(
             or (zero12 != _ZERO_12 and not trusted)
             or crc32(source[body:behind]) & 0x7FFFFFFF != crc
         ):
-            raise MessageIllegal(_reason(frame, start, queue_offset - first, count, topic, queue_id, size_max))
+            raise MessageIllegalError(_reason(frame, start, queue_offset - first, count, topic, queue_id, size_max))
         name, property_bytes = unpack_topic(frame, behind)
         behind += behind_topic
         if (
@@ -189,7 +189,7 @@ def _patch(
             or behind + property_bytes != stop
             or (property_bytes > SENT_PROPERTIES_BYTES_MAX and _too_long(frame[behind:stop], trusted))
         ):
-            raise MessageIllegal(_reason(frame, start, queue_offset - first, count, topic, queue_id, size_max))
+            raise MessageIllegalError(_reason(frame, start, queue_offset - first, count, topic, queue_id, size_max))
         text = frame[behind:stop]
         add(text)
         tag = 0
@@ -207,7 +207,7 @@ def _patch(
         queue_offset += 1
         start = stop
     if queue_offset != last:
-        raise MessageIllegal(f"frame holds {queue_offset - first} records and claims {count}")
+        raise MessageIllegalError(f"frame holds {queue_offset - first} records and claims {count}")
     return properties
 
 
@@ -220,27 +220,29 @@ def check_properties(properties: list[bytes], *, trusted: bool = False, sequence
     if b"\0" in joined:
         # No CRC covers the properties: recovery knows a sector that never reached the disk by its zeros.
         number = next(i for i, text in enumerate(properties) if b"\0" in text)
-        raise MessageIllegal(f"record {number}: a byte 0 in the properties")
+        raise MessageIllegalError(f"record {number}: a byte 0 in the properties")
     if not joined.isascii():
         for number, text in enumerate(properties):
             try:
                 text.decode()
             except UnicodeDecodeError as error:
-                raise MessageIllegal(f"record {number}: properties are not UTF-8 ({error.reason} at byte {error.start})") from error
+                raise MessageIllegalError(f"record {number}: properties are not UTF-8 ({error.reason} at byte {error.start})") from error
     if trusted:
         return
     for name in REFUSED_NAMES:
         if name in joined:
             number = next(i for i, text in enumerate(properties) if name in b"\x02" + text)
-            raise MessageIllegal(f"record {number}: property {_name(name)} has no place in a batch")
+            raise MessageIllegalError(f"record {number}: property {_name(name)} has no place in a batch")
     marks = joined.count(SEQUENCE_NAME)
     if not marks:
         return
     if not sequenced:
         number = next(i for i, text in enumerate(properties) if SEQUENCE_NAME in b"\x02" + text)
-        raise MessageIllegal(f"record {number}: property names beginning with __LS_ are lockstep's own, choose another name")
+        raise MessageIllegalError(f"record {number}: property names beginning with __LS_ are lockstep's own, choose another name")
     if marks > 1 or not joined.startswith(SEQUENCE_FIRST):
-        raise MessageIllegal("property __LS_SEQ belongs first into the first record of an idempotent frame, other names with __LS_ nowhere")
+        raise MessageIllegalError(
+            "property __LS_SEQ belongs first into the first record of an idempotent frame, other names with __LS_ nowhere"
+        )
     # Recovery tells a whole frame from a torn one by this count: a wrong one must not get into the log.
     first = properties[0]
     counted = first[SEQUENCE_COUNT_AT : SEQUENCE_COUNT_AT + COUNT_DIGITS] == b"%06x" % len(properties)
@@ -249,8 +251,8 @@ def check_properties(properties: list[bytes], *, trusted: bool = False, sequence
     try:
         sequence = find_sequence(first)
     except RemoteProtocolError as error:
-        raise MessageIllegal(f"record 0: {error}") from error
-    raise MessageIllegal(f"record 0: __LS_SEQ counts {sequence.count if sequence else 0} records, the frame has {len(properties)}")
+        raise MessageIllegalError(f"record 0: {error}") from error
+    raise MessageIllegalError(f"record 0: __LS_SEQ counts {sequence.count if sequence else 0} records, the frame has {len(properties)}")
 
 
 def _too_long(properties: bytes, trusted: bool) -> bool:

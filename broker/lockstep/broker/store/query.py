@@ -8,7 +8,7 @@ from lockstep.broker.store.consume_queue import ConsumeQueue
 from lockstep.broker.store.frame import ENTRY, ENTRY_BYTES
 from lockstep.broker.store.queue_table import QueueTable
 from lockstep.broker.store.reader import LogBytes, QueueBytes
-from lockstep.broker.store.scan import BadRecord, read_record
+from lockstep.broker.store.scan import BadRecordError, read_record
 from lockstep.broker.store.steps import RISING, Stretch
 from lockstep.protocol.names import STATE_TOPIC
 from lockstep.protocol.record import INT64, MAGIC, PHYSICAL_OFFSET_AT, RECORD_BYTES_MIN, SIZE_AND_MAGIC, STORE_TIMESTAMP_AT
@@ -74,7 +74,7 @@ class Query:
         data = await self._bytes(position, size)
         try:
             record = read_record(data or b"", position, {})
-        except BadRecord:
+        except BadRecordError:
             return None
         return None if record.topic == STATE_TOPIC else data
 

@@ -4,8 +4,8 @@ The steps of a read stand in one generator that asks for bytes. Asked without wa
 cache; asked again with waiting, a worker thread fetches them. Records that lie side by side in the log go out as one piece.
 
 What comes from a file is checked: each entry names a record of this topic, queue and offset, whose CRC holds. What stands before the first
-that does not is answered; when nothing does, `Mismatch` names it, and repair.py finds out whether the entry or the record is wrong. Entries
-of lost messages (damage.py) are answered as LOST.
+that does not is answered; when nothing does, `MismatchError` names it, and repair.py finds out whether the entry or the record is wrong.
+Entries of lost messages (damage.py) are answered as LOST.
 """
 
 import sys
@@ -20,7 +20,7 @@ from lockstep.broker.store.consume_queue import ConsumeQueue, QueueFiles
 from lockstep.broker.store.damage import LOST_SIZE
 from lockstep.broker.store.frame import ENTRY, ENTRY_BYTES, POSITION
 from lockstep.broker.store.results import ReadResult, ReadStatus
-from lockstep.broker.store.scan import BadRecord, good_properties, read_record
+from lockstep.broker.store.scan import BadRecordError, good_properties, read_record
 from lockstep.protocol.crc import crc32
 from lockstep.protocol.record import BODY_AT, CRC_MASK, MAGIC, RECORD_BYTES_MIN, SYS_IPV6_MASK
 from lockstep.runtime.host import Host
@@ -83,7 +83,7 @@ class LogBytes:
             self._segment.reader_count -= 1
 
 
-class Mismatch(Exception):
+class MismatchError(Exception):
     """The entry at `offset` and the record that it names do not fit."""
 
     def __init__(self, queue: ConsumeQueue, offset: int, position: int, reason: str) -> None:
@@ -158,7 +158,7 @@ class Reader:
         if not present:
             lost = lost_count(entries)
             if not lost:
-                raise Mismatch(queue, offset, -1, "the queue's file has no entry there")
+                raise MismatchError(queue, offset, -1, "the queue's file has no entry there")
             return ReadResult(ReadStatus.LOST, offset + lost, queue.min, queue.visible)
         entries = entries[: present * ENTRY_BYTES]
         while True:
@@ -166,7 +166,7 @@ class Reader:
             try:
                 indexes = range(taken) if hashes is None else matching(entries, hashes, taken)
                 parts = yield from self._parts(queue, offset, entries, runs, indexes, trusted=trusted)
-            except Mismatch as mismatch:
+            except MismatchError as mismatch:
                 if mismatch.offset == offset:
                     raise
                 entries = entries[: (mismatch.offset - offset) * ENTRY_BYTES]
@@ -242,7 +242,7 @@ class Check:
         """Which of them comes next."""
 
     def run(self, data: bytes, position: int) -> None:
-        """`data` was read at `position`. Mismatch names the first entry that does not name its record."""
+        """`data` was read at `position`. MismatchError names the first entry that does not name its record."""
         self._find(position)
         unpack, places, indexes, view = CHECKED.unpack_from, self._places, self._indexes, memoryview(data)
         queue_id, name, offset, last = self._queue.queue_id, self._queue.topic_field.field, self._offset, len(data) - RECORD_BYTES_MIN
@@ -274,11 +274,11 @@ class Check:
                 size = int.from_bytes(data[at : at + 4], "big")
                 record = read_record(data[at : at + size], position + at, {})
                 reason = f"it is offset {record.queue_offset} of queue {record.queue_id} of {record.topic}"
-            except BadRecord as bad:
+            except BadRecordError as bad:
                 reason = str(bad)
             raise self._mismatch(position + at, reason)
 
-    def outside(self, position: int, segment_end: int | None) -> Mismatch:
+    def outside(self, position: int, segment_end: int | None) -> MismatchError:
         """The run at `position` does not end within the segment, or no segment holds it: the first entry of which that is true."""
         self._find(position)
         while segment_end is not None and self._ordinal < self._count - 1:
@@ -294,9 +294,9 @@ class Check:
                 self._ordinal = ordinal
                 return
 
-    def _mismatch(self, position: int, reason: str) -> Mismatch:
+    def _mismatch(self, position: int, reason: str) -> MismatchError:
         index = self._indexes[min(self._ordinal, self._count - 1)]
-        return Mismatch(self._queue, self._offset + index, position, reason)
+        return MismatchError(self._queue, self._offset + index, position, reason)
 
 
 def matching(entries: bytes, hashes: frozenset[int], count: int) -> list[int]:

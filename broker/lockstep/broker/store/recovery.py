@@ -23,12 +23,12 @@ from lockstep.broker.store.config import StoreConfig
 from lockstep.broker.store.consume_queue import ConsumeQueue, names_place
 from lockstep.broker.store.damage import LOST_SIZE, DamageTable, lost_entry
 from lockstep.broker.store.directory import StoreDirectory
-from lockstep.broker.store.errors import StoreCorrupt
+from lockstep.broker.store.errors import StoreCorruptError
 from lockstep.broker.store.frame import ENTRY, ENTRY_BYTES
 from lockstep.broker.store.queue_table import QueueTable
 from lockstep.broker.store.rebuild import EntryRebuild, entry_of
 from lockstep.broker.store.results import Recovery, Replay
-from lockstep.broker.store.scan import NOTHING, BadRecord, LogScan, StoredRecord, Stretch, read_record
+from lockstep.broker.store.scan import NOTHING, BadRecordError, LogScan, StoredRecord, Stretch, read_record
 from lockstep.broker.store.snapshot import Snapshot, Snapshots
 from lockstep.broker.store.stamps import Stamps
 from lockstep.broker.store.survey import LogSurvey
@@ -184,14 +184,15 @@ class _NullSink:
 
 
 async def read_whole(log: CommitLog, survey: LogSurvey) -> None:
-    """Reads a log that another program made to its end. StoreCorrupt, with the place, when it has anything that is no record of ours."""
+    """Reads a log that another program made to its end. StoreCorruptError, with the place, when it has anything that is no record of
+    ours."""
     log.load(survey)
     try:
         sink = _NullSink()
         scan = LogScan(log, log.start, sink)
         await scan.run(_breathe)
         if sink.state_position is not None:
-            raise StoreCorrupt(
+            raise StoreCorruptError(
                 f"log position {sink.state_position}: the state of a lockstep broker. The log is such a broker's, and the directory "
                 "lockstep with its identity and snapshots is missing: restore it. Nothing was changed",
                 position=sink.state_position,
@@ -202,7 +203,7 @@ async def read_whole(log: CommitLog, survey: LogSurvey) -> None:
                 data = segment.file.pread(min(ZERO_CHUNK_BYTES, segment.end - at), at - segment.start)
                 if data.count(0) != len(data):
                     why = scan.reason or f"zeros, and other bytes before {at + len(data)}"
-                    raise StoreCorrupt(
+                    raise StoreCorruptError(
                         f"log position {scan.end} in {segment.path}: {why}. The directory has no lockstep/identity, so another program "
                         "made it, and its log can't be read to the end. If that program was killed, let it start and stop once. "
                         "Nothing was changed",
@@ -263,7 +264,7 @@ def _record_at(segment: Segment, position: int) -> bytes | None:
     data = segment.file.pread(size, position - segment.start)
     try:
         read_record(data, position, {})
-    except BadRecord:
+    except BadRecordError:
         return None
     return data
 
@@ -384,7 +385,7 @@ class Recoverer:
             if self._config.cut_corrupt:
                 self._damage.give_up_state(self._log.start)
                 return None
-            raise StoreCorrupt(
+            raise StoreCorruptError(
                 f"no snapshot in {self._directory.own} fits the log, which begins at {self._log.start}: the state of groups and topics is "
                 "lost. Restore lockstep/snapshot-*, or start with --cut-corrupt to go on without it",
                 position=self._log.start,
@@ -464,7 +465,7 @@ class Recoverer:
         return bool((stored_size, magic, queue_id, offset, physical) == (size, MAGIC, queue.queue_id, index, position))
 
     async def _read_below(self, limit: int) -> None:
-        """Reads what a rebuild will need. StoreCorrupt when it is damaged: nothing has been changed yet."""
+        """Reads what a rebuild will need. StoreCorruptError when it is damaged: nothing has been changed yet."""
         scan = LogScan(self._log, self._log.start, _NullSink(), limit, known=self._damage.stretches)
         await scan.run(self._reading.at)
         if scan.end < limit:
@@ -491,21 +492,22 @@ class Recoverer:
 
     # -- the tail --------------------------------------------------------------------------------
 
-    def _corrupt(self, scan: LogScan) -> StoreCorrupt:
-        return StoreCorrupt(
+    def _corrupt(self, scan: LogScan) -> StoreCorruptError:
+        return StoreCorruptError(
             f"log position {scan.end}: {scan.reason or NOTHING}, and {self._log.synced} bytes had been synced. Restore the store, or start "
             "with --cut-corrupt to go on without what is damaged; nothing was changed",
             position=scan.end,
         )
 
     def _judge(self, scan: LogScan, sink: _ReplaySink) -> None:
-        """Raises StoreCorrupt when the log is not what was written, unless damage may be passed over. The last step without a change."""
+        """Raises StoreCorruptError when the log is not what was written, unless damage may be passed over. The last step without a
+        change."""
         if scan.end < self._log.synced and not self._config.cut_corrupt:
             raise self._corrupt(scan)
         if self._suspect is not None and not sink.stretches and (self._suspect[1] is Borne.OTHER or not self._config.cut_corrupt):
             snapshot, borne = self._suspect
             path = f"{self._directory.own}/snapshot-{snapshot.position:020d}"
-            raise StoreCorrupt(
+            raise StoreCorruptError(
                 f"log position {snapshot.last_record}: {borne.value}, and {path} was taken when a record began there and ended at "
                 f"{snapshot.position}: the log is another broker's, or an older copy. Put the right files into commitlog; nothing was "
                 "changed",

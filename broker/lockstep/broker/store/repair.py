@@ -13,12 +13,12 @@ from lockstep.broker.store.damage import LOST_SIZE, DamageTable
 from lockstep.broker.store.directory import StoreDirectory
 from lockstep.broker.store.frame import ENTRY, ENTRY_BYTES
 from lockstep.broker.store.queue_table import QueueTable
-from lockstep.broker.store.reader import Mismatch
+from lockstep.broker.store.reader import MismatchError
 from lockstep.broker.store.rebuild import EntryRebuild, entry_of
-from lockstep.broker.store.scan import BadRecord, LogScan, ReadAt, read_record
+from lockstep.broker.store.scan import BadRecordError, LogScan, ReadAt, read_record
 from lockstep.protocol.record import RECORD_BYTES_MIN
 from lockstep.runtime.daemon import Tasks
-from lockstep.runtime.dispatch import BusyFor
+from lockstep.runtime.dispatch import RetryLaterError
 from lockstep.runtime.flood import log_limited
 from lockstep.runtime.host import Host
 from lockstep.runtime.log import get_logger
@@ -77,16 +77,16 @@ class QueueRepairs:
         self.repaired_count = 0
         """Entries that pointed elsewhere, since the store was opened."""
 
-    def begin(self, mismatch: Mismatch) -> BusyFor:
+    def begin(self, mismatch: MismatchError) -> RetryLaterError:
         """Repairs the place, unless that is under way or REPAIRS_MAX repairs are: it is found again then. What its reader is answered."""
         queue = mismatch.queue
         if queue not in self._running and len(self._running) < REPAIRS_MAX:
             self._running[queue] = None
             self.idle.clear()
             self._tasks.spawn(self._run(mismatch), f"repair {queue.topic} {queue.queue_id}")
-        return BusyFor(f"offset {mismatch.offset} of queue {queue.queue_id} of {queue.topic} is compared with the log", RETRY_MS)
+        return RetryLaterError(f"offset {mismatch.offset} of queue {queue.queue_id} of {queue.topic} is compared with the log", RETRY_MS)
 
-    async def _run(self, mismatch: Mismatch) -> None:
+    async def _run(self, mismatch: MismatchError) -> None:
         queue, offset = mismatch.queue, mismatch.offset
         facts = {"topic": queue.topic, "queue_id": queue.queue_id}
         log_limited(log, "error", "store.mismatch", **facts, offset=offset, position=mismatch.position, error=str(mismatch))
@@ -199,7 +199,7 @@ class QueueRepairs:
             return None
         try:
             record = read_record(await self._read(segment, size, position - segment.start), position, {})
-        except BadRecord:
+        except BadRecordError:
             return None
         fits = (record.topic, record.queue_id, record.queue_offset) == (queue.topic, queue.queue_id, index)
         return position + size if fits and entry_of(record) == ENTRY.pack(*entry) else None

@@ -124,11 +124,11 @@ class _OpenFrame:
         self.data = bytearray()
 
 
-class BadRecord(Exception):
+class BadRecordError(Exception):
     """Why the bytes at a position are no record."""
 
 
-class BadFrame(BadRecord):
+class BadFrameError(BadRecordError):
     """The records are good and their idempotent frame is not: all of it is damaged."""
 
 
@@ -198,7 +198,7 @@ class LogScan:
                 if not size:
                     self._refuse_open_frame("the log ends")
                     return
-            except BadRecord as bad:
+            except BadRecordError as bad:
                 behind = await self._damage(bad, position, breathe)
                 if behind is None:
                     return
@@ -212,7 +212,7 @@ class LogScan:
                 await breathe(position)
         try:
             self._refuse_open_frame("the log ends")
-        except BadRecord as bad:
+        except BadRecordError as bad:
             await self._damage(bad, position, breathe)
 
     async def _next(self, segment: Segment, position: int) -> int:
@@ -222,7 +222,7 @@ class LogScan:
         size, magic = SIZE_AND_MAGIC.unpack(head) if len(head) == BLANK_BYTES else (0, 0)
         if size == 0 and magic == 0:
             if position < self._solid:
-                raise BadRecord(NOTHING)
+                raise BadRecordError(NOTHING)
             return 0
         if magic == BLANK_MAGIC and size == left:
             self._refuse_open_frame("the segment ends")
@@ -243,16 +243,16 @@ class LogScan:
     async def _record(self, segment: Segment, position: int, size: int, magic: int) -> tuple[StoredRecord, bytes]:
         left = segment.end - position
         if magic != MAGIC:
-            raise BadRecord(f"magic {magic:#010x}, expected {MAGIC:#010x}")
+            raise BadRecordError(f"magic {magic:#010x}, expected {MAGIC:#010x}")
         if not RECORD_BYTES_MIN <= size <= left:
-            raise BadRecord(f"size {size}, expected {RECORD_BYTES_MIN} to {left}")
+            raise BadRecordError(f"size {size}, expected {RECORD_BYTES_MIN} to {left}")
         data = await self._bytes(segment, position, size)
         if len(data) != size:
-            raise BadRecord(f"{len(data)} of its {size} bytes are there")
+            raise BadRecordError(f"{len(data)} of its {size} bytes are there")
         record = read_record(data, position, self._topics)
         expected = self._expected(record)
         if record.queued and expected is not None and not 0 <= record.queue_offset - expected <= self._missing_max:
-            raise BadRecord(f"queue offset {record.queue_offset} of {record.topic} {record.queue_id}, expected {expected}")
+            raise BadRecordError(f"queue offset {record.queue_offset} of {record.topic} {record.queue_id}, expected {expected}")
         return record, data
 
     def _expected(self, record: StoredRecord) -> int | None:
@@ -260,10 +260,10 @@ class LogScan:
         if frame is None or record.sequence is not None:
             return self._sink.expected_offset(record.topic, record.queue_id)
         if (record.topic, record.queue_id) != (frame.first.topic, frame.first.queue_id):
-            raise BadRecord(f"a record of another queue within the frame at {frame.first.position}")
+            raise BadRecordError(f"a record of another queue within the frame at {frame.first.position}")
         expected = frame.first.queue_offset + len(frame.records)
         if record.queue_offset != expected:
-            raise BadRecord(f"queue offset {record.queue_offset} of {record.topic} {record.queue_id}, expected {expected}")
+            raise BadRecordError(f"queue offset {record.queue_offset} of {record.topic} {record.queue_id}, expected {expected}")
         return expected
 
     def _take(self, record: StoredRecord, data: bytes) -> None:
@@ -296,7 +296,7 @@ class LogScan:
         if previous is not None:
             crc = frame_crc(previous, frame.data, crc_digits_at(frame.data))
             if crc != sequence.crc:
-                raise BadFrame(f"frame of {sequence.count} records: running CRC {sequence.crc:#010x}, its bytes give {crc:#010x}")
+                raise BadFrameError(f"frame of {sequence.count} records: running CRC {sequence.crc:#010x}, its bytes give {crc:#010x}")
         self._scopes[scope] = (sequence.epoch, sequence.next, sequence.crc)
         self._frame = None
         for record in frame.records:
@@ -307,16 +307,16 @@ class LogScan:
     def _refuse_open_frame(self, what: str) -> None:
         frame = self._frame
         if frame is not None:
-            raise BadFrame(
+            raise BadFrameError(
                 f"{what} after {len(frame.records)} of the {frame.sequence.count} records of the frame at {frame.first.position}"
             )
 
     # -- behind damage ---------------------------------------------------------------------------
 
-    async def _damage(self, bad: BadRecord, position: int, breathe: Breathe) -> int | None:
+    async def _damage(self, bad: BadRecordError, position: int, breathe: Breathe) -> int | None:
         """Where the scan goes on behind the bad bytes at `position`; None: it ends here."""
         frame, begin, behind = self._frame, position, None
-        if frame is not None and isinstance(bad, BadFrame):
+        if frame is not None and isinstance(bad, BadFrameError):
             begin = frame.first.position
             behind = frame.records[-1].position + frame.records[-1].size
         if (begin if frame is None else frame.first.position) >= self._solid:
@@ -329,7 +329,7 @@ class LogScan:
         if not self._sink.damaged(stretch):
             self.reason = str(bad)
             return None
-        if isinstance(bad, BadFrame):
+        if isinstance(bad, BadFrameError):
             self._frame = None
         if behind is not None:
             return self._skip(stretch)
@@ -404,7 +404,7 @@ class LogScan:
         frame, self._frame = self._frame, None
         try:
             await self._record(segment, position, size, magic)
-        except BadRecord:
+        except BadRecordError:
             return False
         finally:
             self._missing_max, self._frame = missing_max, frame
@@ -434,27 +434,28 @@ def _next_magic(data: bytes, start: int) -> int:
 
 
 def read_record(data: bytes, position: int, topics: dict[bytes, str]) -> StoredRecord:
-    """Checks the whole record `data` that stands at `position`; BadRecord says what is wrong. `topics` remembers names that are good."""
+    """Checks the whole record `data` that stands at `position`; BadRecordError says what is wrong. `topics` remembers names that are
+    good."""
     if len(data) < RECORD_BYTES_MIN:
-        raise BadRecord(f"{len(data)} bytes, a record has at least {RECORD_BYTES_MIN}")
+        raise BadRecordError(f"{len(data)} bytes, a record has at least {RECORD_BYTES_MIN}")
     size, magic, crc, queue_id, _, queue_offset, physical, sys_flag, _, _, store_ms, _, _, _, body_bytes = HEAD.unpack_from(data)
     if magic != MAGIC or size != len(data):
-        raise BadRecord(f"size {size} and magic {magic:#010x}, expected {len(data)} and {MAGIC:#010x}")
+        raise BadRecordError(f"size {size} and magic {magic:#010x}, expected {len(data)} and {MAGIC:#010x}")
     if physical != position or queue_id < 0:
-        raise BadRecord(f"physical offset {physical}, queue id {queue_id}")
+        raise BadRecordError(f"physical offset {physical}, queue id {queue_id}")
     if sys_flag & SYS_IPV6_MASK:
-        raise BadRecord(f"system flag {sys_flag:#x} says IPv6 hosts, which are not supported")
+        raise BadRecordError(f"system flag {sys_flag:#x} says IPv6 hosts, which are not supported")
     behind = BODY_AT + body_bytes
     if body_bytes < 0 or behind + 3 > size:
-        raise BadRecord(f"body of {body_bytes} bytes in a record of {size}")
+        raise BadRecordError(f"body of {body_bytes} bytes in a record of {size}")
     properties_at = behind + 3 + data[behind]
     if properties_at > size or properties_at + (data[properties_at - 2] << 8 | data[properties_at - 1]) != size:
-        raise BadRecord(f"its fields do not make its size {size}")
+        raise BadRecordError(f"its fields do not make its size {size}")
     if not good_properties(data, properties_at, size):
-        raise BadRecord("its properties have a byte 0 or are not UTF-8")
+        raise BadRecordError("its properties have a byte 0 or are not UTF-8")
     body = data[BODY_AT:behind]
     if crc32(body) & CRC_MASK != crc:
-        raise BadRecord("body CRC")
+        raise BadRecordError("body CRC")
     name = data[behind + 1 : properties_at - 2]
     topic = topics.get(name)
     if topic is None:
@@ -497,7 +498,7 @@ def _topic(name: bytes) -> str:
         topic = name.decode("ascii")
         check_topic(topic)
     except (UnicodeDecodeError, LocalProtocolError) as error:
-        raise BadRecord(f"topic {name[:40]!r}") from error
+        raise BadRecordError(f"topic {name[:40]!r}") from error
     return topic
 
 
@@ -505,7 +506,7 @@ def _sequence(properties: bytes) -> FrameSequence:
     try:
         sequence = find_sequence(properties)
     except RemoteProtocolError as error:
-        raise BadRecord(str(error)) from error
+        raise BadRecordError(str(error)) from error
     if sequence is None or sequence.count < 1:
-        raise BadRecord("an idempotent frame without records")
+        raise BadRecordError("an idempotent frame without records")
     return sequence

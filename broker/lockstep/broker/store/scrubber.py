@@ -6,7 +6,7 @@ from collections.abc import Callable
 from lockstep.broker.store.commit_log import CommitLog, Segment
 from lockstep.broker.store.damage import DamageTable
 from lockstep.broker.store.queue_table import QueueTable
-from lockstep.broker.store.reader import Mismatch
+from lockstep.broker.store.reader import MismatchError
 from lockstep.broker.store.repair import QueueRepairs, threaded
 from lockstep.broker.store.scan import ReadAt, Stretch
 from lockstep.broker.store.scrub import QueueKey, Scrub
@@ -19,7 +19,7 @@ WINDOW_BYTES = 64 << 10
 """Handled in one turn of the loop: a millisecond or two."""
 
 
-class _Stopped(Exception):
+class _StoppedError(Exception):
     """The broker stops: the pass ends where it is."""
 
 
@@ -40,7 +40,7 @@ class Scrubber:
         """Damage that this pass has found so far."""
         self.found: dict[int, Stretch] = {}
         """Damage of the log that is not on record in `lockstep/damage`, by position."""
-        self._pending: list[Mismatch] = []
+        self._pending: list[MismatchError] = []
         """To be repaired before the scan goes on."""
         self.pass_count = 0
         self.position = 0
@@ -69,13 +69,13 @@ class Scrubber:
                 self._repairs.begin(mismatch)
                 await self._repairs.idle.wait()
             if stopping():
-                raise _Stopped
+                raise _StoppedError
 
         scrub = Scrub(self._log, self, self._entries, self._damage.stretches)
         try:
             await scrub.run(breathe, limit=end, solid=end, read=self._paced(stopping), window_bytes=WINDOW_BYTES)
             await breathe(end)
-        except _Stopped:
+        except _StoppedError:
             return
         except OSError as error:
             log.error("scrub.failed", position=self.position, error=str(error), then="the next pass begins anew")
@@ -88,7 +88,7 @@ class Scrubber:
         async def read(segment: Segment, count: int, at: int) -> bytes:
             await asyncio.sleep(count / self._bytes_per_s)
             if stopping():
-                raise _Stopped
+                raise _StoppedError
             return await self._threaded(segment, count, at)
 
         return read
@@ -113,12 +113,12 @@ class Scrubber:
         queue = self._queues.get(key)
         first = first if queue is None else max(first, queue.min)
         if queue is not None and first < end and not self._damage.is_lost(*key, first, end):
-            self._pending.append(Mismatch(queue, first, position, "no record of it was found in the log"))
+            self._pending.append(MismatchError(queue, first, position, "no record of it was found in the log"))
 
     def wrong_entries(self, key: QueueKey, first: int, count: int) -> None:
         queue = self._queues.get(key)
         if queue is not None and first >= queue.min:
-            self._pending.append(Mismatch(queue, first, -1, f"{count} entries do not name the records of the log"))
+            self._pending.append(MismatchError(queue, first, -1, f"{count} entries do not name the records of the log"))
 
     def expected(self, key: QueueKey) -> tuple[int, int]:
         queue = self._queues.get(key)

@@ -20,20 +20,20 @@ from lockstep.broker.store.confirmation import CALLBACK_FAILED, Confirmations
 from lockstep.broker.store.damage import DamageTable
 from lockstep.broker.store.directory import StoreDirectory, StoreIdentity
 from lockstep.broker.store.disk import DiskWatch
-from lockstep.broker.store.errors import NoNextFile, StoreDiskError
+from lockstep.broker.store.errors import NoNextFileError, StoreDiskError
 from lockstep.broker.store.flusher import Flusher
 from lockstep.broker.store.frame import POSITION, STAMP, due_of, take_frame
 from lockstep.broker.store.presence import Presence
 from lockstep.broker.store.query import Query
 from lockstep.broker.store.queue_table import QueueTable
-from lockstep.broker.store.reader import Mismatch, Reader
+from lockstep.broker.store.reader import MismatchError, Reader
 from lockstep.broker.store.recovery import LogState, Reading, Recoverer, read_whole
 from lockstep.broker.store.repair import QueueRepairs
 from lockstep.broker.store.results import Appended, DiskStatus, ReadResult, Recovery, Replay
 from lockstep.broker.store.retention import Moved, Retention
 from lockstep.broker.store.scrubber import Scrubber
 from lockstep.broker.store.snapshot import Snapshots, encode_parts, gathered
-from lockstep.protocol.errors import MessageIllegal, ServiceNotAvailable, StateError
+from lockstep.protocol.errors import MessageIllegalError, ServiceNotAvailableError, StateError
 from lockstep.protocol.names import STATE_TOPIC
 from lockstep.protocol.properties import COPY_BYTES_MAX
 from lockstep.protocol.record import BODY_AT, HOSTS, PLACE, RECORD_BYTES_MIN, encode_record
@@ -124,7 +124,7 @@ class Store:
     async def open(cls, config: StoreConfig, host: Host, identity: Identity) -> "Store":
         """Locks the directory and opens its files; a missing directory becomes a new store.
 
-        Raises StoreInUse (exit 6), IdentityError (4), StoreCorrupt (5) and StoreDiskError (3).
+        Raises StoreInUseError (exit 6), IdentityError (4), StoreCorruptError (5) and StoreDiskError (3).
         """
         directory = StoreDirectory(host.files, config.path)
         try:
@@ -157,7 +157,7 @@ class Store:
     async def recover(self, replay: Replay) -> Recovery:
         """Reads the log from the last snapshot on, cuts an unfinished tail and hands the state to `replay`.
 
-        StoreCorrupt where what a sync had covered is damaged. Nothing is confirmed before the next `sync`.
+        StoreCorruptError where what a sync had covered is damaged. Nothing is confirmed before the next `sync`.
         """
         recoverer = Recoverer(
             self._config,
@@ -210,15 +210,15 @@ class Store:
 
         `trusted`: the broker made the records itself; names and counters of its own are allowed. `sequenced`: the frame carries the
         `__LS_SEQ` of an idempotent producer, and the caller has checked it.
-        MessageIllegal names the record and the rule that it breaks; ServiceNotAvailable below the disk reserve and while closing. Not
-        confirmed when this returns: see `when_confirmed`.
+        MessageIllegalError names the record and the rule that it breaks; ServiceNotAvailableError below the disk reserve and while closing.
+        Not confirmed when this returns: see `when_confirmed`.
         """
         if self._refusal is not None:
-            raise ServiceNotAvailable(self._refusal)
+            raise ServiceNotAvailableError(self._refusal)
         size = len(frame)
         log, state = self._log, self._state
         if size > log.frame_bytes_max or not 0 < count * RECORD_BYTES_MIN <= size or queue_id < 0 or topic == STATE_TOPIC:
-            raise MessageIllegal(self._unfit(topic, queue_id, size, count))
+            raise MessageIllegalError(self._unfit(topic, queue_id, size, count))
         if size > self._disk.room:
             self._disk.make_room(size, self._host.clock.monotonic_ms())
         queue = self._queues.get((topic, queue_id))
@@ -228,7 +228,7 @@ class Store:
         try:
             position = self._reserve(size, leave=self._state_room)
         except StoreDiskError as error:
-            raise ServiceNotAvailable(str(error)) from error
+            raise ServiceNotAvailableError(str(error)) from error
         store_ms = state.stamps.now_ms()
         entries = take_frame(
             log.tail,
@@ -342,7 +342,7 @@ class Store:
     def _reserve(self, size: int, *, leave: int = 0) -> int:
         try:
             return self._log.reserve(size, leave=leave)
-        except NoNextFile:
+        except NoNextFileError:
             raise
         except (OSError, StoreDiskError) as error:
             self._fail(error)
@@ -559,12 +559,12 @@ class Store:
     ) -> ReadResult | None:
         """Confirmed messages from `offset` on, at most `max_count` and `max_bytes` (the first always fits), those whose tag hash is wanted.
 
-        None where the disk would have to be waited for: then `read_cold`. What damage has lost is answered as LOST. BusyFor while an entry
-        that does not fit its record is compared with the log.
+        None where the disk would have to be waited for: then `read_cold`. What damage has lost is answered as LOST. RetryLaterError while
+        an entry that does not fit its record is compared with the log.
         """
         try:
             return self._reader.read(self._queues.get((topic, queue_id)), offset, max_count, max_bytes, tag_hashes)
-        except Mismatch as mismatch:
+        except MismatchError as mismatch:
             raise self._repairs.begin(mismatch) from None
 
     async def read_cold(
@@ -573,11 +573,11 @@ class Store:
         """As `read`, waiting for the disk in a worker thread."""
         try:
             return await self._reader.read_waiting(self._queues.get((topic, queue_id)), offset, max_count, max_bytes, tag_hashes)
-        except Mismatch as mismatch:
+        except MismatchError as mismatch:
             raise self._repairs.begin(mismatch) from None
 
     async def read_some(self, topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int) -> ReadResult:
-        """At once where it can be, else when the disk has answered. Raises OSError and BusyFor."""
+        """At once where it can be, else when the disk has answered. Raises OSError and RetryLaterError."""
         result = self.read(topic, queue_id, offset, max_count=max_count, max_bytes=max_bytes)
         if result is None:
             result = await self.read_cold(topic, queue_id, offset, max_count=max_count, max_bytes=max_bytes)
@@ -645,7 +645,7 @@ class Store:
         return moved
 
     def check_beginning(self, what: str) -> None:
-        """ServiceNotAvailable where the disk has room only for changes of what is there, not for `what`, which is new."""
+        """ServiceNotAvailableError where the disk has room only for changes of what is there, not for `what`, which is new."""
         self._disk.check_beginning(what, self._host.clock.monotonic_ms())
 
     def disk_status(self) -> DiskStatus:

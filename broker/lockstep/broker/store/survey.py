@@ -4,13 +4,13 @@
 
 | what it finds                                                  | then                                                            |
 |----------------------------------------------------------------|-----------------------------------------------------------------|
-| no identity, and files of `lockstep/` that come after one      | StoreCorrupt: the identity is missing                           |
+| no identity, and files of `lockstep/` that come after one      | StoreCorruptError: the identity is missing                           |
 | no identity, log files of one length that follow one another   | `adopted`: their length is the store's; the log is read to its  |
 |                                                                | end before anything is written (store.py)                       |
-| no identity, any other log files                               | StoreCorrupt                                                    |
-| a log file that is longer than the store's length, or whose    | StoreCorrupt, also with --cut-corrupt: these are not this       |
+| no identity, any other log files                               | StoreCorruptError                                                    |
+| a log file that is longer than the store's length, or whose    | StoreCorruptError, also with --cut-corrupt: these are not this       |
 | name is no multiple of it                                      | store's files                                                   |
-| the first or a middle log file is missing, or one is short,    | StoreCorrupt; with --cut-corrupt what is missing reads as       |
+| the first or a middle log file is missing, or one is short,    | StoreCorruptError; with --cut-corrupt what is missing reads as       |
 | below the synced length                                        | zeros, which the scan finds                                     |
 | the same above the synced length                               | an unfinished tail                                              |
 """
@@ -18,7 +18,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from lockstep.broker.store.errors import StoreCorrupt
+from lockstep.broker.store.errors import StoreCorruptError
 from lockstep.broker.store.frame import ENTRY_BYTES
 from lockstep.runtime.files import Files
 
@@ -67,19 +67,19 @@ def log_files(files: Files, directory: str) -> list[LogFile]:
 
 
 def adopted_segment_bytes(found: list[LogFile], directory: str) -> int:
-    """The length of the log files of a directory without an identity. StoreCorrupt when they do not make one log."""
+    """The length of the log files of a directory without an identity. StoreCorruptError when they do not make one log."""
     size = found[0].size
     for number, file in enumerate(found):
         path = f"{directory}/{file.start:020d}"
         if file.size != size or size < SEGMENT_BYTES_MIN:
-            raise StoreCorrupt(
+            raise StoreCorruptError(
                 f"log file {path} has {file.size} bytes, {found[0].start:020d} has {size}: the directory has no lockstep/identity, and its "
                 "log files are not of one length. Nothing was changed",
                 position=file.start,
             )
         expected = found[0].start + number * size
         if file.start % size or file.start != expected:
-            raise StoreCorrupt(
+            raise StoreCorruptError(
                 f"log file {path}: expected one that begins at {expected}, in files of {size} bytes: the directory has no "
                 "lockstep/identity, and its log files do not follow one another. Nothing was changed",
                 position=file.start,
@@ -119,7 +119,7 @@ def survey_log(
     path: Callable[[int], str] = lambda at: f"{directory}/{at:020d}"  # noqa: E731
     for file in found:
         if file.start % segment_bytes or file.size > segment_bytes:
-            raise StoreCorrupt(
+            raise StoreCorruptError(
                 f"log file {path(file.start)} has {file.size} bytes, this store's files have {segment_bytes} and are named by multiples of "
                 "it: it is not this store's. Take it out of the directory, or restore the store. Nothing was changed",
                 position=file.start,
@@ -139,7 +139,7 @@ def survey_log(
                 break  # the scan ends here, below the synced length
             absent.add(at)
         elif at + sizes[at] < min(synced, at + segment_bytes) and not cut_corrupt:
-            raise StoreCorrupt(
+            raise StoreCorruptError(
                 f"log file {path(at)} has {sizes[at]} bytes, expected {segment_bytes}, and the log was synced up to {synced}. Restore it, "
                 "or start with --cut-corrupt to go on without what it lacks",
                 position=at + sizes[at],
@@ -165,7 +165,7 @@ def _first(found: list[LogFile], path: Callable[[int], str], start: int | None, 
     raise _missing(path(expected), expected, f"the log begins at {first}, expected {expected}, and was synced up to {synced}")
 
 
-def _missing(path: str, position: int, why: str) -> StoreCorrupt:
-    return StoreCorrupt(
+def _missing(path: str, position: int, why: str) -> StoreCorruptError:
+    return StoreCorruptError(
         f"log file {path} is missing: {why}. Restore it, or start with --cut-corrupt to go on without what it held", position=position
     )

@@ -36,7 +36,14 @@ from dataclasses import replace
 
 from lockstep.broker.journal import Journal
 from lockstep.broker.rows import Rows
-from lockstep.protocol.errors import BrokerError, LocalProtocolError, MessageIllegal, NoPermission, SystemError_, TopicNotExist
+from lockstep.protocol.errors import (
+    BrokerError,
+    BrokerSystemError,
+    LocalProtocolError,
+    MessageIllegalError,
+    NoPermissionError,
+    TopicNotExistError,
+)
 from lockstep.protocol.fields import from_plain, to_plain
 from lockstep.protocol.layouts import COUNTER_MAX, ENTRIES_MAX, LayoutTable, check_layout
 from lockstep.protocol.names import check_topic, is_sendable_topic, is_system_topic
@@ -85,7 +92,7 @@ class TopicTable:
         """Live topic → this broker's queues of it: what every send and pull asks for."""
 
     def live(self, topic: str) -> TopicLayout:
-        """The layout in force; TopicNotExist names the next step."""
+        """The layout in force; TopicNotExistError names the next step."""
         layout = self.layouts.get(topic)
         if layout is None or layout.deleted:
             raise missing(topic)
@@ -105,7 +112,8 @@ class TopicTable:
         return layout.read_count(self._broker_name)
 
     def check_writable(self, topic: str, queue_id: int) -> None:
-        """NoPermission for a topic of the broker's own, TopicNotExist, SystemError_ (RocketMQ's answer) for a queue that is not there."""
+        """NoPermissionError for a topic of the broker's own, TopicNotExistError, BrokerSystemError (RocketMQ's answer) for a queue that is
+        not there."""
         if not 0 <= queue_id < self._writable.get(topic, 0):
             raise self._no_queue(topic, queue_id, self._writable)
 
@@ -130,11 +138,12 @@ class TopicTable:
     def create(self, asked: TopicLayout, *, beyond: bool = False) -> TopicLayout:
         """A creation, alteration or deletion on request (the table above); returns the layout in force after it.
 
-        `beyond`: also where the cluster has as many topics as it may have. Raises TopicNotExist, NoPermission and MessageIllegal.
+        `beyond`: also where the cluster has as many topics as it may have. Raises TopicNotExistError, NoPermissionError and
+        MessageIllegalError.
         """
         check_topic(asked.topic)
         if is_system_topic(asked.topic):
-            raise NoPermission(f"topic {asked.topic} is the broker's own")
+            raise NoPermissionError(f"topic {asked.topic} is the broker's own")
         here = self.layouts.get(asked.topic)
         if asked.deleted and here == asked:
             return here
@@ -161,7 +170,7 @@ class TopicTable:
         if here is not None and not here.deleted and (read_more, write_more) == (0, 0):
             return here
         if read_more < 0 or write_more < 0 or (here is not None and here.entries and read_more != write_more):
-            raise NoPermission(
+            raise NoPermissionError(
                 f"topic {topic} has queues here that this would take away or change: order per key would break; use lockstep topic alter"
             )
         before = TopicLayout(topic, LayoutVersion(0, 0), ()) if here is None or here.deleted else here
@@ -215,10 +224,10 @@ class TopicTable:
 
     def _no_queue(self, topic: str, queue_id: int, counts: dict[str, int]) -> BrokerError:
         if not is_sendable_topic(topic):
-            return NoPermission(f"topic {topic} is the broker's own: clients neither send to it nor read it")
+            return NoPermissionError(f"topic {topic} is the broker's own: clients neither send to it nor read it")
         layout = self.live(topic)
         there = f"{self._broker_name} has {counts.get(layout.topic, 0)} of them in layout {layout.version.counter}"
-        return SystemError_(f"queue {queue_id} of topic {layout.topic} is illegal: {there}; refresh the route")
+        return BrokerSystemError(f"queue {queue_id} of topic {layout.topic} is illegal: {there}; refresh the route")
 
     def _forget(self, change: tuple[object, ...]) -> None:
         _, counter_max = change
@@ -314,32 +323,32 @@ class TopicTable:
             self.on_changed(topic)
 
     def _check_room(self, topic: str, *, known: bool) -> None:
-        """NoPermission where the cluster has as many topics as it may have, or remembers as many deleted ones."""
+        """NoPermissionError where the cluster has as many topics as it may have, or remembers as many deleted ones."""
         live, deleted = self.layouts.live_count, self.layouts.deleted_count
         if live >= self.topics_max:
-            raise NoPermission(
+            raise NoPermissionError(
                 f"topic {topic} was not created: the cluster has {live} topics, topics_max allows {self.topics_max}. Delete topics that "
                 f"are not used any more, or start every broker with a higher --topics-max"
             )
         if deleted >= TOMBSTONES_MAX and not known:
-            raise NoPermission(
+            raise NoPermissionError(
                 f"topic {topic} was not created: the cluster remembers {deleted} deleted topics, {TOMBSTONES_MAX} are allowed. "
                 f"Use the name of a topic that was deleted, or see `lockstep topic forget-deleted`"
             )
 
     def _check_entries(self, asked: TopicLayout) -> None:
-        """NoPermission where the layouts of all topics would have too many entries."""
+        """NoPermissionError where the layouts of all topics would have too many entries."""
         count, more = self.layouts.entry_count, self.layouts.more_entries(asked)
         if more > 0 and count + more > ENTRIES_MAX:
-            raise NoPermission(
+            raise NoPermissionError(
                 f"topic {asked.topic} was not changed: its layout would have {more} entries more, the layouts of all topics have {count}, "
                 f"{ENTRIES_MAX} are allowed. Delete topics that are not used any more, or use fewer brokers for each"
             )
 
 
-def missing(topic: str) -> TopicNotExist:
+def missing(topic: str) -> TopicNotExistError:
     """Somebody named a topic that is not there."""
-    return TopicNotExist(
+    return TopicNotExistError(
         f"topic {topic} does not exist: create it with `lockstep topic create {topic}`, or start the broker with --auto-create-topics"
     )
 
@@ -353,14 +362,14 @@ def _created_again(asked: TopicLayout, gone: TopicLayout) -> TopicLayout:
 
 
 def _check(asked: TopicLayout, here: TopicLayout | None) -> None:
-    """MessageIllegal for a layout that can't be, or whose counter is too far above the one here."""
+    """MessageIllegalError for a layout that can't be, or whose counter is too far above the one here."""
     counter = 0 if here is None else here.version.counter
     try:
         check_layout(asked)
     except LocalProtocolError as error:
-        raise MessageIllegal(str(error)) from None
+        raise MessageIllegalError(str(error)) from None
     if asked.version.counter > counter + COUNTER_STEP_MAX:
-        raise MessageIllegal(
+        raise MessageIllegalError(
             f"topic {asked.topic}: layout counter {asked.version.counter} is more than {COUNTER_STEP_MAX} above {counter}, the one in "
             f"force here: read the topic's route and change that layout"
         )

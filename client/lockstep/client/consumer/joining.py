@@ -4,7 +4,7 @@ import asyncio
 
 from lockstep.client.instance import Instance
 from lockstep.client.topics import create_topic
-from lockstep.protocol.errors import BrokerError, RemoteProtocolError, RouteNotReady, SubscriptionConflict, TransportError
+from lockstep.protocol.errors import BrokerError, RemoteProtocolError, RouteNotReadyError, SubscriptionConflictError, TransportError
 from lockstep.protocol.names import retry_topic
 from lockstep.runtime.log import get_logger
 
@@ -24,7 +24,7 @@ async def join(instance: Instance, group: str) -> None:
         try:
             await instance.join(group)
             return
-        except SubscriptionConflict as conflict:
+        except SubscriptionConflictError as conflict:
             grace_ms = max([link.grace_ms for link in instance.links()], default=0)
             if not conflict.passing or clock.boot_ms() - began_ms >= grace_ms + CONFLICT_EXTRA_MS:
                 raise
@@ -36,7 +36,7 @@ async def is_routed(instance: Instance, topic: str) -> bool:
     """False: there is no such topic, or the nameserver has not heard of any broker since it started. Asked again every second."""
     try:
         return await instance.watch.route(topic) is not None
-    except RouteNotReady:
+    except RouteNotReadyError:
         return False
 
 

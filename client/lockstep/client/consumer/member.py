@@ -20,7 +20,7 @@ from lockstep.client.consumer.worker import Consumption
 from lockstep.client.features import check_features
 from lockstep.client.instance import ConsumerHooks, Instance
 from lockstep.protocol.bodies import ConsumerGroup, StartPolicy
-from lockstep.protocol.errors import StateError, SubscriptionConflict
+from lockstep.protocol.errors import StateError, SubscriptionConflictError
 from lockstep.protocol.names import check_group, check_topic
 from lockstep.protocol.tags import TagFilter
 from lockstep.runtime.daemon import Tasks
@@ -103,7 +103,7 @@ class Member:
         """Join the group and begin to consume.
 
         Raises StateError (second start, no listener), ConfigError (no subscription), TransportError (no nameserver answers),
-        SubscriptionConflict (the group's members agreed on another contract: both sides are named) and other BrokerErrors.
+        SubscriptionConflictError (the group's members agreed on another contract: both sides are named) and other BrokerErrors.
         """
         if self.state is not ConsumerState.NEW:
             raise StateError(f"{self.group} is {self.state.value}: a consumer starts once; make a new one")
@@ -126,7 +126,7 @@ class Member:
                 if link.up and link.view is not None:
                     check_features(link.view, use.features)
         except BaseException as error:  # re-raised
-            await self._undo_start(instance, refused=isinstance(error, SubscriptionConflict))
+            await self._undo_start(instance, refused=isinstance(error, SubscriptionConflictError))
             raise
         self.state = ConsumerState.RUNNING
         use.watch.start()
@@ -247,7 +247,7 @@ class Member:
     async def wait_closed(self) -> None:
         """Returns when the consumer has stopped; raises what killed it.
 
-        That may be the SubscriptionConflict of a running member, a listener's SystemExit or KeyboardInterrupt, an internal error.
+        That may be the SubscriptionConflictError of a running member, a listener's SystemExit or KeyboardInterrupt, an internal error.
         StateError before the start: nothing would ever end it.
         """
         if self.state is ConsumerState.NEW:

@@ -22,7 +22,7 @@ from lockstep.protocol.bodies import HeartbeatReply, ListVersion, MemberList, Qu
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
-from lockstep.protocol.errors import BrokerError, LocalProtocolError, RemoteProtocolError, RequestCodeNotSupported, TransportError
+from lockstep.protocol.errors import BrokerError, LocalProtocolError, RemoteProtocolError, RequestCodeNotSupportedError, TransportError
 from lockstep.protocol.headers.clients import GroupHeader, NotifyHeader, UnregisterClientHeader
 from lockstep.protocol.queue import MessageQueue, TopicLayout
 from lockstep.runtime.log import get_logger
@@ -202,7 +202,7 @@ class Membership:
                 worker.answered()
             try:
                 check_features(reply, self._use.features)
-            except RequestCodeNotSupported as error:
+            except RequestCodeNotSupportedError as error:
                 self._use.failed(error)
         if self._leaving and self._use.group in reply.groups:
             self._leave_again(link)

@@ -26,7 +26,7 @@ from lockstep.protocol.allocate import BY_HAND, word_of
 from lockstep.protocol.bodies import ConsumerGroup, ConsumeType, QueueOffset, ResetBody, Subscription, TopicOffsets
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode
-from lockstep.protocol.errors import BrokerError, LocalProtocolError, StaleEpoch, StateError, TopicNotExist, TransportError
+from lockstep.protocol.errors import BrokerError, LocalProtocolError, StaleEpochError, StateError, TopicNotExistError, TransportError
 from lockstep.protocol.fields import from_plain
 from lockstep.protocol.headers.offsets import OffsetReply, SearchOffsetHeader, TopicHeader
 from lockstep.protocol.message import MessageExt
@@ -74,7 +74,7 @@ class PullConsumer(Member):
     async def assign(self, queues: Iterable[MessageQueue]) -> None:
         """Have exactly these queues from now on, instead of those before; before `start`, or while it runs.
 
-        StateError for a consumer that subscribes, TopicNotExist, LocalProtocolError for a queue that the topic does not have.
+        StateError for a consumer that subscribes, TopicNotExistError, LocalProtocolError for a queue that the topic does not have.
         """
         if self._expressions:
             topics = ", ".join(self._expressions)
@@ -96,10 +96,10 @@ class PullConsumer(Member):
         self._running()
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Every queue of the topic that can be read: what `assign` takes. TopicNotExist."""
+        """Every queue of the topic that can be read: what `assign` takes. TopicNotExistError."""
         layout = await self._running().watch.route(topic)
         if layout is None:
-            raise TopicNotExist(f"no topic {topic}: create it with `lockstep topic create {topic}`")
+            raise TopicNotExistError(f"no topic {topic}: create it with `lockstep topic create {topic}`")
         return layout.read_queues
 
     def assignment(self) -> tuple[MessageQueue, ...]:
@@ -222,7 +222,7 @@ class PullConsumer(Member):
     async def commit(self) -> None:
         """Everything handed out is done; returns when the brokers have stored it.
 
-        StaleEpoch: the progress of a queue was set anew meanwhile (a reset), polling goes on from there. TransportError: no answer
+        StaleEpochError: the progress of a queue was set anew meanwhile (a reset), polling goes on from there. TransportError: no answer
         within 30 s; what was done is offered again by itself. A BrokerError where it can't be, say behind a seek to what retention took.
         """
         self._running()
@@ -256,7 +256,7 @@ class PullConsumer(Member):
         void, self._shelf.void = self._shelf.void, {}
         if void:
             places = ", ".join(f"{queue} at {offset}" for queue, offset in void.items())
-            raise StaleEpoch(f"commit of {places}: its progress was set anew, or it is another member's now; poll goes on from there")
+            raise StaleEpochError(f"commit of {places}: its progress was set anew, or it is another member's now; poll goes on from there")
 
     async def _go_back(self, back: Sequence[tuple[QueueWorker, Holding]], *, patient: bool = False) -> None:
         """What was handed out is done, and these went back, by a seek: a reset of the group's progress there, under a new generation.
@@ -271,7 +271,7 @@ class PullConsumer(Member):
             body = ResetBody(self.group, queue.topic, (QueueOffset(queue.queue_id, offset, holding.epoch),))
             try:
                 await worker.session.link.call(RequestCode.RESET_OFFSETS, None, body)
-            except StaleEpoch:
+            except StaleEpochError:
                 self._shelf.void[queue] = offset
                 worker.fenced(holding, by="RESET_OFFSETS")
                 continue
@@ -383,6 +383,6 @@ async def _check_queues(instance: Instance, queues: Iterable[MessageQueue]) -> N
     for queue in queues:
         layout = instance.routes.layout(queue.topic) or await instance.watch.route(queue.topic)
         if layout is None or layout.deleted:
-            raise TopicNotExist(f"no topic {queue.topic}: create it with `lockstep topic create {queue.topic}`")
+            raise TopicNotExistError(f"no topic {queue.topic}: create it with `lockstep topic create {queue.topic}`")
         if queue not in layout.number_of:
             raise LocalProtocolError(f"{queue} is no queue of {queue.topic} that can be read: `await consumer.queues(topic)` names them")

@@ -8,7 +8,7 @@ import asyncio
 from datetime import timedelta
 from typing import NamedTuple
 
-from lockstep.client.errors import Outcome, QueueUnavailable, SendTimeout
+from lockstep.client.errors import Outcome, QueueUnavailableError, SendTimeoutError
 from lockstep.client.features import DELAYING, check_features
 from lockstep.client.producer.queue_sender import QueueSender
 from lockstep.client.producer.result import STATUS_OF_CODE, FrameAnswer, SendResult
@@ -17,7 +17,7 @@ from lockstep.client.producer.way import UNKEYED, Way
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.delays import check_level
-from lockstep.protocol.errors import BrokerError, LocalProtocolError, SystemError_, TransportError, broker_error
+from lockstep.protocol.errors import BrokerError, BrokerSystemError, LocalProtocolError, TransportError, broker_error
 from lockstep.protocol.fields import from_plain
 from lockstep.protocol.headers.send import SendMessageHeader, SendReply
 from lockstep.protocol.message import Message, encode_message
@@ -67,8 +67,8 @@ class DelayedSend:
         self._durable: bool | None = None
 
     async def run(self, deadline_ms: int, *, durable: bool | None) -> SendResult:
-        """SendTimeout or QueueUnavailable at the deadline, and for a refusal that no retry mends where an earlier try may have been stored;
-        the BrokerError of such a refusal where none was."""
+        """SendTimeoutError or QueueUnavailableError at the deadline, and for a refusal that no retry mends where an earlier try may have
+        been stored; the BrokerError of such a refusal where none was."""
         self._durable = durable
         born_ms = self._clock.wall_ms()
         over = self._shared.config.compress_over_bytes
@@ -87,7 +87,7 @@ class DelayedSend:
                 response = await self._try(sender, record, max(1, min(left_ms, TRY_MS)))
                 return self._result(sender, response)
             except (TransportError, BrokerError) as error:
-                if isinstance(error, SystemError_):
+                if isinstance(error, BrokerSystemError):
                     self._outcome = Outcome.UNKNOWN  # a handler that failed says nothing of what it had done by then
                 final = isinstance(error, BrokerError) and not error.retriable
                 if final and self._outcome is Outcome.NOT_STORED:
@@ -121,5 +121,5 @@ class DelayedSend:
 
     def _failure(self, sender: QueueSender, why: str) -> Exception:
         if self._way is UNKEYED:
-            return SendTimeout(self._message.topic, self._outcome, why)
-        return QueueUnavailable(sender.queue, self._outcome, why)
+            return SendTimeoutError(self._message.topic, self._outcome, why)
+        return QueueUnavailableError(sender.queue, self._outcome, why)

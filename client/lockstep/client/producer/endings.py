@@ -5,7 +5,7 @@ from enum import Enum
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from lockstep.client.errors import Outcome, PrecedingSendFailed
+from lockstep.client.errors import Outcome, PrecedingSendError
 from lockstep.client.producer.batcher import Batcher
 from lockstep.client.producer.frame import Frame, error_of
 from lockstep.client.producer.lane import AHEAD_OF_ALL
@@ -86,4 +86,4 @@ class Endings:
             return iter(())
         behind = self._batcher.take_keys(keys)
         refused = self._topic.gate.refuse_behind(self._queue, keys)
-        return chain(self._topic.endings(behind, lambda parcel: PrecedingSendFailed(self._queue, parcel.keys[0] or None)), refused)
+        return chain(self._topic.endings(behind, lambda parcel: PrecedingSendError(self._queue, parcel.keys[0] or None)), refused)

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lockstep.client.errors import Outcome, QueueUnavailable, SendTimeout
+from lockstep.client.errors import Outcome, QueueUnavailableError, SendTimeoutError
 from lockstep.client.producer.parcel import Parcel
 from lockstep.client.producer.result import FrameAnswer, SendResult
 from lockstep.client.producer.sequencer import SealedFrame, Sequencer
 from lockstep.protocol.command import Command
-from lockstep.protocol.errors import BrokerError, TopicNotExist, broker_error
+from lockstep.protocol.errors import BrokerError, TopicNotExistError, broker_error
 from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.endpoint import Endpoint
 
@@ -166,8 +166,8 @@ def error_of(parcel: Parcel, queue: MessageQueue, outcome: Outcome, cause: Excep
     else:
         last = "nothing was written" if cause is None else str(cause)
         where = f"broker {queue.broker_name} is {'connected' if connected else 'not connected'}"
-        end = "its topic was deleted" if isinstance(cause, TopicNotExist) else "its deadline"
+        end = "its topic was deleted" if isinstance(cause, TopicNotExistError) else "its deadline"
         why = f"not acknowledged before {end} ({where}; last: {last})"
-        error = QueueUnavailable(queue, outcome, why) if parcel.keys else SendTimeout(queue.topic, outcome, why)
+        error = QueueUnavailableError(queue, outcome, why) if parcel.keys else SendTimeoutError(queue.topic, outcome, why)
     error.__cause__ = cause
     return error

@@ -4,7 +4,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from lockstep.client.errors import PrecedingSendFailed
+from lockstep.client.errors import PrecedingSendError
 from lockstep.client.producer.expiry import Expiry
 from lockstep.client.producer.failures import Failures
 from lockstep.client.producer.parcel import QUEUE_WIDE
@@ -98,7 +98,7 @@ class Gate:
         """Wait for a place, behind all who wait already; at the deadline (monotonic ms) raise what `expired` makes.
 
         So does a send that is admitted when it is not `in_time` any more; what `in_time` raises is raised. What expires fails what waits
-        behind it with one of its keys, as a failed send does: that raises PrecedingSendFailed.
+        behind it with one of its keys, as a failed send does: that raises PrecedingSendError.
         """
         assert self._expiry is not None
         self._number += 1
@@ -158,7 +158,7 @@ class Gate:
     def refuse_behind(self, queue: MessageQueue, keys: Iterable[str]) -> Iterator[None]:
         """A keyed send failed: none of those that wait with the same key is admitted any more, nor of those that wait behind one of them.
 
-        Returns what ends them: they raise PrecedingSendFailed.
+        Returns what ends them: they raise PrecedingSendError.
         """
         refused: dict[Place, Mapping[int, _Waiter]] = {}
         for key in keys:
@@ -250,5 +250,5 @@ def _place(queue: MessageQueue, key: str) -> Place:
     return (queue if key == QUEUE_WIDE else queue.topic, key)
 
 
-def _preceding(waiter: _Waiter, place: Place) -> PrecedingSendFailed:
-    return PrecedingSendFailed(waiter.places[place], place[1] or None)
+def _preceding(waiter: _Waiter, place: Place) -> PrecedingSendError:
+    return PrecedingSendError(waiter.places[place], place[1] or None)

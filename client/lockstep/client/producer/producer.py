@@ -182,13 +182,14 @@ class Producer:
             SendResult: where the message is stored.
 
         Raises:
-            SendTimeout: No broker took an unkeyed send before the deadline, or the topic's route was not known by then.
-            QueueUnavailable: The queue of a keyed, selected or named send did not take it before the deadline.
-            PrecedingSendFailed: An earlier send with the same key failed while this one waited behind it.
-            NotDurable: `require="durable"`, and the broker stored the message without confirming that in time.
-            TopicNotExist: The topic was deleted, or does not exist and the broker creates none.
+            SendTimeoutError: No broker took an unkeyed send before the deadline, or the topic's route was not known by then.
+            QueueUnavailableError: The queue of a keyed, selected or named send did not take it before the deadline.
+            PrecedingSendError: An earlier send with the same key failed while this one waited behind it.
+            NotDurableError: `require="durable"`, and the broker stored the message without confirming that in time.
+            TopicNotExistError: The topic was deleted, or does not exist and the broker creates none.
             LocalProtocolError: Two of sharding key, `selector` and `queue` were given, or one of them names no queue of the topic.
-            BrokerError: The broker refused the message, and a retry would not help (MessageIllegal: a delay that is none of its levels).
+            BrokerError: The broker refused the message, and a retry would not help (MessageIllegalError: a delay that is none of its
+            levels).
         """
         hooks, sends, result = self._hooks, self._sends, None
         sending = Sending(self.group, (message,), "send") if hooks else None
@@ -252,7 +253,7 @@ class Producer:
 
         Raises:
             BatchSendError: Some messages were not acknowledged; it holds the result or the error of each.
-            NotDurable: As `send`; it holds all results.
+            NotDurableError: As `send`; it holds all results.
             LocalProtocolError: As `send`, or `messages` is not a sequence of messages.
         """
         check_terms(timeout_ms, require)
@@ -269,7 +270,7 @@ class Producer:
         `sizes`: bytes of each. Frames of one queue leave one after the other, cut as they were given, in the order of the calls (await the
         first one of a topic: calls that wait for its route may overtake one another). With a `given_id` whoever sends the same frames
         again has them stored once; such a producer fails where another would begin anew, and a frame that failed or was cancelled ends
-        the queue for it. Errors as `send` with a queue; NonDeterministicRetry where a repeat has other bytes.
+        the queue for it. Errors as `send` with a queue; NonDeterministicRetryError where a repeat has other bytes.
         """
         return await self._sends.records(queue, records, sizes, timeout_ms)
 

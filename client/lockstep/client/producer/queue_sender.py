@@ -44,14 +44,14 @@ from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import (
     BrokerError,
-    LayoutStale,
-    MessageIllegal,
-    OutOfSequence,
+    BrokerSystemError,
+    LayoutStaleError,
+    MessageIllegalError,
+    OutOfSequenceError,
     RemoteProtocolError,
-    RequestTimeout,
-    StaleEpoch,
+    RequestTimeoutError,
+    StaleEpochError,
     StateError,
-    SystemError_,
     broker_error,
 )
 from lockstep.protocol.queue import LayoutVersion, MessageQueue
@@ -79,7 +79,7 @@ class KeyedWait(NamedTuple):
 
     above: LayoutVersion
     until_ms: int
-    error: LayoutStale
+    error: LayoutStaleError
     """Why."""
 
 
@@ -329,9 +329,9 @@ class QueueSender:
         self._batcher.put_back(living[count:])
         return ([], living[:count]) if fails else (living[:count], [])
 
-    def _too_late(self) -> RequestTimeout:
+    def _too_late(self) -> RequestTimeoutError:
         answer_ms = self._side.answer_times.expected_ms
-        return RequestTimeout(f"not written: less than {answer_ms} ms were left, twice the slowest recent answer of the broker")
+        return RequestTimeoutError(f"not written: less than {answer_ms} ms were left, twice the slowest recent answer of the broker")
 
     def _write(self, frame: Frame, endpoint: Endpoint, now_ms: int) -> None:
         if not frame.begun_ms:
@@ -397,7 +397,7 @@ class QueueSender:
     def _refused(self, frame: Frame, error: BrokerError, response: Command) -> None:
         frame.error = self._last_error = error
         self._patience.refusals += 1
-        if isinstance(error, OutOfSequence | StaleEpoch) and not self._sequencer.given:
+        if isinstance(error, OutOfSequenceError | StaleEpochError) and not self._sequencer.given:
             # Nothing that this client did: the broker lost a suffix of the log, this frame's predecessors in it or the scope itself.
             log.warning("sequence.restarted", queue=str(self.queue), epoch=self._sequencer.epoch + 1, error=str(error))
             self._sequencer.give_up()
@@ -406,14 +406,14 @@ class QueueSender:
                 self._frame.error = error
                 self._pause(response)
             self._pump()
-        elif isinstance(error, LayoutStale) and (version := frame.parcels[0].version) is not None:
+        elif isinstance(error, LayoutStaleError) and (version := frame.parcels[0].version) is not None:
             # The sequence is checked before the layout, so the frame is certainly not stored, even after an unanswered write.
             self._unseal(frame)
             self._batcher.put_back(frame.parcels)
             self._keyed_blocked = KeyedWait(version, self._clock.monotonic_ms() + KEYED_AGAIN_MS, error)
             self._topic.layout_stale(self, version)
             self._pump()
-        elif isinstance(error, MessageIllegal) and not frame.unknown and len(singles := frame.singles()) > 1:
+        elif isinstance(error, MessageIllegalError) and not frame.unknown and len(singles := frame.singles()) > 1:
             self._unseal(frame)
             self._patience.refusals = 0
             for parcel in singles:
@@ -424,7 +424,7 @@ class QueueSender:
             if error.refresh_route:
                 self._topic.refresh_route()
             # A handler that failed says nothing of what it had done by then.
-            frame.unknown = frame.unknown or isinstance(error, SystemError_)
+            frame.unknown = frame.unknown or isinstance(error, BrokerSystemError)
             self._pause(response)
             self._retry(frame)
         else:
@@ -478,7 +478,7 @@ class QueueSender:
             self._unseal(frame)
             self._batcher.put_back(frame.parcels)  # those whose deadline has come fail there
             return
-        error = frame.error or RequestTimeout(f"broker {self.queue.broker_name}: no answer within {now_ms - frame.begun_ms} ms")
+        error = frame.error or RequestTimeoutError(f"broker {self.queue.broker_name}: no answer within {now_ms - frame.begun_ms} ms")
         self._endings.fail(frame.take_expired(now_ms), Outcome.UNKNOWN, error, connected=self.up, stage=Stage.IN_FLIGHT)
 
     def _fail_expired(self, now_ms: int) -> None:
@@ -564,7 +564,7 @@ class QueueSender:
             took_ms = min(now_ms - frame.begun_ms, self._config.attempt_timeout_ms)
             self._side.answer_times.took(took_ms)
             frame.unknown = True
-            frame.error = RequestTimeout(f"broker {self.queue.broker_name}: no answer within {took_ms} ms")
+            frame.error = RequestTimeoutError(f"broker {self.queue.broker_name}: no answer within {took_ms} ms")
             frame.retry = True
             self._set_stalled(True)
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lockstep.client.errors import NotDurable, Outcome, QueueUnavailable, SendError, SendTimeout
+from lockstep.client.errors import NotDurableError, Outcome, QueueUnavailableError, SendError, SendTimeoutError
 from lockstep.client.features import SENDING_DURABLY, check_brokers
 from lockstep.client.producer.batch import Batch, Division, Placed, Share, held_bytes_of
 from lockstep.client.producer.config import DURABLE, ProducerConfig, Require
@@ -75,7 +75,7 @@ class Sends:
         return parcel, future
 
     def check_durable(self, topic: TopicSender) -> None:
-        """RequestCodeNotSupported where a broker of the topic could not do as is asked."""
+        """RequestCodeNotSupportedError where a broker of the topic could not do as is asked."""
         assert self._shared is not None
         check_brokers(self._shared.instance, topic.layout, SENDING_DURABLY)
 
@@ -277,7 +277,11 @@ class Sends:
         limit = f"{gate.count} messages with {gate.byte_count} bytes are in flight"
         where = f"broker {queue.broker_name} is {'connected' if sender.up else 'not connected'}"
         why = f"not sent in time for an answer before its deadline: it waited for the producer's in-flight limit ({limit}; {where})"
-        return SendTimeout(queue.topic, Outcome.NOT_STORED, why) if way is UNKEYED else QueueUnavailable(queue, Outcome.NOT_STORED, why)
+        return (
+            SendTimeoutError(queue.topic, Outcome.NOT_STORED, why)
+            if way is UNKEYED
+            else QueueUnavailableError(queue, Outcome.NOT_STORED, why)
+        )
 
     async def _wait_up(self, sender: QueueSender) -> None:
         if sender.link is None:
@@ -293,7 +297,7 @@ def withdraw(parcel: Parcel, future: "asyncio.Future[Any]") -> None:
 
 
 def check_durable(results: Sequence[SendResult]) -> None:
-    """NotDurable where one has a weaker status than SEND_OK."""
+    """NotDurableError where one has a weaker status than SEND_OK."""
     for result in results:
         if result.status is not SendStatus.SEND_OK:
-            raise NotDurable(results, result)
+            raise NotDurableError(results, result)

@@ -18,7 +18,7 @@ from lockstep.client.producer.patience import AnswerTimes
 from lockstep.client.producer.queue_sender import QueueSender
 from lockstep.client.producer.selector import number_of_key
 from lockstep.client.producer.sequencer import GivenId, Sequencer
-from lockstep.protocol.errors import LockstepError, RequestCodeNotSupported, TopicNotExist
+from lockstep.protocol.errors import LockstepError, RequestCodeNotSupportedError, TopicNotExistError
 from lockstep.protocol.queue import LayoutVersion, MessageQueue, TopicLayout
 from lockstep.protocol.record import INT32, QUEUE_ID_AT
 from lockstep.runtime.endpoint import Endpoint
@@ -48,8 +48,8 @@ def readdress(parcel: Parcel, queue_id: int) -> None:
     parcel.data = bytes(data)
 
 
-def _deleted(layout: TopicLayout) -> TopicNotExist:
-    return TopicNotExist(f"topic {layout.topic} was deleted: create it again, or send to another")
+def _deleted(layout: TopicLayout) -> TopicNotExistError:
+    return TopicNotExistError(f"topic {layout.topic} was deleted: create it again, or send to another")
 
 
 class BrokerSide:
@@ -168,7 +168,7 @@ class TopicSender:
         return self._live.any_live
 
     @property
-    def deletion(self) -> TopicNotExist | None:
+    def deletion(self) -> TopicNotExistError | None:
         """Why nothing can be sent: the topic was deleted, or has no writable queue any more."""
         return None if self.layout.write_queues else _deleted(self.layout)
 
@@ -196,8 +196,8 @@ class TopicSender:
             try:
                 if link.view is not None:
                     check_features(link.view, SENDING)
-            except RequestCodeNotSupported as error:
-                self.fail_all(partial(RequestCodeNotSupported, error.remark))
+            except RequestCodeNotSupportedError as error:
+                self.fail_all(partial(RequestCodeNotSupportedError, error.remark))
                 return False
             side.connects += 1
             for sender in side.stalled:

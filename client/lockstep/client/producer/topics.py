@@ -3,12 +3,12 @@
 import asyncio
 
 from lockstep.client.broker_link import BrokerLink
-from lockstep.client.errors import Outcome, SendTimeout
+from lockstep.client.errors import Outcome, SendTimeoutError
 from lockstep.client.features import SENDING, check_brokers
 from lockstep.client.producer.expiry import Expiry
 from lockstep.client.producer.topic_sender import Shared, TopicSender
 from lockstep.client.topics import create_topic
-from lockstep.protocol.errors import LockstepError, RouteNotReady, StateError, TopicNotExist
+from lockstep.protocol.errors import LockstepError, RouteNotReadyError, StateError, TopicNotExistError
 from lockstep.protocol.queue import TopicLayout
 from lockstep.runtime.daemon import Tasks
 
@@ -32,10 +32,10 @@ class _Waiter:
     def expire(self) -> None:
         not_ready = self._opening.not_ready
         if not_ready is not None:
-            self.opened.set_exception(RouteNotReady(not_ready.remark))
+            self.opened.set_exception(RouteNotReadyError(not_ready.remark))
             return
         why = "not sent before its deadline (no nameserver or broker has answered yet where its queues are)"
-        self.opened.set_exception(SendTimeout(self._topic, Outcome.NOT_STORED, why))
+        self.opened.set_exception(SendTimeoutError(self._topic, Outcome.NOT_STORED, why))
 
 
 class _Opening:
@@ -45,7 +45,7 @@ class _Opening:
 
     def __init__(self) -> None:
         self.waiters: list[_Waiter] = []
-        self.not_ready: RouteNotReady | None = None
+        self.not_ready: RouteNotReadyError | None = None
         """The nameservers' last answer, where they knew no broker yet."""
 
 
@@ -83,7 +83,8 @@ class Topics:
     async def open(self, name: str, deadline_ms: int) -> TopicSender:
         """The first send to a topic: its route, or the topic itself.
 
-        Raises StateError unless the producer runs, SendTimeout at the deadline (monotonic ms), and what keeps the topic from being opened.
+        Raises StateError unless the producer runs, SendTimeoutError at the deadline (monotonic ms), and what keeps the topic from being
+        opened.
         """
         while (topic := self.open_ones.get(name)) is None:
             if self._shared is None or self._closed or self._expiry is None:
@@ -103,7 +104,7 @@ class Topics:
         try:
             layout = await self._find(shared, name, opening)
             if not layout.write_total:
-                raise TopicNotExist(f"topic {name} has no writable queue: see `lockstep topic show {name}`")
+                raise TopicNotExistError(f"topic {name} has no writable queue: see `lockstep topic show {name}`")
             check_brokers(shared.instance, layout, SENDING)
             if not self._closed:
                 self.open_ones[name] = TopicSender(shared, layout)
@@ -127,7 +128,7 @@ class Topics:
         while True:
             try:
                 return await self._find_or_create(shared, name)
-            except RouteNotReady as error:
+            except RouteNotReadyError as error:
                 opening.not_ready = error
                 if all(waiter.done() for waiter in opening.waiters):
                     raise
@@ -138,7 +139,7 @@ class Topics:
         if layout is not None:
             return layout
         if not shared.config.auto_create_topics:
-            raise TopicNotExist(f"topic {name} does not exist: create it with `lockstep topic create {name}`")
+            raise TopicNotExistError(f"topic {name} does not exist: create it with `lockstep topic create {name}`")
         return await create_topic(shared.instance, name, shared.config.topic_queue_count, auto=True)
 
     def link_changed(self, link: BrokerLink) -> None:

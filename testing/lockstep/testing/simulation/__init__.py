@@ -1,9 +1,21 @@
 """Machines, processes, a network and disks on one event loop whose time is virtual: one seed is one universe."""
 
 from lockstep.testing.simulation.disk import Fault, SimFile, SimFiles
-from lockstep.testing.simulation.loop import LoopError, SimLoop, SimulationStuck
+from lockstep.testing.simulation.loop import LoopError, SimLoop, SimulationStuckError
 from lockstep.testing.simulation.network import Network, Tap
 from lockstep.testing.simulation.process import Machine, Process
 from lockstep.testing.simulation.transport import Connection
 
-__all__ = ["Connection", "Fault", "LoopError", "Machine", "Network", "Process", "SimFile", "SimFiles", "SimLoop", "SimulationStuck", "Tap"]
+__all__ = [
+    "Connection",
+    "Fault",
+    "LoopError",
+    "Machine",
+    "Network",
+    "Process",
+    "SimFile",
+    "SimFiles",
+    "SimLoop",
+    "SimulationStuckError",
+    "Tap",
+]

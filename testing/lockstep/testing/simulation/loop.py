@@ -19,10 +19,10 @@ from lockstep.runtime.host import Host
 from lockstep.testing.simulation.disk import SimFiles
 from lockstep.testing.simulation.network import LOOPBACK, Network
 from lockstep.testing.simulation.process import CURRENT, Machine, Process
-from lockstep.testing.simulation.scheduler import Scheduler, SimulationStuck
+from lockstep.testing.simulation.scheduler import Scheduler, SimulationStuckError
 from lockstep.testing.simulation.transport import SimServer, SimTransport
 
-__all__ = ["LoopError", "SimLoop", "SimulationStuck"]
+__all__ = ["LoopError", "SimLoop", "SimulationStuckError"]
 
 WORLD_NAME = "10.255.255.254"
 """The address of the world's own machine."""

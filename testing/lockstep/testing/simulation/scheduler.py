@@ -28,7 +28,7 @@ Entry = tuple[float, int, Process, asyncio.Handle, Callable[[], object] | None]
 """Global time, order, process, what to run there, what to run in the world's name where that process is gone."""
 
 
-class SimulationStuck(RuntimeError):
+class SimulationStuckError(RuntimeError):
     """Nothing will ever happen again, time does not go on, or it has reached its limit."""
 
 
@@ -46,7 +46,7 @@ class Scheduler(base_events.BaseEventLoop):
         self.random = Random(f"{seed}/universe")
         """The only die for scheduling and network."""
         self.time_limit_s = float("inf")
-        """SimulationStuck beyond it: somebody waits for ever while others go on."""
+        """SimulationStuckError beyond it: somebody waits for ever while others go on."""
         self.steps = 0
         """Callbacks run so far."""
         self.machines: dict[str, Machine] = {}
@@ -192,7 +192,7 @@ class Scheduler(base_events.BaseEventLoop):
             return
         self._turns += 1
         if self._turns > TURNS_MAX:
-            raise SimulationStuck(self._told(f"{TURNS_MAX} turns and time stands still: something runs without ever waiting"))
+            raise SimulationStuckError(self._told(f"{TURNS_MAX} turns and time stands still: something runs without ever waiting"))
         at = self.random.randrange(len(runnable)) if len(runnable) > 1 else 0
         runnable[at], runnable[-1] = runnable[-1], runnable[at]
         process = runnable.pop()
@@ -222,9 +222,9 @@ class Scheduler(base_events.BaseEventLoop):
             self.now = until
             self.stop()
         elif not heap:
-            raise SimulationStuck(self._told("nothing will ever happen again"))
+            raise SimulationStuckError(self._told("nothing will ever happen again"))
         elif heap[0][0] > self.time_limit_s:
-            raise SimulationStuck(self._told(f"the limit of {self.time_limit_s} s is reached"))
+            raise SimulationStuckError(self._told(f"the limit of {self.time_limit_s} s is reached"))
         else:
             self.now = heap[0][0]
         self._turns = 0

@@ -27,7 +27,7 @@ from lockstep.testing.sweep.broadcast_events import (
     MemberStopBegan,
     MemberStopped,
 )
-from lockstep.testing.sweep.consumers import GroupRunner, ListenerFailure, call_takes_s
+from lockstep.testing.sweep.consumers import GroupRunner, ListenerError, call_takes_s
 from lockstep.testing.sweep.history import CallResult, QueueKey
 from lockstep.testing.sweep.settings import TOPIC
 
@@ -136,14 +136,14 @@ class BroadcastRunner(GroupRunner):
             self._universe.history.append(MemberReturned(*self._universe.place(self._process), called.queue, called.call, result))
 
     async def _take(self, messages: Sequence[MessageExt], context: Context) -> MemberPlan:
-        """What both kinds of listeners do; ListenerFailure as planned."""
+        """What both kinds of listeners do; ListenerError as planned."""
         plan, called = self._plan_of(messages), self._called(messages, context)
         result = CallResult.CANCELLED
         try:
             await asyncio.sleep(max(plan.takes_s, self._universe.aimed_at_call(self._process)))
             result = plan.result
             if result is CallResult.ERROR:
-                raise ListenerFailure("as planned")
+                raise ListenerError("as planned")
             return plan
         finally:
             self._returned(called, result)
@@ -154,7 +154,7 @@ class BroadcastRunner(GroupRunner):
         self._universe.aimed_at_call(self._process)
         self._returned(called, plan.result)
         if plan.result is CallResult.ERROR:
-            raise ListenerFailure("as planned")
+            raise ListenerError("as planned")
         return plan
 
     async def _at_once(self, messages: Sequence[MessageExt], context: ConcurrentlyContext) -> ConsumeConcurrentlyStatus:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockstep.client import ConcurrentlyContext, ConsumeConcurrentlyStatus, MessageExt, PushConsumer
-from lockstep.testing.sweep.consumers import GroupRunner, ListenerFailure, call_takes_s
+from lockstep.testing.sweep.consumers import GroupRunner, ListenerError, call_takes_s
 from lockstep.testing.sweep.copy_events import Given, SharedCallBegan, SharedCallEnded
 from lockstep.testing.sweep.history import CallResult, QueueKey
 from lockstep.testing.sweep.settings import TOPIC
@@ -100,7 +100,7 @@ class ConcurrentRunner(GroupRunner):
             await asyncio.sleep(plan.takes_s)
             done, result = plan.done, plan.result
             if result is CallResult.ERROR:
-                raise ListenerFailure("as planned")
+                raise ListenerError("as planned")
             return self._answer(plan, context)
         finally:
             self._shared_ended(began, done, result)
@@ -110,5 +110,5 @@ class ConcurrentRunner(GroupRunner):
         plan, began = self._plan_shared(messages), self._shared_began(messages, context)
         self._shared_ended(began, plan.done, plan.result)
         if plan.result is CallResult.ERROR:
-            raise ListenerFailure("as planned")
+            raise ListenerError("as planned")
         return self._answer(plan, context)

@@ -11,7 +11,7 @@ from lockstep.client import (
     ConsumeOrderlyStatus,
     ConsumerEvent,
     ConsumerState,
-    DuplicateClientId,
+    DuplicateClientIdError,
     LockstepError,
     MessageExt,
     OrderedRetry,
@@ -19,7 +19,7 @@ from lockstep.client import (
     PushConsumer,
     QueueBlocked,
     QueueGap,
-    SubscriptionConflict,
+    SubscriptionConflictError,
 )
 from lockstep.runtime.host import Host
 from lockstep.testing.sweep.events import CallBegan, CallEnded, ConsumerStarted, ConsumerStopBegan, ConsumerStopped, QueueGapSeen
@@ -45,7 +45,7 @@ BEGIN_LOOK_S = 0.25
 """How often a process looks whether a group has begun."""
 
 
-class ListenerFailure(Exception):
+class ListenerError(Exception):
     """What a failing listener raises."""
 
 
@@ -173,7 +173,7 @@ class GroupRunner:
     async def _died(self, consumer: PushConsumer) -> None:
         try:
             await consumer.wait_closed()
-        except (SubscriptionConflict, DuplicateClientId) as error:
+        except (SubscriptionConflictError, DuplicateClientIdError) as error:
             self._universe.consumer_died(error)
         except LockstepError as error:
             self._universe.wrong("a consumer lives", f"{self._process}: {error!r}")
@@ -256,7 +256,7 @@ class GroupRunner:
                 return S.SUCCESS
             if plan.fails:
                 result = CallResult.ERROR
-                raise ListenerFailure("as planned")
+                raise ListenerError("as planned")
             result = RESULTS[context.auto_commit, plan.status]
             return plan.status
         finally:
@@ -276,7 +276,7 @@ class GroupRunner:
         self._universe.aimed_at_call(self._process)
         if plan.fails:
             self._ended(began, CallResult.ERROR)
-            raise ListenerFailure("as planned")
+            raise ListenerError("as planned")
         self._ended(began, RESULTS[context.auto_commit, plan.status])
         return plan.status
 

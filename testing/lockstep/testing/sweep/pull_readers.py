@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from lockstep.client import (
     ConsumerEvent,
     ConsumerState,
-    DuplicateClientId,
+    DuplicateClientIdError,
     LockstepError,
     MessageExt,
     MessageQueue,
@@ -17,9 +17,9 @@ from lockstep.client import (
     QueueAssigned,
     QueueGap,
     QueueRevoked,
-    StaleEpoch,
+    StaleEpochError,
     StateError,
-    SubscriptionConflict,
+    SubscriptionConflictError,
 )
 from lockstep.runtime.host import Host
 from lockstep.testing.sweep.consumers import BEGIN_LOOK_S
@@ -158,7 +158,7 @@ class PullRunner:
             if self._over:
                 await asyncio.wait([reading], timeout=LAST_TURN_S)
             await consumer.stop()
-        if isinstance(consumer.failure, SubscriptionConflict | DuplicateClientId):
+        if isinstance(consumer.failure, SubscriptionConflictError | DuplicateClientIdError):
             universe.consumer_died(consumer.failure)
         elif consumer.failure is not None:
             universe.wrong("a consumer lives", f"{self._process}: {consumer.failure!r}")
@@ -254,7 +254,7 @@ class PullRunner:
         try:
             await consumer.commit()
         except LockstepError as error:
-            universe.history.append(CommitFailed(*universe.place(), self._reader, isinstance(error, StaleEpoch), str(error)))
+            universe.history.append(CommitFailed(*universe.place(), self._reader, isinstance(error, StaleEpochError), str(error)))
         else:
             universe.history.append(Committed(*universe.place(), self._reader))
 

@@ -95,7 +95,7 @@ class Committed(Event):
 
 @dataclass(frozen=True, slots=True)
 class CommitFailed(Event):
-    """commit() raised. `stale`: it was StaleEpoch."""
+    """commit() raised. `stale`: it was StaleEpochError."""
 
     reader: int
     stale: bool

@@ -7,7 +7,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from multiprocessing import get_context
 
 from lockstep.runtime.clock import Clock
-from lockstep.testing.simulation import SimulationStuck
+from lockstep.testing.simulation import SimulationStuckError
 from lockstep.testing.sweep.mutants import MUTANTS, switched_off
 from lockstep.testing.sweep.report import Summary, Total, crashed, summary, told
 from lockstep.testing.sweep.universe import Outcome, Universe, every_fault
@@ -54,7 +54,7 @@ def catch(name: str, seeds_max: int) -> tuple[str, Summary | None, int]:
     for tried in range(1, seeds_max + 1):
         try:
             one = run_summary(tried, worlds[(tried - 1) % len(worlds)], name)
-        except (AssertionError, SimulationStuck) as error:
+        except (AssertionError, SimulationStuckError) as error:
             return name, crashed(tried, worlds[(tried - 1) % len(worlds)], repr(error)), tried
         if one.violations:
             return name, one, tried

@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 
 from lockstep.broker.store import FlushMode, ReadStatus, Store, StoreDiskError
-from lockstep.protocol.errors import ConfigError, MessageIllegal, ServiceNotAvailable
+from lockstep.protocol.errors import ConfigError, MessageIllegalError, ServiceNotAvailableError
 from lockstep.protocol.properties import COPY_BYTES_MAX
 from lockstep.protocol.record import RecordView
 from lockstep.testing.simulation.disk import Fault, SimFiles
@@ -249,7 +249,7 @@ async def test_nothing_is_allocated_for_records_that_a_frame_can_not_hold() -> N
     frame = bytes(1 << 19)
     tracemalloc.start()
     try:
-        with pytest.raises(MessageIllegal, match="does not hold the 524288 records that it claims"):
+        with pytest.raises(MessageIllegalError, match="does not hold the 524288 records that it claims"):
             store.append_frame("orders", 0, frame, len(frame), born_host=BORN_HOST)
         _, peak = tracemalloc.get_traced_memory()
     finally:
@@ -319,7 +319,7 @@ async def test_eight_bytes_stay_free_behind_a_record(spare: int, segment_count: 
 async def test_a_senders_record_leaves_room_for_its_copies_and_the_brokers_own_may_fill_it() -> None:
     store = await open_store(SimFiles(), segment_bytes=8192)
     longest = store.sent_record_bytes_max - len(record(b""))
-    with pytest.raises(MessageIllegal, match=f"record 0: size {store.sent_record_bytes_max + 1}, expected"):
+    with pytest.raises(MessageIllegalError, match=f"record 0: size {store.sent_record_bytes_max + 1}, expected"):
         append(store, b"x" * (longest + 1))
     append(store, b"x" * longest)
     copy = record(b"x" * longest, topic="t" * 127, properties=b"a\x01" + b"p" * (COPY_BYTES_MAX - 123))
@@ -330,16 +330,16 @@ async def test_a_senders_record_leaves_room_for_its_copies_and_the_brokers_own_m
 
 async def test_what_no_segment_can_hold_is_refused() -> None:
     store = await open_store(SimFiles(), segment_bytes=4096)
-    with pytest.raises(MessageIllegal, match="frame of 5097 bytes, a log file takes 4088"):
+    with pytest.raises(MessageIllegalError, match="frame of 5097 bytes, a log file takes 4088"):
         append(store, b"x" * 5000)
     await store.close()
 
 
 async def test_nobody_sends_to_the_state_topic_or_a_negative_queue() -> None:
     store = await open_store(SimFiles())
-    with pytest.raises(MessageIllegal, match="nobody may send to queue 0 of LOCKSTEP_SYS_STATE"):
+    with pytest.raises(MessageIllegalError, match="nobody may send to queue 0 of LOCKSTEP_SYS_STATE"):
         append(store, b"x", topic="LOCKSTEP_SYS_STATE")
-    with pytest.raises(MessageIllegal, match="queue -1"):
+    with pytest.raises(MessageIllegalError, match="queue -1"):
         append(store, b"x", queue_id=-1)
     await store.close()
 
@@ -347,9 +347,9 @@ async def test_nobody_sends_to_the_state_topic_or_a_negative_queue() -> None:
 async def test_a_refused_frame_leaves_no_queue_and_no_gap() -> None:
     store = await open_store(SimFiles())
     append(store, b"a")
-    with pytest.raises(MessageIllegal):
+    with pytest.raises(MessageIllegalError):
         store.append_frame("orders", 0, record(b"b") + record(b"c", topic="bills"), 2, born_host=BORN_HOST)
-    with pytest.raises(MessageIllegal):
+    with pytest.raises(MessageIllegalError):
         store.append_frame("new", 0, record(b"b"), 1, born_host=BORN_HOST)
     assert append(store, b"d") == 1
     await confirmed(store)
@@ -373,7 +373,7 @@ async def test_below_the_reserve_sends_are_refused_state_and_reads_go_on_and_sen
     host.clock.now_ms += 2_000  # type: ignore[attr-defined]
     store.append_state(b"looks again")
     await asyncio.sleep(0)
-    with pytest.raises(ServiceNotAvailable, match="bytes free; sends are refused where less than 20000 bytes would be left"):
+    with pytest.raises(ServiceNotAvailableError, match="bytes free; sends are refused where less than 20000 bytes would be left"):
         append(store, b"x" * 200)
     store.append_state(b"goes on")
     await confirmed(store)
@@ -398,7 +398,7 @@ async def test_below_half_the_reserve_nothing_begins_and_changes_of_what_is_ther
         host.clock.now_ms += 2_000  # type: ignore[attr-defined]
         if refused:
             with pytest.raises(
-                ServiceNotAvailable, match=f"has {free} bytes free, less than half of the reserve of 20000: group g is new and"
+                ServiceNotAvailableError, match=f"has {free} bytes free, less than half of the reserve of 20000: group g is new and"
             ):
                 store.check_beginning("group g")
         else:
@@ -435,7 +435,7 @@ async def test_a_failed_write_or_sync_is_final_and_nothing_is_answered(operation
     assert len(fatal) == 1
     assert isinstance(fatal[0], StoreDiskError)
     assert fatal[0].exit_code == 3
-    with pytest.raises(ServiceNotAvailable):
+    with pytest.raises(ServiceNotAvailableError):
         append(store, b"b")
     with pytest.raises(StoreDiskError):
         store.append_state(b"c")

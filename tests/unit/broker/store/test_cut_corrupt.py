@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from lockstep.broker.store import Store, StoreCorrupt
+from lockstep.broker.store import Store, StoreCorruptError
 from lockstep.testing.simulation.disk import SimFiles
 from support.store_kit import (
     BORN_HOST,
@@ -45,7 +45,7 @@ async def killed(files: SimFiles, count: int, **settings: int) -> None:
 async def refused(files: SimFiles, match: str) -> None:
     """Without the flag, and no file of the log has changed."""
     before = {path: bytes(inode.cache) for path, inode in files.names.items() if "/commitlog/" in path}
-    with pytest.raises(StoreCorrupt, match=match):
+    with pytest.raises(StoreCorruptError, match=match):
         await recovered(files)
     files.crash(power=False)
     assert {path: bytes(inode.cache) for path, inode in files.names.items() if "/commitlog/" in path} == before

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from lockstep.broker.store import IdentityError, StoreCorrupt
+from lockstep.broker.store import IdentityError, StoreCorruptError
 from lockstep.testing.simulation.disk import SimFiles
 from support.store_kit import BORN_HOST, Recorded, append, confirmed, everything, kill, open_store, read_told, recovered, sequenced
 
@@ -114,7 +114,7 @@ async def check(made: Stored, what: str, *, cut_corrupt: bool) -> bool:
     before = contents(made.files)
     try:
         store, found = await recovered(made.files, Recorded(), cut_corrupt=cut_corrupt)
-    except (StoreCorrupt, IdentityError):
+    except (StoreCorruptError, IdentityError):
         made.files.crash(power=False)
         after = contents(made.files)
         assert {path for path in before if after.get(path) != before[path]} == set(), f"{what}: a refused start changed files"

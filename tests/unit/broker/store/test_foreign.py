@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from lockstep.broker.store import IdentityError, Store, StoreCorrupt
+from lockstep.broker.store import IdentityError, Store, StoreCorruptError
 from lockstep.protocol.record import SYS_IPV6_MASK
 from lockstep.testing.simulation.disk import SimFiles
 from support.store_kit import (
@@ -43,7 +43,7 @@ def contents(files: SimFiles) -> dict[str, bytes]:
     return {path: bytes(inode.cache) for path, inode in files.names.items() if path != f"{PATH}/lock"}
 
 
-async def refused(files: SimFiles, match: str, error: type[Exception] = StoreCorrupt, **settings: object) -> None:
+async def refused(files: SimFiles, match: str, error: type[Exception] = StoreCorruptError, **settings: object) -> None:
     """With and without --cut-corrupt, and nothing has changed."""
     before = contents(files)
     for cut_corrupt in (False, True):
@@ -157,7 +157,7 @@ async def test_the_commit_log_of_another_broker_is_refused(same_sizes: bool) -> 
     files.names[LOG] = files.durable_names[LOG] = other.names[LOG]
     before = contents(files)
     store = await Store.open(config(), host_of(files), IDENTITY)
-    with pytest.raises(StoreCorrupt, match=f"log position {19 * SIZE}: .*the log is another broker's, or an older copy"):
+    with pytest.raises(StoreCorruptError, match=f"log position {19 * SIZE}: .*the log is another broker's, or an older copy"):
         await store.recover(Recorded())
     await store.close(clean=False)
     assert {path: data for path, data in contents(files).items() if path in before} == before

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.broker.store.frame import ENTRY, STAMP, TopicField, tag_code, take_frame
-from lockstep.protocol.errors import MessageIllegal
+from lockstep.protocol.errors import MessageIllegalError
 from lockstep.protocol.properties import SEQUENCE_DIGITS
 from lockstep.protocol.record import RecordView, record_bounds, split_records
 from lockstep.protocol.sequence import STAMP_HEAD
@@ -113,7 +113,7 @@ def test_every_record_gets_its_place_and_stamp_and_an_entry() -> None:
 )
 def test_a_bad_frame_is_refused_by_record_and_rule_and_leaves_nothing(frame: bytes, count: int, words: str) -> None:
     tail = bytearray(b"before")
-    with pytest.raises(MessageIllegal, match=words):
+    with pytest.raises(MessageIllegalError, match=words):
         take(frame, count, tail, size_max=5000 if len(frame) < 9_000 else 40_000)
     assert tail == b"before"
 
@@ -123,7 +123,7 @@ def test_a_body_has_at_most_4_mib_whatever_room_the_record_leaves() -> None:
     tail = bytearray()
     take(good(bytes(limit)), 1, tail, size_max=limit + 65536)
     assert len(tail) == limit + 97
-    with pytest.raises(MessageIllegal, match="record 1: body of 4194305 bytes, expected 1 to 4194304"):
+    with pytest.raises(MessageIllegalError, match="record 1: body of 4194305 bytes, expected 1 to 4194304"):
         take(good() + good(bytes(limit + 1)), 2, tail, size_max=limit + 65536)
     assert len(tail) == limit + 97
 
@@ -133,7 +133,7 @@ def test_what_senders_and_brokers_add_has_room_beside_the_longest_properties() -
     named = longest + b"\x02UNIQ_KEY\x01" + b"A" * 32
     take(good(properties=named), 1, size_max=40_000)
     take(good(properties=named + b"\x02RETRY_TOPIC\x01" + b"t" * 127), 1, size_max=40_000, trusted=True)
-    with pytest.raises(MessageIllegal, match="properties of 30721 bytes, limit 30720"):
+    with pytest.raises(MessageIllegalError, match="properties of 30721 bytes, limit 30720"):
         take(good(properties=named + b"A"), 1, size_max=40_000)
 
 
@@ -153,16 +153,16 @@ def test_a_tag_in_another_name_is_no_tag() -> None:
 def test_the_sequence_must_count_the_frame() -> None:
     frame, _ = sequenced([b"a", b"b"], first=0, previous_crc=0, queue_id=3)
     take(frame, 2)
-    with pytest.raises(MessageIllegal, match="counts 2 records, the frame has 3"):
+    with pytest.raises(MessageIllegalError, match="counts 2 records, the frame has 3"):
         take(frame + good(b"c"), 3)
 
 
 def test_a_frame_that_is_not_sequenced_carries_none_of_our_names() -> None:
     """Nobody has compared such a stamp with the scope: recovery would take its wrong CRC for a torn frame, and end the log there."""
     frame, _ = sequenced([b"a", b"b"], first=0, previous_crc=0, queue_id=3)
-    with pytest.raises(MessageIllegal, match="record 0: property names beginning with __LS_ are lockstep's own"):
+    with pytest.raises(MessageIllegalError, match="record 0: property names beginning with __LS_ are lockstep's own"):
         take(frame, 2, sequenced=False)
-    with pytest.raises(MessageIllegal, match="record 1: property names beginning with __LS_"):
+    with pytest.raises(MessageIllegalError, match="record 1: property names beginning with __LS_"):
         take(good() + good(properties=b"A\x01b\x02__LS_X\x011"), 2, sequenced=False)
 
 
@@ -189,14 +189,14 @@ def test_entries_name_records_and_tags(bodies: list[bytes], tags: list[str]) -> 
 
 @given(at=st.integers(0, 199), bit=st.integers(0, 7))
 def test_a_flipped_bit_is_refused_or_changes_only_what_is_the_users(at: int, bit: int) -> None:
-    """Whatever comes in, nothing but MessageIllegal comes out, and what is taken is well-formed."""
+    """Whatever comes in, nothing but MessageIllegalError comes out, and what is taken is well-formed."""
     frame = good(b"first", b"A\x01b\x02") + good(b"second")
     at %= len(frame)
     damaged = patched(frame, at, bytes([frame[at] ^ 1 << bit]))
     tail = bytearray()
     try:
         take(damaged, 2, tail)
-    except MessageIllegal:
+    except MessageIllegalError:
         assert not tail
     else:
         views = [RecordView(tail, start) for start, _ in split_records(tail)]
@@ -213,5 +213,5 @@ def test_a_sequence_that_is_cut_short_or_goes_on_behind_its_digits_is_refused() 
     take(good(properties=stamp[:width]), 1)
     take(good(properties=stamp[:width] + b"\x02A\x01b"), 1)
     for wrong in (stamp[: width - 1], stamp[:width] + b"0", stamp[:width] + b"\x01"):
-        with pytest.raises(MessageIllegal, match="record 0: __LS_SEQ"):
+        with pytest.raises(MessageIllegalError, match="record 0: __LS_SEQ"):
             take(good(properties=wrong), 1)

@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from lockstep.protocol.errors import ServiceNotAvailable
+from lockstep.protocol.errors import ServiceNotAvailableError
 from lockstep.testing.simulation.disk import Fault, SimFiles
 from support.store_kit import SYNC, append, confirmed, everything, kill, open_store
 
@@ -52,7 +52,7 @@ async def test_without_an_inode_sends_are_refused_while_state_records_have_room(
     for _ in range(40):
         try:
             append(store, b"x" * 100)
-        except ServiceNotAvailable as error:
+        except ServiceNotAvailableError as error:
             refusals.append(str(error))
     assert "inodes" in refusals[0]
     store.append_state(b"state")

@@ -7,7 +7,7 @@ import pytest
 
 from lockstep.broker.store import FlushMode, Store, StoreDiskError
 from lockstep.broker.store.queue_table import FLUSH_ENTRY_COUNT
-from lockstep.protocol.errors import ServiceNotAvailable
+from lockstep.protocol.errors import ServiceNotAvailableError
 from lockstep.testing.simulation.disk import SimFiles
 from support.store_kit import ASYNC, LOG, PATH, SYNC, abandon, append, confirmed, open_store
 
@@ -118,7 +118,7 @@ async def test_a_log_file_that_can_not_be_created_before_the_check_names_the_cau
         for _ in range(100):
             append(store, b"x" * 100)
 
-    with pytest.raises(ServiceNotAvailable):
+    with pytest.raises(ServiceNotAvailableError):
         fill()
     (error,) = fatal
     assert "the store was deleted or moved" in str(error)

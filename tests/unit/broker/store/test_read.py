@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from lockstep.broker.store import ReadResult, ReadStatus, Store
 from lockstep.broker.store.frame import ENTRY
 from lockstep.broker.store.reader import choose
-from lockstep.protocol.errors import SystemBusy
+from lockstep.protocol.errors import SystemBusyError
 from lockstep.protocol.record import BODY_AT, INT64, MAGIC, SIZE_AND_MAGIC
 from lockstep.protocol.tags import tags_code
 from lockstep.testing.simulation.disk import Fault, SimFile, SimFiles
@@ -160,7 +160,7 @@ async def test_damage_in_a_file_is_never_served(at: int) -> None:
     position = 2 * len(record(b"0" + b"." * 100))
     files.flip(LOG, position + at)
     assert read(store, 0).count == 1, "what stands before it is answered"
-    with pytest.raises(SystemBusy, match="offset 1 of queue 0 of orders is compared with the log"):
+    with pytest.raises(SystemBusyError, match="offset 1 of queue 0 of orders is compared with the log"):
         read(store, 1)
     told = await read_told(store)
     assert (sorted(told.found), told.lost) == ([0, *range(2, 50)], [1])
@@ -281,7 +281,7 @@ async def test_the_repair_of_a_queue_reads_only_between_the_entries_that_are_rig
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SimFile, "pread", counted)
-        with pytest.raises(SystemBusy):
+        with pytest.raises(SystemBusyError):
             await store.read_cold("orders", 0, 200, max_count=1, max_bytes=1)
         await store._repairs.idle.wait()
     assert sum(asked) < 200_000, "of a log of 200,000 bytes"
@@ -293,7 +293,7 @@ async def test_a_read_that_fails_while_a_queue_is_repaired_ends_nothing_and_is_t
     files = SimFiles()
     store = await cold_store(files, queue_file_entries=20, snapshot=True, queue_tail_bytes=100, tail_bytes=400)
     rewrite(files, 0, 10, [(0, 150)])
-    with pytest.raises(SystemBusy):
+    with pytest.raises(SystemBusyError):
         store.read("orders", 0, 10, max_count=1, max_bytes=1)
     files.faults.append(Fault("read", "commitlog"))
     await store._repairs.idle.wait()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.broker.store import Recovery, Store, StoreCorrupt
+from lockstep.broker.store import Recovery, Store, StoreCorruptError
 from lockstep.broker.store.directory import StoreDirectory
 from lockstep.testing.simulation.disk import Fault, SimFiles
 from support.store_kit import (
@@ -149,7 +149,7 @@ async def test_a_flipped_bit_below_the_synced_length_stops_the_start_with_its_po
     await killed_with(files, 10, synced=8)
     files.flip(LOG, 3 * SIZE + at)
     store = await Store.open(config(), host_of(files), IDENTITY)
-    with pytest.raises(StoreCorrupt, match=f"log position {3 * SIZE}: .*{8 * SIZE} bytes had been synced") as error:
+    with pytest.raises(StoreCorruptError, match=f"log position {3 * SIZE}: .*{8 * SIZE} bytes had been synced") as error:
         await store.recover(Recorded())
     assert (error.value.position, error.value.exit_code) == (3 * SIZE, 5)
     await store.close()
@@ -275,7 +275,7 @@ async def test_a_missing_file_below_the_synced_length_is_corruption(missing: str
     await store.close()
     del files.names[f"/store/commitlog/{missing}"]
     left = files.listdir("/store/commitlog")
-    with pytest.raises(StoreCorrupt, match=r"missing|no snapshot"):
+    with pytest.raises(StoreCorruptError, match=r"missing|no snapshot"):
         await recovered(files)
     assert files.listdir("/store/commitlog") == left, "a start that stops removes nothing"
 
@@ -286,7 +286,7 @@ async def test_an_emptied_log_directory_is_corruption() -> None:
     append(store, b"a")
     await store.close()
     del files.names[LOG]
-    with pytest.raises(StoreCorrupt, match="log position 0: nothing is there"):
+    with pytest.raises(StoreCorruptError, match="log position 0: nothing is there"):
         await recovered(files)
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from lockstep.broker.store import ReadStatus, Store
 from lockstep.broker.store.frame import ENTRY
-from lockstep.broker.store.reader import Mismatch
+from lockstep.broker.store.reader import MismatchError
 from lockstep.broker.store.repair import REPAIRS_MAX
-from lockstep.protocol.errors import SystemBusy
+from lockstep.protocol.errors import SystemBusyError
 from lockstep.testing.simulation.disk import SimFiles
 from support.store_kit import PATH, append, open_store
 
@@ -35,7 +35,7 @@ async def pulled(store: Store, offset: int, queue_id: int = 0) -> ReadStatus | N
     """The status of a read from files; None when the place is being repaired."""
     try:
         return (await store.read_cold("orders", queue_id, offset, max_count=1, max_bytes=1)).status
-    except SystemBusy:
+    except SystemBusyError:
         return None
 
 
@@ -91,7 +91,7 @@ async def test_repairs_that_wait_have_a_limit_and_what_is_beyond_it_is_repaired_
         rot(files, queue_id, 0)
     tasks = len(store._tasks)
     for queue in store._queues:
-        assert isinstance(store._repairs.begin(Mismatch(queue, 0, 0, "found by a read")), SystemBusy)
+        assert isinstance(store._repairs.begin(MismatchError(queue, 0, 0, "found by a read")), SystemBusyError)
     assert len(store._tasks) - tasks == REPAIRS_MAX
     await store._repairs.idle.wait()
     found = [await pulled(store, 0, queue_id) for queue_id in range(count)]
@@ -111,7 +111,7 @@ async def test_what_was_found_before_the_repair_changes_nothing() -> None:
     await store._repairs.idle.wait()
     queue = store._queues.obtain("orders", 1)
     for _ in range(2):
-        store._repairs.begin(Mismatch(queue, 7, 0, "found by an earlier scrub"))
+        store._repairs.begin(MismatchError(queue, 7, 0, "found by an earlier scrub"))
         await store._repairs.idle.wait()
     assert await pulled(store, 7, 1) is ReadStatus.FOUND
     assert store.damage.lost() == []

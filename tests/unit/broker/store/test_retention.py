@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from lockstep.broker.store import ReadStatus, Store, StoreDiskError
-from lockstep.protocol.errors import ServiceNotAvailable
+from lockstep.protocol.errors import ServiceNotAvailableError
 from lockstep.runtime.files import DiskSpace
 from lockstep.runtime.host import Host
 from lockstep.testing.simulation.disk import Fault, SimFile, SimFiles
@@ -150,7 +150,7 @@ async def test_a_disk_that_refuses_a_removal_is_exit_3() -> None:
     with pytest.raises(StoreDiskError, match="could not be removed") as error:
         await store.retention(host.clock.wall_ms())
     assert (error.value.exit_code, [type(one) for one in fatal]) == (3, [StoreDiskError])
-    with pytest.raises(ServiceNotAvailable):
+    with pytest.raises(ServiceNotAvailableError):
         append(store, b"x")
     await store.close(clean=False)
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from lockstep.broker.store import Store, StoreInUse
+from lockstep.broker.store import Store, StoreInUseError
 from lockstep.broker.store.check import CheckReport, check_store
 from lockstep.broker.store.commit_log import Segment
 from lockstep.broker.store.frame import ENTRY
@@ -215,7 +215,7 @@ async def test_check_calls_an_unfinished_tail_no_damage() -> None:
 async def test_check_refuses_a_store_that_is_open_and_what_is_none() -> None:
     files = SimFiles()
     store = await stored(files)
-    with pytest.raises(StoreInUse):
+    with pytest.raises(StoreInUseError):
         await check_store(files, PATH, lambda position, end: None)
     assert len(await everything(store)) == 60
     abandon(store)

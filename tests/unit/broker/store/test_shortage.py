@@ -10,7 +10,7 @@ import pytest
 from lockstep.broker.store import Store, retention
 from lockstep.broker.store.consume_queue import QueueFiles
 from lockstep.broker.store.store import STATE_SHARE
-from lockstep.protocol.errors import ServiceNotAvailable
+from lockstep.protocol.errors import ServiceNotAvailableError
 from lockstep.protocol.names import STATE_TOPIC
 from lockstep.runtime.files import File
 from lockstep.testing.simulation.disk import SimFiles
@@ -44,7 +44,7 @@ def filled(store: Store) -> int:
     for number in range(SEGMENT):
         try:
             append(store, b"x" * 100)
-        except ServiceNotAvailable:
+        except ServiceNotAvailableError:
             return number
     raise AssertionError("nothing was refused")
 
@@ -86,7 +86,7 @@ async def test_without_a_descriptor_sends_are_refused_while_state_records_have_r
     with shortage(monkeypatch, number) as tried:
         append(store, b"second" * 1_500)
         sent = filled(store)
-        with pytest.raises(ServiceNotAvailable, match="file descriptors"):
+        with pytest.raises(ServiceNotAvailableError, match="file descriptors"):
             append(store, b"x" * 100)
         for _ in range(SEGMENT // STATE_SHARE // state - 1):
             store.append_state(b"x" * 100)

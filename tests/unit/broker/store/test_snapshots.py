@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lockstep.broker.rows import Rows
-from lockstep.broker.store import StoreCorrupt, snapshot
+from lockstep.broker.store import StoreCorruptError, snapshot
 from lockstep.broker.store.snapshot import CHUNK_BYTES, HEAD, MAGIC, PART_BYTES, PARTS_PER_SLICE, Snapshot, decode, encode
 from lockstep.protocol.crc import crc32
 from lockstep.protocol.errors import StateError
@@ -138,7 +138,7 @@ async def test_without_any_snapshot_a_log_that_lost_its_beginning_is_corrupt() -
     await store.close()
     for path in [path for path in files.names if "snapshot-" in path]:
         files.flip(path, 30)
-    with pytest.raises(StoreCorrupt, match="no snapshot in /store/lockstep fits the log"):
+    with pytest.raises(StoreCorruptError, match="no snapshot in /store/lockstep fits the log"):
         await recovered(files)
     files.crash(power=False)
     store, _ = await recovered(files, cut_corrupt=True)

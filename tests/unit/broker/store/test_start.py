@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from lockstep.broker.store import FlushMode, Identity, IdentityError, Store, StoreCorrupt, StoreDiskError, StoreInUse
+from lockstep.broker.store import FlushMode, Identity, IdentityError, Store, StoreCorruptError, StoreDiskError, StoreInUseError
 from lockstep.broker.store.directory import SLOT_BYTES, StoreDirectory
 from lockstep.protocol.errors import StateError
 from lockstep.testing.simulation.disk import Fault, SimFiles
@@ -29,7 +29,7 @@ from support.store_kit import (
 async def test_a_second_open_of_the_directory_is_refused() -> None:
     files = SimFiles()
     store = await open_store(files)
-    with pytest.raises(StoreInUse, match="/store is open in another broker") as error:
+    with pytest.raises(StoreInUseError, match="/store is open in another broker") as error:
         await Store.open(config(), host_of(files), IDENTITY)
     assert error.value.exit_code == 6
     append(store, b"goes on")
@@ -92,7 +92,7 @@ async def test_an_unknown_format_and_a_damaged_identity_are_told_apart() -> None
         await Store.open(config(), host_of(files), IDENTITY)
     for damaged in (b"{", b"[]", text.replace(b"store_id", b"stare_id"), text.replace(b'"segment_bytes": 16384', b'"segment_bytes": "x"')):
         files.names[path].cache[:] = damaged
-        with pytest.raises(StoreCorrupt, match="is damaged") as error:
+        with pytest.raises(StoreCorruptError, match="is damaged") as error:
             await Store.open(config(), host_of(files), IDENTITY)
         assert error.value.exit_code == 5
 
@@ -356,5 +356,5 @@ async def test_a_damaged_proof_is_named_and_the_store_is_free_again() -> None:
     await (await open_store(files)).close()
     files.names[PATH + "/lockstep/proof"].cache[:4] = b"####"
     for _ in range(2):
-        with pytest.raises(StoreCorrupt, match="lockstep/proof is damaged"):
+        with pytest.raises(StoreCorruptError, match="lockstep/proof is damaged"):
             await open_store(files)

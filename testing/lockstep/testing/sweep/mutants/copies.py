@@ -15,7 +15,7 @@ from lockstep.broker.tables.delay_table import DelayTable
 from lockstep.client.consumer.concurrently import Crew, Running
 from lockstep.client.consumer.config import OrderedRetry
 from lockstep.client.consumer.process_queue import ProcessQueue
-from lockstep.client.errors import QueueUnavailable, SendTimeout
+from lockstep.client.errors import QueueUnavailableError, SendTimeoutError
 from lockstep.client.producer.delayed import DelayedSend
 from lockstep.client.producer.result import SendResult
 from lockstep.protocol.errors import BrokerError
@@ -205,7 +205,7 @@ def a_refused_delayed_send_is_not_stored(patch: Patches) -> None:
     async def plain(self: DelayedSend, *facts: Any, **named: Any) -> SendResult:
         try:
             return await run(self, *facts, **named)
-        except (QueueUnavailable, SendTimeout) as error:
+        except (QueueUnavailableError, SendTimeoutError) as error:
             if isinstance(error.__cause__, BrokerError) and not error.__cause__.retriable:
                 raise error.__cause__ from None
             raise

@@ -16,7 +16,7 @@ from lockstep.client.producer.sequencer import Sequencer
 from lockstep.client.producer.topic_sender import TopicSender
 from lockstep.nameserver.processor import RouteProcessor
 from lockstep.protocol.codes import ResponseCode
-from lockstep.protocol.errors import OutOfSequence
+from lockstep.protocol.errors import OutOfSequenceError
 from lockstep.protocol.layouts import LayoutTable
 from lockstep.testing.sweep.mutants.registry import Patches, mutant
 
@@ -64,7 +64,7 @@ def a_lost_suffix_is_not_begun_anew(patch: Patches) -> None:
     refused = QueueSender._refused
 
     def again(self: QueueSender, frame: Any, error: Any, response: Any) -> None:
-        if not isinstance(error, OutOfSequence):
+        if not isinstance(error, OutOfSequenceError):
             refused(self, frame, error, response)
             return
         frame.error = error
