@@ -81,6 +81,20 @@ def test_a_signal_lets_running_listeners_finish_and_leaves_the_groups(nameserver
         assert not any(queue["owner"] for queue in shown["queues"])
 
 
+@pytest.mark.parametrize("other", [[], ["first"]], ids=["alone", "with a push consumer"])
+def test_a_pull_consumer_runs_until_a_signal_too(nameserver: str, other: list[str]) -> None:
+    lockstep(nameserver, "send", "jobs", "wait")
+    with service(nameserver, "pull", *other) as process:
+        begun = told(process, "polled")
+        assert begun[-1]["body"] == "wait"
+        process.send_signal(signal.SIGTERM)
+        rest = told(process, "returned")
+        assert process.wait(LIMIT_S) == 0
+    assert [line for line in rest if line["event"] == "poll.ended"] == [{"event": "poll.ended", "error": "NoneType"}]
+    shown = group(nameserver, "pull")
+    assert (shown["members"], shown["lag"]) == ([], 0), "it left, and what it had polled before is committed"
+
+
 def test_a_listener_that_exits_ends_the_process_with_its_code_and_the_other_consumer_in_order(nameserver: str) -> None:
     with service(nameserver, "leaver") as process:
         lockstep(nameserver, "send", "jobs", "exit")

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from lockstep.client.consumer import ConsumeOrderlyStatus, ConsumerEvent, OrderlyContext, PushConsumer
+from lockstep.client import ConsumeOrderlyStatus, ConsumerEvent, OrderlyContext, PushConsumer
 from lockstep.protocol.message import MessageExt
 from support.scripted_broker import ScriptedCluster, advance, settle
 

@@ -11,8 +11,7 @@ from typing import Any
 
 from lockstep.broker.app import Broker
 from lockstep.broker.config import BrokerConfig
-from lockstep.client import Producer
-from lockstep.client.consumer import ConsumeOrderlyStatus, PushConsumer
+from lockstep.client import ConsumeOrderlyStatus, Producer, PushConsumer
 from lockstep.client.instance import Instance
 from lockstep.client.topics import create_topic
 from lockstep.nameserver.app import Nameserver

@@ -1,6 +1,8 @@
-"""Two consumers and what their listeners need, as a program by `lockstep.client.run`. JSON lines tell what happens.
+"""Consumers and what they need, as a program by `lockstep.client.run`. JSON lines tell what happens.
 
-A message's body says what its listener does: `wait` until the consumer stops, and then send one message; `exit` raises
+A group whose name begins with `pull` has a pull consumer, which a service of its own polls. The others have push consumers:
+
+a message's body says what its listener does: `wait` until the consumer stops, and then send one message; `exit` raises
 SystemExit(3); `block` blocks the event loop for good.
 """
 
@@ -10,9 +12,19 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
-from lockstep.client import ConsumeOrderlyStatus, ConsumerState, Message, MessageExt, OrderlyContext, Producer, PushConsumer, run
+from lockstep.client import (
+    ConsumeOrderlyStatus,
+    ConsumerState,
+    Message,
+    MessageExt,
+    OrderlyContext,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    run,
+)
 
 LOOK_S = 0.01
 
@@ -53,9 +65,30 @@ def consumer_of(group: str, nameserver: str, producer: Producer) -> PushConsumer
     return consumer
 
 
+@asynccontextmanager
+async def polled(consumer: PullConsumer) -> AsyncIterator[None]:
+    async def poll() -> None:
+        async for message in consumer:
+            say("polled", body=message.body.decode())
+
+    polling = asyncio.create_task(poll())
+    try:
+        yield
+    finally:
+        await asyncio.wait([polling])
+        say("poll.ended", error=type(polling.exception()).__name__)
+
+
+def services_of(group: str, nameserver: str, producer: Producer) -> list[AbstractAsyncContextManager[object]]:
+    if not group.startswith("pull"):
+        return [consumer_of(group, nameserver, producer)]
+    consumer = PullConsumer(group, nameserver=nameserver).subscribe("jobs")
+    return [consumer, polled(consumer)]
+
+
 def main(nameserver: str, *groups: str) -> None:
     producer = Producer("jobs", nameserver=nameserver)
-    run(database(), producer, *(consumer_of(group, nameserver, producer) for group in groups))
+    run(database(), producer, *(service for group in groups for service in services_of(group, nameserver, producer)))
     say("returned")
 
 

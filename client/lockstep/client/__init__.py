@@ -1,27 +1,48 @@
-"""The client SDK: producers and consumers."""
+"""The client SDK: producers and consumers. Everything that a program needs is imported from here."""
 
-from lockstep.client.consumer import (
+from lockstep.client.consumer.config import (
     Backoff,
-    Cancelled,
-    ConcurrentlyContext,
-    ConsumeConcurrentlyStatus,
     ConsumeFromWhere,
-    ConsumeOrderlyStatus,
-    ConsumerEvent,
-    ConsumerHealth,
-    ConsumerState,
-    Fence,
-    MessageDeadLettered,
+    ConsumerConfig,
     OrderedRetry,
-    OrderlyContext,
-    PullConsumer,
-    PushConsumer,
+)
+from lockstep.client.consumer.events import (
+    ConsumerEvent,
+    MessageDeadLettered,
     QueueAssigned,
     QueueBlocked,
     QueueGap,
     QueueRevoked,
 )
-from lockstep.client.consumer.hooks import ConsumeHook, Consuming
+from lockstep.client.consumer.health import (
+    BrokerHealth,
+    ConsumerHealth,
+    ConsumerState,
+    QueueHealth,
+)
+from lockstep.client.consumer.hooks import (
+    ConsumeHook,
+    Consuming,
+)
+from lockstep.client.consumer.listener import (
+    Cancelled,
+    ConcurrentlyContext,
+    ConcurrentlyListener,
+    ConsumeConcurrentlyStatus,
+    ConsumeOrderlyStatus,
+    Fence,
+    OrderlyContext,
+    OrderlyListener,
+)
+from lockstep.client.consumer.pull_config import (
+    PullConsumerConfig,
+)
+from lockstep.client.consumer.pull_consumer import (
+    PullConsumer,
+)
+from lockstep.client.consumer.push_consumer import (
+    PushConsumer,
+)
 from lockstep.client.errors import (
     BatchSendError,
     NotDurableError,
@@ -31,84 +52,163 @@ from lockstep.client.errors import (
     SendError,
     SendTimeoutError,
 )
-from lockstep.client.producer.hooks import SendHook, Sending
-from lockstep.client.producer.latencies import LatencyFaults
-from lockstep.client.producer.producer import Producer
-from lockstep.client.producer.result import SendResult, SendStatus
-from lockstep.client.producer.sequencer import GivenId
-from lockstep.client.program import run
-from lockstep.protocol.allocate import ByConfig, ByMachineRoom, MachineRoomNearby
-from lockstep.protocol.bodies import MessageModel
+from lockstep.client.producer.config import (
+    ProducerConfig,
+    Require,
+)
+from lockstep.client.producer.hooks import (
+    SendHook,
+    Sending,
+)
+from lockstep.client.producer.latencies import (
+    LatencyFaults,
+)
+from lockstep.client.producer.producer import (
+    Producer,
+)
+from lockstep.client.producer.result import (
+    SendResult,
+    SendStatus,
+)
+from lockstep.client.producer.selector import (
+    Selector,
+)
+from lockstep.client.producer.sequencer import (
+    GivenId,
+)
+from lockstep.client.program import (
+    run,
+)
+from lockstep.protocol.allocate import (
+    ByConfig,
+    ByMachineRoom,
+    MachineRoomNearby,
+)
+from lockstep.protocol.bodies import (
+    MessageModel,
+)
+from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.errors import (
     BrokerError,
+    BrokerSystemError,
     ConfigError,
     DuplicateClientIdError,
+    FlushDiskTimeoutError,
+    LayoutStaleError,
     LocalProtocolError,
     LockstepError,
+    MessageIllegalError,
+    NonDeterministicRetryError,
+    NoPermissionError,
+    NotLeaderError,
+    NotYoursError,
+    OutOfSequenceError,
+    QueryNotFoundError,
     RemoteProtocolError,
+    RequestCodeNotSupportedError,
     RequestTimeoutError,
+    RouteNotReadyError,
+    ServiceNotAvailableError,
     StaleEpochError,
     StateError,
     SubscriptionConflictError,
+    SubscriptionGroupNotExistError,
+    SubscriptionNotExistError,
+    SubscriptionNotLatestError,
+    SubscriptionParseError,
+    SystemBusyError,
     TopicNotExistError,
     TransportError,
 )
-from lockstep.protocol.message import Message, MessageExt
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.message import (
+    Message,
+    MessageExt,
+)
+from lockstep.protocol.queue import (
+    MessageQueue,
+)
 
 __all__ = [
     "Backoff",
     "BatchSendError",
     "BrokerError",
+    "BrokerHealth",
+    "BrokerSystemError",
     "ByConfig",
     "ByMachineRoom",
     "Cancelled",
     "ConcurrentlyContext",
+    "ConcurrentlyListener",
     "ConfigError",
     "ConsumeConcurrentlyStatus",
     "ConsumeFromWhere",
     "ConsumeHook",
     "ConsumeOrderlyStatus",
+    "ConsumerConfig",
     "ConsumerEvent",
     "ConsumerHealth",
     "ConsumerState",
     "Consuming",
     "DuplicateClientIdError",
     "Fence",
+    "FlushDiskTimeoutError",
     "GivenId",
     "LatencyFaults",
+    "LayoutStaleError",
     "LocalProtocolError",
     "LockstepError",
     "MachineRoomNearby",
     "Message",
     "MessageDeadLettered",
     "MessageExt",
+    "MessageIllegalError",
     "MessageModel",
     "MessageQueue",
+    "NoPermissionError",
+    "NonDeterministicRetryError",
     "NotDurableError",
+    "NotLeaderError",
+    "NotYoursError",
     "OrderedRetry",
     "OrderlyContext",
+    "OrderlyListener",
+    "OutOfSequenceError",
     "Outcome",
     "PrecedingSendError",
     "Producer",
+    "ProducerConfig",
     "PullConsumer",
+    "PullConsumerConfig",
     "PushConsumer",
+    "QueryNotFoundError",
     "QueueAssigned",
     "QueueBlocked",
     "QueueGap",
+    "QueueHealth",
     "QueueRevoked",
     "QueueUnavailableError",
     "RemoteProtocolError",
+    "RequestCodeNotSupportedError",
     "RequestTimeoutError",
+    "Require",
+    "ResponseCode",
+    "RouteNotReadyError",
+    "Selector",
     "SendError",
     "SendHook",
     "SendResult",
     "SendStatus",
     "SendTimeoutError",
     "Sending",
+    "ServiceNotAvailableError",
     "StaleEpochError",
     "StateError",
     "SubscriptionConflictError",
+    "SubscriptionGroupNotExistError",
+    "SubscriptionNotExistError",
+    "SubscriptionNotLatestError",
+    "SubscriptionParseError",
+    "SystemBusyError",
     "TopicNotExistError",
     "TransportError",
     "run",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
 from types import FrameType
 
-from lockstep.client.consumer.push_consumer import PushConsumer
+from lockstep.client.consumer.member import Member
 from lockstep.protocol.errors import ConfigError, StateError
 from lockstep.runtime.daemon import Tasks, new_event_loop
 from lockstep.runtime.log import get_logger
@@ -17,18 +17,24 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def run(*services: AbstractAsyncContextManager[object]) -> None:
-    """Run consumers, and what their listeners need, until SIGTERM, SIGINT or the death of one of the consumers. Blocks.
+    """Run consumers, and what they need, until SIGTERM, SIGINT or the death of one of the consumers. Blocks.
 
         run(consumer)
         run(database, producer, billing, shipping)
 
-    It has an event loop of its own (uvloop's where that is installed). Services are whatever `async with` takes: they are started in
-    this order; at the end all consumers stop at once (each drains, commits, releases, leaves), then the others in the opposite order.
+    It has an event loop of its own (uvloop's if that is installed). Services are started in the order given. At the end all consumers
+    stop at once (each drains, commits, releases its queues and leaves its group), then the others in the opposite order. Returns after a
+    signal, or when every consumer was stopped. A second signal ends the process at once.
 
-    Returns after a signal, or when every consumer was stopped; raises what killed a consumer or kept a service from starting. A second
-    signal ends the process at once. ConfigError without a consumer, StateError where no signal arrives (another thread, a running loop).
+    Args:
+        services: Push and pull consumers, and any other asynchronous context managers. A pull consumer is polled by one of those.
+
+    Raises:
+        ConfigError: There is no consumer among the services.
+        StateError: No signal would arrive: this is not the main thread, or it runs an event loop.
+        Exception: What killed a consumer, or kept a service from starting.
     """
-    consumers = [service for service in services if isinstance(service, PushConsumer)]
+    consumers = [service for service in services if isinstance(service, Member)]
     if not consumers:
         raise ConfigError("run() waits for the end of its consumers, and none was given: run(consumer), or run(producer, consumer)")
     if _loop_runs():
@@ -37,7 +43,7 @@ def run(*services: AbstractAsyncContextManager[object]) -> None:
         runner.run(_serve(services, consumers))
 
 
-async def _serve(services: Sequence[AbstractAsyncContextManager[object]], consumers: Sequence[PushConsumer]) -> None:
+async def _serve(services: Sequence[AbstractAsyncContextManager[object]], consumers: Sequence[Member]) -> None:
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
     serving, signalled = True, False
@@ -64,7 +70,7 @@ async def _serve(services: Sequence[AbstractAsyncContextManager[object]], consum
                 await asyncio.gather(*(consumer.stop() for consumer in consumers))
 
 
-async def _one_died_or_all_ended(consumers: Sequence[PushConsumer]) -> None:
+async def _one_died_or_all_ended(consumers: Sequence[Member]) -> None:
     tasks = Tasks()
     left = {tasks.spawn(consumer.ended.wait(), f"{consumer.group} end") for consumer in consumers}
     try:

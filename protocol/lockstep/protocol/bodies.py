@@ -9,6 +9,9 @@ from lockstep.protocol.queue import MessageQueue, TopicLayout
 
 
 class MessageModel(Enum):
+    """How the members of a group share its messages. CLUSTERING: each queue has one owner. BROADCASTING: every member consumes
+    everything."""
+
     BROADCASTING = "BROADCASTING"
     CLUSTERING = "CLUSTERING"
 

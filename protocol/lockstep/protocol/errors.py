@@ -70,11 +70,15 @@ class BrokerSystemError(BrokerError):
 
 
 class SystemBusyError(BrokerError):
+    """SYSTEM_BUSY: the broker has too much to do just now."""
+
     code = ResponseCode.SYSTEM_BUSY
     retriable = True
 
 
 class RequestCodeNotSupportedError(BrokerError):
+    """REQUEST_CODE_NOT_SUPPORTED: the broker or nameserver lacks this request, or a feature that it needs."""
+
     code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
 
@@ -85,6 +89,8 @@ class FlushDiskTimeoutError(BrokerError):
 
 
 class MessageIllegalError(BrokerError):
+    """MESSAGE_ILLEGAL: a message, or what is asked with it, breaks a limit or a rule of the broker."""
+
     code = ResponseCode.MESSAGE_ILLEGAL
 
 
@@ -96,33 +102,47 @@ class ServiceNotAvailableError(BrokerError):
 
 
 class NoPermissionError(BrokerError):
+    """NO_PERMISSION: the broker forbids it, or its limits leave no room for it."""
+
     code = ResponseCode.NO_PERMISSION
 
 
 class TopicNotExistError(BrokerError):
+    """TOPIC_NOT_EXIST: there is no such topic, or it was deleted."""
+
     code = ResponseCode.TOPIC_NOT_EXIST
     refresh_route = True
 
 
 class QueryNotFoundError(BrokerError):
+    """QUERY_NOT_FOUND: there is nothing at the place that was asked for."""
+
     code = ResponseCode.QUERY_NOT_FOUND
 
 
 class SubscriptionParseError(BrokerError):
+    """SUBSCRIPTION_PARSE_FAILED: a subscription's expression is not valid."""
+
     code = ResponseCode.SUBSCRIPTION_PARSE_FAILED
 
 
 class SubscriptionNotExistError(BrokerError):
+    """SUBSCRIPTION_NOT_EXIST: the broker does not know the group's subscription before its next heartbeat."""
+
     code = ResponseCode.SUBSCRIPTION_NOT_EXIST
     retriable = True
 
 
 class SubscriptionNotLatestError(BrokerError):
+    """SUBSCRIPTION_NOT_LATEST: the broker knows an older subscription of the group before its next heartbeat."""
+
     code = ResponseCode.SUBSCRIPTION_NOT_LATEST
     retriable = True
 
 
 class SubscriptionGroupNotExistError(BrokerError):
+    """SUBSCRIPTION_GROUP_NOT_EXIST: the broker does not know the consumer group."""
+
     code = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
 
@@ -185,6 +205,8 @@ class RouteNotReadyError(BrokerError):
 
 
 class NotLeaderError(BrokerError):
+    """NOT_LEADER: another broker is the leader."""
+
     code = ResponseCode.NOT_LEADER
     retriable = True
     refresh_route = True

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from lockstep.client.consumer import OrderlyContext
+from lockstep.client import OrderlyContext
 from lockstep.protocol.bodies import LockItem
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.message import MessageExt

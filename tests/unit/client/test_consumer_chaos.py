@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from lockstep.client.consumer import Backoff, OrderedRetry, OrderlyContext
+from lockstep.client import Backoff, OrderedRetry, OrderlyContext
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.message import MessageExt
 from support.consumers import G, S, consuming

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from lockstep.client.consumer import (
+from lockstep.client import (
     PushConsumer,
     QueueGap,
 )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from lockstep.client.consumer import (
+from lockstep.client import (
     ConsumerEvent,
     OrderlyContext,
     PushConsumer,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from lockstep.client.consumer import (
+from lockstep.client import (
     Backoff,
     OrderedRetry,
     OrderlyContext,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from lockstep.client.consumer import Backoff, ConsumeFromWhere, OrderedRetry, OrderlyContext, PushConsumer, QueueRevoked
+from lockstep.client import Backoff, ConsumeFromWhere, OrderedRetry, OrderlyContext, PushConsumer, QueueRevoked
 from lockstep.client.instance import Instance
 from lockstep.protocol.bodies import ConsumerGroup, LockItem, StartPoint, Subscription, SyncAnswer, Verdict
 from lockstep.protocol.codes import RequestCode, ResponseCode

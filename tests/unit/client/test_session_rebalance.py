@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from lockstep.client.consumer import OrderlyContext, QueueGap
+from lockstep.client import OrderlyContext, QueueGap
 from lockstep.client.consumer.arrivals import CALM_MS
 from lockstep.client.consumer.membership import ROUND_MS
 from lockstep.protocol.bodies import LockAnswer, LockItem, SyncItem, Verdict

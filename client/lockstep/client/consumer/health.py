@@ -7,6 +7,8 @@ from lockstep.protocol.queue import MessageQueue
 
 
 class ConsumerState(Enum):
+    """What a consumer is doing. FAILED: it has died; `wait_closed()` raises why."""
+
     NEW = "new"
     STARTING = "starting"
     RUNNING = "running"
@@ -48,6 +50,8 @@ class QueueHealth:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerHealth:
+    """What a consumer knows of itself at one moment: `consumer.health()`."""
+
     group: str
     client_id: str | None
     state: ConsumerState

@@ -1,0 +1,60 @@
+"""`lockstep.client` exports what a program needs: every class that its own documentation names is there."""
+
+import importlib
+import inspect
+import pkgutil
+import re
+from collections.abc import Iterator
+
+import lockstep.client
+import lockstep.protocol
+from lockstep.protocol.errors import BrokerError
+
+INTERNAL = {"BrokerNameTakenError", "DuplicateFrameError", "RegistrationPendingError"}
+"""Refusals that a client's requests never meet, or that the SDK takes as success."""
+
+
+def exported() -> dict[str, object]:
+    return {name: getattr(lockstep.client, name) for name in lockstep.client.__all__}
+
+
+def classes_of_the_sdk() -> set[str]:
+    found = set()
+    for package in (lockstep.client, lockstep.protocol):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            members = vars(importlib.import_module(module.name))
+            found |= {name for name, value in members.items() if inspect.isclass(value) and value.__module__.startswith("lockstep.")}
+    return found
+
+
+def documentation(value: object) -> Iterator[str]:
+    yield inspect.getdoc(value) or ""
+    if inspect.isclass(value):
+        yield from (inspect.getdoc(member) or "" for name, member in inspect.getmembers(value) if not name.startswith("_"))
+
+
+def test_every_class_that_the_documentation_names_is_exported() -> None:
+    named = {
+        (word, name)
+        for name, value in exported().items()
+        if getattr(value, "__module__", "").startswith("lockstep.")
+        for text in documentation(value)
+        for word in re.findall(r"\b(?:[A-Z][a-z]+){2,}\b", text)
+    }
+    known = classes_of_the_sdk()
+    missing = {f"{word}, named by {name}" for word, name in named if word in known and word not in lockstep.client.__all__}
+    assert not missing
+
+
+def test_every_refusal_that_a_program_may_meet_is_exported() -> None:
+    refusals = {each.__name__ for each in BrokerError.__subclasses__() if each.__module__ == BrokerError.__module__}
+    assert refusals - set(lockstep.client.__all__) == INTERNAL
+
+
+def test_every_exported_class_and_function_says_what_it_is() -> None:
+    undocumented = {
+        name
+        for name, value in exported().items()
+        if (inspect.isclass(value) or inspect.isfunction(value)) and (value.__doc__ or name).startswith(name)
+    }
+    assert not undocumented
