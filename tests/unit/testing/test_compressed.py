@@ -18,7 +18,7 @@ ZLIB = 0x301
 
 
 def record(body: bytes, compress_over: int | None = LARGE_BYTES) -> bytes:
-    return encode_message(Message("orders", body), 0, "id", 1, None, None, compress_over)
+    return encode_message(Message("orders", body), 0, "id", 1, None, compress_over)
 
 
 def test_a_large_body_begins_with_its_name_and_becomes_small() -> None:
