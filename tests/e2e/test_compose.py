@@ -40,7 +40,7 @@ async def main():
 
     async with Producer("inside", nameserver=NAMESERVERS) as producer, consumer:
         for event in EVENTS:
-            await producer.send(Message("orders-inside", event.encode()), sharding_key=event.partition("-")[0])
+            await producer.send(Message("orders-inside", event.encode(), sharding_key=event.partition("-")[0]))
         await asyncio.wait_for(all_handled.wait(), 60)
 
 asyncio.run(main())

@@ -58,7 +58,7 @@ def test_threads_share_one_and_get_their_own_results_and_errors(laptop: Program)
         with pytest.raises(TopicNotExistError):
             producer.send(Message("elsewhere", b"x"))
         with pytest.raises(LocalProtocolError):
-            producer.send(Message("orders", b"x", sharding_key="k"), arg=1)
+            producer.send(Message("orders", b"x", sharding_key="k"), selector=lambda queues, _: queues[0])
         check_dense(places)
         producer.send_oneway(Message("orders", b"lost or not"))
     shown = json.loads(run_program(CLI, "topic", "show", "orders", "--json", "--nameserver", where).stdout)
@@ -102,7 +102,7 @@ from lockstep.client.sync import Producer
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts its background jobs with SIGINT ignored
 producer = Producer("shop", nameserver=sys.argv[1])
-producer.send(Message("orders", b"x"), sharding_key="k")
+producer.send(Message("orders", b"x", sharding_key="k"))
 print("sent", flush=True)
 sys.stdin.readline()
 
@@ -112,7 +112,7 @@ def tell():
     print("waiting", flush=True)
 
 threading.Thread(target=tell, daemon=True).start()
-producer.send(Message("orders", b"x"), sharding_key="k", timeout_ms=3_600_000)
+producer.send(Message("orders", b"x", sharding_key="k"), timeout_ms=3_600_000)
 """
 
 
