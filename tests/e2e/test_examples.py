@@ -17,6 +17,10 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 LIMIT_S = 120
 TOLD = {
     "ledger.py": [r"\d+ payments booked, each once, every account in order: worker-1, worker-2"],
+    "shop.py": [
+        "10 orders shipped, each in order",
+        "10 customers mailed, 30 steps audited",
+    ],
     "dead_letters.py": [
         "nobody@nowhere fails, retry 0",
         "nobody@nowhere fails, retry 1",
@@ -26,8 +30,8 @@ TOLD = {
         "mailed to nobody@nowhere",
     ],
 }
-ELSEWHERE = {"inconsistent_subscription.py"}
-"""tests/e2e/test_contract.py runs it."""
+ELSEWHERE = {"inconsistent_subscription.py", "test_shop.py"}
+"""tests/e2e/test_contract.py runs the one, scripts/wheel the other."""
 
 
 @pytest.mark.parametrize("name", TOLD)

@@ -1,0 +1,36 @@
+"""Tests of shop.py against a cluster in memory, by the pytest plugin that comes with lockstep: pytest examples/test_shop.py"""
+
+# pyright: strict
+
+import pytest
+
+from lockstep.client import Producer
+from lockstep.testing import TestCluster
+from shop import ORDERS, STEPS, TOPIC, Shop, audited, auditing, mailing, shipping, take_order
+
+
+async def test_every_order_is_shipped_in_order_mailed_and_audited_whatever_dies(lockstep_cluster: TestCluster) -> None:
+    cluster, shop = lockstep_cluster, Shop()
+    await cluster.create_topic(TOPIC, queues=4)
+    audit = auditing(cluster.nameserver)
+    async with shipping(cluster.nameserver, shop), mailing(cluster.nameserver, shop), audit, audited(audit, shop):
+        async with Producer("shop", nameserver=cluster.nameserver) as producer:
+            for order in range(1001, 1001 + ORDERS):
+                if order == 1005:
+                    await cluster.kill("broker-a")
+                    await cluster.restart("broker-a")
+                assert await take_order(producer, str(order))
+        await cluster.advance(seconds=30)
+        await audit.stop()
+    assert shop.complete.is_set()
+    assert all(tuple(steps) == STEPS for steps in shop.shipped.values())
+
+
+async def test_an_order_stops_where_it_can_not_be_stored(lockstep_cluster: TestCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = lockstep_cluster
+    await cluster.create_topic(TOPIC)
+    async with Producer("shop", nameserver=cluster.nameserver, keyed_send_timeout_ms=1_000) as producer:
+        for broker in cluster.brokers:
+            await cluster.kill(broker)
+        assert not await take_order(producer, "1001")
+    assert "order 1001 stopped at created" in capsys.readouterr().out
