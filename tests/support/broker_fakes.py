@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lockstep.broker.store import Appended, ReadResult, ReadStatus, StoreCorruptError
+from lockstep.broker.store.damage import DamageTable
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import TransportError
@@ -106,6 +107,7 @@ class FakeStore:
         self.unreadable: dict[tuple[str, int], Exception] = {}
         self.hidden: dict[tuple[str, int], int] = {}
         self.sent_record_bytes_max = 5 << 20
+        self.damage = DamageTable()
 
     def append_frame(
         self,

@@ -21,7 +21,6 @@ from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.delays import delay_of, level_of, queue_of
 from lockstep.protocol.errors import BrokerError, LocalProtocolError, MessageIllegalError, RemoteProtocolError, SystemBusyError
 from lockstep.protocol.names import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
-from lockstep.protocol.properties import HOME_LAYOUT
 from lockstep.protocol.record import RecordView, split_records
 from lockstep.runtime.flood import log_limited
 from lockstep.runtime.log import get_logger
@@ -32,6 +31,8 @@ LOOK_MS = 1_000
 """While messages wait the clock is looked at this often: it may be set."""
 AGAIN_MS = 1_000
 """A queue that the store refused is tried again after this."""
+TRIES_MAX = 3
+"""Of a message at which an error occurs that no rule foresees."""
 LOSSES = {
     ReadStatus.OFFSET_TOO_SMALL: "retention removed messages that still waited",
     ReadStatus.LOST: "the log is damaged there: messages that still waited are lost",
@@ -91,6 +92,8 @@ class Delays:
         """`Store.clock_sets` of then."""
         self._unreadable: dict[int, int] = {}
         """Queue id → offset that the disk did not read."""
+        self._failed: dict[int, tuple[int, int]] = {}
+        """Queue id → (offset, how often in a row an unforeseen error was met there)."""
         self._wake = asyncio.Event()
 
     def level_of(self, delay_ms: int) -> int:
@@ -137,37 +140,78 @@ class Delays:
             pass
 
     async def _deliver(self, queue_id: int) -> None:
-        """One turn's share of a queue: what is due of it goes on."""
-        offset, delay_ms = self._table.next(queue_id), delay_of(queue_id)
-        result = await self._read(queue_id, offset)
+        """Delivers one turn's share of what is due in a queue.
+
+        An error that no rule foresees ends neither this nor the process: the store and the journal end the process themselves when they
+        can't be sure of their tables. It is logged with its traceback, and `_given_up` decides about its message.
+        """
+        offset = self._table.next(queue_id)
+        try:
+            result = await self._read(queue_id, offset)
+            if result is not None and result.status is not ReadStatus.FOUND:
+                self._pass_gap(queue_id, offset, result)
+                return
+            data = b"" if result is None else b"".join(result.parts)
+            places = split_records(data)
+        except Exception as error:  # one message: logged and counted by _given_up, as a request's is by dispatch.py
+            if self._given_up(queue_id, offset, error):
+                self._table.delivered(queue_id, offset + 1)
+            return
         if result is None:
             self._due_ms[queue_id] = self._store.now_ms() + AGAIN_MS
             return
-        if result.status in LOSSES:
-            why = LOSSES[result.status]
-            if result.next_offset <= offset:  # the queue's minimum has not moved yet
-                self._due_ms[queue_id] = self._store.now_ms() + AGAIN_MS
-                return
-            log_limited(log, "error", "delay.gap", delay_ms=delay_ms, first=offset, end=result.next_offset, why=why)
-            self._table.delivered(queue_id, result.next_offset)
-            return
-        if result.status is not ReadStatus.FOUND:
-            if self._store.bounds(SCHEDULE_TOPIC, queue_id)[1] <= offset:  # else one has arrived while the disk was read
-                self._due_ms.pop(queue_id, None)
-            return
-        data = b"".join(result.parts)
         done = 0
-        for begin, _ in split_records(data):
-            record = RecordView(data, begin)
-            self._due_ms[queue_id] = due_ms = self._store.stored_ms(record.physical_offset, record.store_ms) + delay_ms
-            if due_ms > self._store.now_ms():
-                break
-            if not self._pass_on(record):
-                self._due_ms[queue_id] = self._store.now_ms() + AGAIN_MS
+        for begin, _ in places:
+            try:
+                passed = self._pass_on_due(queue_id, offset + done, RecordView(data, begin))
+            except Exception as error:  # one message: as above
+                passed = self._given_up(queue_id, offset + done, error)
+            if not passed:
                 break
             done += 1
         if done:
             self._table.delivered(queue_id, offset + done)
+
+    def _pass_gap(self, queue_id: int, offset: int, result: ReadResult) -> None:
+        """Goes on behind messages that are not there any more, or waits until there are some."""
+        if result.status not in LOSSES:
+            if self._store.bounds(SCHEDULE_TOPIC, queue_id)[1] <= offset:  # else one has arrived while the disk was read
+                self._due_ms.pop(queue_id, None)
+            return
+        if result.next_offset <= offset:  # the queue's minimum has not moved yet
+            self._due_ms[queue_id] = self._store.now_ms() + AGAIN_MS
+            return
+        facts = {"delay_ms": delay_of(queue_id), "first": offset, "end": result.next_offset}
+        log_limited(log, "error", "delay.gap", **facts, why=LOSSES[result.status])
+        self._table.delivered(queue_id, result.next_offset)
+
+    def _pass_on_due(self, queue_id: int, offset: int, record: RecordView) -> bool:
+        """Delivers the message if it is due; whether it needs nothing more. `_due_ms` says when it is looked at again otherwise."""
+        self._due_ms[queue_id] = due_ms = self._store.stored_ms(record.physical_offset, record.store_ms) + delay_of(queue_id)
+        if due_ms > self._store.now_ms():
+            return False
+        if not self._pass_on(offset, record):
+            self._due_ms[queue_id] = self._store.now_ms() + AGAIN_MS
+            return False
+        return True
+
+    def _given_up(self, queue_id: int, offset: int, error: Exception) -> bool:
+        """Logs an unforeseen error at this message. True at the third one in a row: the message is passed over, and counts as lost.
+
+        False: it is tried again after AGAIN_MS; what has the same delay waits behind it.
+        """
+        tried, count = self._failed.get(queue_id, (offset, 0))
+        count = count + 1 if tried == offset else 1
+        self._failed[queue_id] = offset, count
+        given_up = count >= TRIES_MAX
+        then = "it is lost: no try has succeeded" if given_up else f"it is tried again in {AGAIN_MS} ms"
+        facts = {"delay_ms": delay_of(queue_id), "offset": offset, "try_count": count, "error": repr(error)}
+        log_limited(log, "error", "delay.failed", **facts, then=then, exc_info=error)
+        if given_up:
+            del self._failed[queue_id]
+            self._store.damage.add_lost(SCHEDULE_TOPIC, queue_id, offset, offset + 1)
+        self._due_ms[queue_id] = self._store.now_ms() + (0 if given_up else AGAIN_MS)
+        return given_up
 
     async def _read(self, queue_id: int, offset: int) -> ReadResult | None:
         """What comes next, alone where what comes behind it can't be read. None: not that either, which is told once.
@@ -188,13 +232,13 @@ class Delays:
             )
         return None
 
-    def _pass_on(self, record: RecordView) -> bool:
-        """False: not now. What can't be delivered ever is told and left behind."""
-        facts = {"queue_id": record.queue_id, "offset": record.queue_offset}
+    def _pass_on(self, offset: int, record: RecordView) -> bool:
+        """False: not now. A message that can never be delivered is logged, counted as lost where it is damaged, and passed over."""
+        facts = {"queue_id": record.queue_id, "offset": offset}
         try:
             waiting = Letter.of(record)
             letter = waiting.delivered()
-            if self._homes.deleted_since(letter.home, int(waiting.properties.get(HOME_LAYOUT, "0"))):
+            if self._homes.deleted_since(letter.home, waiting.home_began):
                 log_limited(log, "warning", "delay.homeless", topic=letter.home, **facts, why="its topic was deleted")
                 return True
             queue_id = self._homes.place(letter.topic, letter.queue_id)
@@ -207,6 +251,7 @@ class Delays:
                 log_limited(log, "warning", "delay.refused", **facts, error=str(error))
                 return False
             log_limited(log, "error", "delay.undeliverable", **facts, error=str(error))
+            self._store.damage.add_lost(SCHEDULE_TOPIC, record.queue_id, offset, offset + 1)
         return True
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from lockstep.protocol.errors import RemoteProtocolError
+from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
 from lockstep.protocol.ids import message_id_of
-from lockstep.protocol.names import SCHEDULE_TOPIC
+from lockstep.protocol.names import SCHEDULE_TOPIC, check_topic
 from lockstep.protocol.properties import (
     DELAY,
     HOME_LAYOUT,
@@ -22,6 +22,8 @@ from lockstep.protocol.properties import (
 )
 from lockstep.protocol.record import RecordView, encode_record
 
+NUMBER_DIGITS_MAX = 20
+"""Of a 64-bit number."""
 _KEPT = {REASON, ORIGIN_QUEUE, HOME_LAYOUT}
 
 
@@ -41,11 +43,14 @@ class Letter:
 
     @classmethod
     def of(cls, record: RecordView) -> "Letter":
-        """RemoteProtocolError where the properties are not UTF-8."""
+        """Raises RemoteProtocolError when the properties are not UTF-8 or the topic is not ASCII."""
         properties = {
             name: value for name, value in decode_properties(record.properties).items() if not name.startswith(OWN_PREFIX) or name in _KEPT
         }
-        topic = record.topic.decode("ascii")
+        try:
+            topic = record.topic.decode("ascii")
+        except UnicodeDecodeError:
+            raise RemoteProtocolError(f"topic {record.topic[:40]!r} is not ASCII") from None
         facts = (record.flag, record.sys_flag, record.born_ms, record.born_host, record.reconsume_times)
         return cls(topic, record.queue_id, record.body, properties, *facts)
 
@@ -80,10 +85,24 @@ class Letter:
     def delivered(self) -> "Letter":
         """As it goes on when its time has come. RemoteProtocolError where it does not say where to."""
         properties = {name: value for name, value in self.properties.items() if name not in (DELAY, HOME_LAYOUT)}
-        topic, queue_id = properties.pop(REAL_TOPIC, ""), properties.pop(REAL_QID, "")
-        if not topic or not queue_id.isdecimal():
-            raise RemoteProtocolError(f"a delayed message names no place: {REAL_TOPIC} {topic!r}, {REAL_QID} {queue_id!r}")
-        return replace(self, topic=topic, queue_id=int(queue_id), properties=properties)
+        topic, queue_id = properties.pop(REAL_TOPIC, ""), stored_number(REAL_QID, properties.pop(REAL_QID, ""))
+        try:
+            check_topic(topic)
+        except LocalProtocolError as error:
+            raise RemoteProtocolError(f"property {REAL_TOPIC} of a delayed message: {error}") from None
+        return replace(self, topic=topic, queue_id=queue_id, properties=properties)
+
+    @property
+    def home_began(self) -> int:
+        """What `waiting` was given; 0 when it is not known. Raises RemoteProtocolError when the property is no number."""
+        return stored_number(HOME_LAYOUT, self.properties.get(HOME_LAYOUT, "0"))
+
+
+def stored_number(name: str, text: str) -> int:
+    """The value of a property that the broker has stored as a number. Raises RemoteProtocolError when it is none: it is damaged."""
+    if not (text.isascii() and text.isdecimal() and len(text) <= NUMBER_DIGITS_MAX):
+        raise RemoteProtocolError(f"property {name} is {text[:40]!r}: expected a number")
+    return int(text)
 
 
 def plain_words(reason: str) -> str:

@@ -21,6 +21,7 @@ from lockstep.broker.store.damage import LOST_SIZE
 from lockstep.broker.store.frame import ENTRY, ENTRY_BYTES, POSITION
 from lockstep.broker.store.results import ReadResult, ReadStatus
 from lockstep.broker.store.scan import BadRecordError, good_properties, read_record
+from lockstep.broker.store.seal import SCHEDULE, seal_holds
 from lockstep.protocol.crc import crc32
 from lockstep.protocol.record import BODY_AT, CRC_MASK, MAGIC, RECORD_BYTES_MIN, SYS_IPV6_MASK
 from lockstep.runtime.host import Host
@@ -246,7 +247,7 @@ class Check:
         self._find(position)
         unpack, places, indexes, view = CHECKED.unpack_from, self._places, self._indexes, memoryview(data)
         queue_id, name, offset, last = self._queue.queue_id, self._queue.topic_field.field, self._offset, len(data) - RECORD_BYTES_MIN
-        name_bytes = len(name)
+        name_bytes, sealed = len(name), name[1:] == SCHEDULE
         ordinal, count, at, end = self._ordinal, self._count, 0, len(data)
         while at <= last and ordinal < count:
             size, magic, crc, stored_queue, queue_offset, physical, sys_flag, body_bytes = unpack(data, at)
@@ -265,6 +266,8 @@ class Check:
             ):
                 break
             if data[behind : behind + name_bytes] != name or not good_properties(data, behind + name_bytes + 2, stop):
+                break
+            if sealed and not seal_holds(data, at, stop, SCHEDULE):
                 break
             at = stop
             ordinal += 1

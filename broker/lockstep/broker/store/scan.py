@@ -3,7 +3,7 @@
 
 Where the bytes are no good record the scan looks for the next position at which one certainly begins (`LogScan._next_good`):
 
-1. behind the record that is bad, when its own head still names its place and length;
+1. behind the record that is bad, when its own head still names its place and length, and the lengths of its fields agree with that;
 2. at the next bytes that are a whole good record of this very position with a queue offset that can follow, and with another record, a
    blank or the end of the log behind it;
 3. at the beginning of a later segment: a record never spans two.
@@ -17,6 +17,7 @@ from typing import Protocol
 
 from lockstep.broker.store.commit_log import BLANK_BYTES, CommitLog, Segment
 from lockstep.broker.store.frame import TAGS, tag_code
+from lockstep.broker.store.seal import seal_holds
 from lockstep.protocol.crc import crc32
 from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
 from lockstep.protocol.names import STATE_TOPIC, check_topic
@@ -32,6 +33,7 @@ from lockstep.protocol.record import (
     SIZE_AND_MAGIC,
     SYS_IPV6_MASK,
     SYS_TRANSACTION_MASK,
+    record_bounds,
     zero_broker_fields,
 )
 from lockstep.protocol.sequence import STAMP_HEAD, FrameSequence, crc_digits_at, find_sequence, frame_crc
@@ -359,24 +361,44 @@ class LogScan:
 
     async def _next_good(self, position: int, breathe: Breathe) -> int | None:
         """The next position behind `position` at which a good record, a blank or the end of the log begins for certain."""
-        segment = self._log.segment_of(position)
-        if segment is None:
-            return None
-        head = await self._bytes(segment, position, min(BODY_AT, segment.end - position))
-        if len(head) == BODY_AT:
-            size, magic = map(int, SIZE_AND_MAGIC.unpack_from(head))
-            named = magic == MAGIC and INT64.unpack_from(head, PHYSICAL_OFFSET_AT)[0] == position
-            if named and RECORD_BYTES_MIN <= size <= segment.end - position and await self._resumes(position + size):
-                return position + size
+        named, certain = await self._named_end(position)
+        if certain:
+            return named
         at = position + 1
         while (segment := self._log.segment_of(at)) is not None and (self._limit is None or at < self._limit):
+            if named is not None and at >= named:
+                break
             if at == segment.start and await self._resumes(at):
                 return at
             found = await self._find(segment, at, breathe)
             if found is not None:
-                return found
+                return found if named is None else min(found, named)
             at = segment.end
-        return None
+        return named
+
+    async def _named_end(self, position: int) -> tuple[int | None, bool]:
+        """Where the bad record at `position` ends by its own size, None when nothing good may begin there; whether that is certain.
+
+        It is when the lengths of its fields make the same size. Otherwise the size may be what is damaged, and reach over good records.
+        """
+        segment = self._log.segment_of(position)
+        if segment is None:
+            return None, False
+        left = segment.end - position
+        head = await self._bytes(segment, position, min(BODY_AT, left))
+        if len(head) < BODY_AT:
+            return None, False
+        size, magic = map(int, SIZE_AND_MAGIC.unpack_from(head))
+        if magic != MAGIC or INT64.unpack_from(head, PHYSICAL_OFFSET_AT)[0] != position or not RECORD_BYTES_MIN <= size <= left:
+            return None, False
+        if (self._limit is not None and position + size > self._limit) or not await self._resumes(position + size):
+            return None, False
+        data = await self._bytes(segment, position, size)
+        try:
+            record_bounds(data)
+        except RemoteProtocolError:
+            return position + size, False
+        return position + size, len(data) == size
 
     async def _find(self, segment: Segment, at: int, breathe: Breathe) -> int | None:
         """The first position from `at` on in this segment at which a record or blank certainly begins."""
@@ -457,6 +479,8 @@ def read_record(data: bytes, position: int, topics: dict[bytes, str]) -> StoredR
     if crc32(body) & CRC_MASK != crc:
         raise BadRecordError("body CRC")
     name = data[behind + 1 : properties_at - 2]
+    if not seal_holds(data, 0, size, name):
+        raise BadRecordError("CRC of a delayed message")
     topic = topics.get(name)
     if topic is None:
         topic = topics[name] = _topic(name)

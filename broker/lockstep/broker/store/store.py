@@ -32,6 +32,7 @@ from lockstep.broker.store.repair import QueueRepairs
 from lockstep.broker.store.results import Appended, DiskStatus, ReadResult, Recovery, Replay
 from lockstep.broker.store.retention import Moved, Retention
 from lockstep.broker.store.scrubber import Scrubber
+from lockstep.broker.store.seal import seal
 from lockstep.broker.store.snapshot import Snapshots, encode_parts, gathered
 from lockstep.protocol.errors import MessageIllegalError, ServiceNotAvailableError, StateError
 from lockstep.protocol.names import STATE_TOPIC
@@ -248,6 +249,7 @@ class Store:
                 self._queues.adopt(queue)
             if (due_ms := due_of(topic, queue_id, store_ms)) is not None:
                 POSITION.pack_into(entries, len(entries) - 8, due_ms)
+                seal(log.tail, len(log.tail) - size)
             queue_offset = queue.next
             queue.add(entries, count)
             queue.bytes_in += size

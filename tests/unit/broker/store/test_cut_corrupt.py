@@ -83,6 +83,23 @@ async def test_a_damaged_stretch_is_passed_over_and_everything_behind_it_stays(a
         await store.close()
 
 
+@pytest.mark.parametrize("bit", range(32))
+async def test_a_damaged_size_takes_no_good_record_along(bit: int) -> None:
+    """Also where the wrong size ends at another record, or behind the end of the log."""
+    files = SimFiles()
+    size, count = 128, 10
+    store = await open_store(files, **NEVER)
+    for number in range(count):
+        append(store, b"%d" % number * (size - len(record(b""))))
+    await synced(store)
+    await kill(store, files)
+    files.flip(LOG, 2 * size + 3 - bit // 8, bit % 8)
+    store, found = await recovered(files, cut_corrupt=True)
+    told = await read_told(store)
+    assert (told.lost, sorted(told.found), found.lost_messages) == ([2], [0, 1, *range(3, count)], 1)
+    await store.close()
+
+
 async def test_the_bytes_of_a_damaged_stretch_stay_and_a_copy_put_back_is_read_again() -> None:
     files = SimFiles()
     await killed(files, 10)

@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from lockstep.broker.delays import Delays
 from lockstep.broker.processors import pull
-from lockstep.broker.store import ReadStatus, commit_log, consume_queue, recovery, store
+from lockstep.broker.store import ReadStatus, commit_log, consume_queue, recovery, scan, store
 from lockstep.broker.store.commit_log import CommitLog
 from lockstep.broker.store.consume_queue import QueueFiles
 from lockstep.broker.store.directory import StoreDirectory
@@ -107,3 +108,28 @@ def any_file_becomes_the_next_of_the_log(patch: Patches) -> None:
 def a_missing_inode_is_a_failed_disk(patch: Patches) -> None:
     """Without an inode or quota for the next file of the log sends are refused, and the broker goes on."""
     patch.set(commit_log, "NO_FILE", SHORTAGE)
+
+
+@mutant("rot", aimed=f"{TESTS}/test_cut_corrupt.py::test_a_damaged_size_takes_no_good_record_along")
+def a_damaged_size_is_believed(patch: Patches) -> None:
+    """A damaged record ends where its size says only if the lengths of its fields agree: its size may be what is damaged."""
+    patch.set(scan, "record_bounds", lambda data: None)
+
+
+DELAYED = "tests/unit/broker/test_delay_damage.py"
+
+
+@mutant("rot", aimed=f"{DELAYED}::test_any_flipped_bit_of_a_waiting_message_is_found_and_the_others_are_delivered_as_they_were_sent")
+def delayed_messages_have_no_checksum(patch: Patches) -> None:
+    """A message that waits has a CRC of all its bytes: the broker decides by its properties and its store time."""
+    patch.set(store, "seal", lambda data, begin: None)
+
+
+@mutant("rot", aimed=f"{DELAYED}::test_an_unforeseen_error_at_one_message_is_tried_again_and_then_passed_over_and_the_others_are_delivered")
+def an_error_at_a_delayed_message_ends_the_broker(patch: Patches) -> None:
+    """An error that no rule foresees while a delayed message is delivered ends neither the process nor the delivery of the others."""
+
+    def ended(self: Any, queue_id: int, offset: int, error: Exception) -> bool:
+        raise error
+
+    patch.set(Delays, "_given_up", ended)

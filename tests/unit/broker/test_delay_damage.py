@@ -1,0 +1,173 @@
+"""Damage of a delayed message while it waits: one flipped bit never ends the broker and never changes what is delivered without a word."""
+
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lockstep.broker.delays import AGAIN_MS, TRIES_MAX, Delays
+from lockstep.broker.letter import Letter, stored_number
+from lockstep.protocol.delays import queue_of
+from lockstep.protocol.errors import RemoteProtocolError
+from lockstep.protocol.names import SCHEDULE_TOPIC
+from lockstep.protocol.properties import HOME_LAYOUT, REAL_QID
+from lockstep.protocol.record import PREPARED_OFFSET_AT, RecordView, encode_record, split_records
+from support.delay_machine import LEVELS, Machine
+from support.store_kit import LOG, confirmed
+
+BODIES = (b"before", b"harmed", b"behind")
+QUEUE = queue_of(LEVELS[1])
+HARMED = 1
+PROPERTIES = b"TAGS\x01paid\x02KEYS\x01order-7\x02colour\x01red"
+
+
+async def waiting(machine: Machine) -> None:
+    """Three messages wait for a second; the store was stopped in order behind a snapshot."""
+    await machine.start()
+    for body in BODIES:
+        record = encode_record(b"orders", 2, body, PROPERTIES, born_ms=1)
+        machine.delays.append(Letter.of(RecordView(record)), 2)
+        await confirmed(machine.store)
+    await machine.store.write_snapshot([])
+    await machine.store.close()
+
+
+def harmed(machine: Machine) -> tuple[int, int]:
+    """[begin, end) of the harmed record in the log's file."""
+    log = bytes(machine.files.names[LOG].cache)
+    at = log.index(BODIES[HARMED])
+    begin = log.rindex(b"\xda\xa3\x20\xa7", 0, at) - 4
+    return begin, begin + int.from_bytes(log[begin : begin + 4], "big")
+
+
+async def delivered(machine: Machine) -> list[tuple[bytes, bytes, int, int, int, bytes]]:
+    """Of each message that arrived in its topic, in order: body, properties, flag, system flag, time and host of its birth."""
+    first, end = machine.store.bounds("orders", 2)
+    found = []
+    while first + len(found) < end:
+        result = await machine.store.read_some("orders", 2, first + len(found), 100, 1 << 20)
+        data = b"".join(result.parts)
+        for begin, _ in split_records(data):
+            view = RecordView(data, begin)
+            found.append((view.body, view.properties, view.flag, view.sys_flag, view.born_ms, view.born_host))
+    return found
+
+
+async def looks(machine: Machine, count: int) -> None:
+    """The running service for so many seconds; an error that ends it is raised."""
+    for _ in range(count):
+        machine.clock.now_ms += AGAIN_MS
+        await machine.look()
+        await machine.store._repairs.idle.wait()
+
+
+async def story(flip: int, *, sealed: bool) -> None:
+    machine = Machine()
+    await waiting(machine)
+    begin, end = harmed(machine)
+    if not sealed:
+        machine.files.overwrite(LOG, begin + PREPARED_OFFSET_AT, bytes(8))
+    machine.files.flip(LOG, begin + flip // 8 % (end - begin), flip % 8)
+    await machine.start()
+    await looks(machine, 10)
+    found = await delivered(machine)
+    bodies = [body for body, *_ in found]
+    if sealed:
+        whole = (PROPERTIES, 0, 0, 1, bytes(8))
+        assert found == [(b"before", *whole), (b"behind", *whole)]
+        assert machine.store.damage.lost() == [(SCHEDULE_TOPIC, QUEUE, HARMED, HARMED + 1)]
+        assert machine.table.next(QUEUE) == len(BODIES)
+    else:
+        assert bodies[0] == b"before"
+    await machine.store.close()
+
+
+@settings(max_examples=120, deadline=None)
+@given(flip=st.integers(0, 8 * 300))
+def test_any_flipped_bit_of_a_waiting_message_is_found_and_the_others_are_delivered_as_they_were_sent(flip: int) -> None:
+    asyncio.run(story(flip, sealed=True))
+
+
+@settings(max_examples=60, deadline=None)
+@given(flip=st.integers(0, 8 * 300))
+def test_any_flipped_bit_of_a_waiting_message_of_an_earlier_version_ends_no_broker(flip: int) -> None:
+    asyncio.run(story(flip, sealed=False))
+
+
+@pytest.mark.parametrize("name", [HOME_LAYOUT, REAL_QID])
+async def test_a_number_that_is_none_in_a_stored_message_is_damage_that_is_counted(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It ended the broker with exit code 1, at every start."""
+    machine = Machine()
+    await waiting(machine)
+    begin, end = harmed(machine)
+    machine.files.overwrite(LOG, begin + PREPARED_OFFSET_AT, bytes(8))
+    log = bytes(machine.files.names[LOG].cache)
+    machine.files.flip(LOG, log.index(name.encode() + b"\x01", begin, end) + len(name) + 1, 6)
+    await machine.start()
+    await looks(machine, 3)
+    assert [body for body, *_ in await delivered(machine)] == [b"before", b"behind"]
+    assert machine.store.damage.lost() == [(SCHEDULE_TOPIC, QUEUE, HARMED, HARMED + 1)]
+    assert sum("delay.undeliverable" in record.getMessage() for record in caplog.records) == 1
+    await machine.store.close()
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "1.0", " 1", "\u0661", "9" * 5_000])
+def test_what_is_no_number_is_refused_as_damage(text: str) -> None:
+    with pytest.raises(RemoteProtocolError, match="expected a number"):
+        stored_number(REAL_QID, text)
+
+
+def missing(*_: object, **__: object) -> None:
+    raise KeyError("missing")
+
+
+@pytest.mark.parametrize("place", ["_pass_on", "stored_ms", "read_some", "parts"])
+async def test_an_unforeseen_error_at_one_message_is_tried_again_and_then_passed_over_and_the_others_are_delivered(
+    place: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine = Machine()
+    await waiting(machine)
+    await machine.start()
+    store, delays = machine.store, machine.delays
+    pass_on, stored_ms, read_some = delays._pass_on, store.stored_ms, store.read_some
+    begin, _ = harmed(machine)
+
+    async def failing_read(topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int) -> object:
+        result = await read_some(topic, queue_id, offset, 1 if place == "parts" else max_count, max_bytes)
+        if offset <= HARMED < offset + result.count:
+            if place == "read_some":
+                raise KeyError("missing")
+            result.parts[0] = b"\0" * len(result.parts[0])
+        return result
+
+    if place == "_pass_on":
+        monkeypatch.setattr(delays, place, lambda at, record: missing() if at == HARMED else pass_on(at, record))
+    elif place == "stored_ms":
+        monkeypatch.setattr(store, place, lambda at, stamp: missing() if at == begin else stored_ms(at, stamp))
+    else:
+        monkeypatch.setattr(store, "read_some", failing_read)
+    await looks(machine, 10)
+    monkeypatch.undo()
+    found = [body for body, *_ in await delivered(machine)]
+    failed = [record for record in caplog.records if "delay.failed" in record.getMessage()]
+    assert all(record.exc_info for record in failed), "with its traceback"
+    if place != "read_some":
+        assert found == [b"before", b"behind"]
+        assert len(failed) == TRIES_MAX
+        assert store.damage.lost() == [(SCHEDULE_TOPIC, QUEUE, HARMED, HARMED + 1)]
+    assert machine.table.next(QUEUE) == len(BODIES)
+    await store.close()
+
+
+async def test_an_unforeseen_error_that_goes_away_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine()
+    await waiting(machine)
+    await machine.start()
+    for _ in range(3):
+        with monkeypatch.context() as patch:
+            patch.setattr(Delays, "_pass_on", missing)
+            await looks(machine, TRIES_MAX - 1)
+        await looks(machine, 1)
+    assert [body for body, *_ in await delivered(machine)] == list(BODIES)
+    await machine.store.close()
