@@ -60,7 +60,7 @@ from lockstep.client.producer.hooks import (
     SendHook,
     Sending,
 )
-from lockstep.client.producer.latencies import (
+from lockstep.client.producer.latency_fault import (
     LatencyFaults,
 )
 from lockstep.client.producer.producer import (

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.client.producer.lane import AHEAD_OF_ALL, Lane
-from lockstep.client.producer.parcel import Parcel
+from lockstep.client.producer.pending import PendingSend
 from lockstep.protocol.queue import LayoutVersion
 from support.counting import Steps
 
@@ -19,9 +19,9 @@ class Unlooked:
     """A future that a pure lane must not look into."""
 
 
-def parcel(deadline_ms: int = 100, key: str | None = None, version: LayoutVersion | None = None) -> Parcel:
+def parcel(deadline_ms: int = 100, key: str | None = None, version: LayoutVersion | None = None) -> PendingSend:
     future: Any = Unlooked()
-    return Parcel(b"r", None, "id", 1, future, deadline_ms, deadline_ms, () if key is None else (key,), version)
+    return PendingSend(b"r", None, "id", 1, future, deadline_ms, deadline_ms, () if key is None else (key,), version)
 
 
 STEPS = st.one_of(
@@ -33,9 +33,9 @@ STEPS = st.one_of(
 
 @given(st.lists(STEPS, max_size=60))
 def test_a_lane_does_what_a_plain_list_would_do(steps: list[tuple[str, int, str]]) -> None:
-    lane, plain = Lane(), list[Parcel]()
+    lane, plain = Lane(), list[PendingSend]()
 
-    def take(wanted: Callable[[Parcel], bool]) -> list[Parcel]:
+    def take(wanted: Callable[[PendingSend], bool]) -> list[PendingSend]:
         taken = [one for one in plain if wanted(one)]
         plain[:] = [one for one in plain if one not in taken]
         return taken

@@ -13,8 +13,8 @@ import pytest
 
 from lockstep.client import LatencyFaults, MessageQueue, Producer, SendResult
 from lockstep.client.producer.config import ProducerConfig
-from lockstep.client.producer.departures import QUEUES_PER_TURN, Departures
-from lockstep.client.producer.queue_sender import QueueSender
+from lockstep.client.producer.queue_machine import QueueMachine
+from lockstep.client.producer.write_scheduler import QUEUES_PER_TURN, WriteScheduler
 from lockstep.protocol.errors import SystemBusyError
 from support.counting import Steps
 from support.fake_broker import FakeCluster, fake_cluster, ignore, make_layout, refuse
@@ -176,20 +176,20 @@ async def test_a_queue_costs_nothing_before_something_is_sent_to_it() -> None:
 
 async def test_a_loop_turn_serves_a_limited_number_of_queues(monkeypatch: pytest.MonkeyPatch) -> None:
     served: list[int] = []
-    depart, turn = QueueSender.depart, Departures._depart
+    depart, turn = QueueMachine.depart, WriteScheduler._depart
 
-    def counted(self: QueueSender) -> None:
+    def counted(self: QueueMachine) -> None:
         served[-1] += 1
         depart(self)
 
-    def turned(self: Departures) -> None:
+    def turned(self: WriteScheduler) -> None:
         served.append(0)
         turn(self)
 
     count = 3 * QUEUES_PER_TURN
     async with sent_once(count) as case:
-        monkeypatch.setattr(QueueSender, "depart", counted)
-        monkeypatch.setattr(Departures, "_depart", turned)
+        monkeypatch.setattr(QueueMachine, "depart", counted)
+        monkeypatch.setattr(WriteScheduler, "_depart", turned)
         await restart_while_each_queue_has_a_frame_in_flight(case)
     assert sum(served) >= 3 * count
     assert max(served) == QUEUES_PER_TURN

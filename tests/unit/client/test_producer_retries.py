@@ -13,7 +13,7 @@ from lockstep.client import (
     SendStatus,
     SendTimeoutError,
 )
-from lockstep.client.producer import patience
+from lockstep.client.producer import backoff
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.errors import (
@@ -132,7 +132,7 @@ async def test_an_unkeyed_send_that_left_a_queue_which_may_have_stored_it_never_
 
 
 async def test_a_queue_that_lost_a_frame_gets_unkeyed_sends_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "STALL_MS", 20)
+    monkeypatch.setattr(backoff, "STALL_MS", 20)
     async with fake_cluster("a", "b", topics={"t": 1}) as cluster, producing(cluster) as producer:
         await sends(producer, ["1", "2"])
         broker = cluster.brokers["a"]

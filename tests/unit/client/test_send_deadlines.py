@@ -20,10 +20,10 @@ from lockstep.client import (
     StateError,
 )
 from lockstep.client.errors import SendError
-from lockstep.client.producer import queue_sender
+from lockstep.client.producer import queue_machine
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.client.producer.endings import Endings
-from lockstep.client.producer.parcel import Parcel
+from lockstep.client.producer.pending import PendingSend
 from lockstep.client.producer.sequencer import GivenId
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import RouteNotReadyError
@@ -203,7 +203,7 @@ async def test_what_expires_behind_one_queue_ends_some_in_each_loop_turn(monkeyp
     failed: list[int] = []
     fail = Endings.fail
 
-    def counted(self: Endings, parcels: list[Parcel], *how: object, **more: object) -> None:
+    def counted(self: Endings, parcels: list[PendingSend], *how: object, **more: object) -> None:
         failed.append(len(parcels))
         fail(self, parcels, *how, **more)  # type: ignore[arg-type]
 
@@ -213,7 +213,7 @@ async def test_what_expires_behind_one_queue_ends_some_in_each_loop_turn(monkeyp
         unkeyed = [asyncio.ensure_future(producer.send(message())) for _ in range(4_000)]
         await asyncio.gather(*sends, *unkeyed, return_exceptions=True)
     assert sum(failed) >= 4_000
-    assert max(failed) <= queue_sender.SENDS_PER_TURN
+    assert max(failed) <= queue_machine.SENDS_PER_TURN
 
 
 async def test_a_keyed_send_that_expires_at_the_limit_fails_what_waits_behind_it_and_no_other_key() -> None:

@@ -6,12 +6,12 @@ from typing import Any
 
 from lockstep.client.errors import BatchSendError
 from lockstep.client.producer.config import ProducerConfig
-from lockstep.client.producer.parcel import Parcel
-from lockstep.client.producer.queue_sender import QueueSender
+from lockstep.client.producer.pending import PendingSend
+from lockstep.client.producer.queue_machine import QueueMachine
 from lockstep.client.producer.result import SendResult
+from lockstep.client.producer.routing import UNKEYED, Route, route_of
 from lockstep.client.producer.selector import Selector, queue_of_key
-from lockstep.client.producer.topic_sender import TopicSender
-from lockstep.client.producer.way import UNKEYED, Way, way_of
+from lockstep.client.producer.topic_machine import TopicMachine
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.message import Message
 from lockstep.protocol.queue import MessageQueue
@@ -20,7 +20,7 @@ RECORD_OVERHEAD_BYTES = 384
 """What a record has beside body and user properties, at most about: its fixed fields, topic, UNIQ_KEY, key. For the in-flight limit."""
 
 
-Placed = tuple[TopicSender, QueueSender, Way, Sequence[int]]
+Placed = tuple[TopicMachine, QueueMachine, Route, Sequence[int]]
 """Messages that go together: where, how, and their places in the batch."""
 
 
@@ -37,7 +37,7 @@ class Batch:
     def __init__(self, count: int, future: "asyncio.Future[None]", *, durable: bool | None = None) -> None:
         self.future = future
         self.durable = durable
-        self.parcels: list[Parcel] = []
+        self.parcels: list[PendingSend] = []
         self._left = count
         self._results: list[SendResult | None] = [None] * count
         self._errors: dict[int, Exception] = {}
@@ -97,7 +97,7 @@ class Share:
         """For some of its records only."""
         return Share(self._batch, [self._places[place] for place in places])
 
-    def post(self, parcel: Parcel) -> None:
+    def post(self, parcel: PendingSend) -> None:
         """The parcel that holds the records."""
         self._batch.parcels.append(parcel)
 
@@ -120,7 +120,7 @@ class Division:
         except AttributeError:
             other = next((each for each in messages if not isinstance(each, Message)), None)
             raise LocalProtocolError(f"send_batch takes a list of messages, and one of them is a {type(other).__name__}") from None
-        ways = [] if selector is None and queue is None else [way_of(message, selector, queue) for message in messages]
+        ways = [] if selector is None and queue is None else [route_of(message, selector, queue) for message in messages]
         self._selected = None if selector is None else ways
         self._named = None if queue is None else ways[0]
         self.keyed = bool(ways) or any(self._sharding_keys)
@@ -137,7 +137,7 @@ class Division:
             held_bytes += size
         return [*chunks, (begin, len(self._messages))]
 
-    def shares(self, begin: int, end: int, topics: Mapping[str, TopicSender]) -> list[Placed]:
+    def shares(self, begin: int, end: int, topics: Mapping[str, TopicMachine]) -> list[Placed]:
         """Returns messages[begin:end] by the queues that they go to; those of a selector each by itself."""
         messages, keys, selected, named = self._messages, self._sharding_keys, self._selected, self._named
         by_topic: dict[str, Sequence[int]] = {self.topics[0]: range(begin, end)}
@@ -156,7 +156,7 @@ class Division:
                 continue
             keyed = {place: key for place in places if (key := keys[place]) is not None} if self.keyed else {}
             for sender, own in topic.of_keys(keyed):
-                shares.append((topic, sender, Way([keyed[place] for place in own], queue_of_key), own))
+                shares.append((topic, sender, Route([keyed[place] for place in own], queue_of_key), own))
             if len(keyed) < len(places):
                 unkeyed = [place for place in places if place not in keyed] if keyed else places
                 shares.append((topic, topic.next(), UNKEYED, unkeyed))

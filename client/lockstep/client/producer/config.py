@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypedDict
 
-from lockstep.client.producer.latencies import LatencyFaults
+from lockstep.client.producer.latency_fault import LatencyFaults
 from lockstep.protocol.compression import COMPRESS_OVER_BYTES
 from lockstep.protocol.errors import ConfigError, LocalProtocolError
 from lockstep.protocol.frame import FRAME_BYTES_MAX

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from lockstep.client.errors import Outcome, QueueUnavailableError, SendTimeoutError
 from lockstep.client.features import DELAYING, check_features
-from lockstep.client.producer.queue_sender import QueueSender
+from lockstep.client.producer.queue_machine import QueueMachine
 from lockstep.client.producer.result import STATUS_OF_CODE, FrameAnswer, SendResult
-from lockstep.client.producer.topic_sender import Shared, TopicSender
-from lockstep.client.producer.way import UNKEYED, Way
+from lockstep.client.producer.routing import UNKEYED, Route
+from lockstep.client.producer.topic_machine import Shared, TopicMachine
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.delays import check_level
@@ -54,7 +54,9 @@ def delay_of(delay_level: int | None, delay: timedelta | None) -> Delay:
 class DelayedSend:
     """One message on its way to a broker's delay queue."""
 
-    def __init__(self, shared: Shared, group: str, topic: TopicSender, way: Way, message: Message, message_id: str, delay: Delay) -> None:
+    def __init__(
+        self, shared: Shared, group: str, topic: TopicMachine, way: Route, message: Message, message_id: str, delay: Delay
+    ) -> None:
         self._clock = shared.instance.host.clock
         self._shared = shared
         self._group = group
@@ -96,7 +98,7 @@ class DelayedSend:
                     raise self._failure(sender, str(error)) from error
             await asyncio.sleep(AGAIN_MS / 1000)
 
-    async def _try(self, sender: QueueSender, record: RecordView, timeout_ms: int) -> Command:
+    async def _try(self, sender: QueueMachine, record: RecordView, timeout_ms: int) -> Command:
         link = sender.link
         if link is None or not link.up or link.view is None:
             raise TransportError(f"broker {sender.queue.broker_name} is not connected")
@@ -112,14 +114,14 @@ class DelayedSend:
             self._outcome = Outcome.UNKNOWN
             raise
 
-    def _result(self, sender: QueueSender, response: Command) -> SendResult:
+    def _result(self, sender: QueueMachine, response: Command) -> SendResult:
         status = STATUS_OF_CODE.get(response.code)
         if status is None:
             raise broker_error(response.code, response.remark)
         from_plain(SendReply, response.fields)
         return SendResult(FrameAnswer(status, sender.queue, -1, -1, "", []), 0, self._message_id)
 
-    def _failure(self, sender: QueueSender, why: str) -> Exception:
+    def _failure(self, sender: QueueMachine, why: str) -> Exception:
         if self._way is UNKEYED:
             return SendTimeoutError(self._message.topic, self._outcome, why)
         return QueueUnavailableError(sender.queue, self._outcome, why)

@@ -6,16 +6,16 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from lockstep.client.errors import Outcome, PrecedingSendError
-from lockstep.client.producer.batcher import Batcher
-from lockstep.client.producer.frame import Frame, error_of
+from lockstep.client.producer.in_flight_frame import InFlightFrame, error_of
 from lockstep.client.producer.lane import AHEAD_OF_ALL
-from lockstep.client.producer.parcel import ENDED, Parcel
+from lockstep.client.producer.pending import ENDED, PendingSend
+from lockstep.client.producer.send_buffer import SendBuffer
 from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.log import get_logger
 
 if TYPE_CHECKING:
-    from lockstep.client.producer.queue_sender import QueueSender
-    from lockstep.client.producer.topic_sender import TopicSender
+    from lockstep.client.producer.queue_machine import QueueMachine
+    from lockstep.client.producer.topic_machine import TopicMachine
 
 log = get_logger("lockstep.client.producer")
 
@@ -36,12 +36,12 @@ class Endings:
 
     __slots__ = ("_batcher", "_queue", "_topic")
 
-    def __init__(self, topic: "TopicSender", queue: MessageQueue, batcher: Batcher) -> None:
+    def __init__(self, topic: "TopicMachine", queue: MessageQueue, batcher: SendBuffer) -> None:
         self._topic = topic
         self._queue = queue
         self._batcher = batcher
 
-    def move(self, frame: Frame, sender: "QueueSender") -> None:
+    def move(self, frame: InFlightFrame, sender: "QueueMachine") -> None:
         """An unkeyed frame's parcels go to another broker; if they may be stored here, that is counted."""
         living = [parcel for parcel in frame.parcels if not parcel.future.done()]
         if frame.unknown:
@@ -54,7 +54,7 @@ class Endings:
         self._topic.move(living, sender)
 
     def fail(
-        self, parcels: list[Parcel], outcome: Outcome, cause: Exception | None, *, connected: bool, stage: Stage = Stage.UNSEALED
+        self, parcels: list[PendingSend], outcome: Outcome, cause: Exception | None, *, connected: bool, stage: Stage = Stage.UNSEALED
     ) -> None:
         """These end unacknowledged, and with them what waits behind one of their keys. None of it is written any more when this returns.
 
@@ -71,7 +71,7 @@ class Endings:
             self._topic.end(parcels)
         self._topic.failures.add(behind)
 
-    def _fail_behind(self, failed: list[Parcel], *, waited: bool) -> Iterator[None]:
+    def _fail_behind(self, failed: list[PendingSend], *, waited: bool) -> Iterator[None]:
         """Take what is behind these with one of their keys from the lane and the gate. Returns what ends it.
 
         What was behind those that had failed before has been taken: what is there now came later.

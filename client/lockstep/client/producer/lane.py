@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from heapq import heapify, heappop, heappush
 
-from lockstep.client.producer.parcel import Parcel
+from lockstep.client.producer.pending import PendingSend
 from lockstep.protocol.queue import LayoutVersion
 
 NEVER_MS = 1 << 62
@@ -24,7 +24,7 @@ class Lane:
     __slots__ = ("_by_key", "_deadlines", "_first", "_next", "_waiting", "earliest_ms")
 
     def __init__(self) -> None:
-        self._waiting: OrderedDict[int, Parcel] = OrderedDict()
+        self._waiting: OrderedDict[int, PendingSend] = OrderedDict()
         """By ticket, which rises."""
         self._first = 0
         self._next = 0
@@ -41,10 +41,10 @@ class Lane:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def __iter__(self) -> Iterator[Parcel]:
+    def __iter__(self) -> Iterator[PendingSend]:
         return iter(self._waiting.values())
 
-    def append(self, parcel: Parcel) -> None:
+    def append(self, parcel: PendingSend) -> None:
         """At the end."""
         self._next = parcel.ticket = ticket = self._next + 1
         self._waiting[ticket] = parcel
@@ -53,7 +53,7 @@ class Lane:
         if self._deadlines is not None:
             self._index(ticket, parcel)
 
-    def push(self, parcel: Parcel) -> None:
+    def push(self, parcel: PendingSend) -> None:
         """At the front."""
         self._first = parcel.ticket = ticket = self._first - 1
         self._waiting[ticket] = parcel
@@ -62,17 +62,17 @@ class Lane:
         if self._deadlines is not None:
             self._index(ticket, parcel)
 
-    def pop(self) -> Parcel:
+    def pop(self) -> PendingSend:
         """Take the front out."""
         ticket, parcel = self._waiting.popitem(last=False)
         if self._deadlines is not None or not self._waiting:
             self._left(ticket, parcel)
         return parcel
 
-    def cut(self, bytes_max: int, count_max: int) -> list[Parcel]:
+    def cut(self, bytes_max: int, count_max: int) -> list[PendingSend]:
         """Take out what leaves in one frame: the front, and what follows it in the same layout version and fits. There must be one."""
         waiting = self._waiting
-        taken: list[Parcel] = []
+        taken: list[PendingSend] = []
         for parcel in waiting.values():
             bytes_max -= parcel.held_bytes
             count_max -= parcel.count
@@ -89,21 +89,21 @@ class Lane:
             self.pop()
         return taken
 
-    def remove(self, parcel: Parcel) -> bool:
+    def remove(self, parcel: PendingSend) -> bool:
         """Take this one out; False: it does not wait here."""
         if self._waiting.get(parcel.ticket) is not parcel:
             return False
         self._take(parcel.ticket)
         return True
 
-    def take_all(self) -> list[Parcel]:
+    def take_all(self) -> list[PendingSend]:
         """Everything, in order."""
         taken = list(self._waiting.values())
         self._waiting.clear()
         self._empty()
         return taken
 
-    def take_expired(self, now_ms: int, limit: int) -> list[Parcel]:
+    def take_expired(self, now_ms: int, limit: int) -> list[PendingSend]:
         """Those whose deadline has come, at most `limit` of them; more are left if `earliest_ms` is still not after `now_ms`."""
         if self._deadlines is None and now_ms >= self.earliest_ms:
             self.earliest_ms = min([parcel.deadline_ms for parcel in self], default=NEVER_MS)
@@ -121,10 +121,10 @@ class Lane:
         self.earliest_ms = deadlines[0][0] if deadlines else NEVER_MS
         return [self._take(ticket) for ticket in sorted(tickets)]
 
-    def take_keys(self, keys: Mapping[str, int]) -> list[Parcel]:
+    def take_keys(self, keys: Mapping[str, int]) -> list[PendingSend]:
         """The records with one of these keys behind its ticket, in order: parcels of one key each. Other records keep their place."""
         self._indexed()
-        taken: list[Parcel] = []
+        taken: list[PendingSend] = []
         for ticket in sorted({ticket for key, behind in keys.items() for ticket in self._by_key.get(key, ()) if ticket > behind}):
             failed = frozenset(key for key in self._waiting[ticket].keys if keys.get(key, ticket) < ticket)
             parts = self._waiting[ticket].split(lambda key, failed=failed: key if key in failed else None)  # type: ignore[misc]
@@ -133,24 +133,24 @@ class Lane:
             taken += parts.values()
         return taken
 
-    def take_older(self, version: LayoutVersion) -> list[Parcel]:
+    def take_older(self, version: LayoutVersion) -> list[PendingSend]:
         """Those that were picked from a lower layout than this one, in order."""
         older = [ticket for ticket, parcel in self._waiting.items() if parcel.version is not None and parcel.version < version]
         return [self._take(ticket) for ticket in older]
 
     # ----------------------------------------------------------------------------------------------------------------- index
 
-    def _index(self, ticket: int, parcel: Parcel) -> None:
+    def _index(self, ticket: int, parcel: PendingSend) -> None:
         assert self._deadlines is not None
         heappush(self._deadlines, (parcel.deadline_ms, ticket))
         self._learn(ticket, parcel)
 
-    def _take(self, ticket: int) -> Parcel:
+    def _take(self, ticket: int) -> PendingSend:
         parcel = self._waiting.pop(ticket)
         self._left(ticket, parcel)
         return parcel
 
-    def _replace(self, ticket: int, part: Parcel) -> None:
+    def _replace(self, ticket: int, part: PendingSend) -> None:
         """A part of the parcel takes its place."""
         self._unlearn(ticket, self._waiting[ticket])
         part.ticket = ticket
@@ -165,7 +165,7 @@ class Lane:
                 self._learn(ticket, parcel)
         return self._deadlines
 
-    def _left(self, ticket: int, parcel: Parcel) -> None:
+    def _left(self, ticket: int, parcel: PendingSend) -> None:
         waiting = self._waiting
         if not waiting:
             self._empty()
@@ -180,11 +180,11 @@ class Lane:
         self._by_key.clear()
         self.earliest_ms = NEVER_MS
 
-    def _learn(self, ticket: int, parcel: Parcel) -> None:
+    def _learn(self, ticket: int, parcel: PendingSend) -> None:
         for key in parcel.keys:
             self._by_key.setdefault(key, {})[ticket] = None
 
-    def _unlearn(self, ticket: int, parcel: Parcel) -> None:
+    def _unlearn(self, ticket: int, parcel: PendingSend) -> None:
         for key in parcel.keys:
             tickets = self._by_key.get(key)
             if tickets is not None:

@@ -10,19 +10,19 @@ from lockstep.client.instance import Instance, ProducerHooks
 from lockstep.client.producer.batch import held_bytes_of
 from lockstep.client.producer.config import ProducerConfig, ProducerOptions, Require, check_terms
 from lockstep.client.producer.delayed import delay_of
-from lockstep.client.producer.departures import Departures
 from lockstep.client.producer.expiry import Expiry
 from lockstep.client.producer.failures import Failures
-from lockstep.client.producer.gate import Gate
+from lockstep.client.producer.flow_control import InFlightLimit
 from lockstep.client.producer.hooks import SendHook, Sending, begun, ended, send_watched
-from lockstep.client.producer.latencies import BrokerLatencies
+from lockstep.client.producer.latency_fault import BrokerLatencies
 from lockstep.client.producer.result import SendResult
+from lockstep.client.producer.routing import UNKEYED, route_of
 from lockstep.client.producer.selector import Selector
 from lockstep.client.producer.sends import Sends, check_durable, withdraw
 from lockstep.client.producer.sequencer import GivenId
-from lockstep.client.producer.topic_sender import Shared
+from lockstep.client.producer.topic_machine import Shared
 from lockstep.client.producer.topics import Topics
-from lockstep.client.producer.way import UNKEYED, way_of
+from lockstep.client.producer.write_scheduler import WriteScheduler
 from lockstep.protocol.errors import StateError
 from lockstep.protocol.message import Message
 from lockstep.protocol.names import check_group
@@ -66,7 +66,7 @@ class Producer:
         self._closed = False
         self._topics = Topics(group)
         self._hooks: tuple[SendHook, ...] = ()
-        self._gate = Gate(self.config.in_flight_count_max, self.config.in_flight_bytes_max)
+        self._gate = InFlightLimit(self.config.in_flight_count_max, self.config.in_flight_bytes_max)
         self._sends = Sends(group, self.config, self._topics, self._gate)
 
     # ------------------------------------------------------------------------------------------------------------------ life
@@ -85,7 +85,7 @@ class Producer:
         faults = self.config.latency_faults
         latencies = None if faults is None else BrokerLatencies(faults)
         failures = Failures()
-        self._shared = Shared(instance, self.config, self._gate, Departures(), failures, self._given_id, latencies)
+        self._shared = Shared(instance, self.config, self._gate, WriteScheduler(), failures, self._given_id, latencies)
         self._expiry = expiry = Expiry(instance.host.clock)
         self._gate.begin(expiry, failures)
         topics.begin(self._shared, expiry)
@@ -200,7 +200,7 @@ class Producer:
             if timeout_ms is not None or require != "stored":
                 check_terms(timeout_ms, require)
             unkeyed = message.sharding_key is None and selector is None and queue is None
-            way = UNKEYED if unkeyed else way_of(message, selector, queue)
+            way = UNKEYED if unkeyed else route_of(message, selector, queue)
             end_ms = sends.deadline_ms(begun_ms, timeout_ms, keyed=not unkeyed)
             if delay_level is not None or delay is not None:
                 result = await sends.delayed(message, delay_of(delay_level, delay), way, begun_ms, end_ms, require)

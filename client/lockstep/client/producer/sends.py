@@ -9,14 +9,14 @@ from lockstep.client.features import SENDING_DURABLY, check_brokers
 from lockstep.client.producer.batch import Batch, Division, Placed, Share, held_bytes_of
 from lockstep.client.producer.config import DURABLE, ProducerConfig, Require
 from lockstep.client.producer.delayed import Delay, DelayedSend
-from lockstep.client.producer.gate import Gate
-from lockstep.client.producer.parcel import QUEUE_WIDE, Parcel
-from lockstep.client.producer.queue_sender import QueueSender
+from lockstep.client.producer.flow_control import InFlightLimit
+from lockstep.client.producer.pending import QUEUE_WIDE, PendingSend
+from lockstep.client.producer.queue_machine import QueueMachine
 from lockstep.client.producer.result import SendResult, SendStatus
+from lockstep.client.producer.routing import UNKEYED, Route, route_of
 from lockstep.client.producer.selector import Selector
-from lockstep.client.producer.topic_sender import Shared, TopicSender
+from lockstep.client.producer.topic_machine import Shared, TopicMachine
 from lockstep.client.producer.topics import Topics
-from lockstep.client.producer.way import UNKEYED, Way, way_of
 from lockstep.protocol.errors import TransportError
 from lockstep.protocol.ids import UNIQUE_PREFIX_BYTES, UniqueKeys
 from lockstep.protocol.message import Message, encode_message
@@ -27,7 +27,7 @@ from lockstep.runtime.clock import Clock
 class Sends:
     """Of one producer. What each argument means and what is raised: Producer's own methods say."""
 
-    def __init__(self, group: str, config: ProducerConfig, topics: Topics, gate: Gate) -> None:
+    def __init__(self, group: str, config: ProducerConfig, topics: Topics, gate: InFlightLimit) -> None:
         self._group = group
         self._config = config
         self._compress_over = config.compress_over_bytes
@@ -56,14 +56,14 @@ class Sends:
     def encoded(
         self,
         message: Message,
-        topic: TopicSender,
-        way: Way,
-        sender: QueueSender,
+        topic: TopicMachine,
+        way: Route,
+        sender: QueueMachine,
         held_bytes: int,
         begun_ms: int,
         end_ms: int,
         require: Require,
-    ) -> "tuple[Parcel, asyncio.Future[SendResult]]":
+    ) -> "tuple[PendingSend, asyncio.Future[SendResult]]":
         """A single message that has passed the gate, ready for its queue."""
         assert self._clock is not None
         born_ms = self._clock.wall_ms()
@@ -74,12 +74,12 @@ class Sends:
         parcel.durable = DURABLE[require]
         return parcel, future
 
-    def check_durable(self, topic: TopicSender) -> None:
+    def check_durable(self, topic: TopicMachine) -> None:
         """RequestCodeNotSupportedError where a broker of the topic could not do as is asked."""
         assert self._shared is not None
         check_brokers(self._shared.instance, topic.layout, SENDING_DURABLY)
 
-    async def delayed(self, message: Message, delay: Delay, way: Way, begun_ms: int, deadline_ms: int, require: Require) -> SendResult:
+    async def delayed(self, message: Message, delay: Delay, way: Route, begun_ms: int, deadline_ms: int, require: Require) -> SendResult:
         topic = self.open_ones.get(message.topic) or await self.topics.open(message.topic, deadline_ms)
         if require == "durable":
             self.check_durable(topic)
@@ -133,7 +133,7 @@ class Sends:
         return results
 
     async def records(self, queue: MessageQueue, records: bytes, sizes: list[int], timeout_ms: int | None) -> SendResult:
-        begun_ms, way = self.now_ms(), Way((QUEUE_WIDE,), None, queue)
+        begun_ms, way = self.now_ms(), Route((QUEUE_WIDE,), None, queue)
         end_ms = self.deadline_ms(begun_ms, timeout_ms, keyed=True)
         topic = self.open_ones.get(queue.topic) or await self.topics.open(queue.topic, end_ms)
         held_bytes, gate = len(records), self.gate
@@ -171,7 +171,7 @@ class Sends:
         return result
 
     async def oneway(self, message: Message, selector: Selector | None, queue: MessageQueue | None) -> None:
-        way = way_of(message, selector, queue)
+        way = route_of(message, selector, queue)
         topic = self.open_ones.get(message.topic)
         if topic is None:
             topic = await self.topics.open(message.topic, self.now_ms() + self._config.send_timeout_ms)
@@ -193,7 +193,7 @@ class Sends:
         self,
         batch: Batch,
         division: Division,
-        topics: Mapping[str, TopicSender],
+        topics: Mapping[str, TopicMachine],
         messages: Sequence[Message],
         begin: int,
         end: int,
@@ -225,7 +225,7 @@ class Sends:
         for (_, sender, _, _), parcel in zip(shares, parcels, strict=True):
             sender.add(parcel)
 
-    def _pack(self, batch: Batch, share: Placed, messages: Sequence[Message], begun_ms: int, end_ms: int) -> Parcel:
+    def _pack(self, batch: Batch, share: Placed, messages: Sequence[Message], begun_ms: int, end_ms: int) -> PendingSend:
         """Messages that are acknowledged together."""
         assert self._clock is not None
         topic, sender, way, places = share
@@ -242,8 +242,8 @@ class Sends:
 
     def _parcel(
         self,
-        topic: TopicSender,
-        way: Way,
+        topic: TopicMachine,
+        way: Route,
         data: bytes,
         sizes: list[int] | None,
         ids: str | list[str],
@@ -251,14 +251,16 @@ class Sends:
         future: "asyncio.Future[Any] | Share",
         begun_ms: int,
         end_ms: int,
-    ) -> Parcel:
+    ) -> PendingSend:
         half_ms = (begun_ms + end_ms) // 2
         if way is UNKEYED:
-            return Parcel(data, sizes, ids, held_bytes, future, end_ms, half_ms)
+            return PendingSend(data, sizes, ids, held_bytes, future, end_ms, half_ms)
         version = None if way.pick is None else topic.layout.version
-        return Parcel(data, sizes, ids, held_bytes, future, end_ms, half_ms, way.keys, version, way.pick)
+        return PendingSend(data, sizes, ids, held_bytes, future, end_ms, half_ms, way.keys, version, way.pick)
 
-    async def wait(self, topic: TopicSender, way: Way, sender: QueueSender, held_bytes: int, begun_ms: int, end_ms: int) -> QueueSender:
+    async def wait(
+        self, topic: TopicMachine, way: Route, sender: QueueMachine, held_bytes: int, begun_ms: int, end_ms: int
+    ) -> QueueMachine:
         """Wait at the gate, and look again for the queue: the layout may have changed meanwhile, the broker may have gone."""
         layout, chosen = topic.layout, sender
 
@@ -271,7 +273,7 @@ class Sends:
         await self.gate.enter(1, held_bytes, [(sender.queue, way.keys)], end_ms, lambda: self._too_late(way, sender), in_time)
         return chosen
 
-    def _too_late(self, way: Way, sender: QueueSender) -> SendError:
+    def _too_late(self, way: Route, sender: QueueMachine) -> SendError:
         """What a send raises that waited for the in-flight limit until its deadline, or until too little time was left for an answer."""
         gate, queue = self.gate, sender.queue
         limit = f"{gate.count} messages with {gate.byte_count} bytes are in flight"
@@ -283,13 +285,13 @@ class Sends:
             else QueueUnavailableError(queue, Outcome.NOT_STORED, why)
         )
 
-    async def _wait_up(self, sender: QueueSender) -> None:
+    async def _wait_up(self, sender: QueueMachine) -> None:
         if sender.link is None:
             raise TransportError(f"{sender.queue}: no address of broker {sender.queue.broker_name} is known")
         await sender.link.wait_up(self._config.send_timeout_ms)
 
 
-def withdraw(parcel: Parcel, future: "asyncio.Future[Any]") -> None:
+def withdraw(parcel: PendingSend, future: "asyncio.Future[Any]") -> None:
     """Its send was cancelled: take it back unless it is written."""
     if parcel.sender is not None and not parcel.sender.withdraw(parcel) and future.done() and not future.cancelled():
         future.exception()  # its end is known and nobody waits for it

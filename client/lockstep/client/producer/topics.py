@@ -6,7 +6,7 @@ from lockstep.client.broker_link import BrokerLink
 from lockstep.client.errors import Outcome, SendTimeoutError
 from lockstep.client.features import SENDING, check_brokers
 from lockstep.client.producer.expiry import Expiry
-from lockstep.client.producer.topic_sender import Shared, TopicSender
+from lockstep.client.producer.topic_machine import Shared, TopicMachine
 from lockstep.client.topics import create_topic
 from lockstep.protocol.errors import LockstepError, RouteNotReadyError, StateError, TopicNotExistError
 from lockstep.protocol.queue import TopicLayout
@@ -59,7 +59,7 @@ class Topics:
         self._shared: Shared | None = None
         self._expiry: Expiry | None = None
         self._closed = False
-        self.open_ones: dict[str, TopicSender] = {}
+        self.open_ones: dict[str, TopicMachine] = {}
         """By name. Read directly where a send finds its topic."""
         self._opening: dict[str, _Opening] = {}
         self._tasks = Tasks()
@@ -69,7 +69,7 @@ class Topics:
         self._shared = shared
         self._expiry = expiry
 
-    def shut(self) -> list[TopicSender]:
+    def shut(self) -> list[TopicMachine]:
         """The producer closes: no send gets a topic any more. Those that were open: what is in flight goes on."""
         self._closed = True
         leaving = list(self.open_ones.values())
@@ -80,7 +80,7 @@ class Topics:
         """Stop looking for routes: sends that wait for one raise StateError."""
         await self._tasks.cancel_all()
 
-    async def open(self, name: str, deadline_ms: int) -> TopicSender:
+    async def open(self, name: str, deadline_ms: int) -> TopicMachine:
         """The first send to a topic: its route, or the topic itself.
 
         Raises StateError unless the producer runs, SendTimeoutError at the deadline (monotonic ms), and what keeps the topic from being
@@ -107,7 +107,7 @@ class Topics:
                 raise TopicNotExistError(f"topic {name} has no writable queue: see `lockstep topic show {name}`")
             check_brokers(shared.instance, layout, SENDING)
             if not self._closed:
-                self.open_ones[name] = TopicSender(shared, layout)
+                self.open_ones[name] = TopicMachine(shared, layout)
         except LockstepError as caught:
             error = caught
         finally:

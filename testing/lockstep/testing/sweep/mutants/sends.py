@@ -6,14 +6,14 @@ from lockstep.broker.processors import send
 from lockstep.broker.processors.send import SendProcessor
 from lockstep.broker.tables import sequence_table
 from lockstep.broker.tables.sequence_table import TAKE, SequenceTable
-from lockstep.client.producer import queue_sender
+from lockstep.client.producer import queue_machine
 from lockstep.client.producer.endings import Endings
-from lockstep.client.producer.frame import Frame, seal_frame
-from lockstep.client.producer.parcel import Parcel
-from lockstep.client.producer.queue_sender import QueueSender
+from lockstep.client.producer.in_flight_frame import InFlightFrame, seal_frame
+from lockstep.client.producer.pending import PendingSend
+from lockstep.client.producer.queue_machine import QueueMachine
 from lockstep.client.producer.selector import number_of_key
 from lockstep.client.producer.sequencer import Sequencer
-from lockstep.client.producer.topic_sender import TopicSender
+from lockstep.client.producer.topic_machine import TopicMachine
 from lockstep.nameserver.processor import RouteProcessor
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.errors import OutOfSequenceError
@@ -61,9 +61,9 @@ def sequences_are_forgotten_at_a_start(patch: Patches) -> None:
 )
 def a_lost_suffix_is_not_begun_anew(patch: Patches) -> None:
     """A frame whose predecessors the broker lost begins a new epoch."""
-    refused = QueueSender._refused
+    refused = QueueMachine._refused
 
-    def again(self: QueueSender, frame: Any, error: Any, response: Any) -> None:
+    def again(self: QueueMachine, frame: Any, error: Any, response: Any) -> None:
         if not isinstance(error, OutOfSequenceError):
             refused(self, frame, error, response)
             return
@@ -72,7 +72,7 @@ def a_lost_suffix_is_not_begun_anew(patch: Patches) -> None:
         self._pause(response)
         self._retry(frame)
 
-    patch.set(QueueSender, "_refused", again)
+    patch.set(QueueMachine, "_refused", again)
 
 
 @mutant("send", "power")
@@ -90,27 +90,27 @@ def a_given_up_frame_keeps_its_sequence(patch: Patches) -> None:
 @mutant("send", "net")
 def a_retry_is_a_new_frame(patch: Patches) -> None:
     """An unanswered frame is written again with its sequence."""
-    retry = QueueSender._retry
+    retry = QueueMachine._retry
 
-    def anew(self: QueueSender, frame: Any) -> None:
+    def anew(self: QueueMachine, frame: Any) -> None:
         self._sequencer.give_up()
         self._frame = seal_frame(self, self._sequencer, frame.parcels)
         retry(self, self._frame)
 
-    patch.set(QueueSender, "_retry", anew)
+    patch.set(QueueMachine, "_retry", anew)
 
 
 @mutant("send", "broker")
 def a_key_moves_with_its_broker(patch: Patches) -> None:
     """A key's queue is picked over the layout, never over the live brokers."""
 
-    def live(self: TopicSender, sharding_key: str) -> QueueSender:
+    def live(self: TopicMachine, sharding_key: str) -> QueueMachine:
         queues = [queue for queue in self.layout.write_queues if (sender := self.of_queue(queue)) and sender.up and not sender.stalled]
         sender = self.of_queue((queues or self.layout.write_queues)[number_of_key(sharding_key, len(queues or self.layout.write_queues))])
         assert sender is not None
         return sender
 
-    patch.set(TopicSender, "of_key", live)
+    patch.set(TopicMachine, "of_key", live)
 
 
 @mutant(
@@ -130,7 +130,7 @@ def later_sends_of_a_failed_key_go_on(patch: Patches) -> None:
 )
 def moved_sends_end_as_not_stored(patch: Patches) -> None:
     """A send that left a queue which may have it does not end as not stored."""
-    patch.set(Parcel, "left_behind", property(lambda self: False, lambda self, value: None))
+    patch.set(PendingSend, "left_behind", property(lambda self: False, lambda self, value: None))
 
 
 @mutant("alter", "swarm", aimed="tests/unit/protocol/test_layouts.py::test_the_higher_version_wins_by_counter_then_writer")
@@ -173,13 +173,13 @@ def layouts_are_told_at_the_next_registration(patch: Patches) -> None:
 def the_least_careful_send_decides(patch: Patches) -> None:
     """A frame is answered as the most careful of its sends asks."""
 
-    def careless(sender: QueueSender, sequencer: Sequencer, parcels: list[Parcel]) -> Frame:
+    def careless(sender: QueueMachine, sequencer: Sequencer, parcels: list[PendingSend]) -> InFlightFrame:
         frame = seal_frame(sender, sequencer, parcels)
         if any(parcel.durable is False for parcel in parcels):
             frame.fields["durable"] = False
         return frame
 
-    patch.set(queue_sender, "seal_frame", careless)
+    patch.set(queue_machine, "seal_frame", careless)
 
 
 @mutant("send", "net", aimed="tests/unit/broker/test_sequence_table.py::test_is_refused")
@@ -199,30 +199,30 @@ def lower_producer_epochs_are_taken(patch: Patches) -> None:
 def a_keyed_frame_moves(patch: Patches) -> None:
     """A keyed frame is tried again at its own queue, and nowhere else."""
 
-    def unkeyed(sender: QueueSender, sequencer: Sequencer, parcels: list[Parcel]) -> Frame:
+    def unkeyed(sender: QueueMachine, sequencer: Sequencer, parcels: list[PendingSend]) -> InFlightFrame:
         frame = seal_frame(sender, sequencer, parcels)
         frame.keyed = False
         return frame
 
-    patch.set(queue_sender, "seal_frame", unkeyed)
+    patch.set(queue_machine, "seal_frame", unkeyed)
 
 
 @mutant("send", "net", aimed="tests/unit/client/test_producer.py::test_what_gathers_behind_a_frame_in_flight_leaves_as_one_frame")
 def frames_do_not_wait_for_each_other(patch: Patches) -> None:
     """One frame in flight per queue and producer."""
-    write, answered = QueueSender._write, QueueSender.answered
+    write, answered = QueueMachine._write, QueueMachine.answered
 
-    def unawaited(self: QueueSender, frame: Frame, endpoint: Any, now_ms: int) -> None:
+    def unawaited(self: QueueMachine, frame: InFlightFrame, endpoint: Any, now_ms: int) -> None:
         write(self, frame, endpoint, now_ms)
         self._frame = None
 
-    def late(self: QueueSender, frame: Frame, response: Any) -> None:
+    def late(self: QueueMachine, frame: InFlightFrame, response: Any) -> None:
         before, self._frame = self._frame, frame
         answered(self, frame, response)
         self._frame = self._frame or before
 
-    patch.set(QueueSender, "_write", unawaited)
-    patch.set(QueueSender, "answered", late)
+    patch.set(QueueMachine, "_write", unawaited)
+    patch.set(QueueMachine, "answered", late)
 
 
 LAYOUTS_TEST = "tests/unit/client/test_producer_layouts.py"
@@ -231,11 +231,11 @@ LAYOUTS_TEST = "tests/unit/client/test_producer_layouts.py"
 @mutant("wipe", aimed=f"{LAYOUTS_TEST}::test_a_keyed_send_whose_broker_has_lost_the_higher_layout_goes_out_as_it_was")
 def a_lost_layout_is_waited_for(patch: Patches) -> None:
     """A keyed send that was refused for a higher layout is tried as it was from time to time: that layout may be lost."""
-    patch.set(queue_sender, "KEYED_AGAIN_MS", 1 << 40)
+    patch.set(queue_machine, "KEYED_AGAIN_MS", 1 << 40)
 
 
 @mutant("alter", aimed=f"{LAYOUTS_TEST}::test_what_is_refused_for_a_layout_that_came_meanwhile_stays_ahead_of_what_waits_behind_it")
 def what_is_refused_goes_to_the_end(patch: Patches) -> None:
     """What is picked again after a refusal goes ahead of what was sent behind it."""
-    add = QueueSender.add
-    patch.set(QueueSender, "add", lambda self, parcel, *, ahead=False: add(self, parcel))
+    add = QueueMachine.add
+    patch.set(QueueMachine, "add", lambda self, parcel, *, ahead=False: add(self, parcel))

@@ -9,7 +9,7 @@ from lockstep.protocol.queue import LayoutVersion, MessageQueue, TopicLayout
 
 if TYPE_CHECKING:
     from lockstep.client.producer.batch import Share
-    from lockstep.client.producer.queue_sender import QueueSender
+    from lockstep.client.producer.queue_machine import QueueMachine
 
 QUEUE_WIDE = ""
 """Key of a selected or named send: the user's own key is not known, so the whole queue counts as one. No sharding key is empty."""
@@ -37,7 +37,7 @@ class _Ended:
     def part(self, places: Sequence[int]) -> "_Ended":
         return self
 
-    def post(self, parcel: "Parcel") -> None:
+    def post(self, parcel: "PendingSend") -> None:
         """Ignored."""
 
 
@@ -47,7 +47,7 @@ Future: TypeAlias = "asyncio.Future[Any] | Share | _Ended"
 """What learns the end of a parcel's sends."""
 
 
-class Parcel:
+class PendingSend:
     """One or more encoded records that leave in one frame and are acknowledged together.
 
     Flat on purpose: a list per message would be one more object for the garbage collector to visit, ten thousand times a second.
@@ -110,7 +110,7 @@ class Parcel:
         """Its frame is answered once the disk has it (True), the broker's operating system has it (False), or as the broker is set to."""
         self.left_behind = False
         """A queue that it has left may have stored it."""
-        self.sender: QueueSender | None = None
+        self.sender: QueueMachine | None = None
         """The queue where it waits."""
         self.ticket = 0
         """Its place in the lane where it waits (Lane)."""
@@ -120,7 +120,7 @@ class Parcel:
         future, self.future = self.future, ENDED
         return future
 
-    def split(self, name: Callable[[str], Name]) -> dict[Name, "Parcel"]:
+    def split(self, name: Callable[[str], Name]) -> dict[Name, "PendingSend"]:
         """Keyed: the parts whose keys have one name, by that name, in the order of the first of each; itself where there is one name.
 
         Rare: a key of several failed, is refused, or belongs to another queue than its neighbours now.
@@ -136,7 +136,7 @@ class Parcel:
         assert all_sizes is not None
         assert not isinstance(future, asyncio.Future)
         records = [self.data[end - size : end] for size, end in zip(all_sizes, accumulate(all_sizes), strict=True)]
-        parts: dict[Name, Parcel] = {}
+        parts: dict[Name, PendingSend] = {}
         bytes_left, held_left = len(self.data), self.held_bytes
         for found, own in places.items():
             data = b"".join([records[place] for place in own])
@@ -146,7 +146,7 @@ class Parcel:
             sizes = [all_sizes[place] for place in own]
             own_ids, own_keys = [ids[place] for place in own], [keys[place] for place in own]
             share = future.part(own)
-            part = Parcel(data, sizes, own_ids, held_bytes, share, self.deadline_ms, self.half_ms, own_keys, self.version, self.pick)
+            part = PendingSend(data, sizes, own_ids, held_bytes, share, self.deadline_ms, self.half_ms, own_keys, self.version, self.pick)
             part.alone, part.durable, part.sender = self.alone, self.durable, self.sender
             share.post(part)
             parts[found] = part

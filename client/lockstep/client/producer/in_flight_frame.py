@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lockstep.client.errors import Outcome, QueueUnavailableError, SendTimeoutError
-from lockstep.client.producer.parcel import Parcel
+from lockstep.client.producer.pending import PendingSend
 from lockstep.client.producer.result import FrameAnswer, SendResult
 from lockstep.client.producer.sequencer import SealedFrame, Sequencer
 from lockstep.protocol.command import Command
@@ -13,18 +13,18 @@ from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.endpoint import Endpoint
 
 if TYPE_CHECKING:
-    from lockstep.client.producer.queue_sender import QueueSender
+    from lockstep.client.producer.queue_machine import QueueMachine
 
 EXPIRY_STEP_MS = 10
 """Deadlines of one frame that come within this time are met together, at its end."""
 
 
 @dataclass(slots=True)
-class Frame:
+class InFlightFrame:
     """A sealed frame and what has become of it so far. Stands where a request has its future."""
 
-    sender: "QueueSender"
-    parcels: list[Parcel]
+    sender: "QueueMachine"
+    parcels: list[PendingSend]
     sealed: SealedFrame
     fields: dict[str, object]
     """SendRecordsHeader under its wire names."""
@@ -84,9 +84,9 @@ class Frame:
         self.begun_ms = now_ms
         self.move_ms = max(self.half_ms, (now_ms + self.deadline_ms) // 2)
 
-    def take_expired(self, now_ms: int) -> list[Parcel]:
+    def take_expired(self, now_ms: int) -> list[PendingSend]:
         """Those whose deadline has come, and those behind them with one of their keys: each once."""
-        expired: list[Parcel] = []
+        expired: list[PendingSend] = []
         keys: set[str] = set()
         left: list[int] = []
         for parcel in self.parcels:
@@ -107,7 +107,7 @@ class Frame:
     def outcome(self) -> Outcome:
         return Outcome.UNKNOWN if self.unknown else Outcome.NOT_STORED
 
-    def singles(self) -> list[Parcel]:
+    def singles(self) -> list[PendingSend]:
         """The smallest parcels that may fail each by itself: of one send, or one key."""
         return [part for parcel in self.parcels for part in (parcel.split(str).values() if parcel.keys else (parcel,))]
 
@@ -124,7 +124,7 @@ class Frame:
         return sizes
 
 
-def seal_frame(sender: "QueueSender", sequencer: Sequencer, parcels: list[Parcel]) -> Frame:
+def seal_frame(sender: "QueueMachine", sequencer: Sequencer, parcels: list[PendingSend]) -> InFlightFrame:
     """The next frame of a queue: parcels of one lane and one layout version."""
     queue = sender.queue
     head = parcels[0]
@@ -155,10 +155,10 @@ def seal_frame(sender: "QueueSender", sequencer: Sequencer, parcels: list[Parcel
     if head.version is not None:
         fields["layoutCounter"] = head.version.counter
         fields["layoutWriter"] = head.version.writer
-    return Frame(sender, parcels, sealed, fields, bool(head.keys), deadline_ms, earliest_ms, half_ms)
+    return InFlightFrame(sender, parcels, sealed, fields, bool(head.keys), deadline_ms, earliest_ms, half_ms)
 
 
-def error_of(parcel: Parcel, queue: MessageQueue, outcome: Outcome, cause: Exception | None, *, connected: bool) -> Exception:
+def error_of(parcel: PendingSend, queue: MessageQueue, outcome: Outcome, cause: Exception | None, *, connected: bool) -> Exception:
     """What the parcel's send raises: the broker's refusal where that is the whole truth, else which queue did not answer."""
     error: Exception
     if isinstance(cause, BrokerError) and outcome is Outcome.NOT_STORED and not (parcel.keys and cause.retriable):

@@ -30,16 +30,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from lockstep.client.broker_link import BrokerLink
 from lockstep.client.errors import Outcome
-from lockstep.client.producer.batcher import Batcher
+from lockstep.client.producer.backoff import QueueBackoff
 from lockstep.client.producer.config import ProducerConfig
-from lockstep.client.producer.departures import Departures
 from lockstep.client.producer.endings import Endings, Stage
-from lockstep.client.producer.frame import Frame, seal_frame
+from lockstep.client.producer.in_flight_frame import InFlightFrame, seal_frame
 from lockstep.client.producer.oneway import OnewayRecords
-from lockstep.client.producer.parcel import Parcel
-from lockstep.client.producer.patience import Patience
+from lockstep.client.producer.pending import PendingSend
 from lockstep.client.producer.result import STATUS_OF_CODE, FrameAnswer
+from lockstep.client.producer.send_buffer import SendBuffer
 from lockstep.client.producer.sequencer import Sequencer
+from lockstep.client.producer.write_scheduler import WriteScheduler
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import (
@@ -63,7 +63,7 @@ from lockstep.runtime.limits import DEFAULT_LIMITS
 from lockstep.runtime.log import get_logger
 
 if TYPE_CHECKING:
-    from lockstep.client.producer.topic_sender import BrokerSide, TopicSender
+    from lockstep.client.producer.topic_machine import BrokerState, TopicMachine
 
 log = get_logger("lockstep.client.producer")
 
@@ -83,8 +83,8 @@ class KeyedWait(NamedTuple):
     """Why."""
 
 
-class QueueSender:
-    """Batcher, sequencer and the frame in flight of one queue."""
+class QueueMachine:
+    """SendBuffer, sequencer and the frame in flight of one queue."""
 
     __slots__ = (
         "_alarm",
@@ -115,14 +115,14 @@ class QueueSender:
 
     def __init__(
         self,
-        topic: "TopicSender",
+        topic: "TopicMachine",
         queue: MessageQueue,
-        side: "BrokerSide",
+        side: "BrokerState",
         *,
         sequencer: Sequencer,
         config: ProducerConfig,
         clock: Clock,
-        departures: Departures,
+        departures: WriteScheduler,
     ) -> None:
         self.queue = queue
         self.number: int | None = None
@@ -138,12 +138,12 @@ class QueueSender:
         self._config = config
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._batcher = Batcher(config.batch_bytes_max, config.batch_count_max)
+        self._batcher = SendBuffer(config.batch_bytes_max, config.batch_count_max)
         self._endings = Endings(topic, queue, self._batcher)
         self._sequencer = sequencer
-        self._frame: Frame | None = None
+        self._frame: InFlightFrame | None = None
         self._departures = departures
-        self._patience = Patience()
+        self._patience = QueueBackoff()
         self._keyed_blocked: KeyedWait | None = None
         """What keyed sends wait for."""
         self._last_error: Exception | None = None
@@ -156,7 +156,7 @@ class QueueSender:
         """The alarm has rung, and what is due has not been done."""
         self._woken = False
         """There may be something to do beside sending what waits."""
-        self._lost: list[tuple[Frame, Exception]] = []
+        self._lost: list[tuple[InFlightFrame, Exception]] = []
         """Writes that will not be answered, and why."""
 
     @property
@@ -187,7 +187,7 @@ class QueueSender:
         wait_ms = 0 if frame is None else max(0, times.slowest_ms - (now_ms - frame.begun_ms))
         return now_ms + wait_ms + times.expected_ms <= deadline_ms
 
-    def add(self, parcel: Parcel, *, ahead: bool = False) -> None:
+    def add(self, parcel: PendingSend, *, ahead: bool = False) -> None:
         """Let it wait here; its frame leaves at the end of this loop turn unless one is in flight.
 
         `ahead`: before all that waits here. It was refused, and what waits was sent behind it.
@@ -211,7 +211,7 @@ class QueueSender:
         self._oneway.add(record, version)
         self._departures.add(self)
 
-    def withdraw(self, parcel: Parcel) -> bool:
+    def withdraw(self, parcel: PendingSend) -> bool:
         """Take back what is not written yet."""
         if not self._batcher.withdraw(parcel):
             return False
@@ -223,13 +223,13 @@ class QueueSender:
         if self._sequencer.given:
             self._sequencer.give_up()
 
-    def take_older(self, version: LayoutVersion) -> list[Parcel]:
+    def take_older(self, version: LayoutVersion) -> list[PendingSend]:
         """A higher layout is known: what waits and was picked from a lower one."""
         if self._keyed_blocked is not None and self._keyed_blocked.above < version:
             self._keyed_blocked = None
         return self._batcher.take_older(version)
 
-    def take_all(self) -> list[Parcel]:
+    def take_all(self) -> list[PendingSend]:
         """Everything that waits, a refused frame included: the topic is gone."""
         frame = self._frame
         refused = []
@@ -296,7 +296,7 @@ class QueueSender:
             if frame is not None:
                 self._write(frame, endpoint, now_ms)
 
-    def _seal(self, now_ms: int) -> Frame | None:
+    def _seal(self, now_ms: int) -> InFlightFrame | None:
         if self._sequencer.over:
             self._endings.fail(self._batcher.take_all(), Outcome.NOT_STORED, _over(self._sequencer), connected=self.up)
         answered_ms = now_ms + self._side.answer_times.expected_ms
@@ -318,7 +318,7 @@ class QueueSender:
         self.wake()
         return None
 
-    def _sort_out(self, parcels: list[Parcel], late: frozenset[Parcel]) -> tuple[list[Parcel], list[Parcel]]:
+    def _sort_out(self, parcels: list[PendingSend], late: frozenset[PendingSend]) -> tuple[list[PendingSend], list[PendingSend]]:
         """What leaves of these, and what fails. Of keyed ones all up to a change from one to the other: the rest goes back."""
         self._topic.end([parcel for parcel in parcels if parcel.future.done()])
         living = [parcel for parcel in parcels if not parcel.future.done()]
@@ -333,7 +333,7 @@ class QueueSender:
         answer_ms = self._side.answer_times.expected_ms
         return RequestTimeoutError(f"not written: less than {answer_ms} ms were left, twice the slowest recent answer of the broker")
 
-    def _write(self, frame: Frame, endpoint: Endpoint, now_ms: int) -> None:
+    def _write(self, frame: InFlightFrame, endpoint: Endpoint, now_ms: int) -> None:
         if not frame.begun_ms:
             frame.begin(now_ms)
         limit_ms = frame.deadline_ms if frame.keyed or now_ms >= frame.move_ms else min(frame.move_ms, frame.deadline_ms)
@@ -349,12 +349,12 @@ class QueueSender:
 
     # -------------------------------------------------------------------------------------------------------------- answered
 
-    def lost(self, frame: Frame, error: Exception) -> None:
+    def lost(self, frame: InFlightFrame, error: Exception) -> None:
         """A write of the frame will not be answered. Noticed at the end of the loop turn: the connection may be in the midst of closing."""
         self._lost.append((frame, error))
         self._departures.add(self)
 
-    def _unanswered(self, frame: Frame, error: Exception) -> None:
+    def _unanswered(self, frame: InFlightFrame, error: Exception) -> None:
         frame.unanswered -= 1
         if frame is self._frame:
             frame.unknown = True
@@ -362,7 +362,7 @@ class QueueSender:
             if not frame.unanswered:
                 self._retry(frame)
 
-    def answered(self, frame: Frame, response: Command) -> None:
+    def answered(self, frame: InFlightFrame, response: Command) -> None:
         """A write of the frame was answered: a late answer to an early one is as good as any."""
         frame.unanswered -= 1
         if frame is not self._frame:
@@ -372,7 +372,7 @@ class QueueSender:
         else:
             self._refused(frame, broker_error(response.code, response.remark), response)
 
-    def _stored(self, frame: Frame, response: Command) -> None:
+    def _stored(self, frame: InFlightFrame, response: Command) -> None:
         get = response.fields.get
         offset, physical_offset, host = get("queueOffset"), get("physicalOffset"), get("storeHost", "")
         if type(offset) is not int or type(physical_offset) is not int or type(host) is not str:
@@ -394,7 +394,7 @@ class QueueSender:
         self._topic.end(frame.parcels)
         self._departures.add_behind(self)
 
-    def _refused(self, frame: Frame, error: BrokerError, response: Command) -> None:
+    def _refused(self, frame: InFlightFrame, error: BrokerError, response: Command) -> None:
         frame.error = self._last_error = error
         self._patience.refusals += 1
         if isinstance(error, OutOfSequenceError | StaleEpochError) and not self._sequencer.given:
@@ -436,12 +436,12 @@ class QueueSender:
     def _pause(self, response: Command) -> None:
         self._patience.refused(response.fields.get(RETRY_AFTER_FIELD), self._clock.monotonic_ms())
 
-    def _retry(self, frame: Frame) -> None:
+    def _retry(self, frame: InFlightFrame) -> None:
         frame.retry = True
         self._set_stalled(True)
         self._pump()
 
-    def _may_retry(self, frame: Frame, now_ms: int) -> None:
+    def _may_retry(self, frame: InFlightFrame, now_ms: int) -> None:
         """Unless it may be written again the frame is moved or failed."""
         deletion = self._topic.deletion
         if deletion is not None and not frame.unanswered:
@@ -455,13 +455,13 @@ class QueueSender:
         if not frame.keyed and failed_here and (now_ms >= frame.move_ms or not frame.unknown) and self._topic.has_other(self):
             self._move(frame)
 
-    def _move(self, frame: Frame) -> None:
+    def _move(self, frame: InFlightFrame) -> None:
         """An unkeyed frame goes to another broker."""
         self._unseal(frame)
         self._strike()
         self._endings.move(frame, self)
 
-    def _fail(self, frame: Frame) -> None:
+    def _fail(self, frame: InFlightFrame) -> None:
         """The frame ends unacknowledged: its parcels fail, and what waits behind a keyed one with the same key."""
         self._unseal(frame)
         if self._sequencer.given:
@@ -472,7 +472,7 @@ class QueueSender:
         log.warning("frame.failed", queue=str(self.queue), count=frame.sealed.count, outcome=frame.outcome.value, error=str(frame.error))
         self._endings.fail(frame.parcels, frame.outcome, frame.error, connected=self.up)
 
-    def _expire(self, frame: Frame, now_ms: int) -> None:
+    def _expire(self, frame: InFlightFrame, now_ms: int) -> None:
         """The deadline of a parcel of the frame has come, and not that of all."""
         if frame.certain:
             self._unseal(frame)
@@ -498,7 +498,7 @@ class QueueSender:
         if self._topic.latencies is not None:
             self._topic.latencies.failed(self.queue.broker_name, now_ms)
 
-    def _unseal(self, frame: Frame) -> None:
+    def _unseal(self, frame: InFlightFrame) -> None:
         """The frame is not the one in flight any more; nothing that is still on its way may pass for the next one."""
         if frame.unknown:
             self._sequencer.give_up()

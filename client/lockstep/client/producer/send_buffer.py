@@ -10,11 +10,11 @@ which layout was it hashed over) is then true of each of its messages. Within a 
 from collections.abc import Iterable, Mapping
 
 from lockstep.client.producer.lane import Lane
-from lockstep.client.producer.parcel import Parcel
+from lockstep.client.producer.pending import PendingSend
 from lockstep.protocol.queue import LayoutVersion
 
 
-class Batcher:
+class SendBuffer:
     """Two lanes of waiting parcels."""
 
     __slots__ = ("_bytes_max", "_count_max", "_keyed_turn", "keyed", "unkeyed")
@@ -34,19 +34,19 @@ class Batcher:
         """No deadline of what waits is earlier."""
         return min(self.unkeyed.earliest_ms, self.keyed.earliest_ms)
 
-    def add(self, parcel: Parcel) -> None:
+    def add(self, parcel: PendingSend) -> None:
         (self.keyed if parcel.keys else self.unkeyed).append(parcel)
 
-    def put_back(self, parcels: Iterable[Parcel]) -> None:
+    def put_back(self, parcels: Iterable[PendingSend]) -> None:
         """Back to the head of their lane, in their order."""
         for parcel in reversed(list(parcels)):
             (self.keyed if parcel.keys else self.unkeyed).push(parcel)
 
-    def withdraw(self, parcel: Parcel) -> bool:
+    def withdraw(self, parcel: PendingSend) -> bool:
         """Take one out again; False: it is not waiting here."""
         return (self.keyed if parcel.keys else self.unkeyed).remove(parcel)
 
-    def cut(self, *, keyed_blocked: bool = False) -> list[Parcel]:
+    def cut(self, *, keyed_blocked: bool = False) -> list[PendingSend]:
         """The next frame's parcels, taken out; the lanes take turns. Empty where nothing may go."""
         keyed = self.keyed if not keyed_blocked else None
         if keyed and (self._keyed_turn or not self.unkeyed):
@@ -55,23 +55,23 @@ class Batcher:
         self._keyed_turn = True
         return self.unkeyed.cut(self._bytes_max, self._count_max) if self.unkeyed else []
 
-    def take_expired(self, now_ms: int, limit: int) -> list[Parcel]:
+    def take_expired(self, now_ms: int, limit: int) -> list[PendingSend]:
         """Those whose deadline has come, at most `limit`; more are left if `earliest_ms` is still not after `now_ms`."""
         expired = self.unkeyed.take_expired(now_ms, limit)
         return expired + self.keyed.take_expired(now_ms, limit - len(expired))
 
-    def take_all(self) -> list[Parcel]:
+    def take_all(self) -> list[PendingSend]:
         """Everything that waits."""
         return self.unkeyed.take_all() + self.keyed.take_all()
 
-    def take_unkeyed(self, limit: int) -> list[Parcel]:
+    def take_unkeyed(self, limit: int) -> list[PendingSend]:
         """The first of those that may go elsewhere."""
         return [self.unkeyed.pop() for _ in range(min(limit, len(self.unkeyed)))]
 
-    def take_keys(self, keys: Mapping[str, int]) -> list[Parcel]:
+    def take_keys(self, keys: Mapping[str, int]) -> list[PendingSend]:
         """The records that wait behind a failed send of one of these keys (its ticket): parcels of one key each."""
         return self.keyed.take_keys(keys)
 
-    def take_older(self, version: LayoutVersion) -> list[Parcel]:
+    def take_older(self, version: LayoutVersion) -> list[PendingSend]:
         """Those that were picked from a lower layout than this one."""
         return self.keyed.take_older(version)

@@ -8,30 +8,30 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lockstep.client.producer.queue_sender import QueueSender
+    from lockstep.client.producer.queue_machine import QueueMachine
 
 QUEUES_PER_TURN = 256
 """The others have the next turn: 10,000 queues of a broker that is back must not stop the loop for as long as all of them take."""
 
 
-class Departures:
-    """Calls `QueueSender.depart` of each queue that asked for it, and writes once to each connection."""
+class WriteScheduler:
+    """Calls `QueueMachine.depart` of each queue that asked for it, and writes once to each connection."""
 
     __slots__ = ("_due", "_handle", "_loop")
 
     def __init__(self) -> None:
-        self._due: OrderedDict[QueueSender, None] = OrderedDict()
+        self._due: OrderedDict[QueueMachine, None] = OrderedDict()
         """In the order in which they asked."""
         self._handle: asyncio.Handle | None = None
         self._loop = asyncio.get_running_loop()
 
-    def add(self, sender: "QueueSender") -> None:
+    def add(self, sender: "QueueMachine") -> None:
         """At the end of this loop turn, behind whatever else sends in it."""
         self._due[sender] = None
         if self._handle is None:
             self._handle = self._loop.call_soon(self._depart)
 
-    def add_behind(self, sender: "QueueSender") -> None:
+    def add_behind(self, sender: "QueueMachine") -> None:
         """As `add`, behind all that the loop has been given to do by now: who was just answered may send more first."""
         if self._handle is not None:
             self._handle.cancel()

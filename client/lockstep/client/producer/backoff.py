@@ -15,7 +15,7 @@ ANSWER_MARGIN = 2
 """A frame is expected to be answered within this many times the slowest of them."""
 
 
-class AnswerTimes:
+class ResponseTimes:
     """How long one broker takes to answer the frames of one topic."""
 
     __slots__ = ("_took_ms",)
@@ -38,7 +38,7 @@ class AnswerTimes:
         return ANSWER_MARGIN * self.slowest_ms
 
 
-class Patience:
+class QueueBackoff:
     """Of one queue of one producer."""
 
     __slots__ = ("_strikes", "not_before_ms", "refusals", "trusted_ms")

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.client.producer.batch import Batch, Share
-from lockstep.client.producer.batcher import Batcher
 from lockstep.client.producer.lane import AHEAD_OF_ALL
-from lockstep.client.producer.parcel import QUEUE_WIDE, Parcel
+from lockstep.client.producer.pending import QUEUE_WIDE, PendingSend
+from lockstep.client.producer.send_buffer import SendBuffer
 from lockstep.protocol.queue import LayoutVersion
 
 V1, V2 = LayoutVersion(1, 1), LayoutVersion(2, 1)
@@ -21,28 +21,28 @@ class Unlooked:
 
 def parcel(
     name: str, *, key: str | None = None, version: LayoutVersion | None = None, count: int = 1, size: int = 10, deadline_ms: int = 100
-) -> Parcel:
+) -> PendingSend:
     future: asyncio.Future[Any] = Unlooked()  # type: ignore[assignment]
     keys = () if key is None else (key,)
-    return Parcel(b"r" * count, [1] * count, [name] * count, size, future, deadline_ms, deadline_ms // 2, keys, version)
+    return PendingSend(b"r" * count, [1] * count, [name] * count, size, future, deadline_ms, deadline_ms // 2, keys, version)
 
 
-def batch_parcel(batch: Batch, places: list[int], keys: list[str], size: int = 10) -> Parcel:
+def batch_parcel(batch: Batch, places: list[int], keys: list[str], size: int = 10) -> PendingSend:
     """Record n has n + 1 bytes, all of them n."""
     records = [bytes([place]) * (place + 1) for place in places]
     sizes = [len(record) for record in records]
     ids = [str(place) for place in places]
-    made = Parcel(b"".join(records), sizes, ids, size, Share(batch, places), 100, 50, keys, V1)
+    made = PendingSend(b"".join(records), sizes, ids, size, Share(batch, places), 100, 50, keys, V1)
     batch.parcels.append(made)
     return made
 
 
-def names(parcels: list[Parcel]) -> list[str]:
+def names(parcels: list[PendingSend]) -> list[str]:
     return [parcel.message_ids[0] for parcel in parcels]
 
 
-def batcher(*parcels: Parcel, bytes_max: int = 1_000, count_max: int = 100) -> Batcher:
-    made = Batcher(bytes_max, count_max)
+def batcher(*parcels: PendingSend, bytes_max: int = 1_000, count_max: int = 100) -> SendBuffer:
+    made = SendBuffer(bytes_max, count_max)
     for item in parcels:
         made.add(item)
     return made

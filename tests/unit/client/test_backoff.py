@@ -2,7 +2,7 @@
 
 import pytest
 
-from lockstep.client.producer.patience import ANSWERS, AnswerTimes, Patience
+from lockstep.client.producer.backoff import ANSWERS, QueueBackoff, ResponseTimes
 
 
 @pytest.mark.parametrize(
@@ -23,14 +23,14 @@ from lockstep.client.producer.patience import ANSWERS, AnswerTimes, Patience
     ],
 )
 def test_a_refusal_is_followed_by_the_brokers_pause_or_a_doubled_one(refusals: int, hint_ms: object, pause_ms: int) -> None:
-    patience = Patience()
+    patience = QueueBackoff()
     patience.refusals = refusals
     patience.refused(hint_ms, 10_000)
     assert (patience.not_before_ms, patience.trusted_ms) == (10_000 + pause_ms, 0)
 
 
 def test_distrust_doubles_to_ten_seconds_and_ends_with_a_stored_frame() -> None:
-    patience = Patience()
+    patience = QueueBackoff()
     for seconds in (1, 2, 4, 8, 10, 10):
         patience.struck(5_000)
         assert patience.trusted_ms == 5_000 + seconds * 1_000
@@ -45,7 +45,7 @@ def test_distrust_doubles_to_ten_seconds_and_ends_with_a_stored_frame() -> None:
 
 
 def test_an_answer_is_expected_within_twice_the_slowest_of_the_recent_ones() -> None:
-    times = AnswerTimes()
+    times = ResponseTimes()
     assert times.expected_ms == 0
     times.took(300)
     times.took(20)

@@ -6,8 +6,8 @@ import itertools
 from lockstep.client.errors import PrecedingSendError
 from lockstep.client.producer.expiry import EXPIRED_PER_TURN, Expiry
 from lockstep.client.producer.failures import FAILURES_PER_TURN, Failures
-from lockstep.client.producer.gate import Gate
-from lockstep.client.producer.parcel import QUEUE_WIDE
+from lockstep.client.producer.flow_control import InFlightLimit
+from lockstep.client.producer.pending import QUEUE_WIDE
 from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.clock import Clock
 from support.counting import Steps
@@ -27,18 +27,20 @@ class HandClock(Clock):
         return self.now_ms
 
 
-def new_gate(count_max: int, clock: Clock | None = None) -> Gate:
-    gate = Gate(count_max, 100)
+def new_gate(count_max: int, clock: Clock | None = None) -> InFlightLimit:
+    gate = InFlightLimit(count_max, 100)
     gate.begin(Expiry(clock or HandClock()), Failures())
     return gate
 
 
-async def enter(gate: Gate, name: str, order: list[str], *keys: str, deadline_ms: int = 1_000, queue: MessageQueue = QUEUE) -> None:
+async def enter(
+    gate: InFlightLimit, name: str, order: list[str], *keys: str, deadline_ms: int = 1_000, queue: MessageQueue = QUEUE
+) -> None:
     await gate.enter(1, 1, [(queue, keys)], deadline_ms, lambda: TimeoutError(name), lambda: True)
     order.append(name)
 
 
-def refuse(gate: Gate, *keys: str) -> None:
+def refuse(gate: InFlightLimit, *keys: str) -> None:
     assert gate._failures is not None
     gate._failures.add(gate.refuse_behind(QUEUE, keys))
 

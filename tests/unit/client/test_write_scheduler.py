@@ -5,8 +5,8 @@ from typing import cast
 
 import pytest
 
-from lockstep.client.producer.departures import Departures
-from lockstep.client.producer.queue_sender import QueueSender
+from lockstep.client.producer.queue_machine import QueueMachine
+from lockstep.client.producer.write_scheduler import WriteScheduler
 from lockstep.protocol.command import Command
 from lockstep.runtime.endpoint import Endpoint
 from support.loops import turns
@@ -21,9 +21,9 @@ class Link:
 
 
 class Queue:
-    """Stands for a QueueSender: writes one frame when it departs."""
+    """Stands for a QueueMachine: writes one frame when it departs."""
 
-    def __init__(self, departures: Departures, link: Link, fails: bool = False) -> None:
+    def __init__(self, departures: WriteScheduler, link: Link, fails: bool = False) -> None:
         self.departures = departures
         self.link = link
         self.fails = fails
@@ -32,10 +32,10 @@ class Queue:
 
     def add(self, item: int) -> None:
         self.waiting.append(item)
-        self.departures.add(cast(QueueSender, self))
+        self.departures.add(cast(QueueMachine, self))
 
     def answered(self) -> None:
-        self.departures.add_behind(cast(QueueSender, self))
+        self.departures.add_behind(cast(QueueMachine, self))
 
     def depart(self) -> None:
         if self.fails:
@@ -48,7 +48,7 @@ class Queue:
 
 async def test_queues_of_one_connection_leave_in_one_write_at_the_end_of_the_turn() -> None:
     endpoint, transport = record(None)
-    departures = Departures()
+    departures = WriteScheduler()
     link = Link(endpoint)
     queues = [Queue(departures, link) for _ in range(3)]
     for number, queue in enumerate([*queues, *queues]):
@@ -62,7 +62,7 @@ async def test_queues_of_one_connection_leave_in_one_write_at_the_end_of_the_tur
 
 async def test_each_connection_has_its_own_write_and_a_queue_without_one_departs_too() -> None:
     (one, first), (other, second) = record(None), record(None)
-    departures = Departures()
+    departures = WriteScheduler()
     lone = Queue(departures, Link(None))
     for queue in (Queue(departures, Link(one)), lone, Queue(departures, Link(other))):
         queue.add(7)
@@ -74,7 +74,7 @@ async def test_each_connection_has_its_own_write_and_a_queue_without_one_departs
 
 async def test_who_was_just_answered_sends_first_and_no_turn_is_lost() -> None:
     endpoint, transport = record(None)
-    departures = Departures()
+    departures = WriteScheduler()
     loop = asyncio.get_running_loop()
     link = Link(endpoint)
     queues = [Queue(departures, link) for _ in range(2)]
@@ -90,7 +90,7 @@ async def test_who_was_just_answered_sends_first_and_no_turn_is_lost() -> None:
 
 async def test_a_queue_that_fails_holds_nobody_s_frames_back() -> None:
     endpoint, transport = record(None)
-    departures = Departures()
+    departures = WriteScheduler()
     link = Link(endpoint)
     Queue(departures, link).add(1)
     Queue(departures, link, fails=True).add(2)

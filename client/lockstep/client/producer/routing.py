@@ -2,16 +2,16 @@
 
 from collections.abc import Sequence
 
-from lockstep.client.producer.parcel import QUEUE_WIDE, Pick
-from lockstep.client.producer.queue_sender import QueueSender
+from lockstep.client.producer.pending import QUEUE_WIDE, Pick
+from lockstep.client.producer.queue_machine import QueueMachine
 from lockstep.client.producer.selector import Selector, queue_of_key, queue_of_selector
-from lockstep.client.producer.topic_sender import TopicSender
+from lockstep.client.producer.topic_machine import TopicMachine
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.message import Message
 from lockstep.protocol.queue import MessageQueue
 
 
-class Way:
+class Route:
     """No `keys`: any live queue. Else the queue that `pick` answers for a layout, or the one that the user named."""
 
     __slots__ = ("keys", "pick", "queue")
@@ -27,7 +27,7 @@ class Way:
         self.pick = pick
         self.queue = queue
 
-    def sender(self, topic: TopicSender) -> QueueSender:
+    def sender(self, topic: TopicMachine) -> QueueMachine:
         """The queue's sender in the topic's present layout; LocalProtocolError for a named queue that it does not have."""
         if not self.keys:
             return topic.next()
@@ -41,19 +41,19 @@ class Way:
         return sender
 
 
-UNKEYED = Way()
+UNKEYED = Route()
 
 
-def way_of(message: Message, selector: Selector | None, queue: MessageQueue | None) -> Way:
+def route_of(message: Message, selector: Selector | None, queue: MessageQueue | None) -> Route:
     """Returns the way that the message and these arguments of `send` ask for. LocalProtocolError if they ask for two."""
     if (message.sharding_key is not None) + (selector is not None) + (queue is not None) > 1:
         raise LocalProtocolError("the message's sharding_key, selector and queue each choose the queue: give one of them")
     if message.sharding_key is not None:
-        return Way((message.sharding_key,), queue_of_key)
+        return Route((message.sharding_key,), queue_of_key)
     if selector is not None:
-        return Way((QUEUE_WIDE,), lambda layout, _: queue_of_selector(layout, selector, message))
+        return Route((QUEUE_WIDE,), lambda layout, _: queue_of_selector(layout, selector, message))
     if queue is not None:
         if queue.topic != message.topic:
             raise LocalProtocolError(f"the message's topic is {message.topic}, the queue's {queue.topic}")
-        return Way((QUEUE_WIDE,), None, queue)
+        return Route((QUEUE_WIDE,), None, queue)
     return UNKEYED

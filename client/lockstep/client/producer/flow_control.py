@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from lockstep.client.errors import PrecedingSendError
 from lockstep.client.producer.expiry import Expiry
 from lockstep.client.producer.failures import Failures
-from lockstep.client.producer.parcel import QUEUE_WIDE
+from lockstep.client.producer.pending import QUEUE_WIDE
 from lockstep.protocol.queue import MessageQueue
 
 Tag = Sequence[tuple[MessageQueue, Sequence[str]]]
@@ -22,7 +22,13 @@ class _Waiter:
     __slots__ = ("_error", "_gate", "byte_count", "count", "entered", "number", "places")
 
     def __init__(
-        self, gate: "Gate", number: int, count: int, byte_count: int, places: dict[Place, MessageQueue], error: Callable[[], Exception]
+        self,
+        gate: "InFlightLimit",
+        number: int,
+        count: int,
+        byte_count: int,
+        places: dict[Place, MessageQueue],
+        error: Callable[[], Exception],
     ) -> None:
         self._gate = gate
         self._error = error
@@ -40,7 +46,7 @@ class _Waiter:
         self._gate.expired(self, self._error())
 
 
-class Gate:
+class InFlightLimit:
     """Counts messages and bytes between `send` and their end. `shut`: the next one must `await enter(…)`, else `add` and go on.
 
     A waiter is listed under each of its places until its `enter` returns or raises. When a keyed send fails, the list of its place is

@@ -1,4 +1,4 @@
-"""One topic of one producer: its layout, a QueueSender for each queue that is sent to, and which queue takes the next unkeyed message."""
+"""One topic of one producer: its layout, a QueueMachine for each queue that is sent to, and which queue takes the next unkeyed message."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -7,17 +7,17 @@ from functools import partial
 from lockstep.client.broker_link import BrokerLink
 from lockstep.client.features import SENDING, check_features
 from lockstep.client.instance import Instance
+from lockstep.client.producer.backoff import ResponseTimes
 from lockstep.client.producer.config import ProducerConfig
-from lockstep.client.producer.departures import Departures
 from lockstep.client.producer.failures import Failures
-from lockstep.client.producer.gate import Gate
-from lockstep.client.producer.latencies import BrokerLatencies
+from lockstep.client.producer.flow_control import InFlightLimit
+from lockstep.client.producer.latency_fault import BrokerLatencies
 from lockstep.client.producer.live_queues import LiveQueues
-from lockstep.client.producer.parcel import Future, Parcel
-from lockstep.client.producer.patience import AnswerTimes
-from lockstep.client.producer.queue_sender import QueueSender
+from lockstep.client.producer.pending import Future, PendingSend
+from lockstep.client.producer.queue_machine import QueueMachine
 from lockstep.client.producer.selector import number_of_key
 from lockstep.client.producer.sequencer import GivenId, Sequencer
+from lockstep.client.producer.write_scheduler import WriteScheduler
 from lockstep.protocol.errors import LockstepError, RequestCodeNotSupportedError, TopicNotExistError
 from lockstep.protocol.queue import LayoutVersion, MessageQueue, TopicLayout
 from lockstep.protocol.record import INT32, QUEUE_ID_AT
@@ -30,8 +30,8 @@ class Shared:
 
     instance: Instance
     config: ProducerConfig
-    gate: Gate
-    departures: Departures
+    gate: InFlightLimit
+    departures: WriteScheduler
     failures: Failures
     given_id: GivenId | None = None
     latencies: BrokerLatencies | None = None
@@ -39,7 +39,7 @@ class Shared:
     possible_duplicates: int = 0
 
 
-def readdress(parcel: Parcel, queue_id: int) -> None:
+def readdress(parcel: PendingSend, queue_id: int) -> None:
     """The parcel's records for another queue: no digest covers the queue id."""
     data, at, number = bytearray(parcel.data), 0, INT32.pack(queue_id)
     for size in parcel.sizes or (len(data),):
@@ -52,17 +52,17 @@ def _deleted(layout: TopicLayout) -> TopicNotExistError:
     return TopicNotExistError(f"topic {layout.topic} was deleted: create it again, or send to another")
 
 
-class BrokerSide:
+class BrokerState:
     """One broker of the topic, to all of its queues here."""
 
     __slots__ = ("_instance", "_link", "answer_times", "connects", "name", "stalled")
 
     def __init__(self, instance: Instance, name: str) -> None:
         self.name = name
-        self.answer_times = AnswerTimes()
+        self.answer_times = ResponseTimes()
         self.connects = 0
         """How often the broker was connected."""
-        self.stalled: dict[QueueSender, None] = {}
+        self.stalled: dict[QueueMachine, None] = {}
         """Its queues that are stalled, in the order in which they were."""
         self._instance = instance
         self._link: BrokerLink | None = None
@@ -82,7 +82,7 @@ class BrokerSide:
         return None if endpoint is None or endpoint.closed else endpoint
 
 
-class TopicSender:
+class TopicMachine:
     """The senders of a layout's writable queues, made when they are first needed, and the round robin over those that take messages now.
 
     What happens to a broker costs a step for the broker and one for each queue that has something to do with it: stalled, or with sends
@@ -118,11 +118,11 @@ class TopicSender:
         """When that is to be done again."""
         self._producer_id = shared.instance.host.random.token(16).hex()
         """Its own unless one is given: after a topic was away, sequences begin at 0 again, and brokers remember those of before."""
-        self._by_queue: dict[MessageQueue, QueueSender] = {}
-        self._senders: list[QueueSender | None] = []
+        self._by_queue: dict[MessageQueue, QueueMachine] = {}
+        self._senders: list[QueueMachine | None] = []
         """By number; None: nothing has been sent there."""
-        self._sides: dict[str, BrokerSide] = {}
-        self._stranded: dict[QueueSender, None] = {}
+        self._sides: dict[str, BrokerState] = {}
+        self._stranded: dict[QueueMachine, None] = {}
         """Stalled queues where unkeyed sends wait, while no other queue takes any."""
         self._placed = layout
         """The last layout that has writable queues: after a deletion sends find their queue in it, and fail there."""
@@ -130,17 +130,17 @@ class TopicSender:
 
     # -------------------------------------------------------------------------------------------------------------- choosing
 
-    def next(self) -> QueueSender:
+    def next(self) -> QueueMachine:
         """Round robin over the queues of live brokers that are not left out for their latency; over all while none is live."""
         if self.latencies is not None:
             self._leave_out(self.latencies)
         return self._sender(self._live.next())
 
-    def of_key(self, sharding_key: str) -> QueueSender:
+    def of_key(self, sharding_key: str) -> QueueMachine:
         """The queue to which the key belongs, whether or not its broker lives."""
         return self._sender(number_of_key(sharding_key, len(self._placed.write_queues)))
 
-    def of_keys(self, sharding_keys: Mapping[int, str]) -> list[tuple[QueueSender, list[int]]]:
+    def of_keys(self, sharding_keys: Mapping[int, str]) -> list[tuple[QueueMachine, list[int]]]:
         """Returns each queue to which any of these keys belongs, in the order of the layout, with the places of its keys."""
         count = len(self._placed.write_queues)
         shares: dict[int, list[int]] = {}
@@ -148,7 +148,7 @@ class TopicSender:
             shares.setdefault(number_of_key(key, count), []).append(place)
         return [(self._sender(number), shares[number]) for number in sorted(shares)]
 
-    def of_queue(self, queue: MessageQueue) -> QueueSender | None:
+    def of_queue(self, queue: MessageQueue) -> QueueMachine | None:
         """None: the layout has no such writable queue."""
         sender = self._by_queue.get(queue)
         if sender is None:
@@ -156,7 +156,7 @@ class TopicSender:
             return None if number is None else self._sender(number)
         return sender if sender.number is not None else None
 
-    def has_other(self, sender: QueueSender) -> bool:
+    def has_other(self, sender: QueueMachine) -> bool:
         """A queue at another broker takes messages now."""
         if sender.number is None:
             return any(name != sender.queue.broker_name for name in self._live.live_brokers)
@@ -207,7 +207,7 @@ class TopicSender:
         self._wake_stranded()
         return True
 
-    def stalled_changed(self, sender: QueueSender) -> None:
+    def stalled_changed(self, sender: QueueMachine) -> None:
         """A queue takes messages no longer, or again."""
         side = self._sides[sender.queue.broker_name]
         if sender.stalled:
@@ -218,7 +218,7 @@ class TopicSender:
             self._live.set_stalled(sender.number, sender.stalled)
             self._wake_stranded()
 
-    def strand(self, sender: QueueSender) -> None:
+    def strand(self, sender: QueueMachine) -> None:
         """Unkeyed sends wait at this stalled queue: wake it as soon as any queue takes messages."""
         self._stranded[sender] = None
 
@@ -238,7 +238,7 @@ class TopicSender:
         self._live.leave_out(frozenset(live) - latencies.usable(live, now_ms) if live else frozenset())
         self._counted, self._look_ms = versions, latencies.next_change_ms(now_ms)
 
-    def layout_stale(self, sender: QueueSender, version: LayoutVersion) -> None:
+    def layout_stale(self, sender: QueueMachine, version: LayoutVersion) -> None:
         """A broker knows a higher layout than this one, which a keyed frame was hashed over.
 
         Where it is known here already, what waited behind the frame was picked again before the frame is: that goes ahead.
@@ -257,7 +257,7 @@ class TopicSender:
         for entry in self._placed.entries:
             side = self._sides.get(entry.broker_name)
             if side is None:
-                side = self._sides[entry.broker_name] = BrokerSide(self._shared.instance, entry.broker_name)
+                side = self._sides[entry.broker_name] = BrokerState(self._shared.instance, entry.broker_name)
             if side.link is not None and side.link.up and live.has_broker(side.name):
                 live.set_up(side.name, True)
         self._senders = [None] * len(queues)
@@ -268,7 +268,7 @@ class TopicSender:
         self._counted = (-1, -1)
         return live
 
-    def _sender(self, number: int) -> QueueSender:
+    def _sender(self, number: int) -> QueueMachine:
         found = self._senders[number]
         if found is not None:
             return found
@@ -276,7 +276,7 @@ class TopicSender:
         sender = self._by_queue.get(queue)
         if sender is None:
             shared = self._shared
-            self._by_queue[queue] = sender = QueueSender(
+            self._by_queue[queue] = sender = QueueMachine(
                 self,
                 queue,
                 self._sides[queue.broker_name],
@@ -295,7 +295,7 @@ class TopicSender:
 
     # --------------------------------------------------------------------------------------------------------------- parcels
 
-    def move(self, parcels: Iterable[Parcel], away_from: QueueSender) -> None:
+    def move(self, parcels: Iterable[PendingSend], away_from: QueueMachine) -> None:
         """Unkeyed parcels go on at other queues, of which one must be live."""
         if self.latencies is not None:
             self._leave_out(self.latencies)
@@ -304,7 +304,7 @@ class TopicSender:
             readdress(parcel, sender.queue.queue_id)
             sender.add(parcel)
 
-    def end(self, parcels: Iterable[Parcel]) -> None:
+    def end(self, parcels: Iterable[PendingSend]) -> None:
         """These count no longer as in flight."""
         count = byte_count = 0
         for parcel in parcels:
@@ -320,7 +320,7 @@ class TopicSender:
         for sender in self._by_queue.values():
             sender.close()
 
-    def _pick_again(self, parcel: Parcel, *, ahead: bool = False) -> None:
+    def _pick_again(self, parcel: PendingSend, *, ahead: bool = False) -> None:
         assert parcel.pick is not None
         if parcel.future.done():
             self.end([parcel])
@@ -346,11 +346,11 @@ class TopicSender:
         for sender in self._by_queue.values():
             self.failures.add(self.endings(sender.take_all(), lambda _: error()))
 
-    def endings(self, parcels: list[Parcel], error: Callable[[Parcel], Exception]) -> Iterator[None]:
+    def endings(self, parcels: list[PendingSend], error: Callable[[PendingSend], Exception]) -> Iterator[None]:
         """These have failed: they are written no more when this returns. Each step tells one of them, by what `error` makes for it."""
         return self._endings([(parcel, parcel.end()) for parcel in parcels], error)
 
-    def _endings(self, parcels: list[tuple[Parcel, Future]], error: Callable[[Parcel], Exception]) -> Iterator[None]:
+    def _endings(self, parcels: list[tuple[PendingSend, Future]], error: Callable[[PendingSend], Exception]) -> Iterator[None]:
         for parcel, future in parcels:
             if not future.done():
                 future.set_exception(error(parcel))
