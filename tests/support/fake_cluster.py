@@ -120,7 +120,7 @@ class FakeBroker:
         reply = PullReply(len(queue), 0, len(queue))
         return request.reply(reply, b"".join(queue[header.queue_offset :]))
 
-    @handles(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader)
+    @handles(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader, bytes)
     def create(self, request: Request) -> Outcome:
         if self.refusal is not None:
             raise self.refusal

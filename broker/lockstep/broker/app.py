@@ -50,7 +50,7 @@ log = get_logger("broker")
 LIMITS = EndpointLimits(unsent_bytes_high=UNSENT_BYTES_MAX, unsent_bytes_low=UNSENT_BYTES_MAX // 4)
 LANES = {
     QUERY_LANE: LaneLimits(concurrency=2, queue_max=256),
-    START_LANE: LaneLimits(concurrency=2, queue_max=1_024),
+    START_LANE: LaneLimits(concurrency=2, queue_max=1_024, bytes_max=16 << 20),
     SEND_BACK_LANE: LaneLimits(concurrency=2, queue_max=16_384),
 }
 """At most six searches and reads of single messages at a time: they take threads of the host. 256 requests of tools may wait, one LOCK of

@@ -105,7 +105,7 @@ class RouteProcessor:
         self._check_ready(request)
         remark = f"no topic {header.topic!r}: create it with `lockstep topic create {header.topic}`"
         deleted = self._table.layouts.get(header.topic)
-        if deleted is not None and request.command.codec == MSGPACK:
+        if deleted is not None and request.codec == MSGPACK:
             # Who knows a lower layout learns that it is over, not that this nameserver has not heard of it yet.
             return request.reply(body=TopicRoute(deleted, ()), code=ResponseCode.TOPIC_NOT_EXIST, remark=remark)
         raise TopicNotExistError(remark)
@@ -191,7 +191,7 @@ class RouteProcessor:
 
     def _check_ready(self, request: Request) -> None:
         """A classic client does not know this refusal: it gets what RocketMQ answers, and keeps what it has."""
-        if not self._table.ready and request.command.codec == MSGPACK:
+        if not self._table.ready and request.codec == MSGPACK:
             raise RouteNotReadyError("no broker has registered since this nameserver started: ask another one, or use what you know")
 
     def _speaker(self, endpoint: Endpoint) -> int:

@@ -28,6 +28,8 @@ class Command:
     body: bytes | bytearray | memoryview = b""
     codec: int = MSGPACK
     """Serialize type byte: a reply is encoded in its request's."""
+    header_bytes: int = field(default=0, compare=False, repr=False)
+    """Length of the encoded header with which it came in."""
 
     @property
     def is_response(self) -> bool:
@@ -45,6 +47,13 @@ class Command:
         body: bytes | bytearray | memoryview = b"",
     ) -> "Command":
         """The response to this request: same opaque, same codec. A remark is cut to REMARK_LENGTH_MAX."""
-        if remark is not None and len(remark) > REMARK_LENGTH_MAX:
-            remark = remark[: REMARK_LENGTH_MAX - 1] + "…"
-        return Command(code, self.opaque, RESPONSE_FLAG, NATIVE_VERSION, remark, fields or {}, body, self.codec)
+        return response(self.opaque, self.codec, code, remark, fields, body)
+
+
+def response(
+    opaque: int, codec: int, code: int, remark: str | None, fields: dict[str, Any] | None, body: bytes | bytearray | memoryview
+) -> Command:
+    """The response to the request with this opaque and codec. A remark is cut to REMARK_LENGTH_MAX."""
+    if remark is not None and len(remark) > REMARK_LENGTH_MAX:
+        remark = remark[: REMARK_LENGTH_MAX - 1] + "…"
+    return Command(code, opaque, RESPONSE_FLAG, NATIVE_VERSION, remark, fields or {}, body, codec)

@@ -99,6 +99,7 @@ class FrameBuffer:
             command = codec.decode(header, body)
         except RemoteProtocolError as error:
             raise self._fail(str(error)) from None
+        command.header_bytes = header_bytes
         if end == len(data):
             self._data, self._position = b"", 0
         else:

@@ -29,7 +29,7 @@ from typing import Any, Final, Literal, Protocol
 
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import ResponseCode
-from lockstep.protocol.command import ONEWAY_FLAG, Command
+from lockstep.protocol.command import ONEWAY_FLAG, Command, response
 from lockstep.protocol.errors import (
     BrokerError,
     ConfigError,
@@ -44,7 +44,7 @@ from lockstep.protocol.frame import encode_frame
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.flood import log_limited
-from lockstep.runtime.limits import REQUEST_BYTES_MAX
+from lockstep.runtime.limits import LANE_BYTES_MAX, REQUEST_BYTES_MAX, REQUEST_HEADER_BYTES_MAX
 from lockstep.runtime.log import get_logger
 from lockstep.runtime.outstanding import code_name
 from lockstep.runtime.text import printable
@@ -64,25 +64,34 @@ class RetryLaterError(SystemBusyError):
 
 
 class Request:
-    """One request in a handler's hands."""
+    """One request in a handler's hands. It may wait for long: of its frame it keeps what its handler has declared, and nothing else."""
 
-    __slots__ = ("body", "command", "endpoint", "header")
+    __slots__ = ("body", "code", "codec", "endpoint", "flag", "header", "opaque", "size")
 
     def __init__(self, command: Command, endpoint: Endpoint, header: Any, body: Any) -> None:
-        self.command = command
+        self.code = command.code
+        self.opaque = command.opaque
+        self.flag = command.flag
+        self.codec = command.codec
+        self.size = command.header_bytes + len(command.body)
+        """Bytes of the frame's header and body."""
         self.endpoint = endpoint
         """Where it came from and where a HELD answer goes."""
         self.header: Any = header
         """The decoded header dataclass; None where the handler names none."""
         self.body: Any = body
-        """The decoded body dataclass; the raw bytes where the handler names none."""
+        """The decoded body dataclass, or the raw bytes where the handler names `bytes`; empty where it names none."""
+
+    @property
+    def is_oneway(self) -> bool:
+        return bool(self.flag & ONEWAY_FLAG)
 
     def reply(
         self, header: object | None = None, body: object | None = None, code: int = ResponseCode.SUCCESS, remark: str | None = None
     ) -> Command:
         """The response: `header` a header dataclass, `body` bytes or a body dataclass."""
         raw = b"" if body is None else body if isinstance(body, bytes | bytearray | memoryview) else encode_body(body)
-        return self.command.reply(code, remark, None if header is None else to_plain(header), raw)
+        return response(self.opaque, self.codec, code, remark, None if header is None else to_plain(header), raw)
 
     def answering(self) -> "Answering":
         """A context for work on a HELD request: an Exception that leaves it is the request's answer, and ends there."""
@@ -103,11 +112,11 @@ class Answering:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> bool:
         if not isinstance(error, Exception):
             return False
-        _fail(self._request.command, self._request.endpoint, error)
+        _fail(self._request, self._request.endpoint, error)
         return True
 
 
-def _fail(command: Command, endpoint: Endpoint, error: Exception) -> None:
+def _fail(command: Command | Request, endpoint: Endpoint, error: Exception) -> None:
     """Answers with what `error` means; an error that no rule foresees is logged with its traceback."""
     if not isinstance(error, BrokerError | RemoteProtocolError | LocalProtocolError):
         log_limited(log, "error", "request.failed", code=code_name(command.code), peer=endpoint.peer, error=repr(error), exc_info=error)
@@ -115,13 +124,14 @@ def _fail(command: Command, endpoint: Endpoint, error: Exception) -> None:
         endpoint.send(refusal(command, error))
 
 
-def refusal(command: Command, error: Exception) -> Command:
+def refusal(command: Command | Request, error: Exception) -> Command:
     """The answer to a request that ended with `error`."""
     if isinstance(error, BrokerError):
         fields = {RETRY_AFTER_FIELD: error.retry_after_ms} if isinstance(error, RetryLaterError) else None
-        return command.reply(error.wire_code, printable(error.remark), fields)
+        return response(command.opaque, command.codec, error.wire_code, printable(error.remark), fields, b"")
     foreseen = isinstance(error, RemoteProtocolError | LocalProtocolError)
-    return command.reply(ResponseCode.SYSTEM_ERROR, printable(str(error) if foreseen else f"{type(error).__name__}: {error}"))
+    remark = printable(str(error) if foreseen else f"{type(error).__name__}: {error}")
+    return response(command.opaque, command.codec, ResponseCode.SYSTEM_ERROR, remark, None, b"")
 
 
 Until = Literal["written", "confirmed", "synced"]
@@ -167,6 +177,8 @@ class LaneLimits:
     queue_max: int
     """Requests that wait beside them; one more is answered SYSTEM_BUSY."""
     retry_after_ms: int = 200
+    bytes_max: int = LANE_BYTES_MAX
+    """Bytes of the frames of all that wait; one more than that is answered SYSTEM_BUSY."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,18 +190,27 @@ class Mark:
     body: type | None
     lane: str | None
     body_bytes_max: int
+    header_bytes_max: int
 
 
 def handles(
-    code: int, header: type | None = None, body: type | None = None, *, lane: str | None = None, body_bytes_max: int = REQUEST_BYTES_MAX
+    code: int,
+    header: type | None = None,
+    body: type | None = None,
+    *,
+    lane: str | None = None,
+    body_bytes_max: int = REQUEST_BYTES_MAX,
+    header_bytes_max: int = REQUEST_HEADER_BYTES_MAX,
 ) -> Callable[[Any], Any]:
     """Marks a method `def f(self, request: Request) -> Outcome` as the handler of a request code.
 
-    A request with a body of more than `body_bytes_max` bytes is refused before it is decoded.
+    `body` is the dataclass to which the body is decoded, or `bytes`: the body as it is. Without one the body of a request is dropped.
+    A request with a header of more than `header_bytes_max` or a body of more than `body_bytes_max` bytes is refused before it is decoded.
     """
 
     def mark(method: Any) -> Any:
-        method.__handles__ = (*getattr(method, "__handles__", ()), Mark(int(code), header, body, lane, body_bytes_max))
+        limits = lane, body_bytes_max, header_bytes_max
+        method.__handles__ = (*getattr(method, "__handles__", ()), Mark(int(code), header, body, *limits))
         return method
 
     return mark
@@ -200,6 +221,7 @@ class _Lane:
     name: str
     limits: LaneLimits
     waiting: deque[tuple[Request, Callable[[], Coroutine[Any, Any, Outcome]]]] = field(default_factory=deque)
+    waiting_bytes: int = 0
     workers: int = 0
 
 
@@ -211,6 +233,7 @@ class _Route:
     body: type | None
     lane: _Lane | None
     body_bytes_max: int
+    header_bytes_max: int
 
 
 class Log(Protocol):
@@ -263,7 +286,7 @@ class Dispatcher:
         if mark.lane is not None and mark.lane not in self._lanes:
             raise ConfigError(f"{name}: lane {mark.lane!r} is not one of {sorted(self._lanes)}")
         lane = None if mark.lane is None else self._lanes[mark.lane]
-        self._routes[mark.code] = _Route(handler, name, mark.header, mark.body, lane, mark.body_bytes_max)
+        self._routes[mark.code] = _Route(handler, name, mark.header, mark.body, lane, mark.body_bytes_max, mark.header_bytes_max)
 
     @property
     def codes(self) -> tuple[int, ...]:
@@ -280,8 +303,11 @@ class Dispatcher:
             if len(command.body) > route.body_bytes_max:
                 size = len(command.body)
                 raise MessageIllegalError(f"{code_name(command.code)} has a body of {size} bytes: at most {route.body_bytes_max}")
+            if command.header_bytes > route.header_bytes_max:
+                size = command.header_bytes
+                raise MessageIllegalError(f"{code_name(command.code)} has a header of {size} bytes: at most {route.header_bytes_max}")
             header = None if route.header is None else from_plain(route.header, command.fields)
-            body: Any = command.body if route.body is None else decode_body(route.body, command.body)
+            body: Any = b"" if route.body is None else command.body if route.body is bytes else decode_body(route.body, command.body)
             request = Request(command, endpoint, header, body)
             if route.lane is None:
                 self._settle(request, route.handler(request))
@@ -294,19 +320,19 @@ class Dispatcher:
         """Stops what runs in lanes. What waits there stays unanswered."""
         for lane in self._lanes.values():
             lane.waiting.clear()
+            lane.waiting_bytes = 0
         await self._tasks.cancel_all()
 
     def _settle(self, request: Request, outcome: Outcome) -> None:
         if type(outcome) is Later:
             self._enqueue(self._lanes[outcome.lane], request, outcome.work)
-        elif request.command.flag & ONEWAY_FLAG:
+        elif request.flag & ONEWAY_FLAG:
             return
         elif type(outcome) is Command:
             request.endpoint.send(outcome)
         elif type(outcome) is Pending:
             # Encoded now, so that what can't be encoded is answered as an error here, not raised in the log's callback.
-            asked = request.command
-            deliver = partial(_deliver, request.endpoint, asked.code, asked.opaque, asked.codec, encode_frame(outcome.command))
+            deliver = partial(_deliver, request.endpoint, request.code, request.opaque, request.codec, encode_frame(outcome.command))
             self._when[outcome.until](deliver)
             # The log is mostly confirmed at the end of this loop turn.
             request.endpoint.flush_soon()
@@ -319,10 +345,14 @@ class Dispatcher:
         if lane.workers < lane.limits.concurrency:
             lane.workers += 1
             self._tasks.spawn(self._work(lane, request, work), f"lane {lane.name}")
-        elif len(lane.waiting) < lane.limits.queue_max:
-            lane.waiting.append((request, work))
-        else:
+        elif len(lane.waiting) >= lane.limits.queue_max:
             raise RetryLaterError(f"lane {lane.name!r} is full: {len(lane.waiting)} requests wait", lane.limits.retry_after_ms)
+        elif lane.waiting_bytes + request.size > lane.limits.bytes_max:
+            full = f"lane {lane.name!r} is full: requests of {lane.waiting_bytes} bytes wait, at most {lane.limits.bytes_max} may"
+            raise RetryLaterError(full, lane.limits.retry_after_ms)
+        else:
+            lane.waiting.append((request, work))
+            lane.waiting_bytes += request.size
 
     async def _work(self, lane: _Lane, request: Request, work: Callable[[], Coroutine[Any, Any, Outcome]]) -> None:
         """One request, then those that wait. A request whose connection has closed meanwhile is dropped."""
@@ -330,6 +360,7 @@ class Dispatcher:
             await self._run(request, work)
             while lane.waiting:
                 request, work = lane.waiting.popleft()
+                lane.waiting_bytes -= request.size
                 if not request.endpoint.closed:
                     await self._run(request, work)
         finally:
@@ -339,7 +370,7 @@ class Dispatcher:
         try:
             self._settle(request, await work())
         except Exception as error:
-            _fail(request.command, request.endpoint, error)
+            _fail(request, request.endpoint, error)
 
 
 def _deliver(endpoint: Endpoint, code: int, opaque: int, codec: int, frame: bytes) -> None:

@@ -6,6 +6,10 @@ from lockstep.protocol.frame import FRAME_BYTES_MAX, HEADER_BYTES_MAX
 
 REQUEST_BYTES_MAX = 64 * 1024
 """The body of a request, unless its handler declares another limit."""
+REQUEST_HEADER_BYTES_MAX = 4 * 1024
+"""The header of a request, unless its handler declares another limit: two names of 255 characters, an id, and what later versions add."""
+LANE_BYTES_MAX = 64 * 1024 * 1024
+"""Of all requests that wait in a lane: 16,384 with the longest usual header, or 32 LOCKs with the longest body."""
 MEMBER_BYTES_MAX = 2 * 1024 * 1024
 """The body of a request that names what a member consumes: HEART_BEAT, LOCK, UNLOCK, SYNC, RESET_OFFSETS. 16,384 queues of one member,
 where group and topic have names of 20 characters."""

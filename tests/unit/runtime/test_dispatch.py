@@ -82,8 +82,8 @@ class Processor:
     def structured(self, request: Request) -> Outcome:
         return request.reply(body=Pair(request.body.left + 1, request.body.right))
 
-    @handles(RequestCode.SEND_MESSAGE, body_bytes_max=20 << 20)
-    @handles(RequestCode.SEND_RECORDS)
+    @handles(RequestCode.SEND_MESSAGE, None, bytes, body_bytes_max=20 << 20)
+    @handles(RequestCode.SEND_RECORDS, None, bytes)
     def logged(self, request: Request) -> Outcome:
         return Pending(request.reply(body=request.body))
 

@@ -35,7 +35,7 @@ class ClientProcessor:
     def heartbeat(self, request: Request) -> Outcome:
         """What the broker starts itself on this connection speaks the codec of its heartbeat."""
         endpoint = request.endpoint
-        endpoint.codec = request.command.codec
+        endpoint.codec = request.codec
         if endpoint.id not in self._peers:
             self._peers[endpoint.id] = endpoint.peer
             endpoint.on_close.append(self._forget)

@@ -36,9 +36,9 @@ class LockProcessor:
         self._coordination = coordination
         self._store = store
 
-    @handles(RequestCode.LOCK_BATCH_MQ, body_bytes_max=MEMBER_BYTES_MAX)
+    @handles(RequestCode.LOCK_BATCH_MQ, None, bytes, body_bytes_max=MEMBER_BYTES_MAX)
     def lock(self, request: Request) -> Outcome:
-        body = self._lock_body(request)
+        request.body = body = self._lock_body(request)
         if isinstance(body, LockBatchBody):
             return Pending(request.reply(body=self._coordination.classic_lock(body, self._clock.boot_ms())))
         if self._coordination.times_needed(request.endpoint.id, body):
@@ -59,7 +59,7 @@ class LockProcessor:
         return Pending(command) if reply.items else command
 
     def _lock_body(self, request: Request) -> ReconcileBody | LockBatchBody:
-        raw = request.command.body
+        raw = request.body
         if self._coordination.has_session(request.endpoint.id):
             return decode_body(ReconcileBody, raw)
         try:

@@ -19,7 +19,7 @@ from functools import lru_cache
 from lockstep.broker.coordination import Coordination
 from lockstep.broker.effects import StalePulls
 from lockstep.broker.store import ReadResult, ReadStatus, Store
-from lockstep.broker.tables.hold_table import HELD_MAX, HELD_PER_CONNECTION_MAX, HELD_PER_GROUP_MAX, HeldPull, HoldTable
+from lockstep.broker.tables.hold_table import HELD_MAX, HELD_PER_CONNECTION_MAX, HELD_PER_GROUP_MAX, HeldPull, HoldTable, expression_bytes
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import (
@@ -34,12 +34,13 @@ from lockstep.protocol.errors import (
 )
 from lockstep.protocol.headers.pull import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND, PullHeader, PullReply
 from lockstep.protocol.names import check_group, check_topic
-from lockstep.protocol.tags import TagFilter
+from lockstep.protocol.tags import EXPRESSION_LENGTH_MAX, TagFilter
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.dispatch import HELD, Outcome, Request, RetryLaterError, handles
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.flood import log_limited
 from lockstep.runtime.host import Host
+from lockstep.runtime.limits import REQUEST_HEADER_BYTES_MAX
 from lockstep.runtime.log import get_logger
 
 log = get_logger("broker.pull")
@@ -65,6 +66,8 @@ TURN_BYTES_MAX = 8 << 20
 
 TURN_HELD_MAX = 512
 """Held pulls that one loop turn takes up: one message may wake all that wait for its queue, of any number of groups."""
+PULL_HEADER_BYTES_MAX = REQUEST_HEADER_BYTES_MAX + 4 * EXPRESSION_LENGTH_MAX
+"""A pull may bring a subscription expression."""
 GIVEN_MAX = 10_000
 """Pairs of topic and group that are counted: whoever pulls may name any group."""
 
@@ -142,10 +145,10 @@ class PullProcessor:
     def held_max(self) -> int:
         return self._holds.held_max
 
-    @handles(RequestCode.PULL_MESSAGE, PullHeader)
+    @handles(RequestCode.PULL_MESSAGE, PullHeader, header_bytes_max=PULL_HEADER_BYTES_MAX)
     def pull(self, request: Request) -> Outcome:
         header: PullHeader = request.header
-        if request.command.is_oneway:
+        if request.is_oneway:
             return HELD
         pull = Pull(request)
         if header.sys_flag & SUSPEND and header.suspend_timeout_millis > 0:
@@ -323,7 +326,8 @@ class PullProcessor:
         if pull.deadline_ms is None or self._stopping or pull.gap is not None:
             return False
         if pull.held is None:
-            pull.held = HeldPull(pull, endpoint.id, header.consumer_group, header.topic, header.queue_id, pull.deadline_ms)
+            place = header.consumer_group, header.topic, header.queue_id
+            pull.held = HeldPull(pull, endpoint.id, *place, pull.deadline_ms, expression_bytes(header.subscription))
         if self._store.bounds(header.topic, header.queue_id)[1] > pull.offset:
             self._serve_soon([pull])
             return True

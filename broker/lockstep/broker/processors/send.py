@@ -25,7 +25,7 @@ from lockstep.protocol.errors import (
     RequestCodeNotSupportedError,
     ServiceNotAvailableError,
 )
-from lockstep.protocol.frame import BODY_BYTES_MAX
+from lockstep.protocol.frame import BODY_BYTES_MAX, HEADER_BYTES_MAX
 from lockstep.protocol.headers.send import SendMessageHeader, SendRecordsHeader, SendRecordsReply, SendReply
 from lockstep.protocol.ids import offset_message_id
 from lockstep.protocol.names import check_topic, is_sendable_topic
@@ -100,7 +100,7 @@ class SendProcessor:
 
     # ------------------------------------------------------------------------------------------------------------ SEND_RECORDS
 
-    @handles(RequestCode.SEND_RECORDS, SendRecordsHeader, body_bytes_max=RECORDS_BYTES_MAX)
+    @handles(RequestCode.SEND_RECORDS, SendRecordsHeader, bytes, body_bytes_max=RECORDS_BYTES_MAX)
     def send_records(self, request: Request) -> Outcome:
         header: SendRecordsHeader = request.header
         if header.producer_id is not None:
@@ -121,7 +121,7 @@ class SendProcessor:
         stale = self._stale(header)
         if stale is not None:
             return self._refuse_stale(request, stale)
-        check_stamp(request.command.body, frame, self._sequences.crc_before(scope, frame, now_ms=now_ms))
+        check_stamp(request.body, frame, self._sequences.crc_before(scope, frame, now_ms=now_ms))
         appended = self._append(request, header)
         try:
             self._sequences.record(scope, frame, Place(appended.queue_offset, appended.physical_offset, appended.store_timestamp))
@@ -155,14 +155,14 @@ class SendProcessor:
         if header.count < 1:
             raise MessageIllegalError(f"a frame of {header.count} records: expected 1 or more")
         sequenced = header.producer_id is not None
-        return self._store_frame(request, header.topic, header.queue_id, request.command.body, header.count, sequenced=sequenced)
+        return self._store_frame(request, header.topic, header.queue_id, request.body, header.count, sequenced=sequenced)
 
     def _answer(self, appended: Appended) -> SendRecordsReply:
         return SendRecordsReply(appended.queue_offset, appended.physical_offset, appended.store_timestamp, self._host_text())
 
     # ------------------------------------------------------------------------------------------------------------ SEND_MESSAGE
 
-    @handles(RequestCode.SEND_MESSAGE, SendMessageHeader, body_bytes_max=RECORDS_BYTES_MAX)
+    @handles(RequestCode.SEND_MESSAGE, SendMessageHeader, bytes, body_bytes_max=RECORDS_BYTES_MAX, header_bytes_max=HEADER_BYTES_MAX)
     def send_message(self, request: Request) -> Outcome:
         """RocketMQ's single send: the record is made here, then it goes the way of every frame."""
         header: SendMessageHeader = request.header
@@ -173,7 +173,7 @@ class SendProcessor:
         queue_id = header.queue_id
         if queue_id < 0:
             queue_id = self._random.below(max(1, self._topics.own_write_count(layout)))
-        record = encode_message(header, queue_id, request.command.body)
+        record = encode_message(header, queue_id, request.body)
         level = delay_level(header.properties) if header.delay_ms is None else self._delays.level_of(header.delay_ms)
         if level > 0:
             self._check_room(header.topic, queue_id)

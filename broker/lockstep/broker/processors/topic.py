@@ -32,14 +32,14 @@ class TopicProcessor:
         self._auto_create = auto_create
         self._may_begin = may_begin
 
-    @handles(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader, body_bytes_max=LAYOUTS_BYTES_MAX)
+    @handles(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader, bytes, body_bytes_max=LAYOUTS_BYTES_MAX)
     def create_topic(self, request: Request) -> Outcome:
         header: CreateTopicHeader = request.header
         check_topic(header.topic)
         if header.auto and not self._auto_create and self._topics.find(header.topic) is None:
             raise missing(header.topic)
         self._check_disk(header.topic)
-        return Pending(request.reply(body=encode_body(CreateTopicReply(self._create(header, request.command.body)))))
+        return Pending(request.reply(body=encode_body(CreateTopicReply(self._create(header, request.body)))))
 
     @handles(RequestCode.FORGET_DELETIONS, ForgetDeletionsHeader)
     def forget_deletions(self, request: Request) -> Outcome:

@@ -5,7 +5,7 @@ A pull is held under its topic and queue until the first of
     deadline    `now >= deadline_ms`
     stale       its group's epoch of the queue rose above the one that it carries
     gone        its connection closed
-    excess      a newer pull was held above one of the limits, and this one is the oldest
+    excess      a newer pull was held above one of the limits, and this one is the oldest (of those that count there)
 and is then out of the table: the caller answers it, or holds it again.
 
 Any number of pulls may be woken or due at once: they stay in the table until `woken` and `expired` take them out, so many at a time as the
@@ -24,6 +24,10 @@ HELD_PER_CONNECTION_MAX = 16_384
 """Pulls of one connection held at a time: one a queue is the rule, and no topic has more queues at one broker."""
 HELD_MAX = 200_000
 """Pulls held at a time, about 800 bytes each."""
+LONG_EXPRESSION_CHARS = 256
+"""A pull with a longer subscription expression of its own counts towards HELD_EXPRESSION_BYTES_MAX."""
+HELD_EXPRESSION_BYTES_MAX = 64 << 20
+"""Of such expressions in held pulls: with the shortest of them 262,144 pulls."""
 HELD_PER_GROUP_MAX = 1_024
 """Pulls of one group held at a time at one queue: one of its owner is the rule, and classic clients may share a queue."""
 
@@ -38,6 +42,8 @@ class HeldPull(Generic[T]):
     topic: str
     queue_id: int
     deadline_ms: int
+    expression_bytes: int = 0
+    """Memory of a long subscription expression that the pull carries."""
     number: int = field(default=0, init=False)
     """Of this stay in the table, from 1; 0: not held."""
 
@@ -65,6 +71,9 @@ class HoldTable(Generic[T]):
         self._by_topic: dict[str, dict[int, Waiting[T]]] = {}
         self._by_group: dict[tuple[str, str, int], Waiting[T]] = {}
         self._by_connection: dict[int, Waiting[T]] = {}
+        self._long: OrderedDict[int, HeldPull[T]] = OrderedDict()
+        """Those with a long expression."""
+        self._long_bytes = 0
         self._due: list[tuple[int, int, HeldPull[T]]] = []
         self._woken: dict[Key, int] = {}
         """Queue → the highest number that was held there when it was woken last."""
@@ -82,6 +91,9 @@ class HoldTable(Generic[T]):
         self._number += 1
         pull.number = self._number
         self._all[pull.number] = mine[pull.number] = pull
+        if pull.expression_bytes:
+            self._long[pull.number] = pull
+            self._long_bytes += pull.expression_bytes
         self._by_topic.setdefault(pull.topic, {}).setdefault(pull.queue_id, {})[pull.number] = pull
         self._by_group.setdefault((pull.group, pull.topic, pull.queue_id), {})[pull.number] = pull
         heapq.heappush(self._due, (pull.deadline_ms, pull.number, pull))
@@ -94,6 +106,8 @@ class HoldTable(Generic[T]):
             oldest = next(iter(of_group.values()))
         elif len(self._all) > self.held_max:
             oldest = next(iter(self._all.values()))
+        elif self._long_bytes > HELD_EXPRESSION_BYTES_MAX:
+            oldest = next(iter(self._long.values()))
         else:
             return None
         self._remove(oldest)
@@ -180,6 +194,8 @@ class HoldTable(Generic[T]):
     def _remove(self, pull: HeldPull[T]) -> None:
         number, queues = pull.number, self._by_topic[pull.topic]
         del self._all[number]
+        if self._long.pop(number, None) is not None:
+            self._long_bytes -= pull.expression_bytes
         _drop(queues, pull.queue_id, number)
         if not queues:
             del self._by_topic[pull.topic]
@@ -195,6 +211,13 @@ class HoldTable(Generic[T]):
 
     def __iter__(self) -> Iterator[HeldPull[T]]:
         return iter(self._all.values())
+
+
+def expression_bytes(expression: str | None) -> int:
+    """What a held pull's expression counts: 0 for a short one."""
+    if expression is None or len(expression) <= LONG_EXPRESSION_CHARS:
+        return 0
+    return len(expression) if expression.isascii() else 4 * len(expression)
 
 
 K = TypeVar("K")

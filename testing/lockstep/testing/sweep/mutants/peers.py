@@ -9,11 +9,11 @@ from lockstep.broker.journal import Change, Journal
 from lockstep.broker.store import Store
 from lockstep.broker.store.commit_log import CommitLog
 from lockstep.protocol.codec import plain
-from lockstep.protocol.frame import FRAME_BYTES_MAX
+from lockstep.protocol.frame import FRAME_BYTES_MAX, HEADER_BYTES_MAX
 from lockstep.runtime import admin_port, endpoint
 from lockstep.runtime.admin_port import AdminPort
 from lockstep.runtime.descriptors import Descriptors
-from lockstep.runtime.dispatch import Answering, Dispatcher
+from lockstep.runtime.dispatch import Answering, Dispatcher, Request
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.flood import Flood
 from lockstep.testing.sweep.mutants.registry import Patches, mutant
@@ -23,6 +23,7 @@ JOURNAL = "tests/unit/broker/test_journal.py"
 DESCRIPTORS = "tests/unit/runtime/test_descriptors.py"
 PRESSURE = "tests/unit/runtime/test_endpoint_pressure.py"
 LONG_TURNS = "tests/unit/broker/test_long_turns.py"
+WAITING = "tests/unit/broker/test_waiting_memory.py"
 ADMIN_PORT = "tests/unit/runtime/test_admin_port.py"
 
 
@@ -150,3 +151,30 @@ def free_queues_are_looked_at_in_one_turn(patch: Patches) -> None:
 def the_admin_port_has_any_name(patch: Patches) -> None:
     """The admin port answers to addresses and to names of its machine, not to another name that resolves to it."""
     patch.set(AdminPort, "_is_ours", lambda self, host: True)
+
+
+@mutant("swarm", aimed=f"{WAITING}::test_a_pull_that_waits_keeps_what_an_honest_one_keeps")
+def requests_keep_their_frame(patch: Patches) -> None:
+    """A request that waits keeps the header and the body that its handler declares, and nothing else of its frame."""
+    init: Any = Request.__init__
+    patch.set(Request, "__init__", lambda self, command, endpoint, header, body: init(self, command, endpoint, header, body or command))
+
+
+@mutant("swarm", aimed=f"{WAITING}::test_a_header_above_its_handlers_limit_is_refused_by_its_size")
+def every_header_may_fill_its_frame(patch: Patches) -> None:
+    """The header of a request has the limit that its handler declares, and is not decoded beyond it."""
+    add: Any = Dispatcher._add
+    longest = {"header_bytes_max": HEADER_BYTES_MAX}
+    patch.set(Dispatcher, "_add", lambda self, mark, handler, name: add(self, replace(mark, **longest), handler, name))
+
+
+@mutant("swarm", aimed=f"{WAITING}::test_the_bytes_that_wait_in_a_lane_have_a_limit")
+def lanes_count_requests_alone(patch: Patches) -> None:
+    """The bytes of the requests that wait in a lane have a limit, beside their number."""
+    enqueue: Any = Dispatcher._enqueue
+
+    def unweighed(self: Dispatcher, lane: Any, request: Request, work: Any) -> None:
+        request.size = 0
+        enqueue(self, lane, request, work)
+
+    patch.set(Dispatcher, "_enqueue", unweighed)

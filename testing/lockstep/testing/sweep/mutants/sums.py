@@ -4,6 +4,7 @@ from typing import Any
 
 from lockstep.broker.books import Books
 from lockstep.broker.coordination import Coordination
+from lockstep.broker.processors import pull
 from lockstep.broker.store.disk import DiskWatch
 from lockstep.broker.tables.activity_table import ActivityTable
 from lockstep.broker.tables.hold_table import HoldTable
@@ -71,3 +72,12 @@ def groups_in_use_are_forgotten(patch: Patches) -> None:
 def what_begins_takes_the_reserve(patch: Patches) -> None:
     """Below half the disk reserve nothing begins: the rest is for changes of what is there."""
     patch.set(DiskWatch, "check_beginning", lambda self, what, now_ms: None)
+
+
+@mutant(
+    "swarm",
+    aimed="tests/unit/broker/test_waiting_memory.py::test_long_expressions_of_held_pulls_have_a_sum_above_which_the_oldest_of_them_is_answered",
+)
+def expressions_of_held_pulls_are_not_counted(patch: Patches) -> None:
+    """Long subscription expressions of held pulls have a sum; above it the oldest of those pulls is answered."""
+    patch.set(pull, "expression_bytes", lambda expression: 0)

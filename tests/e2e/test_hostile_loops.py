@@ -1,0 +1,85 @@
+"""Requests that wait, and heartbeats, of the largest size: what one connection may make the broker keep, and that its loop goes on.
+
+The good pair lives through the whole file, and afterwards the broker starts again on its store.
+"""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.fields import to_plain
+from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND, PullHeader
+from lockstep.runtime.limits import REQUEST_BYTES_MAX, REQUEST_HEADER_BYTES_MAX
+from support.background import background
+from support.hostile_world import World, hostile_world, undisturbed_world
+from support.native import Native, native
+
+pytestmark = pytest.mark.e2e
+
+MIB = 1 << 20
+PULLS = 2_000
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("loops")
+
+
+@pytest.fixture(scope="module")
+def world(folder: Path) -> Iterator[World]:
+    with hostile_world(folder, "--admin-listen", "127.0.0.1:0") as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+async def undisturbed(world: World) -> AsyncIterator[None]:
+    """The good pair went on and saw nothing; the servers met nothing that no rule foresaw."""
+    async with undisturbed_world(world):
+        yield
+
+
+def hold(client: Native, count: int, body: bytes = b"", unknown: str = "") -> dict[str, Any]:
+    """Asks for `count` pulls that wait; the header fields of the last one."""
+    fields: dict[str, Any] = {}
+    for number in range(count):
+        header = PullHeader(f"g{number}", "fuzz", 1, 0, sys_flag=SUBSCRIPTION | SUSPEND, suspend_timeout_millis=30_000)
+        fields = {**to_plain(header), "unknown": unknown}
+        asked = client.ask(RequestCode.PULL_MESSAGE, fields, body)
+        asked.add_done_callback(lambda done: done.cancelled() or done.exception())  # some are not answered before the connection closes
+    return fields
+
+
+@pytest.mark.parametrize("what", ["body", "unknown field"])
+async def test_held_pulls_keep_nothing_of_what_else_their_frames_carry(world: World, what: str) -> None:
+    before = world.broker.resident_bytes()
+    body, unknown = (bytes(REQUEST_BYTES_MAX), "") if what == "body" else (b"", "x" * (REQUEST_HEADER_BYTES_MAX - 400))
+    async with native(world.broker_address) as stranger:
+        for _ in range(0, PULLS, 100):
+            fields = hold(stranger, 100, body, unknown)
+            await stranger.ask(RequestCode.GET_MAX_OFFSET, {"topic": "fuzz", "queueId": 0})
+        await world.goes_on()
+        # What they carry is 125 MiB (body) or 7 MiB.
+        assert world.broker.resident_bytes() - before < 24 * MIB
+        fields["unknown"] = "x" * 200_000
+        code, remark = await stranger.refused(RequestCode.PULL_MESSAGE, fields)
+        assert (code, "a header of 200" in remark) == (ResponseCode.MESSAGE_ILLEGAL, True), remark
+        assert (await stranger.send("fuzz", b"x", 1)).code == ResponseCode.SUCCESS
+        await world.goes_on()
+
+
+async def test_the_broker_starts_again_on_its_store_and_serves(world: World) -> None:
+    options = ("-m", "lockstep.broker", "--listen", "127.0.0.1:0", "--store", str(world.folder / "second"))
+    with background(world.folder / "first-run", "broker", *options, ready="broker.started") as broker:
+        async with native(broker.started("broker.started")["address"]) as client:
+            await client.create("fuzz", 2)
+            hold(client, 100, bytes(REQUEST_BYTES_MAX))
+            assert (await client.send("fuzz", b"x")).code == ResponseCode.SUCCESS
+        broker.process.kill()
+        broker.process.wait()
+    with background(world.folder / "second-run", "broker", *options, ready="broker.started") as broker:
+        async with native(broker.started("broker.started")["address"]) as client:
+            assert len((await client.pull("fuzz")).body) > 0
+            assert (await client.send("fuzz", b"y")).code == ResponseCode.SUCCESS

@@ -1,0 +1,75 @@
+"""A pull processor over a store in memory, and the turns of the loop in which it serves."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from lockstep.broker.coordination import PullCheck
+from lockstep.broker.journal import Journal
+from lockstep.broker.processors.pull import PullProcessor
+from lockstep.broker.tables.topic_table import TopicTable
+from lockstep.protocol.bodies import Subscription
+from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.command import Command
+from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND, PullHeader
+from lockstep.protocol.layouts import LayoutTable
+from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.dispatch import Dispatcher
+from support.broker_fakes import FakeEndpoint, FakeHost, FakeStore, request
+
+LONG = {"sys_flag": SUBSCRIPTION | SUSPEND, "suspend_timeout_millis": 15_000}
+
+
+@dataclass
+class FakeCoordination:
+    checks: dict[int | None, PullCheck] = field(default_factory=dict)
+    """By the epoch that the pull carries."""
+    subscriptions: dict[tuple[str, str], Subscription] = field(default_factory=dict)
+    commits: list[tuple[str, int, int]] = field(default_factory=list)
+    refusal: Exception | None = None
+
+    def check_pull(
+        self, connection: int, group: str, topic: str, queue_id: int, epoch: int | None, generation: int | None = None
+    ) -> PullCheck:
+        return self.checks.get(epoch, PullCheck(may_commit=epoch is None))
+
+    def subscription(self, group: str, topic: str) -> Subscription | None:
+        return self.subscriptions.get((group, topic))
+
+    def update_offset(self, connection: int, group: str, topic: str, queue_id: int, offset: int, now_ms: int) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.commits.append((group, queue_id, offset))
+
+
+class Broker:
+    def __init__(self, **sums: int) -> None:
+        self.host = FakeHost()
+        self.tasks = Tasks()
+        self.store = FakeStore()
+        self.topics = TopicTable(LayoutTable(), Journal(), "broker-a")
+        self.topics.create(TopicLayout("t", LayoutVersion(1, 7), (LayoutEntry("broker-a", 4, 4, 1),)))
+        self.coordination = FakeCoordination()
+        self.pulls = PullProcessor(self.host, self.tasks, self.store, self.topics, self.coordination, **sums)  # type: ignore[arg-type]
+        self.dispatcher = Dispatcher([self.pulls])
+        self.endpoint = FakeEndpoint()
+
+    def pull(self, offset: int = 0, *, endpoint: FakeEndpoint | None = None, opaque: int = 1, **header: object) -> None:
+        known: dict[str, object] = {"consumer_group": "g", "topic": "t", "queue_id": 0, "queue_offset": offset, "sys_flag": SUBSCRIPTION}
+        command = request(RequestCode.PULL_MESSAGE, PullHeader(**{**known, **header}), opaque=opaque)  # type: ignore[arg-type]
+        self.dispatcher(command, endpoint or self.endpoint)  # type: ignore[arg-type]
+
+    async def answer(self) -> Command:
+        await turn()
+        (answer,) = self.endpoint.take()
+        return answer
+
+    def arrive(self, *bodies: bytes, queue_id: int = 0, tag: str | None = None) -> None:
+        self.store.append("t", queue_id, list(bodies), tags=[tag] * len(bodies))
+        self.pulls.arrived("t", queue_id)
+
+
+async def turn() -> None:
+    """Everything that is due in this turn and what it starts."""
+    for _ in range(4):
+        await asyncio.sleep(0)

@@ -1,0 +1,167 @@
+"""What a request that waits keeps in memory: what its handler declares, whatever its frame carried. Counted in bytes of objects."""
+
+import asyncio
+import sys
+from typing import Any, cast
+
+import pytest
+
+from lockstep.broker.tables import hold_table
+from lockstep.broker.tables.hold_table import LONG_EXPRESSION_CHARS
+from lockstep.protocol.codec.msgpack_body import encode_body
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.command import Command
+from lockstep.protocol.fields import to_plain
+from lockstep.protocol.frame import FrameBuffer, encode_frame
+from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND, PullHeader
+from lockstep.protocol.headers.send import SendBackHeader
+from lockstep.runtime.dispatch import Dispatcher, LaneLimits, Later, Outcome, Request, handles
+from lockstep.runtime.limits import REQUEST_BYTES_MAX, REQUEST_HEADER_BYTES_MAX
+from support.broker_fakes import FakeEndpoint
+from support.pull_kit import LONG, Broker, turn
+
+PULL = PullHeader("g", "t", 0, 0, max_msg_nums=32, sys_flag=SUBSCRIPTION | SUSPEND, suspend_timeout_millis=15_000)
+UNKNOWN = {"unknown": "x" * (REQUEST_HEADER_BYTES_MAX - 500)}
+
+
+def received(code: RequestCode, fields: dict[str, Any], body: bytes = b"", remark: str | None = None) -> Command:
+    """The command as it comes out of a connection's buffer."""
+    buffer = FrameBuffer()
+    buffer.feed(encode_frame(Command(code, 1, fields=fields, body=body, remark=remark)))
+    command = buffer.next()
+    assert command is not None
+    return command
+
+
+def bytes_of(*things: object) -> int:
+    """Bytes of the strings and bytes that are reachable, each once. Endpoints and code are left out."""
+    seen: dict[int, None] = {}
+    total, todo = 0, list(things)
+    while todo:
+        each = todo.pop()
+        if id(each) in seen or isinstance(each, FakeEndpoint | type):
+            continue
+        seen[id(each)] = None
+        if isinstance(each, str | bytes):
+            total += sys.getsizeof(each)
+        elif isinstance(each, dict):
+            todo += [*each, *each.values()]
+        elif isinstance(each, list | tuple):
+            todo += each
+        else:
+            slots = [name for kind in type(each).__mro__ for name in getattr(kind, "__slots__", ())]
+            todo += [getattr(each, name) for name in slots if hasattr(each, name)] + list(getattr(each, "__dict__", {}).values())
+    return total
+
+
+LARGEST = {
+    "a body": {"body": bytes(REQUEST_BYTES_MAX)},
+    "an unknown field": {"fields": {**to_plain(PULL), **UNKNOWN}},
+    "a remark": {"remark": "x" * (REQUEST_HEADER_BYTES_MAX - 500)},
+}
+
+
+@pytest.mark.parametrize("what", LARGEST)
+@pytest.mark.parametrize("where", ["held", "cold", "blocked"])
+async def test_a_pull_that_waits_keeps_what_an_honest_one_keeps(what: str, where: str) -> None:
+    async def kept(**frame: Any) -> int:
+        broker = Broker()
+        if where != "held":
+            broker.store.append("t", 0, [b"x"])
+        if where == "cold":
+            broker.store.cold = True
+            broker.pulls._cold_count = 1 << 30  # no reader is free
+        if where == "blocked":
+            broker.endpoint.unsent_bytes = 1 << 30
+            broker.endpoint.drained = asyncio.get_running_loop().create_future()
+        command = received(RequestCode.PULL_MESSAGE, **{"fields": to_plain(PULL), **frame})
+        broker.dispatcher(command, cast(Any, broker.endpoint))
+        del command
+        await turn()
+        pulls = broker.pulls
+        waiting = {
+            "held": [each.item for each in pulls._holds],
+            "cold": [each for queue in pulls._cold.values() for each in queue],
+            "blocked": [each for found in pulls._blocked.values() for each in found],
+        }[where]
+        assert len(waiting) == 1
+        await broker.tasks.cancel_all()
+        return bytes_of(waiting)
+
+    assert await kept(**LARGEST[what]) == await kept() < 1_000
+
+
+async def test_a_header_above_its_handlers_limit_is_refused_by_its_size() -> None:
+    broker = Broker()
+    fields = {**to_plain(PULL), "unknown": "x" * 200_000}
+    broker.dispatcher(received(RequestCode.PULL_MESSAGE, fields), cast(Any, broker.endpoint))
+    await turn()
+    (answer,) = broker.endpoint.take()
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    assert "PULL_MESSAGE (11) has a header of 200" in (answer.remark or "")
+    assert "at most 36864" in (answer.remark or "")
+    assert broker.pulls.held_count == 0
+
+
+async def test_long_expressions_of_held_pulls_have_a_sum_above_which_the_oldest_of_them_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hold_table, "HELD_EXPRESSION_BYTES_MAX", 3 * 8_000)
+    broker = Broker()
+    for number in range(10):
+        broker.pull(opaque=100 + number, subscription="a" * LONG_EXPRESSION_CHARS, **LONG)
+        broker.pull(opaque=number, subscription=str(number) * 8_000, **LONG)
+        await turn()
+    assert [answer.opaque for answer in broker.endpoint.take()] == list(range(7))
+    assert broker.pulls.held_count == 13
+    broker.arrive(b"x", tag="a")
+    await turn()
+    broker.pulls.stop()
+    assert broker.pulls._holds._long_bytes == 0
+
+
+class Backs:
+    """Send-backs that wait in their lane behind one that never ends."""
+
+    def __init__(self) -> None:
+        self.gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @handles(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader, lane="back")
+    async def send_back(self, request: Request) -> Outcome:
+        await self.gate
+        return request.reply()
+
+    @handles(RequestCode.LOCK_BATCH_MQ, None, bytes)
+    def lock(self, request: Request) -> Outcome:
+        return Later("back", lambda: self.send_back(request))
+
+
+async def test_what_waits_in_a_lane_keeps_what_its_handler_declares() -> None:
+    fields = to_plain(SendBackHeader(7, "g", 3))
+
+    async def kept(fields: dict[str, Any], body: bytes) -> int:
+        endpoint = FakeEndpoint()
+        dispatcher = Dispatcher([Backs()], lanes={"back": LaneLimits(1, 100)})
+        for _ in range(2):
+            dispatcher(received(RequestCode.CONSUMER_SEND_MSG_BACK, fields, body), cast(Any, endpoint))
+        (waiting,) = dispatcher._lanes["back"].waiting
+        await dispatcher.close()
+        return bytes_of(waiting[0])
+
+    assert await kept({**fields, **UNKNOWN}, bytes(REQUEST_BYTES_MAX)) == await kept(fields, b"") < 1_000
+
+
+async def test_the_bytes_that_wait_in_a_lane_have_a_limit() -> None:
+    endpoint = FakeEndpoint()
+    processor = Backs()
+    dispatcher = Dispatcher([processor], lanes={"back": LaneLimits(1, 100, bytes_max=25_000)})
+    for _ in range(5):
+        dispatcher(received(RequestCode.LOCK_BATCH_MQ, {}, encode_body(SendBackHeader(7, "g" * 10_000, 3))), cast(Any, endpoint))
+    refused = endpoint.take()
+    assert [answer.code for answer in refused] == [ResponseCode.SYSTEM_BUSY] * 2
+    assert "lane 'back' is full: requests of 20" in (refused[0].remark or "")
+    processor.gate.set_result(None)
+    await turn()
+    assert [answer.code for answer in endpoint.take()] == [ResponseCode.SUCCESS] * 3
+    assert dispatcher._lanes["back"].waiting_bytes == 0
+    await dispatcher.close()
