@@ -212,7 +212,13 @@ class Broker:
         names = self.config.name, self.config.cluster
         card = BrokerCard(*names, store.store_id, self.term, self.addresses, store.proof, self._previous_term)
         self._registrar = registrar = Registrar(
-            self._host, self._tasks, card, nameservers, layouts=state.layouts.all, adopt=state.topics.adopt
+            self._host,
+            self._tasks,
+            card,
+            nameservers,
+            layouts=state.layouts.all,
+            adopt=state.topics.adopt,
+            full=lambda: state.topics.full,
         )
         state.on_topic_changed.append(lambda _topic: registrar.changed())
         registrar.start()

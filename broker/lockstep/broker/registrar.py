@@ -90,7 +90,7 @@ class Registrar:
     """Registers with every nameserver for as long as the broker lives.
 
     `layouts()` gives every layout that the broker stores, `adopt(layouts)` takes those that it lacked and returns how many were new (the
-    caller makes them durable).
+    caller makes them durable). `full()` says whether it takes no more topics.
     A refusal before `accepted()` has returned is raised by it; a later one is an error in the log and never stops the broker.
     """
 
@@ -103,12 +103,14 @@ class Registrar:
         *,
         layouts: Callable[[], Iterable[TopicLayout]],
         adopt: Callable[[Sequence[TopicLayout]], int],
+        full: Callable[[], bool] = lambda: False,
         period_ms: int = PERIOD_MS,
     ) -> None:
         """ConfigError for an address that is none."""
         self.card = card
         self.layouts = layouts
         self.adopt = adopt
+        self.full = full
         self.period_ms = period_ms
         self._host = host
         self._tasks = tasks
@@ -190,7 +192,7 @@ class Registrar:
         header = RegisterBrokerHeader(
             card.name, card.cluster, card.address, card.store_id, card.term, proof=card.proof, previous_term=card.previous_term
         )
-        body = RegisterBody(card.listeners, tuple(layouts), DataVersion(self._born_ms, self._changes), part, parts)
+        body = RegisterBody(card.listeners, tuple(layouts), DataVersion(self._born_ms, self._changes), part, parts, self.full())
         return to_plain(header), encode_body(body)
 
     def adopt_soon(self, layouts: Sequence[TopicLayout]) -> None:
@@ -222,8 +224,10 @@ class _Nameserver:
         self._rounds = 0
         self._pending_count = 0
         """Registrations in a row that the nameserver left pending."""
-        self._refused: tuple[RefusedLayout, ...] = ()
+        self._refused: frozenset[RefusedLayout] = frozenset()
         """Layouts that the last registration was told are left out."""
+        self._refused_more = 0
+        """How many more were."""
         self.link = Link(
             host, lambda: address, handler=self._told, on_connected=self._connected, on_refused=self._unreachable, on_lost=self._lost
         )
@@ -259,6 +263,7 @@ class _Nameserver:
         try:
             parts = in_parts(self._registrar.layouts())
             refused: list[RefusedLayout] = []
+            refused_more = 0
             missing: Sequence[TopicLayout] = ()
             for number, part in enumerate(parts):
                 fields, body = self._registrar.word(part, number, len(parts))
@@ -267,8 +272,9 @@ class _Nameserver:
                 if reply is None:
                     return
                 refused += reply.refused
+                refused_more += reply.refused_more
                 missing = reply.layouts
-            self._tell_refused(refused)
+            self._log_refused(refused, refused_more)
             self._learn(missing)
         except LocalProtocolError as error:
             # A layout that does not fit a frame: the broker serves on, under what the nameservers knew before.
@@ -297,12 +303,16 @@ class _Nameserver:
             self.remark = answer.remark or ""
         return None
 
-    def _tell_refused(self, refused: Sequence[RefusedLayout]) -> None:
-        """Logs each layout that the nameserver leaves out, once."""
+    def _log_refused(self, refused: Sequence[RefusedLayout], more: int) -> None:
+        """Logs each layout that the nameserver leaves out, once, and how many there are when it does not name them all."""
         for layout in refused:
             if layout not in self._refused:
                 log_limited(log, "error", "layout.refused", nameserver=self.address, topic=layout.topic, reason=layout.reason)
-        self._refused = tuple(refused)
+        self._refused = frozenset(refused)
+        if more and more != self._refused_more:
+            then = "no client is sent here for them; see `limits of topics and nameservers` in docs/operations.md"
+            log_limited(log, "error", "layouts.refused", nameserver=self.address, count=more + len(refused), then=then)
+        self._refused_more = more
 
     def _told(self, command: Command, endpoint: Endpoint) -> None:
         """Another broker has brought layouts: adopting one that is new here registers again (`layouts` have changed)."""

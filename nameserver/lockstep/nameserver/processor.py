@@ -2,7 +2,8 @@
 
 import asyncio
 
-from lockstep.nameserver.route_table import LISTEN_MS, SILENCE_MS, Registration, RouteChange, RouteTable
+from lockstep.nameserver.room import SILENCE_MS
+from lockstep.nameserver.route_table import LISTEN_MS, Registration, RouteChange, RouteTable
 from lockstep.protocol.bodies import ClusterInfo, RegisterBody, RegisterReply, TopicList, TopicRoute
 from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
@@ -74,6 +75,7 @@ class RouteProcessor:
             header.previous_term,
             body.part,
             body.parts,
+            body.full,
         )
         try:
             change = self._table.register(said, self._speaker(request.endpoint), self._clock.monotonic_ms())
@@ -87,7 +89,7 @@ class RouteProcessor:
         if change.superseded is not None and (older := self._speakers.get(change.superseded)) is not None:
             older.close(f"broker {said.name} has registered from {request.endpoint.peer}")
         self._tell_others(change.adopted, request.endpoint)
-        return request.reply(body=RegisterReply(change.missing, change.refused))
+        return request.reply(body=RegisterReply(change.missing, change.refused, change.refused_more))
 
     @handles(RequestCode.UNREGISTER_BROKER, UnregisterBrokerHeader)
     def unregister(self, request: Request) -> Command:
@@ -123,7 +125,7 @@ class RouteProcessor:
     @handles(RequestCode.FORGET_DELETIONS, ForgetDeletionsHeader)
     def forget_deletions(self, request: Request) -> Command:
         header: ForgetDeletionsHeader = request.header
-        forgotten = self._table.layouts.forget_deletions(header.counter_max)
+        forgotten = self._table.forget_deletions(header.counter_max)
         if forgotten:
             log.warning("deletions.forgotten", count=forgotten, peer=request.endpoint.peer)
         return request.reply(ForgetDeletionsReply(forgotten, self._table.layouts.deleted_count))
@@ -246,3 +248,5 @@ def _log_change(said: Registration, change: RouteChange, peer: str) -> None:
         log_limited(log, "info", "layout.adopted", topic=topic, broker=said.name)
     for layout in change.refused:
         log_limited(log, "warning", "layout.refused", topic=layout.topic, broker=said.name, reason=layout.reason)
+    if change.refused_more:
+        log_limited(log, "warning", "layouts.refused", broker=said.name, count=change.refused_more + len(change.refused))

@@ -32,12 +32,14 @@ store, or it is higher but the store's previous term is lower: that store has no
 restored backup, or the original of a copy that has run meanwhile. The owner is compared with its own starts alone.
 
 A learning broker lacks layouts that this table has: it adopts them before it is routed, so that a client that finds it here also finds
-there every topic of the cluster. A registration of many layouts comes in parts, each a request; it counts with its last part.
+there every topic of the cluster. A broker that takes no more topics says so (`full`) and is routed without them. A registration of many
+layouts comes in parts, each a request; it counts with its last part. How many topics a broker may bring: room.py.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from lockstep.nameserver.room import LAYOUTS_MAX, SILENCE_MS, Room
 from lockstep.protocol.bodies import BrokerAddress, RefusedLayout, TopicRoute
 from lockstep.protocol.errors import (
     BrokerNameTakenError,
@@ -46,14 +48,12 @@ from lockstep.protocol.errors import (
     RemoteProtocolError,
     ServiceNotAvailableError,
 )
-from lockstep.protocol.layouts import ENTRIES_MAX, PART_LAYOUTS_MAX, LayoutTable, check_layout, in_parts
+from lockstep.protocol.layouts import ENTRIES_MAX, PART_LAYOUTS_MAX, LayoutTable, check_layout, in_parts, is_higher
 from lockstep.protocol.names import TOPIC_BYTES_MAX
 from lockstep.protocol.queue import TopicLayout
 
 INTERNAL = "internal"
 """The listener name that every broker registers and that answers where no other fits."""
-SILENCE_MS = 120_000
-"""A broker registers every 30 s: four in a row are missing. RocketMQ's figure."""
 CHALLENGE_MS = 5_000
 """How long an incumbent has to answer before a challenger replaces it, and how long its answer counts."""
 LISTEN_MS = 100
@@ -72,9 +72,7 @@ ARRIVING_MAX = 64
 ARRIVING_MS = 30_000
 """One that is not complete so long after its connection sent the first part 0 is given up."""
 REFUSED_MAX = 1_024
-"""Layouts of one registration that are left out. Beyond them the whole is refused."""
-LAYOUTS_MAX = 131_072
-"""Topics, deleted ones included, that a nameserver keeps: what brokers allow (65,536 topics, as many deleted ones)."""
+"""Layouts of one registration that are named as left out. The others are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +92,8 @@ class Registration:
     """Of the store's start before this one; None: the broker is of an earlier version."""
     part: int = 0
     parts: int = 1
+    full: bool = False
+    """The broker takes no more topics: it lacks only newer layouts of those that it has."""
 
     @property
     def address(self) -> str:
@@ -132,7 +132,9 @@ class RouteChange:
     superseded: int | None
     """The connection that spoke for this broker until now; its close means nothing any more."""
     refused: tuple[RefusedLayout, ...] = ()
-    """Layouts that were left out; the others count."""
+    """Layouts that were left out, the first 1,024 of a registration; the others count."""
+    refused_more: int = 0
+    """How many more of this part were left out."""
 
 
 @dataclass(slots=True)
@@ -168,8 +170,9 @@ class _Arriving:
     """A registration of which parts have come."""
 
     said: Registration
-    theirs: LayoutTable
-    """What the broker has: our layouts where they are equal or were taken, its own version (without entries) where it was left out."""
+    theirs: dict[str, TopicLayout]
+    """What the broker has of the topics that this table has: our layout where it is equal or was taken, else its own version without
+    entries."""
     refused_count: int
     began_ms: int
     """When the connection sent the first part 0 since its last complete registration: sending part 0 again does not renew it."""
@@ -180,6 +183,7 @@ class RouteTable:
 
     def __init__(self, *, silence_ms: int = SILENCE_MS) -> None:
         self.layouts = LayoutTable()
+        self._room = Room()
         self.ready = False
         """A broker has registered since the start. One is enough to know every topic."""
         self._silence_ms = silence_ms
@@ -205,11 +209,14 @@ class RouteTable:
             if known.connection not in (None, connection) and not known.said.same_start(said) and not displaces:
                 self._check_challenge(known, said, now_ms)
         arriving = self._arrive(said, connection, now_ms)
-        adopted, refused = self._take_layouts(arriving, said.layouts)
+        already = arriving.refused_count
+        adopted, refused = self._take_layouts(arriving, said)
+        refused_more = arriving.refused_count - already - len(refused)
         if said.part < said.parts - 1:
             self._arriving[connection] = arriving
-            return RouteChange((), adopted, joined=False, routed=known is not None and known.routed, superseded=None, refused=refused)
-        missing = tuple(layout for layout in self.layouts.all() if arriving.theirs.wants(layout))
+            routed = known is not None and known.routed
+            return RouteChange((), adopted, False, routed, None, refused, refused_more)
+        missing = tuple(self._missing(arriving.theirs, full=said.full))
         joined = known is None or known.connection is None or not known.said.same_start(said)
         superseded = known.connection if known is not None and known.connection != connection else None
         routed = (known is not None and known.routed and not joined) or not missing
@@ -224,7 +231,13 @@ class RouteTable:
         accepted.owner, accepted.owner_heard_ms = _owner(known, accepted)
         self._brokers[said.name] = accepted
         self.ready = True
-        return RouteChange(tuple(in_parts(missing)[0]), adopted, joined, routed, superseded, refused)
+        return RouteChange(tuple(in_parts(missing)[0]), adopted, joined, routed, superseded, refused, refused_more)
+
+    def forget_deletions(self, counter_max: int) -> int:
+        """Forgets the deleted topics whose deletion has at most this counter; returns how many."""
+        gone = self.layouts.deletions(counter_max)
+        self._forget(gone)
+        return len(gone)
 
     def take_challenges(self) -> list[tuple[str, int]]:
         """(broker name, connection) of incumbents to ask for an answer now; report answers to `answered`."""
@@ -254,6 +267,7 @@ class RouteTable:
                 known.since_ms = min(known.since_ms + pause_ms, now_ms)
         for arriving in self._arriving.values():
             arriving.began_ms = min(arriving.began_ms + pause_ms, now_ms)
+        self._room.stood_still(pause_ms, now_ms)
 
     def unregister(self, name: str, store_id: str, term: int, connection: int) -> bool:
         """Unregisters a broker on the connection that registered it; False for any other connection (of a refused copy), store or term."""
@@ -274,7 +288,8 @@ class RouteTable:
     def expire(self, now_ms: int) -> dict[str, int]:
         """Unregister brokers that have been silent for `silence_ms`; name → the connection to close. Forget those that are not needed.
 
-        It also makes stores the owners of their names that have been registered for OWNER_MS.
+        It also makes stores the owners of their names that have been registered for OWNER_MS, and forgets topics that only brokers have
+        brought which are forgotten.
         """
         silent = {
             name: known.connection
@@ -291,6 +306,7 @@ class RouteTable:
             replaced = known.connection is not None and known.said.proof is not None and not known.said.proves(known.owner)
             if now_ms - known.owner_heard_ms >= FORGET_MS or (replaced and now_ms - known.since_ms >= OWNER_MS):
                 known.owner, known.owner_heard_ms = _owner(None, known)
+        self._forget(self._room.expire(self._brokers, now_ms))
         return silent
 
     def route(self, topic: str, listener: str, now_ms: int) -> TopicRoute | None:
@@ -309,7 +325,7 @@ class RouteTable:
 
     def registered(self) -> tuple[str, ...]:
         """Names of the brokers registered now, sorted."""
-        return tuple(sorted(name for name, known in self._brokers.items() if known.connection is not None))
+        return tuple(sorted(self._registered()))
 
     # ------------------------------------------------------------------------------------------------------------- admission
 
@@ -372,46 +388,69 @@ class RouteTable:
             if said.parts > 1 and len(self._arriving) >= ARRIVING_MAX:
                 # Refused newcomers would wait for connections that begin again and again.
                 del self._arriving[min(self._arriving, key=lambda each: self._arriving[each].began_ms)]
-            return _Arriving(replace(said, layouts=()), LayoutTable(), 0, now_ms if before is None else before.began_ms)
+            return _Arriving(replace(said, layouts=()), {}, 0, now_ms if before is None else before.began_ms)
         if before is None or (before.said.part + 1, before.said.parts) != (said.part, said.parts) or not before.said.same_start(said):
             raise RemoteProtocolError(f"broker {said.name!r} registers part {said.part} of {said.parts} out of turn: begin with part 0")
         return _Arriving(replace(said, layouts=()), before.theirs, before.refused_count, before.began_ms)
 
-    def _take_layouts(self, arriving: _Arriving, layouts: Iterable[TopicLayout]) -> tuple[tuple[str, ...], tuple[RefusedLayout, ...]]:
-        """Adopts each layout that is higher than ours. Returns (topics that were adopted, invalid layouts that were left out)."""
+    def _take_layouts(self, arriving: _Arriving, said: Registration) -> tuple[tuple[str, ...], tuple[RefusedLayout, ...]]:
+        """Adopts each layout that is higher than ours. Returns (topics that were adopted, layouts that are named as left out)."""
         adopted, refused = [], []
-        for layout in layouts:
+        registered = self._registered()
+        for layout in said.layouts:
+            ours = self.layouts.get(layout.topic)
             if self.layouts.wants(layout):
                 try:
-                    self._check_layout(layout)
+                    self._check_layout(layout, said.name)
                 except LocalProtocolError as error:
-                    refused.append(RefusedLayout(layout.topic[:TOPIC_BYTES_MAX], str(error)))
+                    if arriving.refused_count < REFUSED_MAX:
+                        refused.append(RefusedLayout(layout.topic[:TOPIC_BYTES_MAX], str(error)))
                     arriving.refused_count += 1
-                    if arriving.refused_count > REFUSED_MAX:
-                        raise RemoteProtocolError(f"more than {REFUSED_MAX} layouts are invalid, the last: {error}") from None
-                    arriving.theirs.adopt(replace(layout, entries=()))
-                    continue
-                self.layouts.adopt(layout)
-                adopted.append(layout.topic)
-            ours = self.layouts.get(layout.topic)
-            if ours is not None and ours.version == layout.version:
-                arriving.theirs.adopt(ours)
+                else:
+                    self.layouts.adopt(layout)
+                    adopted.append(layout.topic)
+                    ours = layout
+            if ours is None:
+                continue
+            equal = ours.version == layout.version
+            if equal:
+                self._room.count(layout.topic, said.name, registered)
+            arriving.theirs[ours.topic] = ours if equal else replace(layout, entries=())
         return tuple(adopted), tuple(refused)
 
-    def _check_layout(self, layout: TopicLayout) -> None:
+    def _missing(self, theirs: dict[str, TopicLayout], *, full: bool) -> Iterable[TopicLayout]:
+        """Our layouts that are higher than theirs; with `full` only those of topics that they have."""
+        for ours in self.layouts.all():
+            layout = theirs.get(ours.topic)
+            if layout is None:
+                if not full:
+                    yield ours
+            elif layout is not ours and is_higher(ours, layout):
+                yield ours
+
+    def _forget(self, topics: Sequence[str]) -> None:
+        self.layouts.forget(topics)
+        self._room.forget(topics)
+
+    def _check_layout(self, layout: TopicLayout, name: str) -> None:
         check_layout(layout)
-        if self.layouts.get(layout.topic) is None and len(self.layouts) >= LAYOUTS_MAX:
+        if self.layouts.get(layout.topic) is None and not self._room.fits(name):
+            # Without figures that change: the broker logs each reason once.
             raise LocalProtocolError(
-                f"topic {layout.topic}: this nameserver knows {LAYOUTS_MAX} topics, deleted ones included; no more fit"
+                f"topic {layout.topic}: this nameserver keeps {LAYOUTS_MAX} topics, deleted ones included, and broker {name!r} has brought "
+                f"as many new ones as are free: see `limits of topics and nameservers` in docs/operations.md"
             )
         more = self.layouts.more_entries(layout)
         if more > 0 and self.layouts.entry_count + more > ENTRIES_MAX:
             raise LocalProtocolError(
-                f"topic {layout.topic}: its layout has {more} entries more than are known, the layouts of all topics have "
-                f"{self.layouts.entry_count}, {ENTRIES_MAX} are allowed: delete topics, or use fewer brokers for each"
+                f"topic {layout.topic}: its layout has {more} entries more than are known, and those of all topics together have no room "
+                f"for them, {ENTRIES_MAX} are allowed: delete topics, or use fewer brokers for each"
             )
 
     # ----------------------------------------------------------------------------------------------------------------- others
+
+    def _registered(self) -> set[str]:
+        return {name for name, known in self._brokers.items() if known.connection is not None}
 
     def _leave(self, known: _Broker) -> None:
         known.connection = known.challenge_left_ms = known.answered_ms = None

@@ -318,6 +318,8 @@ class RegisterBody:
     part: int = 0
     parts: int = 1
     """A registration has as many requests, sent one after the other on one connection. It counts with the last one."""
+    full: bool = False
+    """The broker takes no more topics: the answer carries only newer layouts of topics that it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,7 +338,9 @@ class RegisterReply:
     """Layouts of which the broker sent none or a lower one, at most 4,096 of them; it adopts them and registers again. Empty in the answer
     to any part but the last."""
     refused: tuple[RefusedLayout, ...] = ()
-    """Layouts of this request that were left out. The registration counts all the same."""
+    """Layouts of this request that were left out, the first 1,024 of a registration. The registration counts all the same."""
+    refused_more: int = 0
+    """How many layouts of this request were left out and are not named."""
 
 
 @dataclass(frozen=True, slots=True)

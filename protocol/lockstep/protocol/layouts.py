@@ -31,6 +31,11 @@ def _rank(layout: TopicLayout) -> Rank:
     return layout.version.counter, layout.version.writer, tuple(map(_entry, layout.entries))
 
 
+def is_higher(layout: TopicLayout, known: TopicLayout) -> bool:
+    """Whether the layout wins against one that is known of its topic."""
+    return _rank(layout) > _rank(known)
+
+
 def _entry(entry: LayoutEntry) -> tuple[str, int, int, int]:
     return entry.broker_name, entry.write_queue_count, entry.read_queue_count, entry.counter
 
@@ -105,7 +110,7 @@ class LayoutTable:
     def wants(self, layout: TopicLayout) -> bool:
         """Whether the layout is higher than the one known. Equal → False."""
         known = self._layouts.get(layout.topic)
-        return known is None or (known is not layout and _rank(layout) > _rank(known))
+        return known is None or (known is not layout and is_higher(layout, known))
 
     def adopt(self, layout: TopicLayout) -> bool:
         """Takes the layout if it is higher than the one known; True if it was taken."""
@@ -135,13 +140,20 @@ class LayoutTable:
         """Deleted topics."""
         return len(self._layouts) - self.live_count
 
-    def forget_deletions(self, counter_max: int) -> int:
-        """Forgets the deleted topics whose deletion has at most this counter; returns how many."""
-        gone = [topic for topic, layout in self._layouts.items() if layout.deleted and layout.version.counter <= counter_max]
-        for topic in gone:
-            del self._layouts[topic]
+    def deletions(self, counter_max: int) -> list[str]:
+        """The deleted topics whose deletion has at most this counter."""
+        return [topic for topic, layout in self._layouts.items() if layout.deleted and layout.version.counter <= counter_max]
+
+    def forget(self, topics: Sequence[str]) -> None:
+        """Removes the layouts of these topics, as if they had never been adopted."""
+        if not topics:
+            return
+        for topic in topics:
+            layout = self._layouts.pop(topic)
+            self.live_count -= not layout.deleted
+            self.entry_count -= len(layout.entries)
         self._topics = [topic for topic in self._topics if topic in self._layouts]
-        return len(gone)
+        self._user_topics = [topic for topic in self._user_topics if topic in self._layouts]
 
     def get(self, topic: str) -> TopicLayout | None:
         """The layout known, also of a deleted topic (`deleted`: it has no queues)."""

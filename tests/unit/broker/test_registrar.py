@@ -11,6 +11,7 @@ from lockstep.broker.registrar import ROUNDS_MAX, BrokerCard, Registrar, Registr
 from lockstep.broker.store.errors import StoreDiskError
 from lockstep.nameserver.app import Nameserver
 from lockstep.nameserver.config import NameserverConfig
+from lockstep.nameserver.route_table import REFUSED_MAX
 from lockstep.protocol.bodies import RegisterReply
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import ConfigError
@@ -41,16 +42,24 @@ class Broker:
         store: str = "a" * 32,
         term: int = 5,
         port: int = 1,
+        topics_max: int = 1 << 20,
     ) -> None:
         self.table = LayoutTable(layouts)
         self.tasks = Tasks()
         self.adoptions = 0
         card = BrokerCard(name, "DefaultCluster", store, term, {"internal": f"10.0.0.{port}:10911"})
-        self.registrar = Registrar(HOST, self.tasks, card, nameservers, layouts=self.table.all, adopt=self.adopt, period_ms=60_000)
+        self.topics_max = topics_max
+        self.registrar = Registrar(
+            HOST, self.tasks, card, nameservers, layouts=self.table.all, adopt=self.adopt, full=lambda: self.full, period_ms=60_000
+        )
 
     def adopt(self, layouts: Sequence[TopicLayout]) -> int:
         self.adoptions += 1
-        return sum(self.table.adopt(one) for one in layouts)
+        return sum(self.table.adopt(one) for one in layouts if self.table.get(one.topic) is not None or not self.full)
+
+    @property
+    def full(self) -> bool:
+        return len(self.table) >= self.topics_max
 
     async def stop(self) -> None:
         await self.registrar.stop()
@@ -394,6 +403,30 @@ async def test_a_layout_that_the_nameserver_leaves_out_is_logged_once(caplog: py
         told = [record for record in caplog.records if record.name == "lockstep.broker" and "layout.refused" in record.getMessage()]
         assert len(told) == 1
         assert "topic=wrong" in told[0].getMessage()
+
+
+async def test_a_broker_of_which_more_layouts_are_left_out_than_are_named_is_accepted_and_logs_their_number(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    wrong = [TopicLayout(f"t-{number}", LayoutVersion(1 << 54, 7), ()) for number in range(REFUSED_MAX + 76)]
+    async with nameserver() as served, running(Broker([served.address], layout("orders"), *wrong)) as broker:
+        await broker.registrar.accepted()
+        assert served.table.layouts.all() == (layout("orders"),)
+        messages = [record.getMessage() for record in caplog.records if record.name == "lockstep.broker"]
+        assert len([each for each in messages if each.startswith("layouts.refused") and "count=1100" in each]) == 1
+
+
+async def test_a_broker_that_takes_no_more_topics_is_accepted_without_those_that_the_nameserver_has() -> None:
+    async with nameserver() as served, running(Broker([served.address], *(layout(f"t-{number}") for number in range(9)))) as first:
+        await first.registrar.accepted()
+        second = Broker([served.address], layout("own"), name="broker-b", store="b" * 32, port=2, topics_max=5)
+        async with running(second):
+            await second.registrar.accepted()
+            assert (len(second.table), second.adoptions) == (5, 1)
+            assert served.table.layouts.get("own") == layout("own")
+            first.table.adopt(layout("own", counter=2))
+            first.registrar.changed()
+            await until(lambda: second.table.get("own") == layout("own", counter=2))
 
 
 def test_an_address_that_is_none_is_refused_at_once() -> None:

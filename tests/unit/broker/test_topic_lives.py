@@ -143,7 +143,9 @@ def test_after_first_deletions_were_forgotten_no_message_of_the_present_topic_is
         assert deletion is not None
         assert deletion.version.counter <= BEGAN_FIRST_DELETIONS_MAX
         assert story.a.topics.forget_deletions(BEGAN_FIRST_DELETIONS_MAX) == 1
-        assert story.cluster.nameserver.forget_deletions(BEGAN_FIRST_DELETIONS_MAX) == 1
+        forgotten = story.cluster.nameserver.deletions(BEGAN_FIRST_DELETIONS_MAX)
+        assert len(forgotten) == 1
+        story.cluster.nameserver.forget(forgotten)
         story.a.changed("another topic")  # writes the log
         story.a.start()
         assert story.a.layout is None
@@ -162,7 +164,7 @@ def test_a_creation_by_a_broker_that_was_away_while_a_deletion_was_forgotten_cou
     story.cluster.settle()
     story.b.send(0, "at b")
     assert story.a.topics.forget_deletions(BEGAN_FIRST_DELETIONS_MAX) == 1
-    story.cluster.nameserver.forget_deletions(BEGAN_FIRST_DELETIONS_MAX)
+    story.cluster.nameserver.forget(story.cluster.nameserver.deletions(BEGAN_FIRST_DELETIONS_MAX))
     story.create_again(both=False, more=0)
     story.cluster.settle()
     assert (bodies(story.a), bodies(story.b)) == ([], ["at b"])

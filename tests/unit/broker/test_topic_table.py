@@ -291,6 +291,21 @@ def test_entries_of_all_layouts_together_are_limited_and_the_topic_beyond_is_ref
     assert topics.adopt([layout(1, topic="d")]) == 1, "what the cluster has it keeps"
 
 
+@pytest.mark.parametrize(("limit", "figure"), [("ADOPTED_MAX", 3), ("TOMBSTONES_MAX", 1), ("ADOPTED_ENTRIES_MAX", 3)])
+def test_a_full_broker_adopts_no_topic_that_it_does_not_know_and_every_newer_layout_of_one_that_it_has(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, limit: str, figure: int
+) -> None:
+    topics = table()
+    monkeypatch.setattr(f"lockstep.broker.tables.topic_table.{limit}", figure)
+    deleted = layout(2, topic="c", queues=0)
+    assert (topics.adopt([layout(1, topic="a"), layout(1, topic="b")]), topics.full) == (2, False)
+    assert topics.adopt([deleted, *(layout(1, topic=f"d-{number}") for number in range(9))]) == (1 if figure == 1 else 2)
+    assert topics.full
+    assert "topics.not_adopted" in caplog.text
+    known = topics.layouts.all()
+    assert topics.adopt([layout(4, topic=each.topic) for each in known]) == len(known)
+
+
 def test_no_new_name_is_taken_while_too_many_deletions_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockstep.broker.tables.topic_table.TOMBSTONES_MAX", 2)
     topics = table()

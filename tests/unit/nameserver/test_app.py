@@ -9,7 +9,8 @@ import pytest
 
 from lockstep.nameserver.app import Nameserver
 from lockstep.nameserver.config import NameserverConfig
-from lockstep.nameserver.route_table import CHALLENGE_MS, SILENCE_MS
+from lockstep.nameserver.room import SILENCE_MS
+from lockstep.nameserver.route_table import CHALLENGE_MS
 from lockstep.protocol.bodies import ClusterInfo, DataVersion, RegisterBody, RegisterReply, TopicList, TopicRoute
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lockstep.nameserver.room import SILENCE_MS
 from lockstep.nameserver.route_table import (
     ARRIVING_MAX,
     ARRIVING_MS,
@@ -14,7 +15,6 @@ from lockstep.nameserver.route_table import (
     FORGET_MS,
     LISTEN_MS,
     REFUSED_MAX,
-    SILENCE_MS,
     Registration,
     RouteTable,
 )
@@ -657,9 +657,11 @@ def test_an_answer_has_one_part_of_what_is_missing_and_the_next_registration_get
     assert (len(second.missing), second.routed) == (1, False)
 
 
-def test_more_than_1024_impossible_layouts_refuse_the_whole() -> None:
+def test_however_many_layouts_are_left_out_the_broker_is_registered_and_the_first_1024_are_named() -> None:
     table = RouteTable()
-    wrong = tuple(TopicLayout(f"t-{number}", LayoutVersion(1, 7), (LayoutEntry("b", 0, 0, 1),)) for number in range(REFUSED_MAX + 1))
-    assert len(table.register(said(layouts=wrong[1:]), 1, 0).refused) == REFUSED_MAX
-    with pytest.raises(RemoteProtocolError, match="more than 1024 layouts are invalid"):
-        table.register(said(layouts=wrong), 1, 0)
+    wrong = tuple(TopicLayout(f"t-{number}", LayoutVersion(1, 7), (LayoutEntry("b", 0, 0, 1),)) for number in range(REFUSED_MAX + 2))
+    first = table.register(said(layouts=wrong[:-3], parts=2), 1, 0)
+    assert (len(first.refused), first.refused_more) == (REFUSED_MAX - 1, 0)
+    last = table.register(said(layouts=(*wrong[-3:], layout()), part=1, parts=2), 1, 1)
+    assert ([left_out.topic for left_out in last.refused], last.refused_more) == ([wrong[-3].topic], 2)
+    assert (last.joined, last.routed, last.missing, table.layouts.all()) == (True, True, (), (layout(),))

@@ -7,7 +7,8 @@ import pytest
 from lockstep.nameserver.app import SCAN_MS, Nameserver
 from lockstep.nameserver.config import NameserverConfig
 from lockstep.nameserver.processor import RouteProcessor
-from lockstep.nameserver.route_table import CHALLENGE_MS, LISTEN_MS, SILENCE_MS
+from lockstep.nameserver.room import SILENCE_MS
+from lockstep.nameserver.route_table import CHALLENGE_MS, LISTEN_MS
 from lockstep.protocol.bodies import DataVersion, RegisterBody
 from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode

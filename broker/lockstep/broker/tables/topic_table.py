@@ -61,6 +61,11 @@ COUNTER_STEP_MAX = 1 << 20
 """How far above the counter here a requested one may be."""
 TOPICS_MAX = 16_384
 """Live topics of a cluster: the default of the setting `topics_max`."""
+ADOPTED_MAX = 65_536
+"""Live topics, above which none is adopted that is not known: the highest topics_max. Below it a broker keeps what the cluster has, also
+where other brokers have a higher topics_max, or create topics at the same time."""
+ADOPTED_ENTRIES_MAX = 2 * ENTRIES_MAX
+"""Entries of all layouts, above which no topic is adopted that is not known: what a nameserver keeps, and as many of this broker's own."""
 TOMBSTONES_MAX = 65_536
 """Deleted topics that are remembered. Beyond them no topic of a new name is created."""
 
@@ -122,17 +127,33 @@ class TopicTable:
         if not 0 <= queue_id < self._readable.get(topic, 0):
             raise self._no_queue(topic, queue_id, self._readable)
 
+    @property
+    def full(self) -> bool:
+        """Whether as many topics are known as may be: one that is not known is not adopted."""
+        layouts = self.layouts
+        topics_full = layouts.live_count >= ADOPTED_MAX or layouts.deleted_count >= TOMBSTONES_MAX
+        return topics_full or layouts.entry_count >= ADOPTED_ENTRIES_MAX
+
     def adopt(self, layouts: Iterable[TopicLayout]) -> int:
-        """Takes each layout of a nameserver that is higher than the one here; returns how many. Impossible ones are logged."""
-        taken = 0
+        """Takes each layout of a nameserver that is higher than the one here; returns how many. Impossible ones are logged.
+
+        A topic that is not known here is left out when this table is `full`.
+        """
+        taken = left_out = 0
         for layout in layouts:
-            if self.layouts.wants(layout):
+            if self.layouts.get(layout.topic) is None and self.full:
+                left_out += 1
+            elif self.layouts.wants(layout):
                 try:
                     check_layout(layout)
                 except LocalProtocolError as error:
                     log_limited(log, "error", "layout.refused", source="nameserver", reason=str(error))
                 else:
                     taken += self._take(layout)
+        if left_out:
+            facts = {"topics": self.layouts.live_count, "deleted": self.layouts.deleted_count, "entries": self.layouts.entry_count}
+            then = "this broker can't be given queues of them; delete topics that are not used any more"
+            log_limited(log, "error", "topics.not_adopted", count=left_out, **facts, then=then)
         return taken
 
     def create(self, asked: TopicLayout, *, beyond: bool = False) -> TopicLayout:
@@ -232,7 +253,7 @@ class TopicTable:
     def _forget(self, change: tuple[object, ...]) -> None:
         _, counter_max = change
         assert isinstance(counter_max, int)
-        self.layouts.forget_deletions(counter_max)
+        self.layouts.forget(self.layouts.deletions(counter_max))
         for counts in (self._writable, self._readable):
             for topic in [topic for topic in counts if self.layouts.get(topic) is None]:
                 del counts[topic]

@@ -5,9 +5,11 @@ from typing import Any
 from lockstep.broker.tables import topic_table
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.nameserver import processor as nameserver_processor
-from lockstep.nameserver import route_table
+from lockstep.nameserver import room, route_table
+from lockstep.nameserver.room import Room
 from lockstep.nameserver.route_table import Registration, RouteTable
 from lockstep.protocol import layouts
+from lockstep.protocol.errors import RemoteProtocolError
 from lockstep.protocol.layouts import LayoutTable
 from lockstep.testing.sweep.mutants.registry import Patches, mutant
 
@@ -63,6 +65,7 @@ def removed_queues_come_back(patch: Patches) -> None:
 # ------------------------------------------------------------------------------------------------------- limits, registrations
 
 TOPICS = "tests/unit/broker/test_topic_table.py::"
+ROOM = "tests/unit/nameserver/test_room.py::"
 ROUTES = "tests/unit/nameserver/test_route_table.py::"
 OWNERS = "tests/unit/nameserver/test_name_owner.py::"
 OWN = "tests/unit/broker/test_system_topics.py::"
@@ -108,7 +111,52 @@ def system_topics_have_layouts(patch: Patches) -> None:
 @mutant("first", aimed=ROUTES + "test_an_invalid_layout_is_left_out_and_named_and_the_others_count")
 def one_layout_refuses_a_broker(patch: Patches) -> None:
     """A nameserver leaves an impossible layout out, and takes the registration."""
-    patch.set(route_table, "REFUSED_MAX", 0)
+    take = RouteTable._take_layouts
+
+    def refuses(self: RouteTable, arriving: Any, said: Registration) -> Any:
+        taken = take(self, arriving, said)
+        if arriving.refused_count:
+            raise RemoteProtocolError("a layout is invalid")
+        return taken
+
+    patch.set(RouteTable, "_take_layouts", refuses)
+
+
+@mutant("first", aimed=ROOM + "test_whatever_other_brokers_bring_the_next_may_bring_its_share")
+def one_broker_takes_all_the_room(patch: Patches) -> None:
+    """A broker may bring topics to a nameserver while fewer count to it than are free."""
+    patch.set(Room, "fits", lambda self, name: len(self._broker_of) < room.LAYOUTS_MAX)
+
+
+@mutant("first", aimed=ROOM + "test_what_a_forgotten_broker_alone_has_brought_is_forgotten")
+def topics_of_forgotten_brokers_are_kept(patch: Patches) -> None:
+    """A nameserver forgets topics that only brokers have brought which are forgotten."""
+    patch.set(Room, "expire", lambda self, known, now_ms: [])
+
+
+@mutant("first", aimed=ROOM + "test_a_topic_stays_as_long_as_another_broker_that_registers_has_it")
+def topics_go_with_the_broker_that_was_first(patch: Patches) -> None:
+    """A topic of a broker that is not registered counts to the next one that registers with it."""
+    count = Room.count
+
+    def first_only(self: Room, topic: str, name: str, registered: Any) -> None:
+        if topic not in self._broker_of:
+            count(self, topic, name, registered)
+
+    patch.set(Room, "count", first_only)
+
+
+@mutant("first", aimed=TOPICS + "test_a_full_broker_adopts_no_topic_that_it_does_not_know_and_every_newer_layout_of_one_that_it_has")
+def topics_are_adopted_without_limit(patch: Patches) -> None:
+    """A broker adopts no topic that it does not know when as many are known as may be."""
+    patch.set(TopicTable, "full", False)
+
+
+@mutant("first", aimed=ROOM + "test_a_broker_that_takes_no_more_topics_is_routed_and_lacks_only_newer_layouts_of_its_own")
+def full_brokers_are_not_routed(patch: Patches) -> None:
+    """A broker that takes no more topics lacks only newer layouts of topics that it has."""
+    missing = RouteTable._missing
+    patch.set(RouteTable, "_missing", lambda self, theirs, *, full: missing(self, theirs, full=False))
 
 
 @mutant("copies")
@@ -176,7 +224,7 @@ def the_first_part_is_the_whole(patch: Patches) -> None:
 
     def forgets(self: RouteTable, said: Any, connection: int, now_ms: int) -> Any:
         arriving = arrive(self, said, connection, now_ms)
-        arriving.theirs = LayoutTable()
+        arriving.theirs = {}
         return arriving
 
     patch.set(RouteTable, "_arrive", forgets)
