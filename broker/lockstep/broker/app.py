@@ -159,7 +159,7 @@ class Broker:
         topic = TopicProcessor(state.topics, auto_create=config.auto_create_topics, may_begin=store.check_beginning)
         sums = {"held_max": config.held_pulls_max, "held_per_group_max": config.held_pulls_per_group_max}
         self._pulls = pulls = PullProcessor(host, self._tasks, store, state.topics, coordination, **sums)
-        homes = GroupTopics(state.topics)
+        homes = GroupTopics(state.topics, may_begin=store.check_beginning)
         self._delays = delays = Delays(store, state.delays, homes, config.delay_levels_ms())
         processors = [
             SendProcessor(host, store, state.topics, state.sequences, topic, self._gate, delays),

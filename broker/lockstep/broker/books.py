@@ -21,6 +21,7 @@ from lockstep.protocol.allocate import BY_BROKER, owner_of
 from lockstep.protocol.bodies import FreeQueue, Limits, ListVersion
 from lockstep.protocol.errors import ConfigError, NoPermissionError, StoreError
 from lockstep.protocol.layouts import LayoutTable
+from lockstep.protocol.names import DLQ_PREFIX, RETRY_PREFIX, group_of_topic
 from lockstep.protocol.queue import MessageQueue
 
 
@@ -131,40 +132,53 @@ class Books:
 
     # ------------------------------------------------------------------------------------------------------------- groups
 
-    def begin(self, group: str) -> None:
-        """Call before anything is recorded of a group. NoPermissionError above the limit of groups, ServiceNotAvailableError where the disk
-        is too full for what is new; a group that is known is only noted as active.
+    def check_group_room(self, group: str) -> None:
+        """NoPermissionError where the group is not known and the limit of groups is reached, ServiceNotAvailableError where the disk is too
+        full for a new one. Records nothing: a request that can still be refused for another reason checks first, and begins last.
         """
-        if group not in self.activity:
-            limit = self.config.groups_max
-            if len(self.activity) >= limit:
-                raise NoPermissionError(
-                    f"{self.config.broker_name} knows {len(self.activity)} groups, {limit} are allowed (--groups-max): group {group} is "
-                    "refused. Groups without a member and a commit are forgotten after --group-idle-days"
-                )
-            self.check_disk(f"group {group}")
+        if group in self.activity:
+            return
+        limit = self.config.groups_max
+        if len(self.activity) >= limit:
+            raise NoPermissionError(
+                f"{self.config.broker_name} knows {len(self.activity)} groups, {limit} are allowed (--groups-max): group {group} is "
+                "refused. Groups without a member and a commit are forgotten after --group-idle-days; `lockstep group delete` removes one"
+            )
+        self.check_disk(f"group {group}")
+
+    def begin(self, group: str) -> None:
+        """Call before anything is recorded of a group: counts it and notes it as active. Raises as `check_group_room`."""
+        self.check_group_room(group)
         self.activity.active(group)
 
-    def check_progress(self, key: Key, count: int = 1) -> None:
-        """Room for `count` more queues with progress, where this one has none. Raises as `begin`."""
-        if self.progress.get(key) is not None:
+    def check_progress(self, group: str, topic: str, count: int) -> None:
+        """Room for `count` more queues of the topic with progress of the group. Raises as `check_group_room`, never for 0."""
+        if count <= 0:
             return
         limit = self.config.progress_max
         if len(self.progress) + count > limit:
             raise NoPermissionError(
                 f"{self.config.broker_name} keeps progress of {len(self.progress)} queues of groups, {limit} are allowed (--progress-max): "
-                f"group {key[0]} can't begin in {key[1]}"
+                f"group {group} can't begin in {count} queues of {topic}"
             )
-        self.check_disk(f"progress of group {key[0]} in {key[1]}")
+        self.check_disk(f"progress of group {group} in {topic}")
 
-    def check_locks(self, key: Key) -> None:
-        """Room for one more lock. Raises as `begin`."""
+    def missing_progress_count(self, group: str, topic: str) -> int:
+        """How many of this broker's readable queues of the topic have no progress of the group: what its start adds. Never too low, and too
+        high only where the group has progress in queues that were taken away.
+        """
+        return self.progress.missing_count(group, topic, self.own_queue_count(topic))
+
+    def check_locks(self, key: Key, count: int) -> None:
+        """Room for `count` more locks, of which `key` is the first. Raises as `check_group_room`, never for 0."""
         limit = self.config.progress_max
-        if len(self.locks) >= limit:
+        if count > 0 and len(self.locks) + count > limit:
             raise NoPermissionError(
-                f"{self.config.broker_name} keeps {limit} locks, more are not allowed (--progress-max): {key} is refused"
+                f"{self.config.broker_name} keeps {len(self.locks)} locks, {limit} are allowed (--progress-max): "
+                f"{count} more from {key} are refused"
             )
-        self.check_disk(f"a lock of group {key[0]} in {key[1]}")
+        if count > 0:
+            self.check_disk(f"a lock of group {key[0]} in {key[1]}")
 
     def check_disk(self, what: str) -> None:
         """ServiceNotAvailableError where the disk is too full for state that begins something."""
@@ -172,9 +186,11 @@ class Books:
             self.may_begin(what)
 
     def tidy(self, group: str) -> None:
-        """A group of which no table has anything any more is not known."""
+        """A group of which no table has anything any more is not known. One that has a topic here is: each was created for a group that
+        counts, so that groups that come and go can't create more topics than the limit of groups allows.
+        """
         known = self.groups.get(group) or self.progress.topics(group) or self.locks.topics(group) or self.settings.get(group)
-        if group in self.activity and not known:
+        if group in self.activity and not known and not any(map(self.own_queue_count, (RETRY_PREFIX + group, DLQ_PREFIX + group))):
             self.activity.forgotten(group)
 
     def in_use(self, group: str) -> bool:
@@ -333,7 +349,7 @@ class Books:
                 self.tell_topic_free(group, subscription.topic)
 
     def drop_topic(self, topic: str) -> None:
-        """Its progress and locks go with it."""
+        """Its progress and locks go with it; and the group for which it was created, where nothing else is known of that."""
         keys = self.locks.of_topic(topic)
         for key in keys:
             self._stale(key, 0)
@@ -341,6 +357,8 @@ class Books:
         groups |= dict.fromkeys(group for group in self.progress.groups() if self.progress.has_topic(group, topic))
         self.locks.drop_topic(topic)
         self.progress.drop_topic(topic)
+        if (own := group_of_topic(topic)) is not None:
+            groups[own] = None
         for group in groups:
             self.settle(group)
             self.tidy(group)

@@ -48,25 +48,33 @@ class ClassicRules:
     # -------------------------------------------------------------------------------------------------------------- locks
 
     def lock(self, body: LockBatchBody, now_ms: int) -> LockBatchReply:
-        """The queues that this client holds now. As in RocketMQ nobody checks that it is a member."""
+        """The queues that this client holds now: all that it may have, or none where their locks exceed a limit (NoPermissionError,
+        ServiceNotAvailableError). As in RocketMQ nobody checks that it is a member.
+        """
         check_group(body.consumer_group)
         check_client_id(body.client_id)
-        return LockBatchReply(tuple(ref for ref in body.mq_set if self._lock(self._key(body, ref), ref, body.client_id, now_ms)))
+        books = self._books
+        granted = [ref for ref in dict.fromkeys(body.mq_set) if self._may_lock(self._key(body, ref), ref, body.client_id, now_ms)]
+        if granted:
+            fresh = [key for ref in granted if books.locks.get(key := self._key(body, ref)) is None]
+            books.check_locks(self._key(body, granted[0]), len(fresh))
+            books.begin(body.consumer_group)
+        for ref in granted:
+            self._lock(self._key(body, ref), body.client_id, now_ms)
+        return LockBatchReply(tuple(granted))
 
-    def _lock(self, key: Key, ref: QueueRef, client_id: str, now_ms: int) -> bool:
+    def _may_lock(self, key: Key, ref: QueueRef, client_id: str, now_ms: int) -> bool:
         books = self._books
         if ref.broker_name != books.config.broker_name or not books.has_queue(ref.topic, ref.queue_id) or books.holding:
             return False
         holder = books.locks.holder(key)
-        if holder is not None and not (holder.classic and (holder.client_id == client_id or self._expired(key, now_ms))):
-            return False
-        if books.locks.get(key) is None:
-            books.check_locks(key)
-        books.begin(key[0])
+        return holder is None or (holder.classic and (holder.client_id == client_id or self._expired(key, now_ms)))
+
+    def _lock(self, key: Key, client_id: str, now_ms: int) -> None:
+        holder = self._books.locks.holder(key)
         if holder is None or holder.client_id != client_id or self._expired(key, now_ms):
-            books.grant(key, None, client_id)
+            self._books.grant(key, None, client_id)
         self._leases[key] = now_ms
-        return True
 
     def unlock(self, body: LockBatchBody) -> None:
         """Frees what this client holds; anything else has no effect."""
@@ -157,7 +165,7 @@ class ClassicRules:
         if not 0 <= offset <= end:
             raise LocalProtocolError(f"offset {offset} of {topic} queue {queue_id}: expected 0 to {end}, where the queue ends")
         progress = books.progress.get(key)
-        books.check_progress(key)
+        books.check_progress(group, topic, int(progress is None))
         books.begin(group)
         if progress is not None and offset >= progress.offset:
             books.progress.commit(key, offset, 0, now_ms)

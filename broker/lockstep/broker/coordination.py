@@ -437,6 +437,14 @@ class Coordination:
     def may_begin(self, check: Callable[[str], None] | None) -> None:
         self._books.may_begin = check
 
+    def check_group_room(self, group: str) -> None:
+        """Books.check_group_room: whether the group may begin here. Records nothing."""
+        self._books.check_group_room(group)
+
+    def begin_group(self, group: str) -> None:
+        """Books.begin: counts the group and notes it as active."""
+        self._books.begin(group)
+
     def configure(self, settings: GroupSettings) -> None:
         """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP. The answer waits until the log is confirmed."""
         check_group(settings.group)

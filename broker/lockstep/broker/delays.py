@@ -12,15 +12,23 @@ delays that the table has no more are emptied like the others.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from lockstep.broker.letter import Letter
 from lockstep.broker.store import Appended, ReadResult, ReadStatus, Store, StoreCorruptError
 from lockstep.broker.tables.delay_table import DelayTable
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.delays import delay_of, level_of, queue_of
-from lockstep.protocol.errors import BrokerError, LocalProtocolError, MessageIllegalError, RemoteProtocolError, SystemBusyError
-from lockstep.protocol.names import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
+from lockstep.protocol.errors import (
+    BrokerError,
+    LocalProtocolError,
+    MessageIllegalError,
+    NoPermissionError,
+    RemoteProtocolError,
+    ServiceNotAvailableError,
+    SystemBusyError,
+)
+from lockstep.protocol.names import SCHEDULE_TOPIC, group_of_topic
 from lockstep.protocol.record import RecordView, split_records
 from lockstep.runtime.flood import log_limited
 from lockstep.runtime.log import get_logger
@@ -46,15 +54,37 @@ TURN_BYTES = 256 << 10
 class GroupTopics:
     """The topics to which the broker itself adds messages: those of groups, `%RETRY%…` and `%DLQ%…`, and those of delayed messages."""
 
-    def __init__(self, topics: TopicTable) -> None:
+    def __init__(self, topics: TopicTable, may_begin: Callable[[str], None] | None = None) -> None:
+        """`may_begin` raises ServiceNotAvailableError where the disk has no room for what is new."""
         self._topics = topics
+        self._may_begin = may_begin
 
-    def ready(self, topic: str) -> None:
-        """Gives the topic a queue of this broker where it has none. No limit of topics applies: an acknowledged message waits for it."""
+    def create(self, topic: str) -> None:
+        """For a request: gives the topic a queue of this broker where it has none. ServiceNotAvailableError where the disk has no room for
+        a new topic, NoPermissionError where the cluster has too many (TopicTable.create, `beyond`).
+        """
+        if self._is_missing(topic):
+            if self._may_begin is not None:
+                self._may_begin(f"topic {topic}")
+            self._create(topic)
+
+    def _ready(self, topic: str) -> None:
+        """As `create`, for a message that was acknowledged and waits for the topic: also on a full disk, and ServiceNotAvailableError, so
+        that it waits on, where the cluster has too many topics.
+        """
+        if self._is_missing(topic):
+            try:
+                self._create(topic)
+            except NoPermissionError as error:
+                raise ServiceNotAvailableError(f"a delayed message waits: {error.remark}") from error
+
+    def _is_missing(self, topic: str) -> bool:
         layout = self._topics.find(topic)
-        if layout is None or not self._topics.own_write_count(layout):
-            layout = self._topics.create_own(topic, 1, 1, beyond=True)
-            log_limited(log, "info", "topic.created", topic=topic, counter=layout.version.counter, why="the broker has a message for it")
+        return layout is None or not self._topics.own_write_count(layout)
+
+    def _create(self, topic: str) -> None:
+        layout = self._topics.create_own(topic, 1, 1, beyond=True)
+        log_limited(log, "info", "topic.created", topic=topic, counter=layout.version.counter, why="the broker has a message for it")
 
     def began(self, topic: str) -> int:
         """The counter of the oldest queues in the layout in force; 0 where there is none."""
@@ -71,8 +101,8 @@ class GroupTopics:
 
     def place(self, topic: str, queue_id: int) -> int | None:
         """The queue of this broker that takes a delayed message for the topic; None: the topic does not exist any more."""
-        if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) or self._topics.find(topic) is not None:
-            self.ready(topic)
+        if group_of_topic(topic) is not None or self._topics.find(topic) is not None:
+            self._ready(topic)
         layout = self._topics.find(topic)
         count = 0 if layout is None else self._topics.own_write_count(layout)
         return queue_id % count if count else None

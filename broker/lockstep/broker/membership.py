@@ -96,10 +96,10 @@ class Membership:
             self._check_room(entry.group, session.client_id)
         except BrokerError as error:
             return error
-        conflict = self._join(session, entry)
-        if conflict is not None:
+        try:
+            return self._join(session, entry)
+        finally:
             self._books.tidy(entry.group)
-        return conflict
 
     def _check_room(self, name: str, client_id: str) -> None:
         """NoPermissionError above the limit of groups; ServiceNotAvailableError where the disk is too full for a new group or member."""

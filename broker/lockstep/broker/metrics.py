@@ -12,6 +12,7 @@ from lockstep.broker.registrar import Standing
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Store, StoreCorruptError
 from lockstep.broker.tables.lock_table import Key
+from lockstep.broker.tables.topic_table import NAMES_MAX
 from lockstep.protocol.errors import SystemBusyError
 from lockstep.protocol.names import DLQ_PREFIX, is_system_topic
 from lockstep.protocol.record import RecordView
@@ -73,6 +74,9 @@ class BrokerMetrics:
         figures.gauge("rocketmq_topic_number", "Topics of the cluster.", rows=[((), layouts.user_count)])
         figures.gauge("lockstep_topics_max", "One topic more is refused.", rows=[((), self._state.topics.topics_max)])
         figures.gauge("lockstep_topics_deleted", "Deleted topics that are remembered.", rows=[((), layouts.deleted_count)])
+        figures.gauge("lockstep_topic_names", "Topics and deleted topics together.", rows=[((), len(layouts))])
+        text = "Names of topics above which not even the topic of a group is created."
+        figures.gauge("lockstep_topic_names_limit", text, rows=[((), NAMES_MAX)])
 
     async def _lag(self, figures: Figures, groups: Sequence[str]) -> list[Key]:
         """The queues that are behind, LATENCY_QUEUES_MAX of them at most."""

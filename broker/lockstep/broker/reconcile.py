@@ -175,9 +175,11 @@ class Reconciliation:
 
     def _no_room(self, key: Key) -> str | None:
         """Why the group can't begin in the queue, and, where its start policy is resolved first, in the others of the topic."""
-        books = self._books
+        books, (group, topic, _) = self._books, key
+        resolved = books.progress.since(group, topic) is not None
+        count = int(books.progress.get(key) is None) if resolved else books.missing_progress_count(group, topic)
         try:
-            books.check_progress(key, books.own_queue_count(key[1]) if books.progress.since(key[0], key[1]) is None else 1)
+            books.check_progress(group, topic, count)
         except BrokerError as error:
             return error.remark
         return None

@@ -30,10 +30,9 @@ def reset(books: Books, body: ResetBody) -> ResetReply:
             raise StaleEpochError(
                 f"generation {wanted.generation} of {body.group} at {body.topic} queue {wanted.queue_id} is over; nothing was reset here"
             )
+    ids = dict.fromkeys(wanted.queue_id for wanted in body.queues)
+    books.check_progress(body.group, body.topic, sum(books.progress.get((body.group, body.topic, queue_id)) is None for queue_id in ids))
     books.begin(body.group)
-    fresh = [key for wanted in body.queues if books.progress.get(key := (body.group, body.topic, wanted.queue_id)) is None]
-    if fresh:
-        books.check_progress(fresh[0], len(fresh))
     before = []
     for wanted in body.queues:
         key = (body.group, body.topic, wanted.queue_id)

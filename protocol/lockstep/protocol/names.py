@@ -70,6 +70,14 @@ def dlq_topic(group: str) -> str:
     return _topic_of(DLQ_PREFIX, group)
 
 
+def group_of_topic(topic: str) -> str | None:
+    """The group for which a broker creates this retry or dead letter topic; None: the topic is of another kind."""
+    for prefix in (RETRY_PREFIX, DLQ_PREFIX):
+        if topic.startswith(prefix):
+            return topic.removeprefix(prefix)
+    return None
+
+
 def _topic_of(prefix: str, group: str) -> str:
     check_group(group)
     topic = prefix + group

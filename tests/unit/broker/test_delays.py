@@ -425,6 +425,17 @@ async def test_a_retry_that_waits_gets_its_topic_also_where_no_more_are_allowed(
     assert desk.arrived("%RETRY%g", 0) == [b"x"]
 
 
+async def test_a_retry_waits_while_the_cluster_has_too_many_topics_and_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk()
+    desk.put(b"x", 2, topic="%RETRY%g", queue_id=0)
+    monkeypatch.setattr("lockstep.broker.tables.topic_table.NAMES_MAX", 1)
+    await desk.pass_ms(5_000)
+    assert desk.arrived("%RETRY%g", 0) == []
+    monkeypatch.setattr("lockstep.broker.tables.topic_table.NAMES_MAX", 2)
+    await desk.pass_ms(AGAIN_MS)
+    assert desk.arrived("%RETRY%g", 0) == [b"x"]
+
+
 async def test_a_gap_that_ends_where_it_begins_is_looked_at_again_later_and_writes_no_progress() -> None:
     """Counted: a run that goes on for 20 turns reads once."""
     machine = Machine()

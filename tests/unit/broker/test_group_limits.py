@@ -13,10 +13,11 @@ from lockstep.broker.processors.topic import TopicProcessor
 from lockstep.broker.services import Keeper
 from lockstep.broker.tables.activity_table import DAY_MS
 from lockstep.broker.tables.topic_table import TopicTable
-from lockstep.protocol.bodies import GroupSettings, QueueOffset, ResetBody, Verdict
+from lockstep.protocol.bodies import GroupSettings, LockAnswer, QueueOffset, ResetBody, StartPoint, Verdict
 from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
-from lockstep.protocol.errors import BrokerError, NoPermissionError, ServiceNotAvailableError
+from lockstep.protocol.errors import BrokerError, LocalProtocolError, NoPermissionError, ServiceNotAvailableError
+from lockstep.protocol.headers.offsets import QueryConsumerOffsetHeader
 from lockstep.protocol.headers.routes import CreateTopicHeader
 from lockstep.protocol.layouts import LayoutTable
 from lockstep.protocol.queue import MessageQueue, TopicLayout
@@ -33,6 +34,15 @@ def bench(**limits: int) -> Bench:
 def commit(on: Bench, group: str, queue_id: int = 0, offset: int = 5) -> None:
     """A commit without an epoch, by a stranger."""
     on.c.update_offset(99, group, TOPIC, queue_id, offset, on.now_ms)
+
+
+def fill_disk(on: Bench) -> None:
+    """From now on the disk has no room for what is new."""
+
+    def full(what: str) -> None:
+        raise ServiceNotAvailableError(f"the disk is full: {what}")
+
+    on.c.may_begin = full
 
 
 def next_day(on: Bench, days: int = 1) -> list[str]:
@@ -114,6 +124,52 @@ def test_progress_of_all_groups_together_has_a_limit() -> None:
     assert on.c.progress_count == 3
 
 
+@pytest.mark.parametrize("ordered_group", [True, False])
+def test_one_commit_does_not_let_a_group_begin_in_the_other_queues_beyond_the_limit(ordered_group: bool) -> None:
+    """The start policy is resolved for all queues of the topic at once, whichever queue the member names."""
+    on = Bench(layout(queues=1_000), config=replace(CONFIG, progress_max=3))
+    commit(on, GROUP, 0)
+    a = Client(on, "a", ordered(ordered=ordered_group))
+    a.connect()
+    if ordered_group:
+        answer = a.lock(0)[0]
+    else:
+        header = QueryConsumerOffsetHeader(GROUP, TOPIC, 0, where=StartPoint.FIRST_OFFSET)
+        answer = cast(LockAnswer, on.c.begin(a.connection, header, on.now_ms))
+    assert answer.verdict is Verdict.REFUSED
+    assert "--progress-max" in (answer.remark or "")
+    assert "group billing can't begin in 999 queues of orders" in (answer.remark or "")
+    assert on.c.progress_count == 1
+
+
+def test_on_a_disk_that_is_nearly_full_a_group_with_one_commit_begins_in_no_other_queue() -> None:
+    on = Bench(layout(queues=1_000))
+    commit(on, GROUP, 0)
+    a = Client(on, "a")
+    a.connect()
+    fill_disk(on)
+    assert a.lock(0)[0].verdict is Verdict.REFUSED
+    assert on.c.progress_count == 1
+
+
+def test_a_group_with_progress_in_all_its_queues_begins_also_at_the_limit() -> None:
+    on = bench(progress_max=4)
+    for queue_id in range(4):
+        commit(on, GROUP, queue_id)
+    a = Client(on, "a")
+    a.connect()
+    assert [answer.verdict for answer in a.lock(0, 1, 2, 3).values()] == [Verdict.OK] * 4
+    assert on.c.progress_count == 4
+
+
+def test_a_reset_whose_first_queue_has_progress_counts_the_others() -> None:
+    on = bench(progress_max=2)
+    commit(on, "g", 0)
+    with pytest.raises(NoPermissionError, match="group g can't begin in 3 queues of orders"):
+        on.c.reset(ResetBody("g", TOPIC, tuple(QueueOffset(queue_id, 0) for queue_id in range(4))))
+    assert on.c.progress_count == 1
+
+
 def test_a_member_begins_in_all_queues_of_its_topic_or_in_none() -> None:
     on = bench(progress_max=4)
     commit(on, "g")
@@ -150,6 +206,14 @@ def test_locks_of_strangers_have_a_limit() -> None:
     assert stranger.lock(0, 1, group="g") == [0, 1]
 
 
+def test_a_lock_request_that_exceeds_the_limit_locks_none_of_its_queues() -> None:
+    on = bench(progress_max=2)
+    on.flush()
+    with pytest.raises(NoPermissionError, match=r"keeps 0 locks, 2 are allowed .*: 3 more from \('g', 'orders', 0\) are refused"):
+        ClassicClient(on, "s").lock(0, 1, 2, group="g")
+    assert (len(on.journal), on.c.group_count, on.c.held_count("g")) == (0, 0, None)
+
+
 @pytest.mark.parametrize("how", BEGINNINGS)
 def test_on_a_disk_that_is_nearly_full_nothing_begins_and_what_is_there_goes_on(how: str) -> None:
     on = bench()
@@ -158,11 +222,7 @@ def test_on_a_disk_that_is_nearly_full_nothing_begins_and_what_is_there_goes_on(
     a.lock(0)
     commit(on, "first")
     before = on.c.snapshot()
-
-    def full(what: str) -> None:
-        raise ServiceNotAvailableError(f"the disk is full: {what}")
-
-    on.c.may_begin = full
+    fill_disk(on)
     with pytest.raises(ServiceNotAvailableError, match=r"full: .*new"):
         BEGINNINGS[how](on, "new")
     assert on.c.snapshot() == before
@@ -176,11 +236,7 @@ def test_on_a_disk_that_is_nearly_full_no_member_comes_to_a_group_that_is_there(
     on = bench()
     a, b = Client(on, "a"), Client(on, "b")
     a.connect()
-
-    def full(what: str) -> None:
-        raise ServiceNotAvailableError(what)
-
-    on.c.may_begin = full
+    fill_disk(on)
     with pytest.raises(ServiceNotAvailableError, match=f"member b of group {GROUP}"):
         b.connect()
     a.connect()
@@ -367,11 +423,54 @@ def test_a_question_about_one_group_looks_at_that_group_alone() -> None:
     assert looked == ["g7"]
 
 
-def test_a_refusal_leaves_nothing_behind() -> None:
+@pytest.mark.parametrize("how", ["a commit", "a reset", "a classic lock"])
+def test_a_refusal_leaves_nothing_behind(how: str) -> None:
+    """The group of a refused reset was counted, and was in the way of others for a month."""
     on = bench(progress_max=0)
-    with pytest.raises(BrokerError):
-        commit(on, "g")
+    for number in range(3):
+        with pytest.raises(BrokerError, match="--progress-max"):
+            BEGINNINGS[how](on, f"g{number}")
     assert (on.c.group_count, len(on.journal)) == (0, 0)
+
+
+def test_a_contract_that_the_log_cannot_hold_leaves_no_group_behind() -> None:
+    on = bench()
+    with pytest.raises(LocalProtocolError, match=r"'group.contract' can't be written to the log"):
+        Client(on, "a", ordered(retry="\ud800")).connect()
+    assert on.c.group_count == 0
+
+
+@pytest.mark.parametrize("prefix", ["%RETRY%", "%DLQ%"])
+def test_a_group_that_comes_and_goes_counts_while_its_topic_is_here(prefix: str) -> None:
+    """Else clients that join, send a message back and leave, each in a group of its own, would create topics beyond the limit."""
+    on = bench(groups_max=1, group_idle_days=30)
+    on.layouts.adopt(layout(f"{prefix}first", 1))
+    a = Client(on, "a", ordered("first"))
+    a.connect()
+    a.leave("first")
+    assert on.c.groups() == ("first",)
+    with pytest.raises(NoPermissionError, match="group second is refused"):
+        commit(on, "second")
+    on.layouts.adopt(layout(f"{prefix}first", 0, counter=2))
+    on.c.layout_changed(f"{prefix}first")
+    assert on.c.groups() == ()
+    commit(on, "second")
+
+
+def test_a_group_whose_topic_is_at_another_broker_alone_does_not_count_here() -> None:
+    on = bench()
+    on.layouts.adopt(layout("%RETRY%first", 0, others=1))
+    a = Client(on, "a", ordered("first"))
+    a.connect()
+    a.leave("first")
+    assert on.c.group_count == 0
+
+
+def test_an_idle_group_is_forgotten_although_its_topic_is_here() -> None:
+    on = bench(group_idle_days=30)
+    on.layouts.adopt(layout("%RETRY%first", 1))
+    commit(on, "first")
+    assert next_day(on, 30) == ["first"]
 
 
 @pytest.mark.parametrize("how", ["asked for", "by a first send"])

@@ -65,6 +65,7 @@ async def test_messages_lag_and_members_are_told_from_the_tables(tmp_path: Path)
         assert found['rocketmq_consumer_lag_latency{consumer_group="g",topic="orders"}'] >= 0
         assert found["rocketmq_topic_number"] == found["rocketmq_consumer_group_number"] == 1
         assert (found["lockstep_topics_max"], found["lockstep_topics_deleted"]) == (16_384, 0)
+        assert (found["lockstep_topic_names"], found["lockstep_topic_names_limit"]) == (found["rocketmq_topic_number"], 98_304)
         assert found["rocketmq_broker_permission"] == 6
         assert found["lockstep_append_latency_seconds_count"] == 1
         assert not any("%" in name or "RMQ_SYS" in name for name in found), "the broker's own topics are nobody's load"

@@ -26,6 +26,19 @@ def test_offset_and_attempts_together_never_fall_within_a_generation(commits: li
     assert seen[-1] == max([(5, 0), *commits])
 
 
+@given(st.sets(st.integers(0, 12)), st.integers(0, 12))
+def test_what_a_start_adds_is_never_counted_too_low(ids: set[int], id_count: int) -> None:
+    table = ProgressTable(Journal())
+    for queue_id in sorted(ids, key=lambda each: each * 7 % 13):
+        table.set(("g", "t", queue_id), Progress(1, 0))
+    missing = len(set(range(id_count)) - ids)
+    found = table.missing_count("g", "t", id_count)
+    assert missing <= found <= id_count
+    if max(ids, default=-1) < id_count:
+        assert found == missing
+    assert table.missing_count("g", "u", id_count) == id_count
+
+
 def test_a_commit_that_changes_nothing_is_not_journaled_but_seen() -> None:
     journal = Journal()
     table = ProgressTable(journal)

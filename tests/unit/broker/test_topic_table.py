@@ -2,11 +2,13 @@
 
 import pytest
 
+from lockstep.broker.config import BrokerConfig
 from lockstep.broker.journal import Journal, decode_changes
-from lockstep.broker.tables.topic_table import COUNTER_STEP_MAX, KIND, TopicTable
+from lockstep.broker.tables.topic_table import ASKED_ENTRIES_MAX, COUNTER_STEP_MAX, KIND, NAMES_MAX, TOPICS_MAX, TopicTable
+from lockstep.nameserver.room import LAYOUTS_MAX
 from lockstep.protocol.errors import BrokerSystemError, LocalProtocolError, MessageIllegalError, NoPermissionError, TopicNotExistError
 from lockstep.protocol.fields import to_plain
-from lockstep.protocol.layouts import COUNTER_MAX, QUEUES_PER_BROKER_MAX, LayoutTable, check_layout
+from lockstep.protocol.layouts import COUNTER_MAX, ENTRIES_MAX, QUEUES_PER_BROKER_MAX, LayoutTable, check_layout
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 
 
@@ -274,8 +276,43 @@ def test_one_topic_more_than_allowed_is_refused_by_name() -> None:
         topics.create(layout(4, topic="a"))
 
 
+def test_a_topic_of_a_group_is_refused_where_names_of_topics_come_near_to_what_nameservers_keep(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lockstep.broker.tables.topic_table.NAMES_MAX", 3)
+    topics = TopicTable(LayoutTable(), Journal(), "broker-a", topics_max=2)
+    topics.create(layout(1, topic="a"))
+    topics.create_own("%RETRY%g", 1, 1, beyond=True)
+    topics.create_own("%DLQ%g", 1, 1, beyond=True)
+    topics.create(layout(2, topic="%DLQ%g", queues=0))
+    before = topics.snapshot()
+    with pytest.raises(
+        NoPermissionError, match="topic %RETRY%h was not created: the cluster has 2 topics and remembers 1 deleted ones, 3 together are"
+    ):
+        topics.create_own("%RETRY%h", 1, 1, beyond=True)
+    assert topics.snapshot() == before
+    topics.create_own("%DLQ%g", 1, 1, beyond=True)  # a name that is known adds none
+    assert topics.create_own("%RETRY%g", 1, 1, beyond=True) == topics.live("%RETRY%g")
+
+
+def test_nameservers_take_more_names_of_topics_from_one_broker_than_it_creates_for_groups() -> None:
+    """And the default limits leave room for two topics of each group."""
+    assert TOPICS_MAX + 2 * BrokerConfig().groups_max < NAMES_MAX < LAYOUTS_MAX // 2
+    assert ASKED_ENTRIES_MAX < ENTRIES_MAX
+
+
+def test_the_topic_of_a_group_has_room_for_its_entry_up_to_what_nameservers_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lockstep.broker.tables.topic_table.ASKED_ENTRIES_MAX", 1)
+    monkeypatch.setattr("lockstep.broker.tables.topic_table.ENTRIES_MAX", 2)
+    topics = table()
+    topics.create(layout(1, topic="a"))
+    with pytest.raises(NoPermissionError, match="have 1, 1 are allowed"):
+        topics.create(layout(1, topic="b"))
+    topics.create_own("%RETRY%g", 1, 1, beyond=True)
+    with pytest.raises(NoPermissionError, match="have 2, 2 are allowed"):
+        topics.create_own("%DLQ%g", 1, 1, beyond=True)
+
+
 def test_entries_of_all_layouts_together_are_limited_and_the_topic_beyond_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lockstep.broker.tables.topic_table.ENTRIES_MAX", 3)
+    monkeypatch.setattr("lockstep.broker.tables.topic_table.ASKED_ENTRIES_MAX", 3)
     topics = table()
     topics.create(layout(1, topic="a").with_queues("broker-b", 1, 1, 7))
     topics.create(layout(1, topic="b"))

@@ -8,7 +8,8 @@
 | DEAD_LETTER                    | `%DLQ%group`, and the group's progress moves behind it        |
 
 Both read the message from the log, so that no body travels. Answers wait until the log is confirmed: the copy is as durable as any message
-before the group's progress leaves the original behind.
+before the group's progress leaves the original behind. Both count the group as every other beginning does: neither asks for membership, and
+a group that has no topic for its copies gets one. What is refused has created nothing and has counted no group.
 """
 
 from lockstep.broker.coordination import Coordination
@@ -28,6 +29,8 @@ from lockstep.runtime.host import Host
 
 SEND_BACK_LANE = "send-back"
 """The message may have to be read from the disk."""
+COPY_HEAD_BYTES_MAX = 64 << 10
+"""What a copy's record may have beside the body: its properties take 32 KiB at most."""
 
 
 class SendBackProcessor:
@@ -56,8 +59,9 @@ class SendBackProcessor:
             self._dead_letter(header.group, record, failed_times(record.reconsume_times + 1) if header.delay_level >= 0 else "given up")
             return Pending(request.reply())
         topic = retry_topic(header.group)
-        self._homes.ready(topic)
-        self._delays.append(failed_copy(record, topic, 0), header.delay_level or record.reconsume_times + FIRST_RETRY_LEVEL)
+        copy = failed_copy(record, topic, 0)
+        self._ready(header.group, copy)
+        self._delays.append(copy, header.delay_level or record.reconsume_times + FIRST_RETRY_LEVEL)
         return Pending(request.reply())
 
     @handles(RequestCode.DEAD_LETTER, DeadLetterHeader, lane=SEND_BACK_LANE)
@@ -84,9 +88,17 @@ class SendBackProcessor:
 
     def _dead_letter(self, group: str, record: RecordView, reason: str) -> None:
         topic = dlq_topic(group)
-        self._homes.ready(topic)
         again = record.topic == topic.encode()  # a letter that no replay could send: why it is one has not changed
-        store_letter(self._store, Letter.of(record) if again else failed_copy(record, topic, 0, reason))
+        letter = Letter.of(record) if again else failed_copy(record, topic, 0, reason)
+        self._ready(group, letter)
+        store_letter(self._store, letter)
+
+    def _ready(self, group: str, copy: Letter) -> None:
+        """Counts the group and creates the topic of its copy; all that can refuse either is asked before."""
+        self._store.check_append(len(copy.body) + COPY_HEAD_BYTES_MAX)
+        self._coordination.check_group_room(group)
+        self._homes.create(copy.topic)
+        self._coordination.begin_group(group)
 
 
 def _check_same(record: RecordView, header: SendBackHeader) -> None:

@@ -646,6 +646,13 @@ class Store:
         self._state.stamps.forget(self._log.start)
         return moved
 
+    def check_append(self, size: int) -> None:
+        """ServiceNotAvailableError where a frame of `size` bytes would be refused: below the disk reserve and while closing."""
+        if self._refusal is not None:
+            raise ServiceNotAvailableError(self._refusal)
+        if size > self._disk.room:
+            self._disk.make_room(size, self._host.clock.monotonic_ms())
+
     def check_beginning(self, what: str) -> None:
         """ServiceNotAvailableError where the disk has room only for changes of what is there, not for `what`, which is new."""
         self._disk.check_beginning(what, self._host.clock.monotonic_ms())

@@ -38,6 +38,17 @@ class Failing:
     """Of the last failed call."""
 
 
+class _Queues(dict[int, Progress]):
+    """Queue id → progress of one group in one topic. Queues are added one by one, and dropped all together."""
+
+    __slots__ = ("ids_end",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ids_end = 0
+        """Above every id."""
+
+
 class ProgressTable:
     """(group, topic, queue) → progress, durable; when each was committed last, and what fails, is known for this process only."""
 
@@ -45,7 +56,7 @@ class ProgressTable:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._groups: dict[str, dict[str, dict[int, Progress]]] = {}
+        self._groups: dict[str, dict[str, _Queues]] = {}
         """Group → topic → queue id → progress."""
         self._count = 0
         self._since: dict[str, dict[str, int]] = {}
@@ -72,6 +83,15 @@ class ProgressTable:
     def of_topic(self, group: str, topic: str) -> list[tuple[int, Progress]]:
         """(queue id, progress) of one group in one topic."""
         return list(self._groups.get(group, {}).get(topic, {}).items())
+
+    def missing_count(self, group: str, topic: str, id_count: int) -> int:
+        """How many of the queues 0 … id_count−1 have no progress of the group. Counted, not walked: never too low, and too high only where
+        the group has progress in queues above them.
+        """
+        queues = self._groups.get(group, {}).get(topic)
+        if queues is None:
+            return id_count
+        return min(id_count, id_count - len(queues) + max(0, queues.ids_end - id_count))
 
     def has_topic(self, group: str, topic: str) -> bool:
         """Whether the group has progress in the topic."""
@@ -178,8 +198,12 @@ class ProgressTable:
         return self._groups[key[0]][key[1]][key[2]]
 
     def _put(self, key: Key, progress: Progress) -> None:
-        queues = self._groups.setdefault(key[0], {}).setdefault(key[1], {})
+        topics = self._groups.setdefault(key[0], {})
+        queues = topics.get(key[1])
+        if queues is None:
+            queues = topics[key[1]] = _Queues()
         self._count += key[2] not in queues
+        queues.ids_end = max(queues.ids_end, key[2] + 1)
         queues[key[2]] = progress
 
     def _do(self, change: Change) -> None:

@@ -68,6 +68,11 @@ ADOPTED_ENTRIES_MAX = 2 * ENTRIES_MAX
 """Entries of all layouts, above which no topic is adopted that is not known: what a nameserver keeps, and as many of this broker's own."""
 TOMBSTONES_MAX = 65_536
 """Deleted topics that are remembered. Beyond them no topic of a new name is created."""
+NAMES_MAX = (ADOPTED_MAX + TOMBSTONES_MAX) // 4 * 3
+"""Topics and deleted topics together, above which not even the retry or dead letter topic of a group is created (`beyond`): three quarters
+of what a broker adopts, which is as much as a nameserver takes from one broker alone."""
+ASKED_ENTRIES_MAX = ENTRIES_MAX // 16 * 15
+"""Entries of all layouts above which no request adds one; the rest, up to what nameservers take, is for the topics of groups."""
 
 
 class TopicTable:
@@ -159,8 +164,8 @@ class TopicTable:
     def create(self, asked: TopicLayout, *, beyond: bool = False) -> TopicLayout:
         """A creation, alteration or deletion on request (the table above); returns the layout in force after it.
 
-        `beyond`: also where the cluster has as many topics as it may have. Raises TopicNotExistError, NoPermissionError and
-        MessageIllegalError.
+        `beyond`: a message of a group needs the topic, so NAMES_MAX and ENTRIES_MAX are the limits instead of those for requests. Raises
+        TopicNotExistError, NoPermissionError and MessageIllegalError.
         """
         check_topic(asked.topic)
         if is_system_topic(asked.topic):
@@ -176,10 +181,11 @@ class TopicTable:
         if here is not None and here.deleted:
             asked = _created_again(asked, here)
         _check(asked, here)
-        if (here is None or here.deleted) and not beyond:
+        if beyond and here is None:
+            self._check_names(asked.topic)
+        elif (here is None or here.deleted) and not beyond:
             self._check_room(asked.topic, known=here is not None)
-        if not beyond:
-            self._check_entries(asked)
+        self._check_entries(asked, ENTRIES_MAX if beyond else ASKED_ENTRIES_MAX)
         self._take(asked)
         return self.live(asked.topic) if not asked.deleted else asked
 
@@ -357,13 +363,22 @@ class TopicTable:
                 f"Use the name of a topic that was deleted, or see `lockstep topic forget-deleted`"
             )
 
-    def _check_entries(self, asked: TopicLayout) -> None:
-        """NoPermissionError where the layouts of all topics would have too many entries."""
+    def _check_names(self, topic: str) -> None:
+        """NoPermissionError where the cluster has as many names of topics as even the topics of groups may bring it to."""
+        if len(self.layouts) >= NAMES_MAX:
+            raise NoPermissionError(
+                f"topic {topic} was not created: the cluster has {self.layouts.live_count} topics and remembers "
+                f"{self.layouts.deleted_count} deleted ones, {NAMES_MAX} together are allowed. Delete topics that are not used any "
+                "more, and see `lockstep topic forget-deleted`"
+            )
+
+    def _check_entries(self, asked: TopicLayout, limit: int) -> None:
+        """NoPermissionError where the layouts of all topics would have more than `limit` entries."""
         count, more = self.layouts.entry_count, self.layouts.more_entries(asked)
-        if more > 0 and count + more > ENTRIES_MAX:
+        if more > 0 and count + more > limit:
             raise NoPermissionError(
                 f"topic {asked.topic} was not changed: its layout would have {more} entries more, the layouts of all topics have {count}, "
-                f"{ENTRIES_MAX} are allowed. Delete topics that are not used any more, or use fewer brokers for each"
+                f"{limit} are allowed. Delete topics that are not used any more, or use fewer brokers for each"
             )
 
 

@@ -1,6 +1,7 @@
 """Rules of ours, switched off by name: what a sweep must notice."""
 
 from lockstep.testing.sweep.mutants import (
+    beginnings,
     broadcast,
     broker,
     client,
@@ -26,6 +27,7 @@ from lockstep.testing.sweep.mutants.registry import MUTANTS, Mutant, switched_of
 __all__ = [
     "MUTANTS",
     "Mutant",
+    "beginnings",
     "broadcast",
     "broker",
     "client",

@@ -39,7 +39,7 @@ def any_number_of_groups_is_known(patch: Patches) -> None:
 @mutant("swarm", aimed="tests/unit/broker/test_group_limits.py::test_progress_of_all_groups_together_has_a_limit")
 def any_number_of_queues_has_progress(patch: Patches) -> None:
     """A broker keeps progress of so many queues of groups; no group begins in more."""
-    patch.set(Books, "check_progress", lambda self, key, count=1: None)
+    patch.set(Books, "check_progress", lambda self, group, topic, count: None)
 
 
 @mutant(

@@ -1,0 +1,84 @@
+"""Limits on what a request may begin: groups, their topics, progress and locks."""
+
+from typing import Any
+
+from lockstep.broker.books import Books
+from lockstep.broker.coordination import Coordination
+from lockstep.broker.delays import GroupTopics
+from lockstep.broker.store import Store
+from lockstep.broker.tables.topic_table import TopicTable
+from lockstep.testing.sweep.mutants.registry import Patches, mutant
+
+SEND_BACKS = "tests/unit/broker/test_send_back_limits.py"
+GROUPS = "tests/unit/broker/test_group_limits.py"
+
+
+@mutant("swarm", aimed=f"{SEND_BACKS}::test_a_group_above_the_limit_is_refused_by_name_and_gets_no_topic")
+def messages_sent_back_count_no_group(patch: Patches) -> None:
+    """A message that is sent back counts its group, and is refused above the limit of groups."""
+    patch.set(Coordination, "check_group_room", lambda self, group: None)
+    patch.set(Coordination, "begin_group", lambda self, group: None)
+
+
+@mutant("swarm", aimed=f"{SEND_BACKS}::test_a_topic_that_is_refused_leaves_no_group_behind")
+def topics_of_groups_have_no_limit(patch: Patches) -> None:
+    """The topics of groups end below what a nameserver keeps."""
+    patch.set(TopicTable, "_check_names", lambda self, topic: None)
+
+
+@mutant("swarm", aimed="tests/unit/broker/test_delays.py::test_a_retry_waits_while_the_cluster_has_too_many_topics_and_is_not_lost")
+def a_retry_without_room_for_its_topic_is_dropped(patch: Patches) -> None:
+    """A delayed message waits while its topic can't be created."""
+    patch.set(GroupTopics, "_ready", GroupTopics.create)
+
+
+@mutant("swarm", aimed=f"{SEND_BACKS}::test_below_half_the_reserve_no_topic_is_created_on_request_and_an_acknowledged_message_gets_its_own")
+def topics_of_groups_take_the_reserve(patch: Patches) -> None:
+    """Below half the disk reserve no request creates the topic of a group."""
+    patch.set(GroupTopics, "create", vars(GroupTopics)["_ready"])
+
+
+@mutant("swarm", aimed=f"{SEND_BACKS}::test_on_a_full_disk_nothing_is_created_and_nothing_is_written")
+def a_topic_is_created_for_a_copy_that_is_refused(patch: Patches) -> None:
+    """Below the disk reserve a message that is sent back is refused before anything is created for it."""
+    patch.set(Store, "check_append", lambda self, size: None)
+
+
+@mutant("swarm", aimed=f"{GROUPS}::test_a_group_that_comes_and_goes_counts_while_its_topic_is_here")
+def groups_leave_their_topics_behind(patch: Patches) -> None:
+    """A group counts while its retry or dead letter topic is here and it is not idle."""
+    tidy: Any = Books.tidy
+
+    def without_topics(self: Books, group: str) -> None:
+        counted: Any = self.own_queue_count
+        self.own_queue_count = lambda topic: 0  # type: ignore[method-assign]
+        try:
+            tidy(self, group)
+        finally:
+            self.own_queue_count = counted  # type: ignore[method-assign]
+
+    patch.set(Books, "tidy", without_topics)
+
+
+@mutant("swarm", aimed=f"{GROUPS}::test_one_commit_does_not_let_a_group_begin_in_the_other_queues_beyond_the_limit")
+def one_queue_stands_for_its_topic(patch: Patches) -> None:
+    """A start counts all the queues in which it begins."""
+    patch.set(Books, "missing_progress_count", lambda self, group, topic: 1)
+
+
+@mutant("swarm", aimed=f"{GROUPS}::test_locks_of_strangers_have_a_limit")
+def any_number_of_locks_is_kept(patch: Patches) -> None:
+    """A broker keeps so many locks; a request for more locks none of its queues."""
+    patch.set(Books, "check_locks", lambda self, key, count: None)
+
+
+@mutant("swarm", aimed=f"{GROUPS}::test_a_refusal_leaves_nothing_behind")
+def a_refused_reset_counts_its_group(patch: Patches) -> None:
+    """A request that is refused leaves no group behind."""
+    reset: Any = Coordination.reset
+
+    def begun_first(self: Coordination, body: Any) -> Any:
+        self._books.begin(body.group)
+        return reset(self, body)
+
+    patch.set(Coordination, "reset", begun_first)

@@ -1,0 +1,97 @@
+"""Messages sent back, and progress begun, for groups that strangers invent: what it may cost a broker and its nameservers.
+
+The limits are set low, so that a test reaches them in seconds.
+"""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.headers.offsets import UpdateConsumerOffsetHeader
+from lockstep.protocol.headers.send import SendBackHeader
+from support.background import Background, background
+from support.hostile_world import World, hostile_world, undisturbed_world
+from support.http import fetch
+from support.native import Native, native
+
+pytestmark = pytest.mark.e2e
+
+MIB = 1 << 20
+GROUPS_MAX, TOPICS_MAX, ASKED = 50, 10, 3_000
+LIMITS = ("--groups-max", str(GROUPS_MAX), "--topics-max", str(TOPICS_MAX))
+
+
+async def figures(broker: Background, *names: str) -> list[float]:
+    """Values of /metrics, all rows of each together."""
+    _, text = await fetch(broker.started("broker.started")["admin"], "/metrics")
+    rows = [line.rpartition(" ") for line in text.splitlines() if not line.startswith("#")]
+    return [sum(float(value) for key, _, value in rows if key.startswith(name + "{")) for name in names]
+
+
+async def stored(client: Native, topic: str) -> int:
+    """Stores a message; its place in the log."""
+    answer = await client.send(topic, b"x")
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    return int(answer.fields["msgId"][16:], 16)
+
+
+async def send_back(client: Native, offset: int, count: int, level: int) -> list[tuple[int, str]]:
+    """(code, remark) of a request for each of so many invented groups."""
+    found = []
+    for first in range(0, count, 500):
+        asked = [SendBackHeader(offset, f"invented-{number}", level) for number in range(first, min(count, first + 500))]
+        answers = await asyncio.gather(*(client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, header) for header in asked))
+        found += [(answer.code, answer.remark or "") for answer in answers]
+    return found
+
+
+async def test_messages_sent_back_for_invented_groups_create_topics_for_so_many_groups_and_the_broker_starts_again(tmp_path: Path) -> None:
+    """One connection and one stored message made 133,500 topics, and the nameserver refused the broker from then on."""
+    with hostile_world(tmp_path, "--admin-listen", "127.0.0.1:0", of_broker=LIMITS) as world:
+        async with undisturbed_world(world):
+            await invented(world)
+            await world.goes_on()
+        with world.restarted_broker() as again:
+            async with native(again.started("broker.started")["address"]) as client:
+                answers = await send_back(client, await stored(client, "fuzz"), 200, -1)
+                assert sum(code == ResponseCode.SUCCESS for code, _ in answers) <= GROUPS_MAX
+
+
+async def invented(world: World) -> None:
+    before = world.broker.resident_bytes()
+    async with native(world.broker_address) as stranger:
+        offset = await stored(stranger, "fuzz")
+        for level in (-1, 3):
+            answers = await send_back(stranger, offset, ASKED, level)
+            refused = [remark for code, remark in answers if code == ResponseCode.NO_PERMISSION]
+            assert len(refused) + sum(code == ResponseCode.SUCCESS for code, _ in answers) == ASKED
+            assert len(refused) >= ASKED - GROUPS_MAX
+            assert all(f"{GROUPS_MAX} are allowed (--groups-max)" in remark for remark in refused)
+    groups, topics, names = await figures(world.broker, "rocketmq_consumer_group_number", "rocketmq_topic_number", "lockstep_topic_names")
+    assert groups == GROUPS_MAX
+    assert 2 < topics <= 2 * GROUPS_MAX + 2
+    assert names == topics
+    assert world.broker.resident_bytes() - before < 32 * MIB
+
+
+async def test_on_a_full_disk_messages_sent_back_create_and_write_nothing(tmp_path: Path) -> None:
+    """The reserve is set above twice what is free."""
+    listen = ("--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0")
+    command = ("-m", "lockstep.broker", *listen, "--store", str(tmp_path / "store"), "--disk-used-percent-max", "100", "--segment-mib", "8")
+    with background(tmp_path, "before", *command, ready="broker.started") as broker:
+        async with native(broker.started("broker.started")["address"]) as client:
+            await client.create("fuzz")
+            offset = await stored(client, "fuzz")
+            await client.done(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader("here", "fuzz", 0, 0))
+    reserve_mib = 3 * shutil.disk_usage(tmp_path).free // MIB
+    with background(tmp_path, "full", *command, "--disk-reserve-mib", str(reserve_mib), ready="broker.started") as broker:
+        async with native(broker.started("broker.started")["address"]) as client:
+            before = await figures(broker, "rocketmq_topic_number", "rocketmq_consumer_group_number", "rocketmq_storage_size")
+            for level in (-1, 3):
+                assert {code for code, _ in await send_back(client, offset, 200, level)} == {ResponseCode.SERVICE_NOT_AVAILABLE}
+            after = await figures(broker, "rocketmq_topic_number", "rocketmq_consumer_group_number", "rocketmq_storage_size")
+            assert after == before
+            await client.done(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader("here", "fuzz", 0, 1))

@@ -1,0 +1,98 @@
+"""CONSUMER_SEND_MSG_BACK for groups that the broker does not know: it begins a group, and is limited as every other beginning is.
+
+The request asks for no membership, and each group's topic is created for it: one stored message was enough for topics without a limit.
+"""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from lockstep.broker.app import Broker
+from lockstep.broker.delays import GroupTopics
+from lockstep.broker.journal import Journal
+from lockstep.broker.tables.topic_table import TopicTable
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.errors import ServiceNotAvailableError
+from lockstep.protocol.headers.send import SendBackHeader
+from lockstep.protocol.layouts import LayoutTable
+from support.whole_broker import Client, dialled, frame, place, running, settings
+
+MIB = 1 << 20
+LEVELS = (-1, 3)
+"""To the dead letters at once, and to be retried."""
+
+
+async def stored(client: Client) -> int:
+    """Stores one message; its place in the log."""
+    header, data, _ = frame(0, 1)
+    return place(await client.done(RequestCode.SEND_RECORDS, header, data)).physical_offset
+
+
+async def send_back(client: Client, offset: int, groups: range, level: int) -> list[tuple[int, str]]:
+    """(code, remark) of a request for each group."""
+    asked = [client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(offset, f"g{number}", level)) for number in groups]
+    return [(answer.code, answer.remark or "") for answer in await asyncio.gather(*asked)]
+
+
+def known(broker: Broker) -> tuple[int, int]:
+    """(groups, topics) of the broker."""
+    return broker.state.coordination.group_count, broker.state.layouts.live_count
+
+
+@pytest.mark.parametrize("level", LEVELS)
+async def test_a_group_above_the_limit_is_refused_by_name_and_gets_no_topic(tmp_path: Path, level: int) -> None:
+    async with running(settings(tmp_path, groups_max=3)) as broker, dialled(broker) as client:
+        await client.create()
+        offset = await stored(client)
+        assert {code for code, _ in await send_back(client, offset, range(3), level)} == {ResponseCode.SUCCESS}
+        for group, (code, remark) in enumerate(await send_back(client, offset, range(3, 50), level), 3):
+            assert code == ResponseCode.NO_PERMISSION
+            assert f"knows 3 groups, 3 are allowed (--groups-max): group g{group} is refused" in remark
+        assert known(broker) == (3, 4)
+        for each in LEVELS:  # what is known gets both of its topics
+            assert {code for code, _ in await send_back(client, offset, range(3), each)} == {ResponseCode.SUCCESS}
+        assert known(broker) == (3, 7)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+async def test_a_topic_that_is_refused_leaves_no_group_behind(tmp_path: Path, level: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(settings(tmp_path)) as broker, dialled(broker) as client:
+        await client.create()
+        offset = await stored(client)
+        monkeypatch.setattr("lockstep.broker.tables.topic_table.NAMES_MAX", 2)
+        assert {code for code, _ in await send_back(client, offset, range(1), level)} == {ResponseCode.SUCCESS}
+        for group, (code, remark) in enumerate(await send_back(client, offset, range(1, 5), level), 1):
+            assert code == ResponseCode.NO_PERMISSION
+            assert f"g{group} was not created: the cluster has 2 topics" in remark
+        assert known(broker) == (1, 2)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("of_free", [3, 1.5], ids=["below half the reserve", "below the reserve"])
+async def test_on_a_full_disk_nothing_is_created_and_nothing_is_written(tmp_path: Path, level: int, of_free: float) -> None:
+    async with running(settings(tmp_path)) as broker, dialled(broker) as client:
+        await client.create()
+        offset = await stored(client)
+    reserve = int(of_free * shutil.disk_usage(tmp_path).free) // MIB
+    async with running(settings(tmp_path, disk_reserve_mib=reserve, disk_used_percent_max=100)) as broker, dialled(broker) as client:
+        before, end = known(broker), broker.state.plain()["layouts"]
+        log_bytes = broker.status().log_bytes
+        answers = await send_back(client, offset, range(20), level)
+        assert {code for code, _ in answers} == {ResponseCode.SERVICE_NOT_AVAILABLE}
+        assert (known(broker), broker.state.plain()["layouts"]) == (before, end)
+        assert broker.status().log_bytes == log_bytes
+
+
+def test_below_half_the_reserve_no_topic_is_created_on_request_and_an_acknowledged_message_gets_its_own() -> None:
+    def full(what: str) -> None:
+        raise ServiceNotAvailableError(f"full: {what} is new")
+
+    topics = TopicTable(LayoutTable(), Journal(), "broker-a")
+    homes = GroupTopics(topics, may_begin=full)
+    with pytest.raises(ServiceNotAvailableError, match="full: topic %DLQ%g is new"):
+        homes.create("%DLQ%g")
+    assert homes.place("%RETRY%g", 0) == 0
+    homes.create("%RETRY%g")
+    assert topics.layouts.live_count == 1
