@@ -1,4 +1,4 @@
-"""lockstep group create | update: what is set holds at every broker, for running members, over restarts."""
+"""lockstep group create | update | delete: what is set holds at every broker, for running members, over restarts."""
 
 import json
 
@@ -49,3 +49,24 @@ async def test_two_subscriptions_in_one_group_are_refused_or_the_last_decides(cl
     assert made["subscription"] == {"orders": "odd"}
     (told,) = cluster.heard("broker-a", "subscription.overruled")
     assert (told["was"], told["now"]) == ("orders: even", "orders: odd")
+
+
+async def test_a_group_is_deleted_at_every_broker_when_its_members_have_left_and_stays_deleted(cluster: Cluster) -> None:
+    await cluster.servers(queues=1)
+    await cluster.command("group", "create", "billing")
+    await cluster.consumer("consumer-1")
+    await cluster.until_held(2, "consumer-1")
+    refused = await cluster.command("group", "delete", "billing", code=1)
+    assert "nothing was deleted: group billing has 1 members" in refused
+    assert "Stop them, and run `lockstep group delete billing` again" in refused
+    await cluster.stop("consumer-1")
+    await cluster.kill("broker-b")
+    missed = await cluster.command("group", "delete", "billing", code=1)
+    assert "not deleted everywhere: broker broker-b" in missed
+    await cluster.restart("broker-b")
+    assert "is deleted at broker-a, broker-b" in await cluster.command("group", "delete", "billing")
+    for broker in ("broker-a", "broker-b"):
+        await cluster.kill(broker)
+        await cluster.restart(broker)
+    assert json.loads(await cluster.command("group", "list", "--json")) == {"groups": [], "failed": {}}
+    assert "no broker knows group billing" in await cluster.command("group", "delete", "billing", code=1)

@@ -1,15 +1,19 @@
-"""Messages sent back, and progress begun, for groups that strangers invent: what it may cost a broker and its nameservers.
+"""Messages sent back and settings for groups that strangers invent: what it may cost a broker and its nameservers.
 
 The limits are set low, so that a test reaches them in seconds.
 """
 
 import asyncio
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
 
+from lockstep.protocol.bodies import GroupSettings
+from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.headers.clients import DeleteGroupHeader
 from lockstep.protocol.headers.offsets import UpdateConsumerOffsetHeader
 from lockstep.protocol.headers.send import SendBackHeader
 from support.background import Background, background
@@ -95,3 +99,24 @@ async def test_on_a_full_disk_messages_sent_back_create_and_write_nothing(tmp_pa
             after = await figures(broker, "rocketmq_topic_number", "rocketmq_consumer_group_number", "rocketmq_storage_size")
             assert after == before
             await client.done(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader("here", "fuzz", 0, 1))
+
+
+async def test_groups_that_strangers_set_up_take_every_place_until_an_operator_deletes_them(tmp_path: Path) -> None:
+    """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP for invented groups: groups with settings are never forgotten, also not by a restart."""
+    listen = ("--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0")
+    command = ("-m", "lockstep.broker", *listen, "--store", str(tmp_path / "store"), "--segment-mib", "8", *LIMITS)
+    with background(tmp_path, "before", *command, ready="broker.started") as broker:
+        async with native(broker.started("broker.started")["address"]) as client:
+            bodies = [bytes(encode_body(GroupSettings(f"invented-{number}"))) for number in range(2 * GROUPS_MAX)]
+            asked = [client.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, body) for body in bodies]
+            assert [answer.code for answer in await asyncio.gather(*asked)].count(ResponseCode.SUCCESS) == GROUPS_MAX
+            assert await figures(broker, "lockstep_groups_configured") == [GROUPS_MAX]
+            deleted = [DeleteGroupHeader(f"invented-{number}", clean_offset=True) for number in range(2 * GROUPS_MAX)]
+            answers = await asyncio.gather(*(client.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, each) for each in deleted[1:]))
+            assert {answer.code for answer in answers} == {ResponseCode.SUCCESS}
+        broker.stop(signal.SIGKILL)
+    with background(tmp_path, "again", *command, ready="broker.started") as again:
+        assert await figures(again, "lockstep_groups_configured", "rocketmq_consumer_group_number") == [1, 1]
+        async with native(again.started("broker.started")["address"]) as client:
+            await client.create("fuzz")
+            await client.done(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader("new", "fuzz", 0, 0))

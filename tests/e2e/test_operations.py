@@ -73,6 +73,7 @@ def test_every_command_of_the_page_does_what_it_says(tmp_path: Path) -> None:
     assert "0 messages again, 1 skipped: nothing was changed" in answers["group reset-offset billing --to end --dry-run"]
     assert "0 messages again, 0 skipped" in answers["group reset-offset billing --to 30m"]
     assert "may NOT consume" in answers["group update billing --no-consume"]
+    assert "group billing is deleted at broker-a" in answers["group delete billing"]
 
 
 def test_the_page_says_of_each_track_what_the_command_says() -> None:

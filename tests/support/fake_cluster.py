@@ -23,7 +23,7 @@ from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import BrokerError, QueryNotFoundError, SubscriptionGroupNotExistError, TopicNotExistError
 from lockstep.protocol.fields import to_plain
-from lockstep.protocol.headers.clients import GroupStatusHeader
+from lockstep.protocol.headers.clients import DeleteGroupHeader, GroupStatusHeader
 from lockstep.protocol.headers.offsets import TopicHeader, ViewMessageHeader
 from lockstep.protocol.headers.pull import PullHeader, PullReply
 from lockstep.protocol.headers.routes import CreateTopicHeader, RegisterBrokerHeader
@@ -65,7 +65,7 @@ class FakeBroker:
     by_position: dict[int, bytes] = field(default_factory=dict)
     created: list[TopicLayout] = field(default_factory=list)
     refusal: BrokerError | None = None
-    """Its answer to whoever asks for a layout."""
+    """Its answer to requests for a layout and for the deletion of a group."""
 
     async def start(self, nameserver: str) -> None:
         self._server = Server(Host.real(), {"internal": ("127.0.0.1", 0)}, Dispatcher([self]))
@@ -98,6 +98,14 @@ class FakeBroker:
         if group is not None and group not in self.groups:
             raise SubscriptionGroupNotExistError(f"nothing is known of group {group}")
         return request.reply(body=GroupStatusReply(tuple(self.groups), self.groups.get(group or "")))
+
+    @handles(RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteGroupHeader)
+    def delete_group(self, request: Request) -> Outcome:
+        if self.refusal is not None:
+            raise self.refusal
+        assert request.header.clean_offset
+        self.groups.pop(request.header.group, None)
+        return request.reply()
 
     @handles(RequestCode.TOPIC_OFFSETS, TopicHeader)
     def topic_offsets(self, request: Request) -> Outcome:

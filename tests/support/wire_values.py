@@ -107,6 +107,7 @@ REQUESTS: dict[RequestCode, tuple[type | None, type | None]] = {
     R.DEAD_LETTER: (send.DeadLetterHeader, None),
     R.RESET_OFFSETS: (None, bodies.ResetBody),
     R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: (None, bodies.GroupSettings),
+    R.DELETE_SUBSCRIPTIONGROUP: (clients.DeleteGroupHeader, None),
     R.GET_BROKER_RUNTIME_INFO: (None, None),
     R.FORGET_DELETIONS: (routes.ForgetDeletionsHeader, None),
 }

@@ -29,7 +29,7 @@ from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import LockstepError, RouteNotReadyError, TransportError, broker_error
 from lockstep.protocol.fields import from_plain, to_plain
-from lockstep.protocol.headers.clients import GroupStatusHeader
+from lockstep.protocol.headers.clients import DeleteGroupHeader, GroupStatusHeader
 from lockstep.protocol.headers.offsets import OffsetReply, SearchOffsetHeader, TopicHeader, ViewMessageHeader
 from lockstep.protocol.headers.pull import SUBSCRIPTION, PullHeader, PullReply
 from lockstep.protocol.headers.routes import CreateTopicHeader, ForgetDeletionsHeader, ForgetDeletionsReply
@@ -164,6 +164,10 @@ class AdminClient:
         """Sets a group up at one broker."""
         answer = await self.ask(broker, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=encode_body(settings))
         return decode_body(GroupSettings, answer.body)
+
+    async def delete_group(self, broker: BrokerAddress, group: str) -> None:
+        """Removes a group with its progress at one broker; nothing happens where it is not known."""
+        await self.ask(broker, RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteGroupHeader(group, clean_offset=True))
 
     async def broker_status(self, broker: BrokerAddress) -> BrokerStatus:
         """What one broker says of itself."""

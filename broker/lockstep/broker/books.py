@@ -24,6 +24,9 @@ from lockstep.protocol.layouts import LayoutTable
 from lockstep.protocol.names import DLQ_PREFIX, RETRY_PREFIX, group_of_topic
 from lockstep.protocol.queue import MessageQueue
 
+NAMED_MAX = 8
+"""Clients that a refusal names."""
+
 
 @dataclass(frozen=True, slots=True)
 class CoordinationConfig:
@@ -199,8 +202,26 @@ class Books:
         used = known is not None and (known.members or known.contract is not None)
         return bool(used or self.locks.held_count(group) or self.settings.get(group))
 
+    def check_unused(self, group: str) -> None:
+        """NoPermissionError, naming who uses it, where the group has a member here or a queue that is held."""
+        known = self.groups.get(group)
+        members = () if known is None else known.member_ids
+        holders = dict.fromkeys(str(lock.client_id) for _, lock in self.locks.of_group(group) if lock.held)
+        if members:
+            what, then = f"has {len(members)} members at {self.config.broker_name}", "Stop them"
+        elif holders:
+            what = f"has queues at {self.config.broker_name} that clients hold which are no members (any more)"
+            then = f"They are free at the latest {self.config.classic_lock_ms // 1000} s after the clients have stopped: wait"
+        else:
+            return
+        names = list(members or holders)
+        listed = ", ".join(names[:NAMED_MAX]) + (" …" if len(names) > NAMED_MAX else "")
+        raise NoPermissionError(
+            f"group {group} was not deleted: it {what}: {listed}. {then}, and run `lockstep group delete {group}` again"
+        )
+
     def forget(self, group: str) -> None:
-        """Forgets the group with its progress and its locks."""
+        """Forgets the group with its progress, its locks and its settings, in one change of the log."""
         self.activity.forgotten(group)
         self.drop_group(group)
 
@@ -209,7 +230,9 @@ class Books:
         self.progress.drop_group(group)
         self.locks.drop_group(group)
         self.groups.drop_group(group)
+        self.settings.drop_group(group)
         self.overruled.pop(group, None)
+        self.contracts_held.pop(group, None)
 
     # ------------------------------------------------------------------------------------------------------------- queues
 

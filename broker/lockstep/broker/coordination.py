@@ -451,6 +451,31 @@ class Coordination:
         self._books.begin(settings.group)
         self._books.settings.set(settings)
 
+    def delete_group(self, group: str, *, with_progress: bool) -> int | None:
+        """DELETE_SUBSCRIPTIONGROUP. The answer waits until the log is confirmed. NoPermissionError while the group is in use.
+
+        Removes the group's settings; `with_progress` also its progress and locks, all in one change of the log. Returns in how many queues
+        progress was removed; None: nothing is known of the group. Its topics and their messages stay.
+        """
+        check_group(group)
+        books = self._books
+        if group not in books.activity:
+            return None
+        books.check_unused(group)
+        if with_progress:
+            count = sum(1 for _ in books.progress.of_group(group))
+            books.forget(group)
+            return count
+        if books.settings.get(group) is not None:
+            books.settings.remove(group)
+            books.tidy(group)
+        return 0
+
+    @property
+    def settings_count(self) -> int:
+        """Groups with settings: they are never forgotten."""
+        return len(self._books.settings)
+
     def contract(self, group: str) -> ConsumerGroup | None:
         """What the group's members have agreed on; of a group without native members None."""
         known = self._books.groups.get(group)

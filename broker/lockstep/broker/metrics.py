@@ -140,6 +140,7 @@ class BrokerMetrics:
         for metric, text, value in (
             ("rocketmq_consumer_group_number", "Groups of which anything is known.", coordination.group_count),
             ("lockstep_groups_limit", "Groups of which anything may be known.", config.groups_max),
+            ("lockstep_groups_configured", "Groups with settings: they are never forgotten.", coordination.settings_count),
             ("lockstep_progress_entries", "Queues with progress of a group: (group, topic, queue).", coordination.progress_count),
             ("lockstep_progress_entries_limit", "Queues that may have progress of a group.", config.progress_max),
             ("lockstep_held_pulls", "Pulls that wait for messages.", self._pulls.held_count),

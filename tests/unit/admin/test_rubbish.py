@@ -51,6 +51,7 @@ ARGUMENTS = {
     ("group", "show"): ["billing"],
     ("group", "create"): ["billing"],
     ("group", "update"): ["billing", "--consume"],
+    ("group", "delete"): ["billing"],
     ("group", "reset-offset"): ["billing", "--to", "end", "--dry-run"],
     ("dlq", "ls"): ["billing"],
     ("dlq", "show"): ["billing", "7F00000100002A9F0000000000000000"],

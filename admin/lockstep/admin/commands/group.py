@@ -1,4 +1,4 @@
-"""lockstep group list | show; what changes a group is in group_settings.py and reset.py."""
+"""lockstep group list | show; what changes a group is in group_settings.py, group_delete.py and reset.py."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from lockstep.admin.client import AdminClient, gather
+from lockstep.admin.commands.group_delete import delete_command
 from lockstep.admin.commands.group_settings import create_command, update_command, words
 from lockstep.admin.commands.reset import reset_command
 from lockstep.admin.group_reading import read_group
@@ -20,6 +21,7 @@ app = typer.Typer(no_args_is_help=True, help="Consumer groups.")
 app.command("reset-offset")(reset_command)
 app.command("create")(create_command)
 app.command("update")(update_command)
+app.command("delete")(delete_command)
 
 
 @app.command("list")

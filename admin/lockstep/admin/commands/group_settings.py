@@ -1,4 +1,4 @@
-"""lockstep group create | update."""
+"""lockstep group create | update; delete is in group_delete.py."""
 
 from dataclasses import replace
 from typing import Annotated

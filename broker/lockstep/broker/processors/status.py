@@ -5,6 +5,7 @@ from collections.abc import Callable
 from lockstep.broker.coordination import Coordination
 from lockstep.protocol.bodies import BrokerStatus, GroupSettings, ResetBody
 from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.headers.clients import DeleteGroupHeader
 from lockstep.runtime.dispatch import Outcome, Pending, Request, handles
 from lockstep.runtime.limits import MEMBER_BYTES_MAX
 from lockstep.runtime.log import get_logger
@@ -30,6 +31,16 @@ class StatusProcessor:
         facts = {"subscription_policy": settings.subscription_policy.value, "consume_enable": settings.consume_enable}
         log.info("group.configured", group=settings.group, peer=request.endpoint.peer, **facts)
         return Pending(request.reply(body=settings))
+
+    @handles(RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteGroupHeader)
+    def delete_group(self, request: Request) -> Outcome:
+        """As RocketMQ a broker that does not know the group answers that it is deleted."""
+        header: DeleteGroupHeader = request.header
+        with_progress = header.clean_offset or header.remove_offset
+        count = self._coordination.delete_group(header.group, with_progress=with_progress)
+        if count is not None:
+            log.info("group.deleted", group=header.group, peer=request.endpoint.peer, with_progress=with_progress, queues=count)
+        return Pending(request.reply())
 
     @handles(RequestCode.RESET_OFFSETS, None, ResetBody, body_bytes_max=MEMBER_BYTES_MAX)
     def reset(self, request: Request) -> Outcome:

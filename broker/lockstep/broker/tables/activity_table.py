@@ -54,7 +54,7 @@ class ActivityTable:
         return max(0, self.today - max(self._days.get(group, self.today), self._since))
 
     def forgotten(self, group: str) -> None:
-        """Records that the group is forgotten: its locks and its progress go with it."""
+        """Records that the group is forgotten: its locks, its progress and its settings go with it."""
         self._do(("group.forgotten", group))
 
     def apply(self, change: Change) -> None:

@@ -13,7 +13,7 @@ from lockstep.protocol.fields import from_plain, to_plain
 class SettingsTable:
     """Group name → settings, durable. A group that nobody has set up has the defaults."""
 
-    KINDS = frozenset({"group.settings"})
+    KINDS = frozenset({"group.settings", "group.settings_removed"})
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -24,6 +24,10 @@ class SettingsTable:
     def get(self, group: str) -> GroupSettings | None:
         """None: nobody has set any."""
         return self._settings.get(group)
+
+    def __len__(self) -> int:
+        """Groups with settings."""
+        return len(self._settings)
 
     def groups(self) -> list[str]:
         return list(self._settings)
@@ -40,17 +44,28 @@ class SettingsTable:
         change = ("group.settings", to_plain(settings))
         self._journal.do(change, self.apply)
 
+    def remove(self, group: str) -> None:
+        """The group has the defaults from now on."""
+        self._journal.do(("group.settings_removed", group), self.apply)
+
+    def drop_group(self, group: str) -> None:
+        """Forgets a group. Not a change of its own: the group's end is one (activity_table.py)."""
+        self._settings.pop(group, None)
+        self._silenced.pop(group, None)
+
     def apply(self, change: Change) -> None:
         """One change: live or from the log."""
         match change:
             case ("group.settings", plain):
                 settings = from_plain(GroupSettings, plain)
+                self.drop_group(settings.group)
+                self._settings[settings.group] = settings
+                if not settings.consume_enable:
+                    self._silenced[settings.group] = None
+            case ("group.settings_removed", group):
+                self.drop_group(group)
             case _:
                 raise StoreError(f"state change {change[:1]} is unknown to the settings")
-        self._settings[settings.group] = settings
-        self._silenced.pop(settings.group, None)
-        if not settings.consume_enable:
-            self._silenced[settings.group] = None
 
     def snapshot(self) -> Rows:
         settings = dict(self._settings)

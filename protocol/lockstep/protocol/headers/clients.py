@@ -28,6 +28,17 @@ class GroupStatusHeader:
 
 
 @dataclass(frozen=True, slots=True)
+class DeleteGroupHeader:
+    """DELETE_SUBSCRIPTIONGROUP (207). RocketMQ: DeleteSubscriptionGroupRequestHeader. Either flag removes the group's progress too."""
+
+    group: str = field(metadata={"wire": "groupName"})
+    clean_offset: bool = False
+    """Of RocketMQ 5."""
+    remove_offset: bool = False
+    """Of RocketMQ 4.9."""
+
+
+@dataclass(frozen=True, slots=True)
 class NotifyHeader:
     """NOTIFY_CONSUMER_IDS_CHANGED (40), broker → client, one-way."""
 

@@ -1,4 +1,4 @@
-"""Limits on what a request may begin: groups, their topics, progress and locks."""
+"""Limits on what a request may begin, groups, their topics, progress and locks, and the deletion of groups."""
 
 from typing import Any
 
@@ -6,10 +6,12 @@ from lockstep.broker.books import Books
 from lockstep.broker.coordination import Coordination
 from lockstep.broker.delays import GroupTopics
 from lockstep.broker.store import Store
+from lockstep.broker.tables.settings_table import SettingsTable
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.testing.sweep.mutants.registry import Patches, mutant
 
 SEND_BACKS = "tests/unit/broker/test_send_back_limits.py"
+DELETED = "tests/unit/broker/test_group_delete.py"
 GROUPS = "tests/unit/broker/test_group_limits.py"
 
 
@@ -82,3 +84,39 @@ def a_refused_reset_counts_its_group(patch: Patches) -> None:
         return reset(self, body)
 
     patch.set(Coordination, "reset", begun_first)
+
+
+@mutant("swarm", aimed=f"{DELETED}::test_a_group_with_members_is_refused_and_they_are_named")
+def groups_in_use_are_deleted(patch: Patches) -> None:
+    """A group with a member or a held queue is not deleted."""
+    patch.set(Books, "check_unused", lambda self, group: None)
+
+
+@mutant("swarm", aimed=f"{DELETED}::test_groups_with_settings_make_room_when_they_are_deleted")
+def a_group_is_not_deleted(patch: Patches) -> None:
+    """A group is deleted on request: those with settings are never forgotten."""
+    patch.set(Coordination, "delete_group", lambda self, group, *, with_progress: 0)
+
+
+@mutant("swarm", aimed=f"{DELETED}::test_all_that_is_known_goes_in_one_change_and_stays_gone_after_a_restart")
+def settings_outlive_their_group(patch: Patches) -> None:
+    """The settings of a group go with it."""
+    patch.set(SettingsTable, "drop_group", lambda self, group: None)
+
+
+@mutant("swarm", aimed=f"{DELETED}::test_all_that_is_known_goes_in_one_change_and_stays_gone_after_a_restart")
+def a_deletion_in_memory(patch: Patches) -> None:
+    """The deletion of a group is recorded."""
+
+    def unrecorded(self: Books, group: str) -> None:
+        self.activity.apply(("group.forgotten", group))
+        self.drop_group(group)
+
+    patch.set(Books, "forget", unrecorded)
+
+
+@mutant("swarm", aimed=f"{DELETED}::test_without_a_flag_settings_go_and_progress_stays_as_in_rocketmq")
+def progress_goes_with_the_settings(patch: Patches) -> None:
+    """Without cleanOffset a deletion keeps the group's progress."""
+    delete: Any = Coordination.delete_group
+    patch.set(Coordination, "delete_group", lambda self, group, *, with_progress: delete(self, group, with_progress=True))

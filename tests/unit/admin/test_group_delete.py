@@ -1,0 +1,89 @@
+"""lockstep group delete: at every broker, not while the group has members; what it does not delete it names."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from lockstep.admin import cli
+from lockstep.protocol.bodies import GroupSettings, GroupStatus, ListVersion, MemberStatus
+from lockstep.protocol.errors import NoPermissionError
+from lockstep.protocol.layouts import LayoutTable
+from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from support.fake_cluster import FakeBroker, FakeCluster, fake_cluster
+
+SETTINGS = GroupSettings("billing", consume_enable=False)
+
+
+def status(*members: str) -> GroupStatus:
+    told = tuple(MemberStatus(each, None, "10.0.0.9:5555", True, 400, subscriptions=()) for each in members)
+    return GroupStatus("billing", ListVersion(1, 1), None, told, (), SETTINGS)
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with fake_cluster(*(FakeBroker(name, LayoutTable(), {"billing": status()}) for name in ("broker-a", "broker-b"))) as made:
+        yield made
+
+
+@pytest.fixture
+def delete(cluster: FakeCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("LOCKSTEP_NAMESERVER", cluster.nameserver)
+
+    def run(group: str, *options: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            cli.main(("group", "delete", group, *options))
+        return int(ended.value.code or 0), *capsys.readouterr()
+
+    return run
+
+
+def knowing(cluster: FakeCluster) -> list[str]:
+    return [name for name, broker in cluster.brokers.items() if "billing" in broker.groups]
+
+
+def test_a_group_is_deleted_at_every_broker_and_the_topics_that_stay_are_named(delete: Any, cluster: FakeCluster) -> None:
+    cluster.hold(TopicLayout("%DLQ%billing", LayoutVersion(1, 7), (LayoutEntry("broker-a", 1, 1, 1),)))
+    code, out, err = delete("billing")
+    assert (code, err, knowing(cluster)) == (0, "", [])
+    first, second = out.splitlines()
+    assert first == "group billing is deleted at broker-a, broker-b: its progress and its settings"
+    assert second == "topic %DLQ%billing stays with its messages; delete them with `lockstep topic delete %DLQ%billing --force`"
+
+
+def test_the_answer_for_scripts(delete: Any, cluster: FakeCluster) -> None:
+    del cluster.brokers["broker-a"].groups["billing"]
+    code, out, _ = delete("billing", "--json")
+    assert code == 0
+    assert json.loads(out) == {"group": "billing", "brokers": ["broker-a", "broker-b"], "failed": {}, "topics_kept": []}
+
+
+def test_a_group_with_members_is_deleted_nowhere_and_they_are_named(delete: Any, cluster: FakeCluster) -> None:
+    cluster.brokers["broker-b"].groups["billing"] = status(*(f"m{number}" for number in range(9)))
+    code, _, err = delete("billing")
+    assert (code, knowing(cluster)) == (1, ["broker-a", "broker-b"])
+    assert "nothing was deleted: group billing has 9 members: m0, m1, m2, m3, m4, m5, m6, m7 …. Stop them" in err
+    assert "run `lockstep group delete billing` again" in err
+
+
+def test_a_broker_that_refuses_is_named_with_the_next_step_and_the_others_have_deleted_it(delete: Any, cluster: FakeCluster) -> None:
+    cluster.brokers["broker-b"].refusal = NoPermissionError("it has queues that clients hold")
+    code, out, err = delete("billing")
+    assert (code, knowing(cluster)) == (1, ["broker-b"])
+    assert "is deleted at broker-a" in out
+    assert "not deleted everywhere: broker broker-b: NO_PERMISSION: it has queues that clients hold" in err
+    assert "run `lockstep group delete billing` again" in err
+
+
+def test_a_broker_that_is_away_is_named(delete: Any, cluster: FakeCluster) -> None:
+    cluster.run(cluster.brokers["broker-b"].stop())
+    code, _, err = delete("billing")
+    assert (code, "broker-a" in knowing(cluster)) == (1, False)
+    assert "not deleted everywhere: broker broker-b" in err
+
+
+@pytest.mark.parametrize(("group", "words"), [("nothing", "lockstep group list"), ("", "group is blank")])
+def test_a_group_that_is_not_known_is_refused(delete: Any, cluster: FakeCluster, group: str, words: str) -> None:
+    code, _, err = delete(group)
+    assert (code > 0, words in err, knowing(cluster)) == (True, True, ["broker-a", "broker-b"])
