@@ -9,7 +9,17 @@ from support.background import Background, background
 from support.good_pair import KEYS
 from support.processes import clean_environment, run_program
 
-UNFORESEEN = ("request.failed", "loop.failed", "task.failed", "daemon.failed", "stop.failed", "callback.failed", "effect.failed")
+UNFORESEEN = (
+    "request.failed",
+    "loop.failed",
+    "task.failed",
+    "daemon.failed",
+    "stop.failed",
+    "callback.failed",
+    "effect.failed",
+    "turn.failed",
+    "pulls.failed",
+)
 """Log events of errors that no rule foresaw."""
 GOES_ON = 20
 """Messages handled by the good pair that show that it goes on."""

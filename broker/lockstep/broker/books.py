@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from lockstep.broker.effects import CloseConnection, Effect, Notify, PushLayout, PushQueueFree, StalePulls
+from lockstep.broker.effects import CloseConnection, DrainFault, Effect, Notify, PushLayout, PushQueueFree, StalePulls
 from lockstep.broker.journal import Change, Journal
 from lockstep.broker.tables.activity_table import ActivityTable
 from lockstep.broker.tables.group_table import Group, GroupTable
@@ -390,7 +390,8 @@ class Books:
         """What is to be done in the world, in this order: close, answer stale pulls, tell of layouts, notify, tell of free queues.
 
         `count_max`: free queues that are looked at, and connections that are told of one. `notices`: whether layouts and notices are
-        drained too; otherwise they wait, and what they say is decided later. `wake` is called again where anything is left.
+        drained too; otherwise they wait, and what they say is decided later. `wake` is called again where anything is left. An error while
+        notices are made takes neither closes nor stale pulls with it: it is the last effect.
         """
         self._awake = True
         try:
@@ -407,6 +408,8 @@ class Books:
             if notices:
                 effects += self._notices(changed)
             effects += pushes
+        except Exception as error:
+            effects.append(DrainFault(error))
         finally:
             self._awake = False
         if self._freed or self._free_topics or self._classic_freed or self._relaid or self.groups.has_changed:

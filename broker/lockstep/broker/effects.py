@@ -49,4 +49,11 @@ class StalePulls:
     epoch: int
 
 
-Effect = PushLayout | Notify | PushQueueFree | CloseConnection | StalePulls
+@dataclass(frozen=True, slots=True)
+class DrainFault:
+    """The effects that would follow could not be made: what was taken for them is lost. Members ask for lists and queues by themselves."""
+
+    error: Exception
+
+
+Effect = PushLayout | Notify | PushQueueFree | CloseConnection | StalePulls | DrainFault

@@ -234,13 +234,13 @@ class Membership:
                 self._classic_leave(name, client_id)
 
     def _end(self, session: Session) -> None:
-        """A session is over: off every list, then its locks are free."""
+        """A session is over: off every list, then its locks are free. It is forgotten last: what an error leaves, the next call does."""
         books = self._books
-        books.sessions.remove(session)
         for group in books.groups.of_session(session.id):
             books.leave(group.name, session.client_id)
         for key in books.locks.held_by(session.id):
             books.free(key)
+        books.sessions.remove(session)
 
     # ------------------------------------------------------------------------------------------------------------ classic
 

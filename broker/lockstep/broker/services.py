@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, assert_never
 
 from lockstep.broker.coordination import TICK_MS_MAX, Coordination
-from lockstep.broker.effects import CloseConnection, Effect, Notify, PushLayout, PushQueueFree, StalePulls
+from lockstep.broker.effects import CloseConnection, DrainFault, Effect, Notify, PushLayout, PushQueueFree, StalePulls
 from lockstep.broker.processors.pull import PullProcessor
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Store
@@ -23,6 +23,7 @@ from lockstep.runtime.flood import log_limited
 from lockstep.runtime.host import Host
 from lockstep.runtime.log import get_logger
 from lockstep.runtime.metrics import Slices
+from lockstep.runtime.turn import Turn
 
 log = get_logger("broker")
 
@@ -62,21 +63,17 @@ class Effects:
         self._notices: deque[Callable[[], None]] = deque()
         """Steps of drained notices, in their order: the effect, or one send of it."""
         self._undrained = False
-        self._roused = False
+        self._turn = Turn("effects", self.carry_out, self._failed)
         coordination.wake = self._wake
 
     def _wake(self) -> None:
         self._undrained = True
-        self._rouse()
+        self._turn.soon()
 
-    def _rouse(self) -> None:
-        if not self._roused:
-            self._roused = True
-            asyncio.get_running_loop().call_soon(self._turn)
-
-    def _turn(self) -> None:
-        self._roused = False
-        self.carry_out()
+    def _failed(self, _: Exception) -> None:
+        """What is drained is carried out later, and what is not drained is asked for again."""
+        self._undrained = True
+        self._turn.again()
 
     def carry_out(self) -> None:
         """Carries out one slice; the next turns do the rest. An effect that fails is logged, and the others are carried out."""
@@ -85,7 +82,7 @@ class Effects:
         left = STEPS_PER_TURN - self._carry_out(self._urgent, STEPS_PER_TURN - kept)
         self._carry_out(self._notices, left)
         if self._urgent or self._notices or self._undrained:
-            self._rouse()
+            self._turn.soon()
 
     def _drain(self) -> None:
         """Drains notices only when the earlier ones are sent: one says what has changed until then."""
@@ -119,6 +116,8 @@ class Effects:
                     endpoint.abort(reason)
             case StalePulls():
                 self._pulls.stale(effect)
+            case DrainFault(error):
+                raise error
             case _:
                 assert_never(effect)
 

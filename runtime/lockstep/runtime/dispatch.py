@@ -93,6 +93,10 @@ class Request:
         raw = b"" if body is None else body if isinstance(body, bytes | bytearray | memoryview) else encode_body(body)
         return response(self.opaque, self.codec, code, remark, None if header is None else to_plain(header), raw)
 
+    def fail(self, error: Exception) -> None:
+        """Answers the request with what `error` means, and logs it where no rule foresees it."""
+        _fail(self, self.endpoint, error)
+
     def answering(self) -> "Answering":
         """A context for work on a HELD request: an Exception that leaves it is the request's answer, and ends there."""
         return Answering(self)

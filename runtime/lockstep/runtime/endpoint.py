@@ -28,6 +28,7 @@ from lockstep.runtime.limits import DEFAULT_LIMITS, EndpointLimits
 from lockstep.runtime.log import get_logger
 from lockstep.runtime.outstanding import CLOCK_STEP_S, Answer, Outstanding
 from lockstep.runtime.text import printable
+from lockstep.runtime.turn import Turn
 
 log = get_logger("runtime.endpoint")
 
@@ -44,7 +45,7 @@ class Endpoint(asyncio.Protocol):
         "_blocked",
         "_drainers",
         "_ended",
-        "_flush_due",
+        "_flush_turn",
         "_frames",
         "_handler",
         "_heard_at",
@@ -61,7 +62,7 @@ class Endpoint(asyncio.Protocol):
         "_outstanding",
         "_partial",
         "_partial_at",
-        "_resume_due",
+        "_resume_turn",
         "_transport",
         "_turn_bytes",
         "_turn_frames",
@@ -116,11 +117,10 @@ class Endpoint(asyncio.Protocol):
         self._turn_frames = 0
         self._undone = False
         """This turn's share of frames is used up: whole ones may be left in the buffer."""
-        self._resume_due = False
+        self._resume_turn = Turn("connection", self._resume, self._failed)
         self._out: list[bytes | memoryview] = []
         self._out_bytes = 0
-        self._flush_due = False
-        """`_flush_turn` runs in the next loop turn."""
+        self._flush_turn = Turn("connection.flush", self._flush, self._failed)
         self._held = False
         """`flush` is called in this loop turn."""
         self._write_paused = False
@@ -212,9 +212,7 @@ class Endpoint(asyncio.Protocol):
 
     def flush_soon(self) -> None:
         """`flush`, behind the callbacks that the loop has been given already: what those send leaves without another loop turn."""
-        if not self._flush_due:
-            self._flush_due = True
-            self._loop.call_soon(self._flush_turn)
+        self._flush_turn.soon()
 
     @property
     def unsent_bytes(self) -> int:
@@ -248,10 +246,6 @@ class Endpoint(asyncio.Protocol):
             self._flush()
         elif not self._held:
             self.flush_soon()
-
-    def _flush_turn(self) -> None:
-        self._flush_due = False
-        self._flush()
 
     def _flush(self) -> None:
         out = self._out
@@ -312,6 +306,10 @@ class Endpoint(asyncio.Protocol):
             self._ended = True
             for callback in list(self.on_close):
                 call_apart("close.failed", callback, self, self.reason)
+
+    def _failed(self, error: Exception) -> None:
+        """How far reading or writing has come is not known: the peer sees the end of the connection and asks again."""
+        self.abort(f"an error at this end: {type(error).__name__}")
 
     def _gone(self) -> TransportError:
         return TransportError(f"{self.peer}: connection closed: {self.reason}")
@@ -385,13 +383,10 @@ class Endpoint(asyncio.Protocol):
             self._resume_soon()
 
     def _resume_soon(self) -> None:
-        if not self._resume_due:
-            self._resume_due = True
-            self._loop.call_soon(self._resume)
+        self._resume_turn.soon()
 
     def _resume(self) -> None:
         """A new turn: handles what was put off, one share a turn, then reads again."""
-        self._resume_due = False
         if self.closed or self._blocked:
             return
         self._turn_bytes = self._turn_frames = 0

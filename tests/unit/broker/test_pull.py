@@ -220,11 +220,11 @@ async def test_one_timer_stands_at_the_earliest_deadline() -> None:
     for number, timeout_ms in enumerate([9_000, 5_000, 7_000]):
         broker.pull(queue_id=number, sys_flag=SUBSCRIPTION | SUSPEND, suspend_timeout_millis=timeout_ms)
     await turn()
-    assert broker.pulls._timer_ms == broker.host.clock.now_ms + 5_000
+    assert broker.pulls._deadline_ms == broker.host.clock.now_ms + 5_000
     broker.host.clock.now_ms += 5_000
     broker.pulls._expire()
     assert (await broker.answer()).code == ResponseCode.PULL_NOT_FOUND
-    assert broker.pulls._timer_ms == broker.host.clock.now_ms + 2_000
+    assert broker.pulls._deadline_ms == broker.host.clock.now_ms + 2_000
     broker.pulls.stop()
 
 

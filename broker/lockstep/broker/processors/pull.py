@@ -11,10 +11,11 @@ wakes whoever waits for that queue once the messages may be read, so nothing is 
 serves all deadlines. However many are woken or due at once, so many are served a turn; the others have the next turns, in order.
 """
 
-import asyncio
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
+from typing import TypeVar
 
 from lockstep.broker.coordination import Coordination
 from lockstep.broker.effects import StalePulls
@@ -42,8 +43,11 @@ from lockstep.runtime.flood import log_limited
 from lockstep.runtime.host import Host
 from lockstep.runtime.limits import REQUEST_HEADER_BYTES_MAX
 from lockstep.runtime.log import get_logger
+from lockstep.runtime.turn import Turn
 
 log = get_logger("broker.pull")
+
+T = TypeVar("T")
 
 NATIVE_COUNT_MAX = 1_000
 NATIVE_BYTES_MAX = 1 << 20
@@ -68,6 +72,8 @@ TURN_HELD_MAX = 512
 """Held pulls that one loop turn takes up: one message may wake all that wait for its queue, of any number of groups."""
 PULL_HEADER_BYTES_MAX = REQUEST_HEADER_BYTES_MAX + 4 * EXPRESSION_LENGTH_MAX
 """A pull may bring a subscription expression."""
+TURN_PULLS_MAX = 1_024
+"""Pulls that one loop turn serves, of whatever kind."""
 GIVEN_MAX = 10_000
 """Pairs of topic and group that are counted: whoever pulls may name any group."""
 
@@ -85,7 +91,7 @@ CODES = {
 class Pull:
     """One pull on its way. `offset` runs ahead of the request's while it waits and what comes does not match its filter."""
 
-    __slots__ = ("deadline_ms", "fresh", "gap", "held", "offset", "request")
+    __slots__ = ("deadline_ms", "fault", "fresh", "gap", "held", "offset", "request")
 
     def __init__(self, request: Request) -> None:
         header: PullHeader = request.header
@@ -97,6 +103,8 @@ class Pull:
         """Until when it may be held; None: not at all."""
         self.gap: tuple[int, int] | None = None
         self.held: HeldPull[Pull] | None = None
+        self.fault: Exception | None = None
+        """It can't be served because of this error, and is answered so."""
 
 
 class PullProcessor:
@@ -119,9 +127,11 @@ class PullProcessor:
         self._topics = topics
         self._coordination = coordination
         self._holds: HoldTable[Pull] = HoldTable(held_max=held_max, held_per_group_max=held_per_group_max)
-        self._found: list[Pull] = []
-        self._turn_is_due = False
-        """`_serve_found` is called at the end of this loop turn."""
+        self._found: deque[Pull] = deque()
+        self._turn = Turn("pulls", self._serve_found, self._turn_failed)
+        self._deadline = Turn("pulls.deadline", self._expire, lambda error: self._deadline.again())
+        self._deadline_ms = 0
+        """When the deadline's turn is, while it is scheduled."""
         self.excess_count = 0
         """Held pulls that were answered before their time, since the start: more were held than may be."""
         self._blocked: dict[Endpoint, list[Pull]] = {}
@@ -134,8 +144,6 @@ class PullProcessor:
         self.given: dict[tuple[str, str], tuple[int, int]] = {}
         """(topic, group) → messages and bytes given since the start; of at most GIVEN_MAX pairs, for metrics."""
         self._stopping = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_ms = 0
 
     @property
     def held_count(self) -> int:
@@ -160,76 +168,100 @@ class PullProcessor:
 
     def arrived(self, topic: str, queue_id: int) -> None:
         """Messages of the queue may be read from now on. The store calls it, once per queue and turn."""
-        if self._holds.wake(topic, queue_id):
-            self._turn_soon()
+        if self._ask(lambda holds: holds.wake(topic, queue_id), False):
+            self._turn.soon()
 
     def stale(self, effect: StalePulls) -> None:
         """The group's epoch of the queue rose: who carries an older one is told now."""
-        self._serve_soon([held.item for held in self._holds.of_group(effect.group, effect.topic, effect.queue_id)])
+        self._serve_soon(self._take(lambda holds: holds.of_group(effect.group, effect.topic, effect.queue_id)))
 
     def topic_changed(self, topic: str) -> None:
         """The topic's layout changed: who waits there is checked anew."""
-        if self._holds.wake_topic(topic):
-            self._turn_soon()
+        if self._ask(lambda holds: holds.wake_topic(topic), False):
+            self._turn.soon()
 
     def connection_closed(self, endpoint: Endpoint) -> None:
-        self._holds.of_connection(endpoint.id)
+        self._take(lambda holds: holds.of_connection(endpoint.id))
         self._blocked.pop(endpoint, None)
         self._cold.pop(endpoint, None)
 
     def stop(self) -> None:
         """Answers everyone who waits; from now on nobody is held."""
         self._stopping = True
-        if self._timer is not None:
-            self._timer.cancel()
-        self._found += [held.item for held in self._holds.everyone()]
+        self._deadline.cancel()
+        self._found += self._take(HoldTable.everyone)
         while self._found:
             self._serve_found()
 
     def _expire(self) -> None:
-        self._timer = None
-        expired = self._holds.expired(self._clock.monotonic_ms(), TURN_HELD_MAX)
-        for held in expired:
-            held.item.deadline_ms = None
-        self._serve_soon([held.item for held in expired])
+        self._deadline.cancel()
+        now_ms = self._clock.monotonic_ms()
+        expired = self._take(lambda holds: holds.expired(now_ms, TURN_HELD_MAX))
+        for pull in expired:
+            pull.deadline_ms = None
+        self._serve_soon(expired)
         self._arm()
 
     def _arm(self) -> None:
         """The one timer stands at or before the earliest deadline."""
-        due_ms = self._holds.next_deadline_ms()
-        if due_ms is None or (self._timer is not None and self._timer_ms <= due_ms):
+        due_ms = self._ask(HoldTable.next_deadline_ms, None)
+        if due_ms is None or (self._deadline.is_scheduled and self._deadline_ms <= due_ms):
             return
-        if self._timer is not None:
-            self._timer.cancel()
-        delay_ms = max(1, due_ms - self._clock.monotonic_ms())
-        self._timer_ms = due_ms
-        self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._expire)
+        self._deadline_ms = due_ms
+        self._deadline.later(max(1, due_ms - self._clock.monotonic_ms()))
+
+    # ----------------------------------------------------------------------------------------------------------- held pulls
+
+    def _take(self, take: Callable[["HoldTable[Pull]"], list["HeldPull[Pull]"]]) -> list[Pull]:
+        """What a call takes out of the table of held pulls."""
+        none: list[HeldPull[Pull]] = []
+        return [held.item for held in self._ask(take, none)]
+
+    def _ask(self, call: Callable[["HoldTable[Pull]"], T], otherwise: T) -> T:
+        """A call of the table. After an error in it its indices may be wrong: it is emptied, and each held pull answered SYSTEM_ERROR."""
+        try:
+            return call(self._holds)
+        except Exception as error:
+            self._give_up(error)
+            return otherwise
+
+    def _give_up(self, error: Exception, but: Pull | None = None) -> None:
+        log_limited(
+            log, "error", "pulls.failed", error=repr(error), exc_info=error, then="each pull that was held is answered SYSTEM_ERROR"
+        )
+        for held in self._holds.clear():
+            if held.item is not but:
+                held.item.fault = error
+                self._found.append(held.item)
+        self._turn.soon()
 
     # --------------------------------------------------------------------------------------------------------------- serving
 
     def _serve_soon(self, pulls: list[Pull]) -> None:
         if pulls:
             self._found += pulls
-            self._turn_soon()
-
-    def _turn_soon(self) -> None:
-        if not self._turn_is_due:
-            self._turn_is_due = True
-            asyncio.get_running_loop().call_soon(self._serve_found)
+            self._turn.soon()
 
     def _serve_found(self) -> None:
         """One share of them a turn: heartbeats and commits are not kept waiting by a thousand groups that catch up at once."""
-        self._turn_is_due = False
-        found, self._found = self._found, []
-        found += [held.item for held in self._holds.woken(TURN_HELD_MAX)]
-        if self._holds.any_woken:
-            self._turn_soon()
+        found = self._found
+        found += self._take(lambda holds: holds.woken(TURN_HELD_MAX))
         self._turn_bytes = 0
-        for number, pull in enumerate(found):
+        for _ in range(min(len(found), TURN_PULLS_MAX)):
             if self._turn_bytes >= TURN_BYTES_MAX:
-                self._serve_soon(found[number:])
-                return
-            self._serve(pull)
+                break
+            pull = found.popleft()
+            with pull.request.answering():
+                self._serve(pull)
+        if found or self._holds.any_woken:
+            self._turn.soon()
+
+    def _turn_failed(self, error: Exception) -> None:
+        """Nobody knows how far the turn has come: what it would have served is answered SYSTEM_ERROR, what is held stays."""
+        while self._found:
+            self._found.popleft().request.fail(error)
+        if self._holds.any_woken:
+            self._turn.again()
 
     def _takes(self, endpoint: Endpoint) -> bool:
         """The connection has room for another answer."""
@@ -239,23 +271,25 @@ class PullProcessor:
         request = pull.request
         if request.endpoint.closed:
             return
-        with request.answering():
-            if not self._takes(request.endpoint):
-                self._block(pull)
-                return
-            if not self._check(pull):
-                return
-            header: PullHeader = request.header
-            count, size = page_of(header)
-            hashes = self._hashes(header)
-            try:
-                result = self._store.read(header.topic, header.queue_id, pull.offset, max_count=count, max_bytes=size, tag_hashes=hashes)
-            except (StoreError, OSError) as error:
-                raise _unreadable(pull, error) from error
-            if result is None:
-                self._read_cold(pull)
-            else:
-                self._deliver(pull, result)
+        if pull.fault is not None:
+            request.fail(pull.fault)
+            return
+        if not self._takes(request.endpoint):
+            self._block(pull)
+            return
+        if not self._check(pull):
+            return
+        header: PullHeader = request.header
+        count, size = page_of(header)
+        hashes = self._hashes(header)
+        try:
+            result = self._store.read(header.topic, header.queue_id, pull.offset, max_count=count, max_bytes=size, tag_hashes=hashes)
+        except (StoreError, OSError) as error:
+            raise _unreadable(pull, error) from error
+        if result is None:
+            self._read_cold(pull)
+        else:
+            self._deliver(pull, result)
 
     def _check(self, pull: Pull) -> bool:
         """RocketMQ's checks in RocketMQ's order, then the fence; False where it has been answered or nobody is there to be told."""
@@ -331,9 +365,14 @@ class PullProcessor:
         if self._store.bounds(header.topic, header.queue_id)[1] > pull.offset:
             self._serve_soon([pull])
             return True
-        if not self._holds.hold(pull.held):
-            return False
-        if (oldest := self._holds.excess(pull.held)) is not None:
+        try:
+            if not self._holds.hold(pull.held):
+                return False
+            oldest = self._holds.excess(pull.held)
+        except Exception as error:  # re-raised
+            self._give_up(error, but=pull)
+            raise
+        if oldest is not None:
             self.excess_count += 1
             oldest.item.deadline_ms = None  # it is answered as at its deadline
             self._serve_soon([oldest.item])

@@ -87,7 +87,7 @@ class Confirmations:
             for waiter in turn.waiters:
                 call_apart(CALLBACK_FAILED, waiter)
             if turn.queues and self.on_confirmed is not None:
-                self.on_confirmed(turn.opened_us)
+                call_apart(CALLBACK_FAILED, self.on_confirmed, turn.opened_us)
         if self.on_arrival is not None:
             for queue in arrived:
                 call_apart("arrival.failed", self.on_arrival, queue.topic, queue.queue_id)

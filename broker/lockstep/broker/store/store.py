@@ -9,7 +9,6 @@ once, or after a shared fdatasync), then seen by readers and answered.
     a failed write or sync        on_fatal, and nothing is answered any more
 """
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
 
@@ -44,6 +43,7 @@ from lockstep.runtime.flood import log_limited
 from lockstep.runtime.host import Host
 from lockstep.runtime.log import get_logger
 from lockstep.runtime.metrics import Timing
+from lockstep.runtime.turn import Turn
 
 log = get_logger("broker")
 
@@ -61,7 +61,6 @@ class Store:
         self._config = config
         self._host = host
         self._directory = directory
-        self._loop = asyncio.get_running_loop()
         self._log = CommitLog(
             host.files, directory.log, identity.segment_bytes, config.tail_bytes, directory.presence, directory.next_log_path
         )
@@ -85,6 +84,7 @@ class Store:
         self._retention = Retention(config, host, self._log, self._queues, self._snapshots, directory)
         self._disk = DiskWatch(config, host.files)
         self._state = LogState()
+        self._turn = Turn("store", self._end_turn, self._fail)
         self._turn_is_open = False
         self._turn_us = 0
         """When the open turn began."""
@@ -364,7 +364,7 @@ class Store:
         if not self._turn_is_open:
             self._turn_is_open = True
             self._turn_us = self._host.clock.monotonic_us()
-            self._loop.call_soon(self._end_turn)
+            self._turn.soon()
 
     def when_written(self, callback: Callable[[], None]) -> None:
         """Calls back once the operating system has what was appended until now: at the end of this loop turn, in either flush mode."""
@@ -397,6 +397,7 @@ class Store:
         return self._confirmations.waiting_count + len(self._sync_waiters)
 
     def _end_turn(self) -> None:
+        """Any error ends the process: what is written and who has been answered is not known then."""
         if not self._turn_is_open:
             return  # written early, by a snapshot or sync
         if self._failed:
@@ -406,6 +407,8 @@ class Store:
                 self.before_write()
             wrote = self._log.write()
             self._flush_queues()
+            self._turn_is_open = False
+            self._close_turn(wrote)
         except (OSError, StoreDiskError) as error:
             self._fail(error)
             return
@@ -413,7 +416,8 @@ class Store:
             # A state change that can't be written must not be answered from.
             self._fail(error)
             raise
-        self._turn_is_open = False
+
+    def _close_turn(self, wrote: bool) -> None:
         log = self._log
         self._confirmations.close_turn(log.written, self._turn_us)
         at_once = self._unconfirmed_end is None and self._config.flush is FlushMode.ASYNC

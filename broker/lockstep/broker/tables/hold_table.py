@@ -67,6 +67,10 @@ class HoldTable(Generic[T]):
         self.held_max = held_max
         self._held_per_connection_max = held_per_connection_max
         self._held_per_group_max = held_per_group_max
+        self._number = 0
+        self._reset()
+
+    def _reset(self) -> None:
         self._all: OrderedDict[int, HeldPull[T]] = OrderedDict()
         self._by_topic: dict[str, dict[int, Waiting[T]]] = {}
         self._by_group: dict[tuple[str, str, int], Waiting[T]] = {}
@@ -77,7 +81,6 @@ class HoldTable(Generic[T]):
         self._due: list[tuple[int, int, HeldPull[T]]] = []
         self._woken: dict[Key, int] = {}
         """Queue → the highest number that was held there when it was woken last."""
-        self._number = 0
 
     def __len__(self) -> int:
         return len(self._all)
@@ -110,7 +113,7 @@ class HoldTable(Generic[T]):
             oldest = next(iter(self._long.values()))
         else:
             return None
-        self._remove(oldest)
+        self._removed([oldest])
         return oldest
 
     def wake(self, topic: str, queue_id: int) -> bool:
@@ -145,11 +148,8 @@ class HoldTable(Generic[T]):
             del self._woken[key]
             if len(taken) + len(found) >= count and len(found) < len(waiting):
                 self._woken[key] = last
-            for pull in found:
-                self._remove(pull)
             taken += found
-        self._compact()
-        return taken
+        return self._removed(taken)
 
     @property
     def any_woken(self) -> bool:
@@ -170,9 +170,8 @@ class HoldTable(Generic[T]):
         while self._due and self._due[0][0] <= now_ms and len(gone) < count:
             _, number, pull = heapq.heappop(self._due)
             if pull.number == number:
-                self._remove(pull)
                 gone.append(pull)
-        return gone
+        return self._removed(gone)
 
     def everyone(self) -> list[HeldPull[T]]:
         """Takes out all: the broker stops."""
@@ -185,15 +184,30 @@ class HoldTable(Generic[T]):
         return self._due[0][0] if self._due else None
 
     def _take(self, pulls: Waiting[T] | None) -> list[HeldPull[T]]:
-        taken = list(pulls.values()) if pulls else []
+        return self._removed(list(pulls.values()) if pulls else [])
+
+    def _removed(self, taken: list[HeldPull[T]]) -> list[HeldPull[T]]:
+        """Takes the pulls out, and returns them. They leave `_all` in a last step that can't fail: after an error `clear` has every pull
+        that no caller was given.
+        """
+        numbers = [pull.number for pull in taken]
         for pull in taken:
-            self._remove(pull)
-        self._compact()
+            self._unlink(pull)
+        self._compact(len(self._all) - len(taken))
+        for number in numbers:
+            del self._all[number]
         return taken
 
-    def _remove(self, pull: HeldPull[T]) -> None:
+    def clear(self) -> list[HeldPull[T]]:
+        """Takes out all without a look at the indices, which may be wrong after an error in another call, and begins them again."""
+        taken = list(self._all.values())
+        for pull in taken:
+            pull.number = 0
+        self._reset()
+        return taken
+
+    def _unlink(self, pull: HeldPull[T]) -> None:
         number, queues = pull.number, self._by_topic[pull.topic]
-        del self._all[number]
         if self._long.pop(number, None) is not None:
             self._long_bytes -= pull.expression_bytes
         _drop(queues, pull.queue_id, number)
@@ -203,9 +217,9 @@ class HoldTable(Generic[T]):
         _drop(self._by_connection, pull.connection_id, number)
         pull.number = 0
 
-    def _compact(self) -> None:
-        """Most pulls are woken long before their deadline: the heap is cleared of them when they are its greater part."""
-        if len(self._due) > 2 * len(self._all) + 64:
+    def _compact(self, count: int) -> None:
+        """Most pulls are woken long before their deadline: the heap is cleared of them when the `count` that are left are a small part."""
+        if len(self._due) > 2 * count + 64:
             self._due = [entry for entry in self._due if entry[2].number == entry[1]]
             heapq.heapify(self._due)
 

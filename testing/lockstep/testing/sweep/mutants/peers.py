@@ -5,7 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 from lockstep.broker.books import Books
+from lockstep.broker.effects import DrainFault
 from lockstep.broker.journal import Change, Journal
+from lockstep.broker.processors.pull import PullProcessor
 from lockstep.broker.store import Store
 from lockstep.broker.store.commit_log import CommitLog
 from lockstep.protocol.codec import plain
@@ -16,6 +18,7 @@ from lockstep.runtime.descriptors import Descriptors
 from lockstep.runtime.dispatch import Answering, Dispatcher, Request
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.flood import Flood
+from lockstep.runtime.turn import Turn
 from lockstep.testing.sweep.mutants.registry import Patches, mutant
 
 ONE_BUG = "tests/unit/broker/test_one_bug_one_request.py"
@@ -23,6 +26,7 @@ JOURNAL = "tests/unit/broker/test_journal.py"
 DESCRIPTORS = "tests/unit/runtime/test_descriptors.py"
 PRESSURE = "tests/unit/runtime/test_endpoint_pressure.py"
 LONG_TURNS = "tests/unit/broker/test_long_turns.py"
+FAULTS = "tests/unit/broker/test_faults_of_the_loop.py"
 WAITING = "tests/unit/broker/test_waiting_memory.py"
 ADMIN_PORT = "tests/unit/runtime/test_admin_port.py"
 
@@ -144,7 +148,7 @@ def a_turn_handles_any_number_of_frames(patch: Patches) -> None:
 def free_queues_are_looked_at_in_one_turn(patch: Patches) -> None:
     """A turn of the loop looks at a slice of the free queues and carries out a slice of the effects."""
     drain = Books.drain
-    patch.set(Books, "drain", lambda self, count_max=None: drain(self))
+    patch.set(Books, "drain", lambda self, count_max=None, *, notices=True: drain(self, notices=notices))
 
 
 @mutant("swarm", aimed=f"{ADMIN_PORT}::test_a_host_is_an_address_or_a_name_of_this_machine")
@@ -178,3 +182,46 @@ def lanes_count_requests_alone(patch: Patches) -> None:
         enqueue(self, lane, request, work)
 
     patch.set(Dispatcher, "_enqueue", unweighed)
+
+
+@mutant("swarm", aimed=f"{FAULTS}::test_pulls_of_a_turn_that_fails_are_answered_and_the_next_turn_serves")
+def an_error_leaves_a_callback_unscheduled(patch: Patches) -> None:
+    """After an error in one of its callbacks the loop answers what that had taken, and schedules the callback again when there is work."""
+
+    def run(self: Any) -> None:
+        self._work()
+        self._handle = None
+
+    patch.set(Turn, "_run", run)
+
+
+@mutant("swarm", aimed=f"{FAULTS}::test_pulls_that_were_held_are_answered_where_the_table_fails_that_wakes_them")
+def held_pulls_are_lost_with_their_table(patch: Patches) -> None:
+    """Where the table of held pulls fails, each pull that it holds is answered SYSTEM_ERROR."""
+    patch.set(PullProcessor, "_give_up", lambda self, error, but=None: None)
+
+
+@mutant("swarm", aimed=f"{FAULTS}::test_an_error_at_the_end_of_a_turn_of_the_store_ends_the_process")
+def half_a_turn_is_gone_on_from(patch: Patches) -> None:
+    """An error after the log was written, while answers leave, ends the process."""
+    close: Any = Store._close_turn
+
+    def suppressed(self: Store, wrote: bool) -> None:
+        try:
+            close(self, wrote)
+        except Exception:
+            return
+
+    patch.set(Store, "_close_turn", suppressed)
+
+
+@mutant("swarm", aimed=f"{FAULTS}::test_an_error_while_notices_are_made_takes_neither_closes_nor_stale_pulls_with_it")
+def an_error_in_notices_takes_all_effects(patch: Patches) -> None:
+    """An error while notices are made leaves the closes and the stale pulls of the same call."""
+    drain: Any = Books.drain
+
+    def whole(self: Books, *arguments: Any, **named: Any) -> Any:
+        effects = drain(self, *arguments, **named)
+        return [] if any(isinstance(each, DrainFault) for each in effects) else effects
+
+    patch.set(Books, "drain", whole)

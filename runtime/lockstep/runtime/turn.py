@@ -1,0 +1,60 @@
+"""A callback of the event loop that is scheduled once at a time, and that no error can leave unscheduled."""
+
+import asyncio
+from collections.abc import Callable
+
+from lockstep.runtime.flood import log_limited
+from lockstep.runtime.log import get_logger
+
+log = get_logger("runtime.turn")
+
+AGAIN_MS = 100
+"""After an error, the time until the work is tried again: an error that does not go away must not keep the loop busy."""
+
+
+class Turn:
+    """Work for the next turn of the loop: `soon` schedules it, once however often it is called.
+
+    An Exception that leaves the work is logged as `turn.failed` with its traceback and passed to `failed`. That function decides what
+    follows: it answers what the work had taken, schedules the work again (`again`), or ends the process.
+    """
+
+    __slots__ = ("_failed", "_handle", "_name", "_work")
+
+    def __init__(self, name: str, work: Callable[[], None], failed: Callable[[Exception], None]) -> None:
+        self._name = name
+        self._work = work
+        self._failed = failed
+        self._handle: asyncio.Handle | None = None
+
+    def soon(self) -> None:
+        """Schedules the work for the next turn, unless it is scheduled."""
+        if self._handle is None:
+            self._handle = asyncio.get_running_loop().call_soon(self._run)
+
+    def later(self, delay_ms: int) -> None:
+        """Schedules the work for a time, instead of what it was scheduled for."""
+        self.cancel()
+        self._handle = asyncio.get_running_loop().call_later(delay_ms / 1000, self._run)
+
+    def again(self) -> None:
+        """Schedules the work after AGAIN_MS, unless it is scheduled."""
+        if self._handle is None:
+            self.later(AGAIN_MS)
+
+    def cancel(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    @property
+    def is_scheduled(self) -> bool:
+        return self._handle is not None
+
+    def _run(self) -> None:
+        self._handle = None
+        try:
+            self._work()
+        except Exception as error:
+            log_limited(log, "error", "turn.failed", turn=self._name, error=repr(error), exc_info=error)
+            self._failed(error)

@@ -1,0 +1,170 @@
+"""An error in the broker's own callbacks: what they had taken is answered SYSTEM_ERROR, what comes afterwards is served. Only where it is
+not known any more what is written and answered the process ends."""
+
+import asyncio
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from lockstep.broker.app import Broker
+from lockstep.broker.books import Books
+from lockstep.broker.effects import CloseConnection, DrainFault
+from lockstep.broker.processors.pull import PullProcessor
+from lockstep.broker.services import Effects
+from lockstep.broker.store import Store, StoreDiskError
+from lockstep.broker.store.confirmation import Confirmations
+from lockstep.broker.tables.hold_table import HoldTable
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.errors import TransportError
+from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND
+from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.flood import Flood
+from lockstep.runtime.host import Host
+from support.coordination_kit import Bench, Client, layout
+from support.until import until
+from support.whole_broker import dialled, frame, kill, running, settings
+
+WAITING: dict[str, Any] = {"sys_flag": SUBSCRIPTION | SUSPEND, "suspend_timeout_millis": 9_000}
+
+
+@pytest.fixture(autouse=True)
+def all_are_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Flood, "passes", lambda *_: True)
+
+
+def fails_once(owner: type, name: str, monkeypatch: pytest.MonkeyPatch, on_call: int = 1, at_end: bool = False) -> list[int]:
+    """A call of `owner.name` raises KeyError, at its beginning or its end; the others do not. The calls so far."""
+    own, calls = getattr(owner, name), list[int]()
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        calls.append(1)
+        if len(calls) != on_call:
+            return own(*arguments, **named)
+        if at_end:
+            own(*arguments, **named)
+        return {}["missing"]
+
+    monkeypatch.setattr(owner, name, call)
+    return calls
+
+
+def events(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was logged with a traceback."""
+    return [record.getMessage().split()[0] for record in caplog.records if record.exc_info]
+
+
+@pytest.mark.parametrize(("name", "at_end"), [("woken", False), ("_compact", False), ("_compact", True), ("_unlink", True)])
+async def test_pulls_that_were_held_are_answered_where_the_table_fails_that_wakes_them(
+    name: str, at_end: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(settings(tmp_path)) as broker, dialled(broker) as client:
+        await client.create()
+        asked = [client.pull(**WAITING) for _ in range(3)] + [client.pull(0, 1, **WAITING)]
+        pulls = broker._pulls
+        assert pulls is not None
+        await until(lambda: pulls.held_count == 4)
+        held = list(pulls._holds)
+        with monkeypatch.context() as patch:
+            fails_once(HoldTable, name, patch, at_end=at_end)
+            header, data, _ = frame(0, 1)
+            await client.done(RequestCode.SEND_RECORDS, header, data)
+            answers = [await each for each in asked]
+        assert {answer.code for answer in answers} == {ResponseCode.SYSTEM_ERROR}
+        assert {answer.remark for answer in answers} == {"KeyError: 'missing'"}
+        assert events(caplog) == ["pulls.failed"] + ["request.failed"] * len(held)
+        assert pulls.held_count == 0
+        assert (await client.pull()).code == ResponseCode.SUCCESS
+        assert not broker._failed
+
+
+async def test_pulls_are_answered_where_the_table_fails_at_their_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(settings(tmp_path)) as broker, dialled(broker) as client:
+        await client.create()
+        fails_once(HoldTable, "expired", monkeypatch)
+        first = await client.pull(sys_flag=SUBSCRIPTION | SUSPEND, suspend_timeout_millis=20)
+        second = await client.pull(sys_flag=SUBSCRIPTION | SUSPEND, suspend_timeout_millis=20)
+        assert (first.code, second.code) == (ResponseCode.SYSTEM_ERROR, ResponseCode.PULL_NOT_FOUND)
+
+
+async def test_deadlines_go_on_where_their_callback_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fails_once(PullProcessor, "_expire", monkeypatch)
+    async with running(settings(tmp_path)) as broker, dialled(broker) as client:
+        await client.create()
+        answer = await client.pull(sys_flag=SUBSCRIPTION | SUSPEND, suspend_timeout_millis=20)
+        assert answer.code == ResponseCode.PULL_NOT_FOUND
+
+
+async def test_pulls_of_a_turn_that_fails_are_answered_and_the_next_turn_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fails_once(PullProcessor, "_serve_found", monkeypatch)
+    async with running(settings(tmp_path)) as broker, dialled(broker) as client:
+        await client.create()
+        answers = await asyncio.gather(client.pull(), client.pull(0, 1))
+        assert [answer.code for answer in answers] == [ResponseCode.SYSTEM_ERROR] * 2
+        assert events(caplog) == ["turn.failed", "request.failed", "request.failed"]
+        assert (await client.pull()).code == ResponseCode.PULL_NOT_FOUND
+        assert not broker._failed
+
+
+@pytest.mark.parametrize("callback", [(Store, "_end_turn"), (Confirmations, "close_turn"), (Confirmations, "confirm")])
+async def test_an_error_at_the_end_of_a_turn_of_the_store_ends_the_process(
+    callback: tuple[type, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[BaseException] = []
+    broker = Broker(settings(tmp_path), Host.real())
+    broker.on_fatal = ended.append
+    owner, name = callback
+    own, failing = getattr(owner, name), list[int]()
+    monkeypatch.setattr(owner, name, lambda *arguments: {}["missing"] if failing else own(*arguments))
+    await broker.start()
+    async with dialled(broker) as client:
+        await client.create()
+        failing.append(1)
+        header, data, _ = frame(0, 1)
+        with pytest.raises(TransportError, match="closed"):
+            await client.ask(RequestCode.SEND_RECORDS, header, data)
+        failing.clear()
+    assert [type(error) for error in ended] == [StoreDiskError]
+    await kill(broker)
+
+
+async def test_a_connection_whose_callback_fails_ends_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(settings(tmp_path)) as broker, dialled(broker) as client, dialled(broker) as other:
+        await client.create()
+        server = broker._server
+        assert server is not None
+        with monkeypatch.context() as patch:
+            first = next(iter(server.endpoints.values()))
+            patch.setattr(first._flush_turn, "_work", lambda: {}["missing"])
+            patch.setattr(Endpoint, "flush", lambda self: setattr(self, "_held", False) or self.flush_soon())
+            with pytest.raises(TransportError, match="closed"):
+                await asyncio.wait_for(client.pull(), 5)
+        assert (await other.pull()).code == ResponseCode.PULL_NOT_FOUND
+
+
+def test_an_error_while_notices_are_made_takes_neither_closes_nor_stale_pulls_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(layout(queues=4))
+    a = Client(bench, "a")
+    a.connect()
+    bench.c.drain()
+    bench.c._books.close(a.connection, "its session is over")
+    fails_once(Books, "_free_queue_effects", monkeypatch)
+    effects = bench.c.drain()
+    assert [type(each) for each in effects] == [CloseConnection, DrainFault]
+
+
+async def test_effects_go_on_where_their_callback_fails(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(layout(queues=4))
+    closed: list[str] = []
+
+    class Peer:
+        peer = "p"
+        abort = closed.append
+
+    fails_once(Effects, "_carry_out", monkeypatch)
+    Effects(bench.c, cast(Any, {7: Peer()}), cast(Any, None))
+    bench.c._books.close(7, "its session is over")
+    await until(lambda: closed == ["its session is over"])
+    assert events(caplog) == ["turn.failed"]

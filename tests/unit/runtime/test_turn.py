@@ -1,0 +1,64 @@
+"""A callback that is scheduled once at a time, and that no error leaves unscheduled."""
+
+import asyncio
+
+import pytest
+
+from lockstep.runtime.turn import AGAIN_MS, Turn
+from support.loops import FrozenLoop
+
+
+class Work:
+    def __init__(self) -> None:
+        self.calls = 0
+        self.error: Exception | None = None
+        self.failures: list[Exception] = []
+        self.turn = Turn("work", self, self.failures.append)
+
+    def __call__(self) -> None:
+        self.calls += 1
+        if self.error is not None:
+            raise self.error
+
+
+async def test_it_runs_once_a_turn_however_often_it_is_asked_for() -> None:
+    work = Work()
+    for _ in range(3):
+        work.turn.soon()
+    await asyncio.sleep(0)
+    assert (work.calls, work.turn.is_scheduled) == (1, False)
+    work.turn.soon()
+    await asyncio.sleep(0)
+    assert work.calls == 2
+
+
+async def test_an_error_is_passed_on_and_it_can_be_scheduled_afterwards(caplog: pytest.LogCaptureFixture) -> None:
+    work = Work()
+    work.error = KeyError("missing")
+    work.turn.soon()
+    await asyncio.sleep(0)
+    assert work.failures == [work.error]
+    assert "turn.failed" in caplog.text
+    work.error = None
+    work.turn.soon()
+    await asyncio.sleep(0)
+    assert work.calls == 2
+
+
+@pytest.mark.frozen_clock
+async def test_it_is_tried_again_after_a_pause_unless_it_is_asked_for_before(frozen: FrozenLoop) -> None:
+    work = Work()
+    work.turn.again()
+    await frozen.advance(AGAIN_MS / 1_000 - 0.001)
+    assert work.calls == 0
+    await frozen.advance(0.001)
+    assert work.calls == 1
+    work.turn.later(50)
+    work.turn.later(20)
+    work.turn.again()
+    await frozen.advance(0.02)
+    assert work.calls == 2
+    work.turn.later(20)
+    work.turn.cancel()
+    await frozen.advance(1)
+    assert work.calls == 2
