@@ -408,7 +408,7 @@ class Books:
             if notices:
                 effects += self._notices(changed)
             effects += pushes
-        except Exception as error:
+        except Exception as error:  # notices: logged by who carries the effects out
             effects.append(DrainFault(error))
         finally:
             self._awake = False

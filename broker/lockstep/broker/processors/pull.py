@@ -221,7 +221,7 @@ class PullProcessor:
         """A call of the table. After an error in it its indices may be wrong: it is emptied, and each held pull answered SYSTEM_ERROR."""
         try:
             return call(self._holds)
-        except Exception as error:
+        except Exception as error:  # one table: all that it holds are answered
             self._give_up(error)
             return otherwise
 

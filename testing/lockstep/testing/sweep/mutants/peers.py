@@ -1,6 +1,7 @@
 """What one peer may cause: an error ends one request, and a request, a connection, a remark and a log line have their limits."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -207,10 +208,8 @@ def half_a_turn_is_gone_on_from(patch: Patches) -> None:
     close: Any = Store._close_turn
 
     def suppressed(self: Store, wrote: bool) -> None:
-        try:
+        with suppress(LookupError):
             close(self, wrote)
-        except Exception:
-            return
 
     patch.set(Store, "_close_turn", suppressed)
 
