@@ -3,7 +3,7 @@
 import pytest
 
 from lockstep.testing.sweep.checkers import layouts
-from lockstep.testing.sweep.hand_events import FirstSendAcked, LayoutInForce, LayoutSent
+from lockstep.testing.sweep.hand_events import FirstSendAcked, LayoutInForce, LayoutSent, LayoutsRead
 from lockstep.testing.sweep.history import QueueKey
 from support.stories import Story
 
@@ -13,12 +13,18 @@ BROKER = "broker-a"
 
 def story(*counts: tuple[str, int]) -> Story:
     first = Story().add(FirstSendAcked, 2, ADMIN, queue=QueueKey("", BROKER, "new", 0), body=b"m")
-    return first.add(LayoutInForce, 9, ADMIN, topic="new", counts=counts)
+    return first.add(LayoutInForce, 9, ADMIN, topic="new", counts=counts).add(LayoutsRead, 9, ADMIN)
 
 
 @pytest.mark.parametrize(("counts", "laws"), [(((BROKER, 1),), []), ((("broker-b", 1),), ["T1"]), (((BROKER, 0), ("broker-b", 4)), ["T1"])])
 def test_an_acknowledged_message_is_in_a_queue_of_the_layout(counts: tuple[tuple[str, int], ...], laws: list[str]) -> None:
     assert story(*counts).broken(layouts.check) == laws
+
+
+def test_a_message_of_a_topic_that_is_in_no_layout_at_all_is_lost_to_every_client() -> None:
+    sent = Story().sent(1, b"m0", 0)
+    assert sent.broken(layouts.check) == [], "the layouts were not read"
+    assert sent.add(LayoutsRead, 9, ADMIN).broken(layouts.check) == ["T1"]
 
 
 def test_a_deleted_topic_takes_its_messages_with_it() -> None:
@@ -27,5 +33,5 @@ def test_a_deleted_topic_takes_its_messages_with_it() -> None:
 
 
 def test_a_producers_message_counts_too() -> None:
-    sent = Story().sent(1, b"m0", 0).add(LayoutInForce, 9, ADMIN, topic="orders", counts=(("elsewhere", 4),))
+    sent = Story().sent(1, b"m0", 0).add(LayoutInForce, 9, ADMIN, topic="orders", counts=(("elsewhere", 4),)).add(LayoutsRead, 9, ADMIN)
     assert sent.broken(layouts.check) == ["T1"]

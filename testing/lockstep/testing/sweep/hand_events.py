@@ -67,6 +67,11 @@ class FirstSendAcked(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class LayoutsRead(Event):
+    """Final reading: each topic that the nameserver lists has its LayoutInForce before this."""
+
+
+@dataclass(frozen=True, slots=True)
 class LayoutInForce(Event):
     """Final reading: how many readable queues of a live topic each broker has, by the nameserver."""
 

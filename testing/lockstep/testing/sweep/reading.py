@@ -20,7 +20,7 @@ from lockstep.runtime.pool import connect
 from lockstep.testing.simulation.process import EPOCH_S
 from lockstep.testing.sweep.copy_events import CopyStored
 from lockstep.testing.sweep.events import ReadingEnded, Stored
-from lockstep.testing.sweep.hand_events import LayoutInForce
+from lockstep.testing.sweep.hand_events import LayoutInForce, LayoutsRead
 from lockstep.testing.sweep.history import Event, QueueKey
 from lockstep.testing.sweep.services import BROKER_PORT
 from lockstep.testing.sweep.settings import MAILING
@@ -67,6 +67,7 @@ async def _read_layouts(universe: "Universe") -> None:
             layout = (await admin.route(topic)).layout
             counts = tuple((name, layout.read_count(name)) for name in layout.read_brokers)
             universe.history.append(LayoutInForce(*universe.place(), topic, counts))
+        universe.history.append(LayoutsRead(*universe.place()))
     except LockstepError as error:
         universe.wrong("every layout can be read", repr(error))
 

@@ -1,13 +1,18 @@
-"""T1: every acknowledged message that survived is in a queue of the layout in force, unless its topic was deleted."""
+"""T1: every acknowledged message that survived is in a queue of the layout in force, unless its topic was deleted.
+
+A topic that no layout has, though none was asked to be deleted, is the worst violation: its messages can't be found by any client.
+"""
 
 from lockstep.testing.sweep.checkers.facts import Brokers, Deletions
 from lockstep.testing.sweep.checkers.violation import Violation
 from lockstep.testing.sweep.events import SendAcked
-from lockstep.testing.sweep.hand_events import FirstSendAcked, LayoutInForce
+from lockstep.testing.sweep.hand_events import FirstSendAcked, LayoutInForce, LayoutsRead
 from lockstep.testing.sweep.history import History
 
 
 def check(history: History) -> list[Violation]:
+    if not any(history.of(LayoutsRead)):
+        return []  # the universe ended before; that the layouts could not be read is a violation of its own
     counts = {event.topic: dict(event.counts) for event in history.of(LayoutInForce)}
     brokers, deletions = Brokers(history), Deletions(history)
     found = []
@@ -15,8 +20,8 @@ def check(history: History) -> list[Violation]:
         if not isinstance(event, SendAcked | FirstSendAcked) or deletions.any_of(event.queue.topic):
             continue
         queue = event.queue
-        there = counts.get(queue.topic)
-        if there is None or queue.queue < there.get(queue.broker, 0) or any(cut > place for cut in brokers.all_cuts(queue.broker)):
+        there = counts.get(queue.topic, {})
+        if queue.queue < there.get(queue.broker, 0) or any(cut > place for cut in brokers.all_cuts(queue.broker)):
             continue
         text = f"{queue}: {event.body!r:.60} was acknowledged and is in no queue of the layout in force: {there}"
         found.append(Violation("T1", event.t, text))

@@ -1,9 +1,12 @@
 """Rules about what people do to a group or a topic (ordering.md 6)."""
 
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
+from lockstep.admin import group_reading
+from lockstep.admin.client import AdminClient
 from lockstep.broker.books import Books
 from lockstep.broker.classic import ClassicRules
 from lockstep.broker.reconcile import Reconciliation
@@ -16,6 +19,7 @@ from lockstep.protocol.bodies import Verdict
 from lockstep.protocol.queue import WRITER_MAX, LayoutVersion, TopicLayout
 from lockstep.testing.sweep.mutants.registry import Patches, mutant
 
+READING = "tests/unit/admin/test_group_reading.py::"
 LIVES = "tests/unit/broker/test_topic_lives.py::"
 
 
@@ -183,3 +187,15 @@ def anybody_takes_a_classic_lock(patch: Patches) -> None:
 def offsets_are_taken_from_anybody(patch: Patches) -> None:
     """A commit without an epoch is not applied while somebody else holds the queue."""
     patch.set(ClassicRules, "_may_commit", lambda self, connection, key: True)
+
+
+@mutant("swarm", aimed=READING + "test_many_groups_cost_a_question_each_at_each_broker_and_one_for_each_topic")
+def groups_are_read_one_after_the_other(patch: Patches) -> None:
+    """A command that reads many groups asks for 16 of them at the same time."""
+    patch.set(group_reading, "READS_MAX", 1)
+
+
+@mutant("swarm", aimed=READING + "test_many_groups_cost_a_question_each_at_each_broker_and_one_for_each_topic")
+def each_question_dials(patch: Patches) -> None:
+    """A command that reads many groups has one connection for each address."""
+    patch.set(AdminClient, "keep_connections", lambda self: nullcontext())

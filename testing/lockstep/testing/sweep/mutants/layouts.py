@@ -122,6 +122,21 @@ def one_layout_refuses_a_broker(patch: Patches) -> None:
     patch.set(RouteTable, "_take_layouts", refuses)
 
 
+@mutant("first")
+def only_the_first_registration_brings_topics(patch: Patches) -> None:
+    """A topic that a broker creates after it has registered is in the nameserver's layouts."""
+    fits = Room.fits
+    here: dict[int, set[str]] = {}
+
+    def take(self: RouteTable, arriving: Any, said: Registration) -> Any:
+        here[id(self._room)] = self._registered()
+        return taken(self, arriving, said)
+
+    taken = RouteTable._take_layouts
+    patch.set(RouteTable, "_take_layouts", take)
+    patch.set(Room, "fits", lambda self, name: fits(self, name) and name not in here[id(self)])
+
+
 @mutant("first", aimed=ROOM + "test_whatever_other_brokers_bring_the_next_may_bring_its_share")
 def one_broker_takes_all_the_room(patch: Patches) -> None:
     """A broker may bring topics to a nameserver while fewer count to it than are free."""
