@@ -1,12 +1,14 @@
 """What the commands ask: nameservers first, then brokers by name. RocketMQ: MQAdminExt.
 
-Brokers are dialled at the address that the nameserver answers, one connection a question: a command asks little and ends.
+Brokers are dialled at the address that the nameserver answers, one connection for each question: a command asks little and ends. Where it
+asks much, `keep_connections` has one for each address.
 """
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from lockstep.client.config import nameserver_addresses
 from lockstep.client.nameservers import not_a_nameserver
@@ -34,8 +36,9 @@ from lockstep.protocol.headers.offsets import OffsetReply, SearchOffsetHeader, T
 from lockstep.protocol.headers.pull import SUBSCRIPTION, PullHeader, PullReply
 from lockstep.protocol.headers.routes import CreateTopicHeader, ForgetDeletionsHeader, ForgetDeletionsReply
 from lockstep.protocol.queue import TopicLayout
+from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
-from lockstep.runtime.pool import call
+from lockstep.runtime.pool import CONNECT_MS, call, connect
 
 T = TypeVar("T")
 
@@ -64,6 +67,36 @@ class Answers(Generic[T]):
         return incomplete(self.failed)
 
 
+class Kept:
+    """One connection to one address, for several questions at the same time."""
+
+    def __init__(self, host: Host, address: str) -> None:
+        self._host = host
+        self._address = address
+        self._endpoint: Endpoint | None = None
+        self._failed: TransportError | None = None
+        """Why it can't be dialled: the other questions fail at once, instead of waiting for as long again."""
+        self._dialling = asyncio.Lock()
+
+    async def request(self, code: int, fields: dict[str, Any] | None, body: bytes, timeout_ms: int) -> Command:
+        """The response, whatever its code. TransportError, RequestTimeoutError."""
+        async with self._dialling:
+            if self._failed is not None:
+                raise self._failed
+            if self._endpoint is None or self._endpoint.closed:
+                try:
+                    self._endpoint = await connect(self._host, self._address, timeout_ms=min(timeout_ms, CONNECT_MS))
+                except TransportError as error:
+                    self._failed = error
+                    raise
+        return await self._endpoint.request(code, fields, body, timeout_ms=timeout_ms)
+
+    async def close(self) -> None:
+        if self._endpoint is not None:
+            self._endpoint.abort("done")
+            await self._endpoint.wait_closed()
+
+
 class AdminClient:
     """Every question raises TransportError, or the BrokerError of an answer that refuses; ConfigError for addresses that are none."""
 
@@ -71,6 +104,31 @@ class AdminClient:
         self.host = host
         self.timeout_ms = timeout_ms
         self.nameservers = nameserver_addresses(nameserver)
+        self._kept: dict[str, Kept] | None = None
+
+    @asynccontextmanager
+    async def keep_connections(self) -> AsyncIterator[None]:
+        """Within it each address has one connection, which is dialled with the first question, and again when it was lost.
+
+        An address that can't be dialled is not tried again.
+        """
+        if self._kept is not None:
+            yield
+            return
+        self._kept = {}
+        try:
+            yield
+        finally:
+            kept, self._kept = self._kept, None
+            for each in kept.values():
+                await each.close()
+
+    async def _call(self, address: str, code: int, fields: dict[str, Any] | None = None, body: bytes = b"") -> Command:
+        if self._kept is None:
+            return await call(self.host, address, code, fields, body, timeout_ms=self.timeout_ms)
+        if address not in self._kept:
+            self._kept[address] = Kept(self.host, address)
+        return await self._kept[address].request(code, fields, body, self.timeout_ms)
 
     async def brokers(self) -> tuple[BrokerAddress, ...]:
         """Every broker the nameserver has heard of, sorted by name; none where it has heard of none."""
@@ -82,7 +140,7 @@ class AdminClient:
 
     async def brokers_at(self, nameserver: str) -> tuple[BrokerAddress, ...]:
         """What this one nameserver tells; none where it has heard of none."""
-        answer = await call(self.host, nameserver, RequestCode.GET_BROKER_CLUSTER_INFO, timeout_ms=self.timeout_ms)
+        answer = await self._call(nameserver, RequestCode.GET_BROKER_CLUSTER_INFO)
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             raise not_a_nameserver(nameserver, RequestCode.GET_BROKER_CLUSTER_INFO)
         if answer.code == ResponseCode.ROUTE_NOT_READY:
@@ -106,7 +164,7 @@ class AdminClient:
         failed: list[LockstepError] = []
         for address in self.nameservers:
             try:
-                answer = await call(self.host, address, code, fields, b"", timeout_ms=self.timeout_ms)
+                answer = await self._call(address, code, fields, b"")
             except TransportError as error:
                 failed.append(error)
                 continue
@@ -127,7 +185,7 @@ class AdminClient:
     async def ask(self, broker: BrokerAddress, code: RequestCode, header: object | None = None, body: bytes = b"") -> Command:
         """One question to one broker, at its last known address."""
         fields = None if header is None else to_plain(header)
-        answer = await call(self.host, broker.address, code, fields, body, timeout_ms=self.timeout_ms)
+        answer = await self._call(broker.address, code, fields, body)
         if answer.code != ResponseCode.SUCCESS:
             raise broker_error(answer.code, answer.remark)
         return answer
@@ -150,7 +208,7 @@ class AdminClient:
         header = PullHeader(
             READER, topic, queue_id, offset, count, SUBSCRIPTION, subscription="*", expression_type="TAG", max_msg_bytes=PULL_BYTES_MAX
         )
-        answer = await call(self.host, broker.address, RequestCode.PULL_MESSAGE, to_plain(header), timeout_ms=self.timeout_ms)
+        answer = await self._call(broker.address, RequestCode.PULL_MESSAGE, to_plain(header))
         if answer.code not in PULLED:
             raise broker_error(answer.code, answer.remark)
         body = bytes(answer.body) if answer.code == ResponseCode.SUCCESS else b""
@@ -176,7 +234,7 @@ class AdminClient:
     async def forget_deletions(self, address: str, counter_max: int) -> ForgetDeletionsReply:
         """Asks a broker or a nameserver to forget deleted topics; with 0 only how many it remembers."""
         fields = to_plain(ForgetDeletionsHeader(counter_max))
-        answer = await call(self.host, address, RequestCode.FORGET_DELETIONS, fields, timeout_ms=self.timeout_ms)
+        answer = await self._call(address, RequestCode.FORGET_DELETIONS, fields)
         if answer.code != ResponseCode.SUCCESS:
             raise broker_error(answer.code, answer.remark)
         return from_plain(ForgetDeletionsReply, answer.fields)

@@ -7,7 +7,7 @@ import typer
 from lockstep.admin import diagnosis
 from lockstep.admin.client import AdminClient, gather
 from lockstep.admin.diagnosis import Finding
-from lockstep.admin.group_reading import read_group
+from lockstep.admin.group_reading import read_groups
 from lockstep.admin.options import DEFAULT_NAMESERVER, JsonOption, NameserverOption, run
 from lockstep.admin.render import print_json, print_table, say
 from lockstep.protocol.bodies import BrokerAddress
@@ -65,9 +65,6 @@ async def _broker(admin: AdminClient, broker: BrokerAddress) -> list[Finding]:
 
 async def _groups(admin: AdminClient, brokers: list[BrokerAddress]) -> list[Finding]:
     answers = await gather({broker.name: admin.group_status(broker, None) for broker in brokers})
-    findings = []
-    for group in sorted({group for answer in answers.given.values() for group in answer.groups}):
-        report, _ = await read_group(admin, group)
-        if report is not None:
-            findings += diagnosis.group(report)
-    return findings
+    groups = sorted({group for answer in answers.given.values() for group in answer.groups})
+    read = await read_groups(admin, groups)
+    return [finding for group in groups if (report := read[group][0]) is not None for finding in diagnosis.group(report)]

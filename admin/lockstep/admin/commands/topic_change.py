@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from lockstep.admin.client import AdminClient, absent, by_name, gather
-from lockstep.admin.group_reading import read_group
+from lockstep.admin.group_reading import read_groups
 from lockstep.admin.layout_change import altered, counts
 from lockstep.admin.options import DEFAULT_NAMESERVER, CommandError, JsonOption, NameserverOption, complain, run
 from lockstep.admin.render import print_json, say
@@ -93,8 +93,8 @@ async def _refuse_while_behind(admin: AdminClient, before: TopicLayout, after: T
     answers = await gather({name: admin.group_status(broker, None) for name, broker in brokers.items()})
     silent = {**answers.failed, **absent(list(holders), brokers)}
     behind = []
-    for group in sorted({group for answer in answers.given.values() for group in answer.groups}):
-        made, told = await read_group(admin, group)
+    groups = sorted({group for answer in answers.given.values() for group in answer.groups})
+    for group, (made, told) in (await read_groups(admin, groups)).items():
         silent |= told.failed
         if made is None or (ordered_only and made.ordered is False):
             continue
