@@ -58,13 +58,12 @@ async def _each(keys: Sequence[K], read: Callable[[K], Awaitable[V]]) -> dict[K,
     async def reader() -> None:
         while waiting:
             key = waiting.pop()
-            try:
-                found[key] = await read(key)
-            except BaseException:
-                waiting.clear()
-                raise
+            found[key] = await read(key)
 
-    await asyncio.gather(*(reader() for _ in range(min(READS_MAX, len(keys)))))
+    try:
+        await asyncio.gather(*(reader() for _ in range(min(READS_MAX, len(keys)))))
+    finally:
+        waiting.clear()
     return found
 
 
