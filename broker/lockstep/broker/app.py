@@ -38,12 +38,13 @@ from lockstep.protocol.names import SCHEDULE_TOPIC
 from lockstep.runtime.admin_port import AdminPages, AdminPort, Health
 from lockstep.runtime.config import ADMIN, INTERNAL
 from lockstep.runtime.daemon import Tasks
-from lockstep.runtime.dispatch import Dispatcher, LaneLimits
+from lockstep.runtime.dispatch import LANE_ITEMS_PER_TURN, Dispatcher, LaneLimits
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
 from lockstep.runtime.limits import EndpointLimits
 from lockstep.runtime.log import announce, get_logger
 from lockstep.runtime.server import Server
+from lockstep.runtime.turn import TurnBudget
 
 log = get_logger("broker")
 
@@ -160,6 +161,7 @@ class Broker:
         sums = {"held_max": config.held_pulls_max, "held_per_group_max": config.held_pulls_per_group_max}
         self._pulls = pulls = PullProcessor(host, self._tasks, store, state.topics, coordination, **sums)
         homes = GroupTopics(state.topics, may_begin=store.check_beginning)
+        budget = TurnBudget(LANE_ITEMS_PER_TURN)
         self._delays = delays = Delays(store, state.delays, homes, config.delay_levels_ms())
         processors = [
             SendProcessor(host, store, state.topics, state.sequences, topic, self._gate, delays),
@@ -167,12 +169,12 @@ class Broker:
             pulls,
             QueryProcessor(store, state.topics),
             topic,
-            ClientProcessor(host, coordination),
+            ClientProcessor(host, coordination, budget),
             StatusProcessor(coordination, self.status),
             LockProcessor(host, coordination, store),
             OffsetProcessor(host, coordination, store),
         ]
-        self._dispatcher = Dispatcher(processors, store, LANES, self._heard)
+        self._dispatcher = Dispatcher(processors, store, LANES, self._heard, budget)
         self._server = server = Server(
             host, config.listeners(), self._handle, LIMITS, on_close=self._closed, connections_max=connections_max
         )

@@ -18,7 +18,7 @@ from lockstep.broker.journal import Change, Journal
 from lockstep.broker.membership import Membership
 from lockstep.broker.reconcile import OffsetsByTime, Reconciliation
 from lockstep.broker.reset import reset
-from lockstep.broker.status import group_names, group_status, queue_keys, queue_status
+from lockstep.broker.status import group_names, group_status, member_status, queue_keys, queue_status
 from lockstep.broker.tables.activity_table import DAY_MS, ActivityTable
 from lockstep.broker.tables.group_table import GroupTable
 from lockstep.broker.tables.lock_table import Key, LockTable
@@ -34,6 +34,7 @@ from lockstep.protocol.bodies import (
     LockBatchBody,
     LockBatchReply,
     MemberList,
+    MemberStatus,
     QueueStatus,
     ReconcileBody,
     ReconcileReply,
@@ -491,7 +492,18 @@ class Coordination:
 
     def status(self, group: str, now_ms: int, address: Callable[[int], str]) -> GroupStatus | None:
         """GROUP_STATUS of one group, all at once; `address` names the peer of a connection."""
-        return self.status_with(group, [self.queue_status(key, now_ms) for key in self.queue_keys(group)], now_ms, address)
+        found = [self.member_status(group, client_id, now_ms, address) for client_id in self.member_ids(group)]
+        queues = [self.queue_status(key, now_ms) for key in self.queue_keys(group)]
+        return self.status_with(group, [member for member in found if member is not None], queues)
+
+    def member_ids(self, group: str) -> tuple[str, ...]:
+        """The members that its status tells of, sorted."""
+        known = self._books.groups.get(group)
+        return () if known is None else known.member_ids
+
+    def member_status(self, group: str, client_id: str, now_ms: int, address: Callable[[int], str]) -> MemberStatus | None:
+        """One of them; None: it has left."""
+        return member_status(self._books, self._membership, group, client_id, now_ms, address)
 
     def queue_keys(self, group: str) -> Iterator[Key]:
         """The queues that its status tells of, sorted."""
@@ -501,9 +513,9 @@ class Coordination:
         """One of them."""
         return queue_status(self._books, self._classic, key, now_ms)
 
-    def status_with(self, group: str, queues: list[QueueStatus], now_ms: int, address: Callable[[int], str]) -> GroupStatus | None:
-        """As `status`, with what was found of the queues. None: nothing is known of the group."""
-        return group_status(self._books, self._membership, group, queues, now_ms, address)
+    def status_with(self, group: str, members: list[MemberStatus], queues: list[QueueStatus]) -> GroupStatus | None:
+        """As `status`, with what was found of members and queues. None: nothing is known of the group."""
+        return group_status(self._books, group, members, queues)
 
     def held_count(self, group: str) -> int | None:
         """Queues of the group that are held; None of a group that is not ordered and of which no lock is known."""

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from lockstep.broker.books import Books
 from lockstep.broker.classic import ClassicRules
 from lockstep.broker.membership import Membership
-from lockstep.broker.tables.group_table import Group
 from lockstep.broker.tables.lock_table import Key
 from lockstep.protocol.bodies import GroupStatus, MemberStatus, QueueStatus
 
@@ -18,12 +17,8 @@ def group_names(books: Books) -> tuple[str, ...]:
     return tuple(sorted(books.activity))
 
 
-def group_status(
-    books: Books, membership: Membership, name: str, queues: Sequence[QueueStatus], now_ms: int, address: Callable[[int], str]
-) -> GroupStatus | None:
-    """None: nothing is known of the group. `queues`: what `queue_status` says of each of `queue_keys`. `address` names the peer of a
-    connection.
-    """
+def group_status(books: Books, name: str, members: Sequence[MemberStatus], queues: Sequence[QueueStatus]) -> GroupStatus | None:
+    """None: nothing is known of the group. `queues`: what `queue_status` says of each of `queue_keys`; `members` likewise."""
     if name not in books.activity:
         return None
     group = books.groups.get(name)
@@ -31,14 +26,20 @@ def group_status(
         group=name,
         version=books.version(name),
         contract=None if group is None else group.contract,
-        members=() if group is None else tuple(_member(books, membership, group, each, now_ms, address) for each in group.member_ids),
+        members=tuple(members),
         queues=tuple(queues),
         settings=books.settings.get(name),
         overruled_count=books.overruled.get(name, 0),
     )
 
 
-def _member(books: Books, membership: Membership, group: Group, client_id: str, now_ms: int, address: Callable[[int], str]) -> MemberStatus:
+def member_status(
+    books: Books, membership: Membership, name: str, client_id: str, now_ms: int, address: Callable[[int], str]
+) -> MemberStatus | None:
+    """None: it is no member. `address` names the peer of a connection."""
+    group = books.groups.get(name)
+    if group is None or client_id not in group.members:
+        return None
     session_id = group.members[client_id]
     if session_id is None:
         connection, heard_ms = membership.classic_heard(group.name, client_id)

@@ -48,11 +48,18 @@ from lockstep.runtime.limits import LANE_BYTES_MAX, REQUEST_BYTES_MAX, REQUEST_H
 from lockstep.runtime.log import get_logger
 from lockstep.runtime.outstanding import code_name
 from lockstep.runtime.text import printable
+from lockstep.runtime.turn import TurnBudget
 
 log = get_logger("runtime.dispatch")
 
 RETRY_AFTER_FIELD = "retryAfterMs"
 """Field of a SYSTEM_BUSY answer: when to try again."""
+
+
+LANE_ITEMS_PER_TURN = 100
+"""Of all lanes together: some 10 µs an item."""
+LANE_ITEMS = 10
+"""For a request that is looked up, or sent back."""
 
 
 class RetryLaterError(SystemBusyError):
@@ -263,8 +270,10 @@ class Dispatcher:
         log: Log | None = None,
         lanes: Mapping[str, LaneLimits] | None = None,
         on_request: Callable[[Endpoint], None] | None = None,
+        budget: TurnBudget | None = None,
     ) -> None:
-        """`log`: what Pending answers wait for; None: nothing. `on_request` is called before each request is handled.
+        """`log`: what Pending answers wait for; None: nothing. `on_request` is called before each request is handled. `budget`: of what all
+        lanes do in one turn of the loop; a request takes LANE_ITEMS of it, and handlers take more where they do more.
 
         ConfigError where a code has two handlers, or a lane and its handler do not fit.
         """
@@ -275,6 +284,7 @@ class Dispatcher:
         }
         self._lanes = {name: _Lane(name, limits) for name, limits in (lanes or {}).items()}
         self._tasks = Tasks()
+        self._budget = TurnBudget(LANE_ITEMS_PER_TURN) if budget is None else budget
         self._on_request = on_request
         self._routes: dict[int, _Route] = {}
         for processor in processors:
@@ -359,10 +369,13 @@ class Dispatcher:
             lane.waiting_bytes += request.size
 
     async def _work(self, lane: _Lane, request: Request, work: Callable[[], Coroutine[Any, Any, Outcome]]) -> None:
-        """One request, then those that wait. A request whose connection has closed meanwhile is dropped."""
+        """One request, then those that wait, as the budget of each turn allows. A request is dropped when its connection has closed."""
         try:
-            await self._run(request, work)
+            await self._budget.item(LANE_ITEMS)
+            if not request.endpoint.closed:
+                await self._run(request, work)
             while lane.waiting:
+                await self._budget.item(LANE_ITEMS)
                 request, work = lane.waiting.popleft()
                 lane.waiting_bytes -= request.size
                 if not request.endpoint.closed:

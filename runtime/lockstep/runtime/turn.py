@@ -1,4 +1,4 @@
-"""A callback of the event loop that is scheduled once at a time, and that no error can leave unscheduled."""
+"""Turns of the event loop: a callback that no error can leave unscheduled, and the work that tasks together may do in one turn."""
 
 import asyncio
 from collections.abc import Callable
@@ -58,3 +58,36 @@ class Turn:
         except Exception as error:
             log_limited(log, "error", "turn.failed", turn=self._name, error=repr(error), exc_info=error)
             self._failed(error)
+
+
+class TurnBudget:
+    """Items of work that all tasks that use it together may do in one turn of the loop. Who has done none for longest is next."""
+
+    __slots__ = ("_count_max", "_left", "_passed", "_turn", "_waiting")
+
+    def __init__(self, count_max: int) -> None:
+        self._count_max = self._left = count_max
+        self._turn = Turn("budget", self._renew, lambda error: self._turn.again())
+        self._waiting: list[asyncio.Future[None]] = []
+        """Tasks that have not had a turn since they began to wait."""
+        self._passed: list[asyncio.Future[None]] = []
+        """Of these the ones for which nothing was left in an earlier turn: they come first."""
+
+    async def item(self, count: int = 1) -> None:
+        """Returns when there is room for work in this turn, and takes `count` items of it: call it before the work."""
+        queue = self._waiting
+        while self._left <= 0:
+            turn = asyncio.get_running_loop().create_future()
+            queue.append(turn)
+            await turn
+            queue = self._passed
+        self._left -= count
+        self._turn.soon()
+
+    def _renew(self) -> None:
+        self._left = self._count_max
+        waiting = self._passed + self._waiting
+        self._passed, self._waiting = [], []
+        for turn in waiting:
+            if not turn.done():
+                turn.set_result(None)

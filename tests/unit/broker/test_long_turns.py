@@ -11,7 +11,6 @@ from lockstep.broker.coordination import Coordination
 from lockstep.broker.effects import Notify, PushQueueFree, StalePulls
 from lockstep.broker.journal import Journal
 from lockstep.broker.processors import client
-from lockstep.broker.processors.client import QUEUES_PER_SLICE
 from lockstep.broker.services import MOVES_PER_SLICE, NOTICES_PER_TURN_MIN, STEPS_PER_TURN, Effects, Keeper
 from lockstep.broker.tables.group_table import GroupTable
 from lockstep.broker.tables.lock_table import Key, LockTable
@@ -23,13 +22,15 @@ from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codec.plain import pack_plain
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
+from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.clients import GroupStatusHeader
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.protocol.sequence import FrameSequence
-from lockstep.runtime.dispatch import Request
+from lockstep.runtime.dispatch import LANE_ITEMS_PER_TURN, Dispatcher, LaneLimits, Request
 from lockstep.runtime.metrics import SLICE_ITEMS
+from lockstep.runtime.turn import TurnBudget
 from lockstep.testing.simulation.disk import SimFiles
-from support.broker_fakes import FakeHost
+from support.broker_fakes import FakeEndpoint, FakeHost
 from support.coordination_kit import BROKER, GROUP, TOPIC, Bench, ClassicClient, Client, layout, ordered
 from support.counting import Steps
 from support.store_kit import append, open_store
@@ -214,7 +215,7 @@ async def test_the_queues_of_a_group_are_asked_for_packed_and_answered_in_slices
     """Of a group with many topics and queues no turn takes the names, makes the status or packs it of more queues than a slice."""
     counted = Counted()
     topics = [f"t{number:02}" for number in range(12)]
-    bench = Bench(*(layout(topic, QUEUES_PER_SLICE // 2) for topic in topics))
+    bench = Bench(*(layout(topic, LANE_ITEMS_PER_TURN // 2) for topic in topics))
     Client(bench, "a", ordered(topics=topics)).connect()
     coordination = bench.c
     expected = coordination.status(GROUP, bench.now_ms, lambda connection: "")
@@ -235,8 +236,50 @@ async def test_the_queues_of_a_group_are_asked_for_packed_and_answered_in_slices
     await counted.until(answering.done)
     answer = cast(Command, answering.result())
     assert decode_body(GroupStatusReply, answer.body).status == expected
-    assert max(counted.turns) <= 2 * QUEUES_PER_SLICE, "a key and a status each"
-    assert sum(counted.turns) == 2 * 12 * (QUEUES_PER_SLICE // 2)
+    assert max(counted.turns) <= 2 * LANE_ITEMS_PER_TURN + 1, "a key and a status each, and the key before which the turn ends"
+    assert sum(counted.turns) == 2 * 12 * (LANE_ITEMS_PER_TURN // 2) + 1, "and the member"
+
+
+async def test_status_of_many_groups_that_is_asked_for_at_once_shares_the_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of these requests suspends by itself, and each is smaller than what a turn may do."""
+    counted = Counted()
+    bench = Bench(layout(TOPIC, LANE_ITEMS_PER_TURN - 2))
+    groups = [f"g{number}" for number in range(20)]
+    Client(bench, "a", *(ordered(name) for name in groups)).connect()
+    monkeypatch.setattr(Coordination, "queue_status", counted.of(Coordination.queue_status))
+    host = FakeHost()
+    host.clock.now_ms = bench.now_ms
+    budget = TurnBudget(LANE_ITEMS_PER_TURN)
+    processor = client.ClientProcessor(cast(Any, host), bench.c, budget)
+    dispatcher = Dispatcher([processor], None, {client.QUERY_LANE: LaneLimits(2, 100)}, None, budget)
+    endpoint = FakeEndpoint()
+    for number, name in enumerate(groups):
+        command = Command(RequestCode.GROUP_STATUS, number, fields=to_plain(GroupStatusHeader(name)))
+        dispatcher(command, cast(Any, endpoint))
+    await counted.until(lambda: len(endpoint.sent) == len(groups))
+    replies = [decode_body(GroupStatusReply, answer.body).status for answer in endpoint.sent]
+    assert sorted(reply.group for reply in replies if reply is not None) == sorted(groups)
+    assert max(counted.turns) <= LANE_ITEMS_PER_TURN
+    assert sum(counted.turns) == len(groups) * (LANE_ITEMS_PER_TURN - 2)
+
+
+async def test_members_of_a_group_are_asked_for_and_packed_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = Counted()
+    bench = Bench(layout())
+    for number in range(3 * LANE_ITEMS_PER_TURN):
+        Client(bench, f"c{number:04}").connect()
+    expected = bench.c.status(GROUP, bench.now_ms, lambda connection: "")
+    monkeypatch.setattr(Coordination, "member_status", counted.of(Coordination.member_status))
+    host = FakeHost()
+    host.clock.now_ms = bench.now_ms
+    processor = client.ClientProcessor(cast(Any, host), bench.c)
+    asked = Request(Command(RequestCode.GROUP_STATUS, 1), cast(Any, None), GroupStatusHeader(GROUP), None)
+    answering = asyncio.ensure_future(processor.group_status(asked))
+    await counted.until(answering.done)
+    answer = cast(Command, answering.result())
+    assert decode_body(GroupStatusReply, answer.body).status == expected
+    assert max(counted.turns) <= LANE_ITEMS_PER_TURN
+    assert sum(counted.turns) == 3 * LANE_ITEMS_PER_TURN
 
 
 async def test_groups_that_retention_moves_are_moved_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:

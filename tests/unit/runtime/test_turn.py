@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from lockstep.runtime.turn import AGAIN_MS, Turn
+from lockstep.runtime.turn import AGAIN_MS, Turn, TurnBudget
 from support.loops import FrozenLoop
 
 
@@ -62,3 +62,22 @@ async def test_it_is_tried_again_after_a_pause_unless_it_is_asked_for_before(fro
     work.turn.cancel()
     await frozen.advance(1)
     assert work.calls == 2
+
+
+async def test_tasks_share_the_items_of_a_turn_and_none_is_left_out() -> None:
+    budget, turns, done = TurnBudget(10), [list[int]()], [0, 0, 0]
+
+    async def work(task: int) -> None:
+        for _ in range(25):
+            await budget.item()
+            turns[-1].append(task)
+            done[task] += 1
+
+    tasks = [asyncio.ensure_future(work(number)) for number in range(3)]
+    while not all(task.done() for task in tasks):
+        await asyncio.sleep(0)
+        turns.append([])
+    assert max(len(each) for each in turns) == 10
+    assert done == [25] * 3
+    order = [task for each in turns for task in dict.fromkeys(each)]
+    assert order[:6] == [0, 0, 1, 2, 0, 1]

@@ -8,24 +8,26 @@ from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import BrokerSystemError, SubscriptionGroupNotExistError
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.clients import GroupHeader, GroupStatusHeader, UnregisterClientHeader
-from lockstep.runtime.dispatch import HELD, Outcome, Request, handles
+from lockstep.runtime.dispatch import HELD, LANE_ITEMS_PER_TURN, Outcome, Request, handles
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.flood import log_limited
 from lockstep.runtime.host import Host
 from lockstep.runtime.limits import MEMBER_BYTES_MAX
 from lockstep.runtime.log import get_logger
-from lockstep.runtime.metrics import Slices
+from lockstep.runtime.turn import TurnBudget
 
 log = get_logger("broker")
 
-QUEUES_PER_SLICE = 100
-"""Queues of a group looked at, and made ready to be encoded, in one turn of the loop: about a millisecond."""
+TOPICS_PER_ITEM = 4
+"""Subscriptions of a member that are as much work as a queue."""
 
 
 class ClientProcessor:
     """Who is there."""
 
-    def __init__(self, host: Host, coordination: Coordination) -> None:
+    def __init__(self, host: Host, coordination: Coordination, budget: TurnBudget | None = None) -> None:
+        """`budget`: of what lanes do in one turn of the loop."""
+        self._budget = TurnBudget(LANE_ITEMS_PER_TURN) if budget is None else budget
         self._clock = host.clock
         self._coordination = coordination
         self._peers: dict[int, str] = {}
@@ -73,18 +75,22 @@ class ClientProcessor:
         header: GroupStatusHeader = request.header
         if header.consumer_group is None:
             return request.reply(body=GroupStatusReply(self._coordination.groups()))
-        slices, queues = Slices(QUEUES_PER_SLICE), list[bytes]()
-        for key in self._coordination.queue_keys(header.consumer_group):
-            await slices.item()
-            queues.append(pack_plain(to_plain(self._coordination.queue_status(key, self._clock.boot_ms()))))
-        now_ms = self._clock.boot_ms()
-        status = self._coordination.status_with(header.consumer_group, [], now_ms, lambda connection: self._peers.get(connection, ""))
+        coordination, group = self._coordination, header.consumer_group
+        queues, members = list[bytes](), list[bytes]()
+        for key in coordination.queue_keys(group):
+            await self._budget.item()
+            queues.append(pack_plain(to_plain(coordination.queue_status(key, self._clock.boot_ms()))))
+        for client_id in coordination.member_ids(group):
+            await self._budget.item()
+            member = coordination.member_status(group, client_id, self._clock.boot_ms(), lambda connection: self._peers.get(connection, ""))
+            if member is not None:
+                await self._budget.item(len(member.subscriptions or ()) // TOPICS_PER_ITEM)
+                members.append(pack_plain(to_plain(member)))
+        status = coordination.status_with(group, [], [])
         if status is None:
-            raise SubscriptionGroupNotExistError(
-                f"nothing is known of group {header.consumer_group} at {self._coordination.config.broker_name}"
-            )
+            raise SubscriptionGroupNotExistError(f"nothing is known of group {group} at {coordination.config.broker_name}")
         plain = to_plain(GroupStatusReply((), status))
-        plain["status"]["queues"] = PackedList(queues)
+        plain["status"] |= {"queues": PackedList(queues), "members": PackedList(members)}
         return request.reply(body=pack_around(plain))
 
     def _in_force(self, group: str) -> tuple[int, ConsumerGroup | None]:

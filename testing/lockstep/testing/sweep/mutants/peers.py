@@ -19,7 +19,7 @@ from lockstep.runtime.descriptors import Descriptors
 from lockstep.runtime.dispatch import Answering, Dispatcher, Request
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.flood import Flood
-from lockstep.runtime.turn import Turn
+from lockstep.runtime.turn import Turn, TurnBudget
 from lockstep.testing.sweep.mutants.registry import Patches, mutant
 
 ONE_BUG = "tests/unit/broker/test_one_bug_one_request.py"
@@ -224,3 +224,13 @@ def an_error_in_notices_takes_all_effects(patch: Patches) -> None:
         return [] if any(isinstance(each, DrainFault) for each in effects) else effects
 
     patch.set(Books, "drain", whole)
+
+
+@mutant("swarm", aimed=f"{LONG_TURNS}::test_status_of_many_groups_that_is_asked_for_at_once_shares_the_turns")
+def each_lane_request_has_a_turn_of_its_own(patch: Patches) -> None:
+    """What all lanes do in one turn of the loop has one budget."""
+
+    async def item(self: TurnBudget, count: int = 1) -> None:
+        return
+
+    patch.set(TurnBudget, "item", item)
