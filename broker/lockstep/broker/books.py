@@ -194,7 +194,7 @@ class Books:
         """
         known = self.groups.get(group) or self.progress.topics(group) or self.locks.topics(group) or self.settings.get(group)
         if group in self.activity and not known and not any(map(self.own_queue_count, (RETRY_PREFIX + group, DLQ_PREFIX + group))):
-            self.activity.forgotten(group)
+            self.forget(group)
 
     def in_use(self, group: str) -> bool:
         """Whether it has a member, a queue that is held, or settings of an operator."""
@@ -206,10 +206,11 @@ class Books:
         """NoPermissionError, naming who uses it, where the group has a member here or a queue that is held."""
         known = self.groups.get(group)
         members = () if known is None else known.member_ids
-        holders = dict.fromkeys(str(lock.client_id) for _, lock in self.locks.of_group(group) if lock.held)
+        holders: dict[str, None] = {}
         if members:
             what, then = f"has {len(members)} members at {self.config.broker_name}", "Stop them"
-        elif holders:
+        elif self.locks.held_count(group):
+            holders = dict.fromkeys(str(lock.client_id) for _, lock in self.locks.of_group(group) if lock.held)
             what = f"has queues at {self.config.broker_name} that clients hold which are no members (any more)"
             then = f"They are free at the latest {self.config.classic_lock_ms // 1000} s after the clients have stopped: wait"
         else:

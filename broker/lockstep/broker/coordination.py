@@ -259,7 +259,7 @@ class Coordination:
         books = self._books
         if books.in_use(group) or books.activity.idle_days(group) < books.config.group_idle_days:
             return None
-        count = sum(1 for _ in books.progress.of_group(group))
+        count = books.progress.count_of(group)
         books.forget(group)
         return count
 
@@ -464,7 +464,7 @@ class Coordination:
             return None
         books.check_unused(group)
         if with_progress:
-            count = sum(1 for _ in books.progress.of_group(group))
+            count = books.progress.count_of(group)
             books.forget(group)
             return count
         if books.settings.get(group) is not None:

@@ -248,13 +248,18 @@ class Membership:
         """RocketMQ's registry: the newest connection of a client id counts, the newer subscription version wins."""
         books = self._books
         self._classic_clients[connection] = body.client_id
+        refused: list[BrokerError] = []
         for entry in body.consumers:
             group = books.groups.get(entry.group)
             if group is not None and group.members.get(body.client_id) is not None:
                 raise DuplicateClientIdError(
                     f"client id {body.client_id} belongs to a living session here: give each client an id of its own"
                 )
-            self._check_room(entry.group, body.client_id)
+            try:
+                self._check_room(entry.group, body.client_id)
+            except BrokerError as error:
+                refused.append(error)
+                continue
             books.join(entry.group, body.client_id, None)
             self._classic_seen((entry.group, body.client_id), ClassicSeen(connection, now_ms + books.config.classic_member_ms))
             books.classic_connections[body.client_id] = connection
@@ -267,6 +272,8 @@ class Membership:
                     known[each.topic] = each
             for topic in [topic for topic in known if topic not in {each.topic for each in entry.subscriptions}]:
                 del known[topic]
+        if refused:
+            raise refused[0]
 
     def _classic_leave(self, name: str, client_id: str) -> None:
         self._classic_seen((name, client_id), None)

@@ -90,6 +90,26 @@ def test_a_group_too_many_does_not_keep_the_others_of_its_client_from_being_join
     assert (on.lists("one"), on.lists("two"), on.lists("three")) == (("a",), ("a",), ())
 
 
+def test_a_group_too_many_does_not_keep_the_others_of_a_classic_client_from_being_joined() -> None:
+    on = bench(groups_max=2)
+    commit(on, "here")
+    a = ClassicClient(on, "a", ordered("one"), ordered("too-many"), ordered("here"))
+    with pytest.raises(NoPermissionError, match="group too-many is refused"):
+        a.connect()
+    assert (on.lists("one"), on.lists("here"), on.lists("too-many")) == (("a",), ("a",), ())
+
+
+def test_groups_that_leave_with_their_topic_leave_no_count_behind() -> None:
+    """Locks of groups whose topic is deleted, again and again: what is counted for metrics goes with the group."""
+    on = bench()
+    for number in range(5):
+        assert ClassicClient(on, "s").lock(0, group=f"g{number}") == [0]
+    assert len(on.c.granted_counts()) == 5
+    on.layouts.adopt(layout(queues=0, counter=2))
+    on.c.layout_changed(TOPIC)
+    assert (on.c.group_count, on.c.granted_counts()) == (0, {})
+
+
 @pytest.mark.parametrize("how", BEGINNINGS)
 def test_a_group_of_which_nothing_is_left_makes_room(how: str) -> None:
     """What only a member, or a topic, had brought goes with it."""

@@ -84,6 +84,10 @@ class ProgressTable:
         """(queue id, progress) of one group in one topic."""
         return list(self._groups.get(group, {}).get(topic, {}).items())
 
+    def count_of(self, group: str) -> int:
+        """Queues in which the group has progress."""
+        return sum(map(len, self._groups.get(group, {}).values()))
+
     def missing_count(self, group: str, topic: str, id_count: int) -> int:
         """How many of the queues 0 … id_count−1 have no progress of the group. Counted, not walked: never too low, and too high only where
         the group has progress in queues above them.

@@ -6,6 +6,7 @@ from lockstep.broker.books import Books
 from lockstep.broker.coordination import Coordination
 from lockstep.broker.delays import GroupTopics
 from lockstep.broker.store import Store
+from lockstep.broker.tables.lock_table import LockTable
 from lockstep.broker.tables.settings_table import SettingsTable
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.testing.sweep.mutants.registry import Patches, mutant
@@ -120,3 +121,16 @@ def progress_goes_with_the_settings(patch: Patches) -> None:
     """Without cleanOffset a deletion keeps the group's progress."""
     delete: Any = Coordination.delete_group
     patch.set(Coordination, "delete_group", lambda self, group, *, with_progress: delete(self, group, with_progress=True))
+
+
+@mutant("swarm", aimed=f"{GROUPS}::test_groups_that_leave_with_their_topic_leave_no_count_behind")
+def grants_are_counted_of_groups_that_are_gone(patch: Patches) -> None:
+    """What is counted of a group goes with it."""
+
+    def kept(self: LockTable, group: str) -> None:
+        granted = self.granted[group]
+        drop_group(self, group)
+        self.granted[group] = granted
+
+    drop_group: Any = LockTable.drop_group
+    patch.set(LockTable, "drop_group", kept)
