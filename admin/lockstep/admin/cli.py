@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-EXIT_INTERRUPTED = 130
+from lockstep.admin.early import EXIT_INTERRUPTED, EarlySignal
 
 SERVERS = ("broker", "nameserver")
 """Commands that are programs of their own: their arguments are theirs, --help too."""
@@ -15,11 +15,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         if arguments and arguments[0] in SERVERS:
             sys.exit(serve(arguments[0], arguments[1:]))
+        command(arguments)
+    except KeyboardInterrupt:  # while loading: a running command or server takes the signal itself
+        sys.exit(EXIT_INTERRUPTED)
+
+
+def command(arguments: Sequence[str]) -> None:
+    """Runs one command, and ends with SystemExit; KeyboardInterrupt where SIGINT comes before it has begun."""
+    early = EarlySignal()
+    before = early.listen()
+    try:
         from lockstep.admin.app import app
 
         app(arguments, prog_name="lockstep")
-    except KeyboardInterrupt:  # while loading: a running command or server takes the signal itself
-        sys.exit(EXIT_INTERRUPTED)
+    finally:
+        early.end(before)
 
 
 def serve(name: str, argv: Sequence[str]) -> int:

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
-from lockstep.admin import group_reading
+from lockstep.admin import group_reading, interrupt
 from lockstep.admin.client import AdminClient
 from lockstep.broker.books import Books
 from lockstep.broker.classic import ClassicRules
@@ -19,6 +19,7 @@ from lockstep.protocol.bodies import Verdict
 from lockstep.protocol.queue import WRITER_MAX, LayoutVersion, TopicLayout
 from lockstep.testing.sweep.mutants.registry import Patches, mutant
 
+EARLY = "tests/unit/admin/test_early_interrupt.py::"
 READING = "tests/unit/admin/test_group_reading.py::"
 LIVES = "tests/unit/broker/test_topic_lives.py::"
 
@@ -199,3 +200,15 @@ def groups_are_read_one_after_the_other(patch: Patches) -> None:
 def each_question_dials(patch: Patches) -> None:
     """A command that reads many groups has one connection for each address."""
     patch.set(AdminClient, "keep_connections", lambda self: nullcontext())
+
+
+@mutant("swarm", aimed=EARLY + "test_a_signal_that_an_import_has_dropped_ends_the_command_before_it_begins")
+def a_dropped_interrupt_is_forgotten(patch: Patches) -> None:
+    """A command does not begin when SIGINT has come while it was loaded."""
+    patch.set(interrupt, "came_early", lambda handler: False)
+
+
+@mutant("swarm", aimed=EARLY + "test_a_signal_between_the_handler_of_the_loop_and_that_of_the_command_ends_it")
+def the_loop_drops_an_interrupt(patch: Patches) -> None:
+    """A SIGINT that only the loop's handler has taken ends the command."""
+    patch.set(interrupt._Interrupt, "_woken", lambda self: None)

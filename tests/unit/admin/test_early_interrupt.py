@@ -1,0 +1,109 @@
+"""SIGINT ends a command at any moment since its first line, also where SIGINT was ignored when it was started."""
+
+import asyncio
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from lockstep.admin import interrupt
+from lockstep.admin.early import EarlySignal
+from lockstep.admin.interrupt import CommandInterruptedError, run_interruptible
+from support.processes import clean_environment
+
+HANDLED_SINCE = "lockstep.admin.early"
+"""The handler is set before the import after this one."""
+MOMENTS = 8
+ENDED = (0, 130, -signal.SIGINT)
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """Where a command connects and gets no answer."""
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def tail(address: str, *, ignored: bool) -> "subprocess.Popen[str]":
+    """`lockstep tail`, which writes a line for each module that is imported. It would wait for an answer for ever."""
+    start = ["/bin/sh", "-c", "trap '' INT; exec \"$@\"", "sh"] if ignored else []
+    command = [sys.executable, "-X", "importtime", "-m", "lockstep.admin.cli", "tail", "t", "--nameserver", ";".join([address] * 20)]
+    return subprocess.Popen([*start, *command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=clean_environment())
+
+
+@pytest.fixture(scope="module")
+def imported(address: str) -> list[str]:
+    """The modules in the order in which a command that is not interrupted imports them."""
+    process = tail(address, ignored=False)
+    assert process.stderr is not None
+    names = []
+    for line in process.stderr:
+        names.append(line.rpartition("|")[2].strip())
+        if names[-1] == "lockstep.admin.app":
+            break
+    process.kill()
+    process.communicate()
+    return names
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+@pytest.mark.parametrize("moment", range(MOMENTS))
+def test_a_signal_during_the_imports_of_a_command_ends_it(address: str, imported: list[str], moment: int, ignored: bool) -> None:
+    first = imported.index(HANDLED_SINCE) + 2 if ignored else 0
+    at = first + (len(imported) - first) * moment // (MOMENTS - 1)
+    process = tail(address, ignored=ignored)
+    try:
+        assert process.stderr is not None
+        for _ in range(at):
+            process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+        # While the interpreter starts, before the first line of the command, Python ends by itself with a traceback.
+        assert process.returncode in ENDED or (not ignored and "KeyboardInterrupt" in said), (process.returncode, said[-500:])
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_signal_that_an_import_has_dropped_ends_the_command_before_it_begins() -> None:
+    early = EarlySignal()
+    before = early.listen()
+    began = []
+
+    async def work() -> None:
+        began.append(1)
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        with pytest.raises(CommandInterruptedError):
+            run_interruptible(work(), exit_code=1)
+    finally:
+        early.end(before)
+    assert (began, signal.getsignal(signal.SIGINT)) == ([], before)
+
+
+def test_a_signal_between_the_handler_of_the_loop_and_that_of_the_command_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_handler: Callable[..., object] = signal.signal
+    raised = []
+
+    def set_late(number: int, handler: object) -> object:
+        if not raised and getattr(handler, "__name__", "") == "_signalled":
+            raised.append(1)
+            signal.raise_signal(number)
+        return set_handler(number, handler)
+
+    monkeypatch.setattr(interrupt.signal, "signal", set_late)
+    with pytest.raises(CommandInterruptedError):
+        run_interruptible(asyncio.sleep(0.1), exit_code=1)
+    assert raised
+
+
+def test_a_second_signal_while_a_command_is_loaded_ends_the_process() -> None:
+    script = "import signal\nfrom lockstep.admin.early import EarlySignal\nEarlySignal().listen()\n"
+    twice = "for _ in range(2):\n    try:\n        signal.raise_signal(signal.SIGINT)\n    except KeyboardInterrupt:\n        pass\n"
+    ended = subprocess.run([sys.executable, "-c", script + twice], env=clean_environment(), timeout=60, check=False)
+    assert ended.returncode == 130
