@@ -10,7 +10,7 @@ import pytest
 from lockstep.broker.app import LANES
 from lockstep.broker.coordination import Coordination
 from lockstep.broker.effects import CloseConnection
-from lockstep.broker.processors.client import QUEUES_PER_SLICE, ClientProcessor
+from lockstep.broker.processors.client import ClientProcessor
 from lockstep.broker.processors.lock import START_LANE, LockProcessor
 from lockstep.broker.processors.offset import OffsetProcessor
 from lockstep.broker.tables.lock_table import Key
@@ -39,7 +39,7 @@ from lockstep.protocol.command import MSGPACK, Command
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.clients import GroupHeader, GroupStatusHeader, UnregisterClientHeader
 from lockstep.protocol.headers.offsets import QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
-from lockstep.runtime.dispatch import Dispatcher
+from lockstep.runtime.dispatch import LANE_ITEMS_PER_TURN, Dispatcher
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
 from support.broker_fakes import FakeEndpoint, FakeHost
@@ -324,7 +324,7 @@ async def test_group_status_names_all_groups_or_shows_one() -> None:
 async def test_the_status_of_a_group_of_thousands_of_queues_is_made_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     desk = Desk()
     peer = desk.native()
-    keys = [(GROUP, TOPIC, queue_id) for queue_id in range(4 * QUEUES_PER_SLICE)]
+    keys = [(GROUP, TOPIC, queue_id) for queue_id in range(4 * LANE_ITEMS_PER_TURN)]
     turns = [0]
     status = Coordination.queue_status
 
@@ -338,7 +338,7 @@ async def test_the_status_of_a_group_of_thousands_of_queues_is_made_in_slices(mo
     while not peer.sent:
         turns.append(0)
         await asyncio.sleep(0)
-    assert (max(turns), sum(turns)) == (QUEUES_PER_SLICE, len(keys))
+    assert (max(turns), sum(turns)) == (LANE_ITEMS_PER_TURN, len(keys))
 
 
 def test_an_offset_is_taken_and_found_and_not_found_is_a_code_of_its_own() -> None:
