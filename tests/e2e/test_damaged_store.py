@@ -306,9 +306,15 @@ async def test_a_log_that_lacks_a_file_stops_the_start_at_its_place_and_cut_corr
     async with served(tmp_path / "s", "--cut-corrupt") as (broker, client):
         found, lost = await client.told("orders")
         assert (found, len(lost)) == (whole, len(life.bodies) - len(whole))
+        (said,) = broker.find("store.set_aside")
+        assert (said["lost_messages"], said["lost_offsets"]) == (len(lost), [f"orders:0 {lost[0]}..{lost[-1]}"])
         assert broker.stop() == 0
+    checked = run_program("lockstep.admin.cli", "store", "check", str(tmp_path / "s"), "--json")
+    assert (checked.returncode, json.loads(checked.stdout)["lost_messages"]) == (5, len(lost))
     async with served(tmp_path / "s") as (_, client):
         assert (await client.told("orders"))[0] == whole
+        status = await client.done(RequestCode.GET_BROKER_RUNTIME_INFO)
+        assert decode_body(BrokerStatus, status.body).damaged_messages == len(lost)
 
 
 @pytest.mark.parametrize("killed", [True, False])

@@ -1,20 +1,22 @@
 """`lockstep store check`: everything that a start, a scrub and a read would find wrong in a store that is not open. Changes nothing."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from lockstep.broker.store.commit_log import CommitLog, Segment
-from lockstep.broker.store.consume_queue import QueueFiles
+from lockstep.broker.store.consume_queue import READ_COUNT, QueueFiles, names_place
 from lockstep.broker.store.damage import DamageTable
 from lockstep.broker.store.directory import StoreDirectory, StoreIdentity, parse_identity
 from lockstep.broker.store.errors import IdentityError, StoreCorruptError, StoreInUseError
+from lockstep.broker.store.frame import ENTRY
 from lockstep.broker.store.presence import Presence
 from lockstep.broker.store.recovery import Borne, borne_out
 from lockstep.broker.store.scan import NOTHING, WINDOW_BYTES, Stretch
 from lockstep.broker.store.scrub import QueueKey, Scrub
-from lockstep.broker.store.snapshot import Snapshot, Snapshots
+from lockstep.broker.store.snapshot import Snapshot, Snapshots, recorded_start
 from lockstep.broker.store.survey import LogSurvey, log_files
 from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.files import Files
@@ -114,6 +116,10 @@ class _Check:
         self._damage = DamageTable()
         self._bounds: dict[QueueKey, tuple[int, int]] = {}
         """What the newest snapshot says of the queues' entries."""
+        self._new_from_zero = False
+        """A queue that is not in `_bounds` began with offset 0."""
+        self._damaged: list[Stretch] = []
+        """In order."""
         self._clean = not files.exists(f"{directory.root}/abort")
 
     async def run(self) -> None:
@@ -137,22 +143,31 @@ class _Check:
         report, found = self._report, log_files(self._files, self._directory.log)
         start: int | None = None
         try:
-            start = self._directory.read_start()
+            start = recorded_start(self._files, self._directory)
         except StoreCorruptError as error:
             report.add("file", f"{self._directory.own}/start", str(error))
+        refused = False
         for cut_corrupt in (False, True):
             try:
-                return self._directory.survey_log(self._identity, found, start, cut_corrupt=cut_corrupt)
+                survey = self._directory.survey_log(self._identity, found, start, cut_corrupt=cut_corrupt)
             except StoreCorruptError as error:
-                if not cut_corrupt:
-                    report.add("file", f"log position {error.position}", str(error))
-        return None
+                refused = True
+                report.add("file", f"log position {error.position}", str(error))
+                if cut_corrupt:
+                    return None
+        for position in sorted(survey.absent if not refused else ()):
+            path = f"{self._directory.log}/{position:020d}"
+            report.add("file", f"log position {position}", f"log file {path} is missing: the log was synced up to {survey.synced}")
+        return survey
 
     async def _read(self, log: CommitLog, survey: LogSurvey) -> None:
         report = self._report
         newest = self._snapshots(log)
         if newest is not None:
             self._bounds = {(topic, queue_id): (low, following) for topic, queue_id, low, following in newest.queues}
+            if log.start > (newest.log_start or 0):
+                self._pass_removed(log.start)
+        self._new_from_zero = newest is not None or log.start == 0
         report.log_start, report.synced = log.start, survey.synced
         for topic, queue_id, first, end in self._damage.lost():
             self._lost((topic, queue_id), first, end, "on record in lockstep/damage")
@@ -162,7 +177,8 @@ class _Check:
             self._progress(position, max(survey.synced, log.files_end))
             await asyncio.sleep(0)
 
-        await scrub.run(breathe, limit=None, solid=survey.synced, read=_read, window_bytes=WINDOW_BYTES)
+        uncut = 0 if newest is None else newest.position
+        await scrub.run(breathe, limit=None, solid=survey.synced, read=_read, window_bytes=WINDOW_BYTES, uncut=uncut)
         report.log_end, report.record_count = scrub.end, scrub.record_count
         if scrub.end < survey.synced:
             what = f"{scrub.reason or NOTHING}, and the log was synced up to {survey.synced}"
@@ -184,9 +200,19 @@ class _Check:
             borne = borne_out(log, self._damage, snapshot)
             if borne is Borne.OUT:
                 newest = newest or snapshot
+            elif position <= log.synced and borne in (Borne.DAMAGED, Borne.CHANGED):
+                self._report.add("snapshot", where, f"does not fit the log: at {snapshot.last_record} {borne.value}")
+                self._damage.add_stretch(snapshot.last_record, position, "the record before a snapshot can't be read")
+                newest = newest or snapshot  # as a start with --cut-corrupt takes it
             elif position <= log.synced and not (borne is Borne.PASSED and newest is not None):  # a start removes that
                 self._report.add("snapshot", where, f"does not fit the log: at {snapshot.last_record} {borne.value}")
         return newest
+
+    def _pass_removed(self, log_start: int) -> None:
+        """Moves the lower bounds over what retention has removed since the snapshot."""
+        for (topic, queue_id), (low, following) in self._bounds.items():
+            low, _ = self._queue_files.search(f"{self._directory.queues}/{topic}/{queue_id}", low, following, log_start)
+            self._bounds[topic, queue_id] = low, following
 
     async def _entries(self, key: QueueKey, first: int, count: int) -> bytes:
         topic, queue_id = key
@@ -194,14 +220,19 @@ class _Check:
 
     # -- the report of the scrub -----------------------------------------------------------------
 
+    def _is_damaged(self, position: int) -> bool:
+        number = bisect_right(self._damaged, position, key=lambda stretch: stretch.begin)
+        return number > 0 and position < self._damaged[number - 1].end
+
     def damaged(self, stretch: Stretch) -> None:
+        self._damaged.append(stretch)
         self._report.damaged_bytes += stretch.end - stretch.begin
         behind = "a good record follows" if stretch.followed else "no good record was found behind it"
         self._report.add("log", f"{stretch.begin} to {stretch.end}", f"{stretch.reason}; {behind}")
 
     def lost(self, key: QueueKey, first: int, end: int, position: int) -> None:
-        if not self._damage.is_lost(*key, first, end):
-            self._lost(key, first, end, f"their records are damaged, at or behind {position}")
+        for low, high in self._damage.unknown(*key, first, end):
+            self._lost(key, low, high, f"their records are damaged, at or behind {position}")
 
     def _lost(self, key: QueueKey, first: int, end: int, why: str) -> None:
         self._report.lost_messages += end - first
@@ -216,6 +247,28 @@ class _Check:
         """A snapshot made the entries durable up to its own; behind it only an ordered stop has written them all."""
         low, high = self._bounds.get(key, (0, 0))
         return low, 1 << 62 if self._clean else high
+
+    def queues(self) -> Iterable[QueueKey]:
+        found = self._directory.queue_directories() if self._files.exists(self._directory.queues) else []
+        return dict.fromkeys([*self._bounds, *found])
+
+    def knows(self, key: QueueKey) -> bool:
+        return key in self._bounds
+
+    def first(self, key: QueueKey) -> int | None:
+        if key in self._bounds:
+            return self._bounds[key][0]
+        return 0 if self._new_from_zero else None
+
+    async def end(self, key: QueueKey, seen: int) -> int:
+        """What the snapshot says, and behind that the entries that name a place which is damaged."""
+        end = max(seen, self._bounds.get(key, (0, 0))[1])
+        while data := await self._entries(key, end, READ_COUNT):
+            for position, size, _ in ENTRY.iter_unpack(data):
+                if not names_place(position, size) or not self._is_damaged(position):
+                    return end
+                end += 1
+        return end
 
 
 async def _read(segment: Segment, count: int, at: int) -> bytes:

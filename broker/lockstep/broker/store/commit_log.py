@@ -128,8 +128,8 @@ class CommitLog:
         self.written = 0
         self.synced = 0
         self._unsynced: list[Segment] = []
-        self.first_missing = False
-        """The file with which the log began is gone, and the start goes on without it."""
+        self.lacking = False
+        """A file below the synced length is absent or short, and the start goes on without what it held."""
         self._open_directory: Directory | None = None
         """None in a log that is only read."""
         self._names_changed = False
@@ -167,7 +167,7 @@ class CommitLog:
             self.segments.append(Segment(path, start, self._segment_bytes, file))
         self._stray = [f"{self._directory}/{start:020d}" for start in survey.stray]
         self.synced = survey.synced
-        self.first_missing = survey.first_missing
+        self.lacking = survey.lacking
 
     def begin(self, end: int, *, clean: bool, aside: str | None = None) -> None:
         """Appending goes on at `end`: what lies behind it is made zero, later files go. Nothing counts as synced above `synced`.
@@ -185,15 +185,14 @@ class CommitLog:
                 self._files.unlink(path)
             else:
                 self._files.rename(path, f"{aside}/{path.rpartition('/')[2]}")
-        for segment in self.segments:
-            self._complete(segment)
+        completed = [segment for segment in self.segments if self._complete(segment)]
         if self.segments and end < self.segments[-1].end:
             last = self.segments[-1]
             last.file.truncate(end - last.start)
             last.file.truncate(self._segment_bytes)
             if not clean:
                 last.file.sync()
-        if self._stray or not clean:
+        if self._stray or completed or not clean:
             # The life before this one may have died between making a name and syncing it.
             self._files.sync_directory(self._directory)
         self._stray = []
@@ -205,12 +204,15 @@ class CommitLog:
             self._presence.watch(self.segments[-1].path)
         self.prepare()
 
-    def _complete(self, segment: Segment) -> None:
-        """A file that is absent or short gets its full length; what it lacked is zeros."""
+    def _complete(self, segment: Segment) -> bool:
+        """Gives a file that is absent or short its full length, durably; what it lacked is zeros. False: it has that length."""
         if isinstance(segment.file, AbsentFile):
             segment.file = self._files.open(segment.path, create=True)
-        if segment.file.size() < self._segment_bytes:
-            segment.file.truncate(self._segment_bytes)
+        if segment.file.size() >= self._segment_bytes:
+            return False
+        segment.file.truncate(self._segment_bytes)
+        segment.file.sync()
+        return True
 
     def rewrite(self, position: int, end: int) -> None:
         """Writes [position, end) back over itself.

@@ -36,7 +36,11 @@ class DamageTable:
 
     @property
     def byte_count(self) -> int:
-        return sum(end - begin for begin, end in self.stretches.items())
+        return self.byte_count_of(self.stretches)
+
+    def byte_count_of(self, begins: Iterable[int]) -> int:
+        """Bytes of the stretches that begin there, each counted once."""
+        return sum(end - begin for begin, end in _joined(sorted((begin, self.stretches[begin]) for begin in begins)))
 
     @property
     def message_count(self) -> int:
@@ -74,6 +78,17 @@ class DamageTable:
     def is_lost(self, topic: str, queue_id: int, first: int, end: int) -> bool:
         """Whether all these offsets are on record as lost."""
         return any(low <= first and end <= high for low, high in self._lost.get((topic, queue_id), ()))
+
+    def unknown(self, topic: str, queue_id: int, first: int, end: int) -> list[tuple[int, int]]:
+        """The parts of [first, end) that are not on record as lost."""
+        left = []
+        for low, high in self._lost.get((topic, queue_id), ()):
+            if first < low:
+                left.append((first, min(low, end)))
+            first = max(first, high)
+            if first >= end:
+                break
+        return [(low, high) for low, high in [*left, (first, end)] if low < high]
 
     def found_again(self, topic: str, queue_id: int, first: int, end: int) -> None:
         """These offsets have been read: they are not lost any more."""

@@ -110,9 +110,12 @@ class StoreDirectory:
 
     # -- before anything is changed --------------------------------------------------------------
 
-    def survey(self, wanted: Identity, config: StoreConfig, new_store_id: str) -> tuple[StoreIdentity, LogSurvey, bool]:
+    def survey(
+        self, wanted: Identity, config: StoreConfig, new_store_id: str, recorded_start: Callable[[], int | None]
+    ) -> tuple[StoreIdentity, LogSurvey, bool]:
         """Whose directory it is and what its log consists of; whether it has no identity yet. Changes nothing.
 
+        `recorded_start` returns where the log begins, None when that is not known (snapshot.py).
         IdentityError when it is another's; StoreCorruptError as survey.py says.
         """
         text = self.read(f"{self.own}/identity")
@@ -127,17 +130,14 @@ class StoreDirectory:
                     f"store {self.root} belongs to broker {identity.broker_name} of cluster {identity.cluster}, not to "
                     f"{wanted.broker_name} of {wanted.cluster}: start it under its own name, or give this broker a directory of its own"
                 )
-            start = self.read_start()
+            start = recorded_start()
         return identity, self.survey_log(identity, found, start, cut_corrupt=config.cut_corrupt), text is None
 
     def survey_log(self, identity: StoreIdentity, found: list[LogFile], start: int | None, *, cut_corrupt: bool) -> LogSurvey:
         """What the log consists of; StoreCorruptError as survey.py says."""
-        snapshots = self.snapshot_positions()
         # Snapshots are written after syncs: without the record of those, the older one vouches for them.
-        synced = max(self.read_synced()[1] or min(snapshots, default=0), identity.log_start)
-        needed = max((position for position in snapshots if position <= synced), default=0)
-        size = identity.segment_bytes
-        return survey_log(found, self.log, size, start=start, synced=synced, needed=needed, cut_corrupt=cut_corrupt)
+        synced = max(self.read_synced()[1] or min(self.snapshot_positions(), default=0), identity.log_start)
+        return survey_log(found, self.log, identity.segment_bytes, start=start, synced=synced, cut_corrupt=cut_corrupt)
 
     def _new_identity(self, wanted: Identity, config: StoreConfig, new_store_id: str, found: list[LogFile]) -> StoreIdentity:
         """Of a new store, or of a log that another program made: it begins where its first file does, nothing below counts as lost."""

@@ -34,7 +34,7 @@ class _Range:
     waiting: bytearray = field(default_factory=bytearray)
     """Entries up to `next` that are not written yet."""
     fills: bool = False
-    """What is missing next gets entries of lost messages. Until the first record came it may be gone with the log's beginning."""
+    """What is missing next gets entries of lost messages. Otherwise retention has removed it."""
 
 
 class EntryRebuild:
@@ -54,7 +54,9 @@ class EntryRebuild:
         """Entries written that name a record."""
 
     def add(self, queue: ConsumeQueue, first: int, end: int, *, keeps_first: bool = False) -> None:
-        """Entries [first, end) are to be written. `keeps_first`: the queue goes on to begin where it does, whatever the log has."""
+        """Entries [first, end) are to be written. `keeps_first`: the queue goes on to begin where it does, and what the log does not have
+        is lost; otherwise what is missing before its first record was removed by retention.
+        """
         self._ranges[queue.topic, queue.queue_id] = _Range(queue, first, end, fills=keeps_first)
 
     def expected_offset(self, topic: str, queue_id: int) -> int | None:
@@ -99,8 +101,6 @@ class EntryRebuild:
     def _lose(self, wanted: _Range, end: int, position: int) -> None:
         queue, position = wanted.queue, position if self._lost_at is None else self._lost_at
         if not wanted.fills:
-            if self._lost_at is not None:
-                self.lost.append((queue.topic, queue.queue_id, wanted.next, end))
             wanted.next = queue.min = end
             return
         self.lost.append((queue.topic, queue.queue_id, wanted.next, end))

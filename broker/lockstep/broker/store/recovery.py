@@ -13,6 +13,7 @@ Nothing is confirmed by this: that takes the sync that follows.
 
 import asyncio
 import json
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from enum import Enum
 from operator import ne
@@ -25,10 +26,12 @@ from lockstep.broker.store.damage import LOST_SIZE, DamageTable, lost_entry
 from lockstep.broker.store.directory import StoreDirectory
 from lockstep.broker.store.errors import StoreCorruptError
 from lockstep.broker.store.frame import ENTRY, ENTRY_BYTES
-from lockstep.broker.store.queue_table import QueueTable
+from lockstep.broker.store.losses import Losses, LostRow
+from lockstep.broker.store.queue_table import QueueKey, QueueTable
 from lockstep.broker.store.rebuild import EntryRebuild, entry_of
 from lockstep.broker.store.results import Recovery, Replay
-from lockstep.broker.store.scan import NOTHING, BadRecordError, LogScan, StoredRecord, Stretch, read_record
+from lockstep.broker.store.scan import NOTHING, WINDOW_BYTES, BadRecordError, LogScan, StoredRecord, Stretch, read_here, read_record
+from lockstep.broker.store.scrub import Scrub
 from lockstep.broker.store.snapshot import Snapshot, Snapshots
 from lockstep.broker.store.stamps import Stamps
 from lockstep.broker.store.survey import LogSurvey
@@ -88,7 +91,8 @@ class _ReplaySink:
         self._lost_at = 0
         self.stretches: list[Stretch] = []
         """Damage that was not known before."""
-        self.lost_count = 0
+        self.lost: list[LostRow] = []
+        """Messages that were not known to be lost."""
 
     def expected_offset(self, topic: str, queue_id: int) -> int | None:
         if topic == STATE_TOPIC:
@@ -119,7 +123,9 @@ class _ReplaySink:
             first = 0 if self._dense else record.queue_offset
             queue.restore(first, first)
         if missing := record.queue_offset - queue.next:
-            self.lost_count += self._damage.add_lost(record.topic, record.queue_id, queue.next, record.queue_offset)
+            for first, end in self._damage.unknown(record.topic, record.queue_id, queue.next, record.queue_offset):
+                self._damage.add_lost(record.topic, record.queue_id, first, end)
+                self.lost.append((record.topic, record.queue_id, first, end))
             queue.add(lost_entry(self._lost_at) * missing, missing)
             self._queues.added(queue, missing)
         queue.add(entry_of(record), 1)
@@ -269,6 +275,17 @@ def _record_at(segment: Segment, position: int) -> bytes | None:
     return data
 
 
+def _place_in(stretches: list[Stretch], position: int) -> Stretch | None:
+    """The stretch that holds the position; None when there is none."""
+    number = bisect_right(stretches, position, key=lambda stretch: stretch.begin)
+    return stretches[number - 1] if number and position < stretches[number - 1].end else None
+
+
+def count_of(lost: list[LostRow]) -> int:
+    """Messages in these ranges."""
+    return sum(end - first for _, _, first, end in lost)
+
+
 class Recoverer:
     """One start's reading. `run` may wait for the disk, and lets others run now and then: nothing is served yet.
 
@@ -299,9 +316,8 @@ class Recoverer:
         """Where the log began when the store got its identity: from there on it holds all state."""
         self._clean = clean
         self.state = LogState()
-        self._lost_synced = False
-        self._lost_below = 0
-        """Messages below the snapshot that turned out to be lost."""
+        self._known = dict(damage.stretches)
+        """Damage that was known before this start."""
         self._unwanted: list[int] = []
         """Snapshots to remove once the log has turned out to be whole."""
         self.changed = False
@@ -332,19 +348,25 @@ class Recoverer:
         self._judge(scan, sink)
         # A topic that was deleted since has nothing below the snapshot any more, whatever its files hold.
         needed = [(queue, following) for queue, following in wrong if queue.min < following]
-        if snapshot is not None and needed and not self._config.cut_corrupt:
+        lost = sink.lost
+        if snapshot is not None and not self._config.cut_corrupt and needed:
             await self._read_below(snapshot.position)
-        self.changed = bool(wrong or scan.reason or sink.stretches or scan.end != start or self._unwanted or log.first_missing)
-        cut_bytes = self._cut(scan, sink, start)
+        elif snapshot is not None and (needed or log.lacking or self._suspect is not None):
+            needed, rows = await self._look_below(snapshot, needed)
+            lost = rows + lost
+        for stretch in sink.stretches:
+            if stretch.followed:
+                self._damage.add_stretch(stretch.begin, stretch.end, stretch.reason)
+        lost = [*lost, *self._lost_ends(sink, scan.end)]
+        lost_synced = bool(scan.end < log.synced or sink.stretches or lost or self._damage.stretches != self._known)
+        self.changed = bool(wrong or scan.reason or lost_synced or scan.end != start or self._unwanted or log.lacking)
+        cut_bytes = self._cut(scan, lost if lost_synced else None)
         files.release()
-        lows = [(queue, queue.min) for queue in self._queues]
         if snapshot is not None:
             await self._rebuild(needed, snapshot.position)
         self._queues.flush_all()
-        for queue, before in lows:
+        for queue in self._queues:
             queue.find_min(files, log.start)
-            if log.first_missing:
-                self._lost_below += queue.min - before
         self._damage.trim(log.start, self._minimum)
         if self._damage.changed:
             self._directory.save_damage(self._damage.encode())
@@ -352,7 +374,7 @@ class Recoverer:
             self._directory.save_start(log.start)
         if log.synced < synced:
             self._directory.save_synced(log.synced)
-        return Recovery(start, scan.end, cut_bytes, self._clean, self._lost_synced, sink.lost_count + self._lost_below)
+        return Recovery(start, scan.end, cut_bytes, self._clean, lost_synced, count_of(lost))
 
     def _minimum(self, topic: str, queue_id: int) -> int:
         queue = self._queues.get((topic, queue_id))
@@ -401,7 +423,7 @@ class Recoverer:
         """What the snapshot says of the queues; those whose entries below it are missing or disagree with the log, with its next offset."""
         files = self._queues.files
         known = {} if snapshot is None else {(topic, queue_id): (low, following) for topic, queue_id, low, following in snapshot.queues}
-        self._began = 0 if snapshot is None else snapshot.log_start
+        self._began = 0 if snapshot is None else snapshot.log_start or 0
         wrong: list[tuple[ConsumeQueue, int]] = []
         sampled = max(1, len(known) // SAMPLED_QUEUES_MAX)
         for number, (key, (low, following)) in enumerate(known.items()):
@@ -471,6 +493,61 @@ class Recoverer:
         if scan.end < limit:
             raise self._corrupt(scan)
 
+    def _lost_ends(self, sink: _ReplaySink, end: int) -> list[LostRow]:
+        """Gives lost messages behind which their queue has none the place that they had: their offsets are not given again.
+
+        Those that are on record, and those whose entries in the queue's files name a place that turned out to be damaged. The second ones
+        are returned.
+        """
+        for topic, queue_id, first, behind in self._damage.lost():
+            queue = self._queues.get((topic, queue_id)) or self._queues.fresh(topic, queue_id)
+            if first <= queue.next < behind:
+                self._add_lost(queue, behind - queue.next, end)
+            elif queue.next < first:  # the log was cut before
+                self._damage.found_again(topic, queue_id, first, behind)
+        places = [stretch for stretch in sink.stretches if stretch.followed and stretch.end <= end]
+        keys = [*((queue.topic, queue.queue_id) for queue in self._queues), *self._directory.queue_directories()] if places else []
+        rows: list[LostRow] = []
+        for key in dict.fromkeys(keys):
+            queue = self._queues.get(key) or self._queues.fresh(*key)
+            first = queue.next
+            while (entry := self._entry(queue, queue.next))[1] > 0 and (at := _place_in(places, entry[0])) is not None:
+                self._add_lost(queue, 1, at.begin)
+            if first < queue.next:
+                self._damage.add_lost(*key, first, queue.next)
+                rows.append((*key, first, queue.next))
+        return rows
+
+    def _add_lost(self, queue: ConsumeQueue, count: int, position: int) -> None:
+        """Appends entries of lost messages to a queue, which may be one that is not in the table yet."""
+        if self._queues.get((queue.topic, queue.queue_id)) is None:
+            self._queues.adopt(queue)
+        queue.add(lost_entry(position) * count, count)
+        self._queues.added(queue, count)
+
+    async def _look_below(
+        self, snapshot: Snapshot, wrong: list[tuple[ConsumeQueue, int]]
+    ) -> tuple[list[tuple[ConsumeQueue, int]], list[LostRow]]:
+        """Compares everything below the snapshot with the queues; changes the table of damage in memory, and no file.
+
+        Returns the queues whose entries have to be written again, with their next offsets at the snapshot, and the messages that are lost.
+        """
+        log, files = self._log, self._queues.files
+        following = {(topic, queue_id): behind for topic, queue_id, low, behind in snapshot.queues if low < behind}
+        keys = [(queue.topic, queue.queue_id) for queue, _ in wrong]
+        for key in following.keys() - set(keys):
+            self._queues.obtain(*key).find_min(files, log.start)
+        following = {key: behind for key, behind in following.items() if self._queues.obtain(*key).min < behind}
+        report = Losses(self._queues, following, keys, self._damage, sure=log.start <= self._began)
+
+        async def entries(key: QueueKey, first: int, count: int) -> bytes:
+            return files.entries(self._queues.obtain(*key).directory, first, count)
+
+        scrub = Scrub(log, report, entries, self._damage.stretches)
+        limit = snapshot.position
+        await scrub.run(self._reading.at, limit=limit, solid=limit, read=read_here, window_bytes=WINDOW_BYTES)
+        return [(queue, following[queue.topic, queue.queue_id]) for queue in report.rewrite], report.rows
+
     async def _rebuild(self, wrong: list[tuple[ConsumeQueue, int]], limit: int) -> None:
         """Writes the entries of these queues below `limit`, the log position at which they had these next offsets, again from the log."""
         if not wrong:
@@ -478,17 +555,12 @@ class Recoverer:
         logger.warning("queues.rebuilding", count=len(wrong), why="their entries are missing or disagree with the log")
         sink = EntryRebuild(self._queues.files, whole=True)
         for queue, following in wrong:
-            sink.add(queue, queue.min, following)  # what was read behind the snapshot is in memory
+            # What was read behind the snapshot is in memory.
+            begins_lost = self._damage.is_lost(queue.topic, queue.queue_id, queue.min, queue.min + 1)
+            sink.add(queue, queue.min, following, keeps_first=begins_lost)
         scan = LogScan(self._log, self._log.start, sink, limit, known=self._damage.stretches)
         await scan.run(self._reading.at)
         sink.finish(scan.end)
-        for stretch in sink.stretches:
-            self._damage.add_stretch(stretch.begin, stretch.end, stretch.reason)
-        lost = sum(self._damage.add_lost(*row) for row in sink.lost)
-        if sink.stretches:
-            places = [f"{stretch.begin}: {stretch.reason}" for stretch in sink.stretches[:TOLD_MAX]]
-            logger.error("store.damaged", lost_messages=lost, positions=places, then="consumers are told of the gaps (QueueGap)")
-        self._lost_below += lost
 
     # -- the tail --------------------------------------------------------------------------------
 
@@ -514,14 +586,14 @@ class Recoverer:
                 position=snapshot.last_record,
             )
 
-    def _cut(self, scan: LogScan, sink: _ReplaySink, start: int) -> int:
-        """Ends the log where the scan ended; how many bytes that were not zero went."""
+    def _cut(self, scan: LogScan, lost: list[LostRow] | None) -> int:
+        """Ends the log where the scan ended; how many bytes that were not zero went. `lost`: messages that this start goes on without;
+        None when nothing that was synced is lost."""
         log, end, aside = self._log, scan.end, None
         clean = self._clean and not scan.reason
         cut_bytes = 0 if clean else self._bytes_behind(end)
-        if end < log.synced or sink.stretches or log.first_missing:
-            self._lost_synced = True
-            aside = self._set_aside(end, sink, cut_bytes if end < log.synced else 0)
+        if lost is not None:
+            aside = self._set_aside(end, lost, cut_bytes if end < log.synced else 0)
             # Should this start die before what follows from the loss is durable, the next one must still know of it.
             self._directory.mark_boot(LOST, "async")
             self._directory.save_damage(self._damage.encode())
@@ -538,28 +610,25 @@ class Recoverer:
             log.rewrite(log.synced, end)
         return cut_bytes
 
-    def _set_aside(self, end: int, sink: _ReplaySink, cut_bytes: int) -> str:
-        """Copies what will be cut, writes down what is lost, and says so; the directory."""
-        for stretch in sink.stretches:
-            if stretch.followed:
-                self._damage.add_stretch(stretch.begin, stretch.end, stretch.reason)
+    def _set_aside(self, end: int, lost: list[LostRow], cut_bytes: int) -> str:
+        """Copies what will be cut, writes down what is lost, and logs it; the directory."""
         aside = self._directory.set_aside()
         if cut_bytes:
             self._log.copy(end, end + cut_bytes, f"{aside}/{end:020d}")
-        skipped = [stretch for stretch in sink.stretches if stretch.followed]
-        lost = [list(row) for row in self._damage.lost()]
-        rows = [[stretch.begin, stretch.end, stretch.reason] for stretch in skipped]
-        facts = {"skipped": rows, "cut_from": end if cut_bytes else None, "cut_bytes": cut_bytes, "lost_messages": sink.lost_count}
+        damage = self._damage
+        new = [begin for begin, stop in sorted(damage.stretches.items()) if self._known.get(begin) != stop]
+        skipped = [[begin, damage.stretches[begin], damage.reasons.get(begin, "")] for begin in new]
+        facts = {"skipped": skipped, "cut_from": end if cut_bytes else None, "cut_bytes": cut_bytes, "lost_messages": count_of(lost)}
         self._directory.replace(f"{aside}/manifest.json", json.dumps({**facts, "lost_offsets": lost}, indent=1).encode())
         logger.error(
             "store.set_aside",
             directory=aside,
-            skipped_bytes=sum(stretch.end - stretch.begin for stretch in skipped),
-            skipped_stretches=len(skipped),
+            skipped_bytes=damage.byte_count_of(new),
+            skipped_stretches=len(new),
             cut_bytes=cut_bytes,
-            lost_messages=sink.lost_count,
-            lost_queues=len({(topic, queue_id) for topic, queue_id, _, _ in self._damage.lost()}),
-            lost_offsets=[f"{topic}:{queue_id} {first}..{behind - 1}" for topic, queue_id, first, behind in self._damage.lost()[:TOLD_MAX]],
+            lost_messages=count_of(lost),
+            lost_queues=len({(topic, queue_id) for topic, queue_id, _, _ in lost}),
+            lost_offsets=[f"{topic}:{queue_id} {first}..{behind - 1}" for topic, queue_id, first, behind in lost[:TOLD_MAX]],
         )
         return aside
 

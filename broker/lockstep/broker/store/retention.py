@@ -117,16 +117,16 @@ class Retention:
         Its own first record counts too: the following one may be stamped by a clock that was behind. The later one counts of a stamp and of
         what Stamps.true_ms makes of it, unless the stamp is in the future: then a clock gave it that was ahead.
         """
-        following = self._log.segment_of(segment.end)
-        assert following is not None, "only segments before the newest are asked for"
         newest_ms = 0
-        for each in (segment, following):
-            stamp_ms = await self._first_stamp_ms(each)
-            if not stamp_ms:
-                return sys.maxsize
-            true_ms = stamps.true_ms(each.start, stamp_ms)
-            newest_ms = max(newest_ms, true_ms if stamp_ms > now_ms else max(true_ms, stamp_ms))
-        return newest_ms
+        each: Segment | None = segment
+        while each is not None:
+            if stamp_ms := await self._first_stamp_ms(each):
+                true_ms = stamps.true_ms(each.start, stamp_ms)
+                newest_ms = max(newest_ms, true_ms if stamp_ms > now_ms else max(true_ms, stamp_ms))
+                if each is not segment:
+                    return newest_ms
+            each = self._log.segment_of(each.end)  # a file that was missing has no record
+        return sys.maxsize
 
     async def _first_stamp_ms(self, segment: Segment) -> int:
         data = self._log.from_tail(segment.start + STORE_TIMESTAMP_AT, 8)

@@ -154,13 +154,17 @@ class LogScan:
         read: ReadAt = read_here,
         window_bytes: int = WINDOW_BYTES,
         frames: bool = True,
+        uncut: int = 0,
         on_overtaken: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_overtaken` is called when retention has removed the records that were to be read next: the scan goes on after them."""
+        """`uncut`: nothing below is cut, because a snapshot of this position counts. With a `limit` it is the limit.
+
+        `on_overtaken` is called when retention has removed the records that were to be read next: the scan goes on after them."""
         self._log = log
         self._sink = sink
         self._limit = limit
         self._solid = solid if limit is None else limit
+        self._uncut = uncut if limit is None else limit
         self._known = known or {}
         """Begin → end of stretches that are on record."""
         self._read = read
@@ -326,14 +330,15 @@ class LogScan:
             return None
         if behind is None:
             behind = await self._next_good(position, breathe)
-        end = behind if behind is not None else self._limit if self._limit is not None else self._log.files_end
+        uncut = begin < self._uncut
+        end = behind if behind is not None else self._uncut if uncut else self._log.files_end
         stretch = Stretch(begin, end, str(bad), followed=behind is not None)
         if not self._sink.damaged(stretch):
             self.reason = str(bad)
             return None
         if isinstance(bad, BadFrameError):
             self._frame = None
-        if behind is not None:
+        if behind is not None or uncut:
             return self._skip(stretch)
         # The log will be cut here: an idempotent frame is whole or not there.
         self._frame = None

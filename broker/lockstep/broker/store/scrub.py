@@ -4,7 +4,7 @@ Every record is read with the scan of scan.py; behind each window the entries th
 queues. Nothing is changed here: what is found is handed on.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -12,7 +12,9 @@ from lockstep.broker.store.commit_log import CommitLog
 from lockstep.broker.store.frame import ENTRY_BYTES
 from lockstep.broker.store.rebuild import entry_of
 from lockstep.broker.store.scan import LogScan, ReadAt, StoredRecord, Stretch
+from lockstep.protocol.names import STATE_TOPIC
 from lockstep.protocol.sequence import FrameSequence
+from lockstep.runtime.metrics import Slices
 
 QueueKey = tuple[str, int]
 ReadEntries = Callable[[QueueKey, int, int], Awaitable[bytes]]
@@ -27,7 +29,7 @@ class ScrubReport(Protocol):
         ...
 
     def lost(self, key: QueueKey, first: int, end: int, position: int) -> None:
-        """No record with these queue offsets was found between two that have those around them."""
+        """No record with these queue offsets was found, and there must be one."""
         ...
 
     def wrong_entries(self, key: QueueKey, first: int, count: int) -> None:
@@ -36,6 +38,22 @@ class ScrubReport(Protocol):
 
     def expected(self, key: QueueKey) -> tuple[int, int]:
         """[low, high) of the entries that the queue's files must have."""
+        ...
+
+    def queues(self) -> Iterable[QueueKey]:
+        """The queues that are known to have, or to have had, messages."""
+        ...
+
+    def knows(self, key: QueueKey) -> bool:
+        """Whether the queue is among `queues`."""
+        ...
+
+    def first(self, key: QueueKey) -> int | None:
+        """The first offset of which there must be a record; None where it is that of the first record that is found."""
+        ...
+
+    async def end(self, key: QueueKey, seen: int) -> int:
+        """The offset behind the last message that must lie in what was read. All records below `seen` were met, or told as lost."""
         ...
 
 
@@ -68,9 +86,16 @@ class Scrub:
         self.reason = ""
 
     async def run(
-        self, breathe: Callable[[int], Awaitable[None]], *, limit: int | None, solid: int, read: ReadAt, window_bytes: int
+        self,
+        breathe: Callable[[int], Awaitable[None]],
+        *,
+        limit: int | None,
+        solid: int,
+        read: ReadAt,
+        window_bytes: int,
+        uncut: int = 0,
     ) -> None:
-        """`breathe(position)` is awaited after each window."""
+        """`breathe(position)` is awaited after each window. For the others see LogScan."""
         known = self._known
         scan = LogScan(
             self._log,
@@ -81,6 +106,7 @@ class Scrub:
             known=known,
             read=read,
             window_bytes=window_bytes,
+            uncut=uncut,
             on_overtaken=self._overtaken,
         )
 
@@ -91,6 +117,16 @@ class Scrub:
         await scan.run(compare)
         await self._compare()
         self.end, self.reason = scan.end, scan.reason
+        await self._look_behind()
+
+    async def _look_behind(self) -> None:
+        """Reports the messages that are missing behind the last record of each queue, and those of queues without any record."""
+        slices = Slices()
+        for key in list(self._report.queues()):
+            await slices.item()
+            seen = self._next.get(key, self._report.first(key))
+            if seen is not None and seen < (end := await self._report.end(key, seen)):
+                self._report.lost(key, seen, end, self._lost_at)
 
     def _overtaken(self) -> None:
         """Forgets which offset comes next in each queue: retention has removed records that this pass has not read."""
@@ -121,7 +157,12 @@ class Scrub:
     # -- the scan's sink -------------------------------------------------------------------------
 
     def expected_offset(self, topic: str, queue_id: int) -> int | None:
-        return self._next.get((topic, queue_id))
+        """Of the first record of an unknown queue too: its topic or queue id may be what is damaged."""
+        key = topic, queue_id
+        expected = self._next.get(key)
+        if expected is None and topic != STATE_TOPIC and not self._report.knows(key):
+            expected = self._report.first(key)
+        return expected
 
     def crc_before(self, first: StoredRecord, sequence: FrameSequence) -> int | None:
         return None
@@ -131,10 +172,13 @@ class Scrub:
         if not record.queued:
             return
         key, offset = (record.topic, record.queue_id), record.queue_offset
-        following = self._next.get(key, offset)
-        self._next[key] = offset + 1
         if record.body is not None:
+            self._next[key] = offset + 1
             return  # the broker's own state has no consume queue
+        following = self._next.get(key, self._report.first(key))
+        self._next[key] = offset + 1
+        if following is None:
+            following = offset
         if offset > following:
             self._report.lost(key, following, offset, self._lost_at)
         run = self._open.get(key)

@@ -1,10 +1,11 @@
 """The scrub of a running store: it finds damage before a consumer does, slowly, and hands it to the repairs."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from lockstep.broker.store.commit_log import CommitLog, Segment
 from lockstep.broker.store.damage import DamageTable
+from lockstep.broker.store.frame import ENTRY, ENTRY_BYTES
 from lockstep.broker.store.queue_table import QueueTable
 from lockstep.broker.store.reader import MismatchError
 from lockstep.broker.store.repair import QueueRepairs, threaded
@@ -42,6 +43,8 @@ class Scrubber:
         """Damage of the log that is not on record in `lockstep/damage`, by position."""
         self._pending: list[MismatchError] = []
         """To be repaired before the scan goes on."""
+        self._end = 0
+        """Log position at which this pass ends."""
         self.pass_count = 0
         self.position = 0
         """How far the running pass has come."""
@@ -58,7 +61,7 @@ class Scrubber:
         """
         if not self._bytes_per_s:
             return
-        end = self._log.synced
+        end = self._end = self._log.synced
         self._found, self._pending = {}, []
 
         async def breathe(position: int) -> None:
@@ -111,9 +114,9 @@ class Scrubber:
 
     def lost(self, key: QueueKey, first: int, end: int, position: int) -> None:
         queue = self._queues.get(key)
-        first = first if queue is None else max(first, queue.min)
-        if queue is not None and first < end and not self._damage.is_lost(*key, first, end):
-            self._pending.append(MismatchError(queue, first, position, "no record of it was found in the log"))
+        if queue is not None:
+            for low, _ in self._damage.unknown(*key, max(first, queue.min), end):
+                self._pending.append(MismatchError(queue, low, position, "no record of it was found in the log"))
 
     def wrong_entries(self, key: QueueKey, first: int, count: int) -> None:
         queue = self._queues.get(key)
@@ -123,3 +126,26 @@ class Scrubber:
     def expected(self, key: QueueKey) -> tuple[int, int]:
         queue = self._queues.get(key)
         return (0, 0) if queue is None else (queue.min, queue.flushed)
+
+    def queues(self) -> Iterable[QueueKey]:
+        return [(queue.topic, queue.queue_id) for queue in self._queues]
+
+    def knows(self, key: QueueKey) -> bool:
+        return self._queues.get(key) is not None
+
+    def first(self, key: QueueKey) -> int | None:
+        queue = self._queues.get(key)
+        return 0 if queue is None else queue.min
+
+    async def end(self, key: QueueKey, seen: int) -> int:
+        """One behind the next message that is not on record as lost, unless its entry says that it came while the pass was running."""
+        queue = self._queues.get(key)
+        if queue is None or seen >= queue.visible:
+            return seen
+        for index, _ in self._damage.unknown(*key, max(seen, queue.min), queue.visible):
+            entry = queue.memory_entry(index)
+            if entry is None:
+                data = await self._entries(key, index, 1)
+                entry = ENTRY.unpack(data) if len(data) == ENTRY_BYTES else (-1, 0, 0)
+            return index + 1 if entry[0] < self._end else seen
+        return seen

@@ -51,8 +51,9 @@ class Snapshot:
     """For `stamps`."""
     last_head: bytes | None = None
     """The last record's first 88 bytes; None in a snapshot of an older version."""
-    log_start: int = 0
-    """Where the log began: no queue had an entry at or above its minimum that names a place below. 0 in a snapshot of an older version."""
+    log_start: int | None = None
+    """Where the log began: no queue had an entry at or above its minimum that names a place below. None in a snapshot of an older
+    version."""
 
     def stamps(self) -> Stamps:
         """The stamps up to here."""
@@ -73,7 +74,7 @@ def encode_parts(
     plain: object,
     clock: object,
     last_head: bytes | None = None,
-    log_start: int = 0,
+    log_start: int | None = None,
 ) -> Iterator[bytes]:
     """The payload in many small parts: one for each row of each Rows."""
     packer = msgpack.Packer()
@@ -160,7 +161,7 @@ def decode(data: bytes) -> Snapshot | None:
     if not all(isinstance(value, int) for value in (position, last_record, store_ms, state_next)):
         return None
     last_head = behind[1] if len(behind) > 1 and isinstance(behind[1], bytes) else None
-    log_start = behind[2] if len(behind) > 2 and isinstance(behind[2], int) else 0
+    log_start = behind[2] if len(behind) > 2 and isinstance(behind[2], int) else None
     return Snapshot(position, last_record, store_ms, state_next, rows, plain, clock, last_head, log_start)
 
 
@@ -226,3 +227,16 @@ class Snapshots:
 
     def _path(self, position: int) -> str:
         return f"{self._directory.own}/{SNAPSHOT_PREFIX}{position:020d}"
+
+
+def recorded_start(files: Files, directory: StoreDirectory) -> int | None:
+    """Where the log begins: the file `lockstep/start`, or without it what the newest whole snapshot says. None when neither is known.
+
+    Raises StoreCorruptError when the file is damaged.
+    """
+    start = directory.read_start()
+    if start is not None:
+        return start
+    snapshots = Snapshots(files, directory)
+    whole = filter(None, map(snapshots.load, reversed(directory.snapshot_positions())))
+    return next((snapshot.log_start for snapshot in whole), None)

@@ -11,6 +11,7 @@ once, or after a shared fdatasync), then seen by readers and answered.
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from lockstep.broker.store.checkpoint import Checkpointer
 from lockstep.broker.store.commit_log import CommitLog
@@ -32,7 +33,7 @@ from lockstep.broker.store.results import Appended, DiskStatus, ReadResult, Reco
 from lockstep.broker.store.retention import Moved, Retention
 from lockstep.broker.store.scrubber import Scrubber
 from lockstep.broker.store.seal import seal
-from lockstep.broker.store.snapshot import Snapshots, encode_parts, gathered
+from lockstep.broker.store.snapshot import Snapshots, encode_parts, gathered, recorded_start
 from lockstep.protocol.errors import MessageIllegalError, ServiceNotAvailableError, StateError
 from lockstep.protocol.names import STATE_TOPIC
 from lockstep.protocol.properties import COPY_BYTES_MAX
@@ -131,7 +132,9 @@ class Store:
         try:
             directory.lock()
             try:
-                own, found, fresh = directory.survey(identity, config, host.random.token(16).hex())
+                own, found, fresh = directory.survey(
+                    identity, config, host.random.token(16).hex(), partial(recorded_start, host.files, directory)
+                )
                 if fresh and found.starts:
                     await read_whole(CommitLog(host.files, directory.log, own.segment_bytes, 0, Presence(host.files)), found)
                 directory.establish(own, fresh=fresh)

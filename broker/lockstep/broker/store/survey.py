@@ -37,8 +37,8 @@ class LogSurvey:
     absent: frozenset[int]
     """Those of `starts` that have no file."""
     synced: int
-    first_missing: bool = False
-    """The log began before the first of `starts`."""
+    lacking: bool = False
+    """A file is absent, or is too short, below the synced length: what it held is lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +111,12 @@ def survey_log(
     *,
     start: int | None,
     synced: int,
-    needed: int,
     cut_corrupt: bool,
 ) -> LogSurvey:
-    """`start`: where the log began when retention last ran; None: not recorded. `needed`: a position whose file has to be there when
-    `cut_corrupt` goes on without what is missing (that of the newest snapshot)."""
+    """Returns what the log consists of. With `cut_corrupt` a missing file is among `starts` and `absent`, and reads as zeros.
+
+    `start`: where the log began when retention last ran; None: not recorded.
+    """
     path: Callable[[int], str] = lambda at: f"{directory}/{at:020d}"  # noqa: E731
     for file in found:
         if file.start % segment_bytes or file.size > segment_bytes:
@@ -129,8 +130,8 @@ def survey_log(
     if first is None:
         if not cut_corrupt or not synced:
             return LogSurvey((), tuple(sizes), frozenset(), synced)
-        first = (needed if needed else start or 0) // segment_bytes * segment_bytes
-    starts, absent, at = [], set(), first
+        first = (start or 0) // segment_bytes * segment_bytes
+    starts, absent, at, lacking = [], set(), first, False
     while at in sizes or at < synced:
         if at not in sizes:
             if not cut_corrupt:
@@ -138,16 +139,19 @@ def survey_log(
                     raise _missing(path(at), at, f"the log was synced up to {synced}")
                 break  # the scan ends here, below the synced length
             absent.add(at)
-        elif at + sizes[at] < min(synced, at + segment_bytes) and not cut_corrupt:
-            raise StoreCorruptError(
-                f"log file {path(at)} has {sizes[at]} bytes, expected {segment_bytes}, and the log was synced up to {synced}. Restore it, "
-                "or start with --cut-corrupt to go on without what it lacks",
-                position=at + sizes[at],
-            )
+            lacking = True
+        elif at + sizes[at] < min(synced, at + segment_bytes):
+            if not cut_corrupt:
+                raise StoreCorruptError(
+                    f"log file {path(at)} has {sizes[at]} bytes, expected {segment_bytes}, and the log was synced up to {synced}. "
+                    "Restore it, or start with --cut-corrupt to go on without what it lacks",
+                    position=at + sizes[at],
+                )
+            lacking = True
         starts.append(at)
         at += segment_bytes
     stray = tuple(other for other in sizes if other >= at)
-    return LogSurvey(tuple(starts), stray, frozenset(absent), synced, first > (start or 0) and start is not None)
+    return LogSurvey(tuple(starts), stray, frozenset(absent), synced, lacking)
 
 
 def _first(found: list[LogFile], path: Callable[[int], str], start: int | None, synced: int, cut_corrupt: bool) -> int | None:
@@ -161,7 +165,7 @@ def _first(found: list[LogFile], path: Callable[[int], str], start: int | None, 
     if synced <= expected:
         return None  # a power cut kept a later name and lost the first: nothing that was synced is missing
     if cut_corrupt:
-        return first
+        return expected
     raise _missing(path(expected), expected, f"the log begins at {first}, expected {expected}, and was synced up to {synced}")
 
 

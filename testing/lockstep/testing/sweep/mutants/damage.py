@@ -4,13 +4,15 @@ from typing import Any
 
 from lockstep.broker.delays import Delays
 from lockstep.broker.processors import pull
-from lockstep.broker.store import ReadStatus, commit_log, consume_queue, recovery, scan, store
+from lockstep.broker.store import ReadStatus, commit_log, consume_queue, recovery, scan, store, survey
 from lockstep.broker.store.commit_log import CommitLog
 from lockstep.broker.store.consume_queue import QueueFiles
 from lockstep.broker.store.directory import StoreDirectory
 from lockstep.broker.store.presence import Presence
 from lockstep.broker.store.reader import Check
-from lockstep.broker.store.recovery import Borne, borne_out
+from lockstep.broker.store.recovery import Borne, Recoverer, borne_out
+from lockstep.broker.store.scrub import Scrub
+from lockstep.broker.store.scrubber import Scrubber
 from lockstep.broker.store.snapshot import Snapshots, encode_parts
 from lockstep.runtime.descriptors import SHORTAGE
 from lockstep.testing.sweep.mutants.registry import Patches, mutant
@@ -133,3 +135,51 @@ def an_error_at_a_delayed_message_ends_the_broker(patch: Patches) -> None:
         raise error
 
     patch.set(Delays, "_given_up", ended)
+
+
+LOSSES = f"{TESTS}/test_losses.py"
+
+
+@mutant("rot", aimed=f"{LOSSES}::test_event_manifest_metric_and_check_name_the_same_lost_messages")
+def a_log_without_its_first_file_begins_later(patch: Patches) -> None:
+    """With --cut-corrupt a missing first file is damage like that of any other: its messages are lost, by queue and offset."""
+    first = survey._first
+    patch.set(survey, "_first", lambda found, *rest: found[0].start if found and rest[-1] else first(found, *rest))
+
+
+@mutant("rot", aimed=f"{LOSSES}::test_event_manifest_metric_and_check_name_the_same_lost_messages")
+def losses_below_the_snapshot_are_not_looked_for(patch: Patches) -> None:
+    """A start that goes on without something below its snapshot names the lost messages before it changes a file."""
+
+    async def unlooked(self: Any, snapshot: Any, wrong: Any) -> Any:
+        return wrong, []
+
+    patch.set(Recoverer, "_look_below", unlooked)
+
+
+@mutant("rot", aimed=f"{LOSSES}::test_check_finds_the_last_message_behind_the_snapshot_by_the_queues_entries")
+def the_offset_of_a_lost_last_message_is_given_again(patch: Patches) -> None:
+    """A lost message behind which its queue has none keeps its offset too."""
+    patch.set(Recoverer, "_lost_ends", lambda self, sink, end: [])
+
+
+@mutant("rot", aimed=f"{LOSSES}::test_a_scrub_finds_what_is_lost_at_both_ends_of_a_queue")
+def a_scrub_does_not_look_behind_the_last_record(patch: Patches) -> None:
+    """A scrub and a check find messages that are missing at the end of a queue."""
+
+    async def unlooked(self: Any) -> None:
+        pass
+
+    patch.set(Scrub, "_look_behind", unlooked)
+
+
+@mutant("rot", aimed=f"{LOSSES}::test_a_scrub_finds_what_is_lost_at_both_ends_of_a_queue")
+def a_queue_begins_with_the_first_record_that_is_found(patch: Patches) -> None:
+    """A scrub and a check find messages that are missing at the beginning of a queue."""
+    patch.set(Scrubber, "first", lambda self, key: None)
+
+
+@mutant("rot", aimed=f"{LOSSES}::test_the_first_file_and_the_record_of_the_start_missing_together_stop_the_start")
+def a_snapshot_says_nothing_of_the_start(patch: Patches) -> None:
+    """Without `lockstep/start` the newest snapshot says where the log began: a first file that is missing stops the start."""
+    patch.set(store, "recorded_start", lambda files, directory: directory.read_start())

@@ -1,0 +1,67 @@
+"""What a start with --cut-corrupt has lost below its snapshot.
+
+A start reads the log from its newest snapshot on. When it finds that something below is damaged (a log file is absent or short, a queue
+disagrees with the log, the record before the snapshot can't be read) and may go on, it first compares everything below the snapshot with
+the queues, as a scrub does. So it knows the messages that are lost, by queue and offset, before it changes a file.
+"""
+
+from collections.abc import Iterable
+
+from lockstep.broker.store.consume_queue import ConsumeQueue
+from lockstep.broker.store.damage import DamageTable
+from lockstep.broker.store.queue_table import QueueTable
+from lockstep.broker.store.scan import Stretch
+from lockstep.broker.store.scrub import QueueKey
+
+LostRow = tuple[str, int, int, int]
+"""(topic, queue id, first offset, end)."""
+
+
+class Losses:
+    """The ScrubReport of that comparison. Puts what it finds into the table of damage."""
+
+    def __init__(self, queues: QueueTable, following: dict[QueueKey, int], wrong: Iterable[QueueKey], damage: DamageTable, *, sure: bool):
+        """`following`: the next offsets at the snapshot. `wrong`: queues whose entries can't be used. `sure`: retention has removed nothing
+        since the snapshot, so that each queue begins where the snapshot says."""
+        self._queues = queues
+        self._following = following
+        self._damage = damage
+        self._unsure = set() if sure else set(wrong)
+        self._rewrite = dict.fromkeys(wrong)
+        self.rows: list[LostRow] = []
+        """Messages that were not known to be lost."""
+
+    @property
+    def rewrite(self) -> list[ConsumeQueue]:
+        """The queues whose entries below the snapshot have to be written again."""
+        return [self._queues.obtain(*key) for key in self._rewrite]
+
+    def damaged(self, stretch: Stretch) -> None:
+        self._unsure.clear()  # what is missing may have been there
+        self._damage.add_stretch(stretch.begin, stretch.end, stretch.reason)
+
+    def lost(self, key: QueueKey, first: int, end: int, position: int) -> None:
+        for low, high in self._damage.unknown(*key, first, end):
+            self._damage.add_lost(*key, low, high)
+            self.rows.append((*key, low, high))
+        self._rewrite[key] = None
+
+    def wrong_entries(self, key: QueueKey, first: int, count: int) -> None:
+        self._rewrite[key] = None
+
+    def expected(self, key: QueueKey) -> tuple[int, int]:
+        queue = self._queues.get(key)
+        return (0, 0) if queue is None or key in self._rewrite else (queue.min, self._following.get(key, 0))
+
+    def queues(self) -> Iterable[QueueKey]:
+        return self._following
+
+    def knows(self, key: QueueKey) -> bool:
+        return self._queues.get(key) is not None
+
+    def first(self, key: QueueKey) -> int | None:
+        queue = self._queues.get(key)
+        return None if key in self._unsure else 0 if queue is None else queue.min
+
+    async def end(self, key: QueueKey, seen: int) -> int:
+        return self._following[key]

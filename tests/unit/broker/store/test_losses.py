@@ -1,0 +1,274 @@
+"""What damage has lost is told in numbers, the same everywhere: event, manifest, metric, `store check`; also at both ends of a queue."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from lockstep.broker.store import StoreCorruptError
+from lockstep.broker.store.check import CheckReport, check_store
+from lockstep.testing.simulation.disk import SimFiles
+from support.store_kit import LOG, PATH, Recorded, append, kill, open_store, read_told, record, recovered
+
+SIZE = len(record(b"0" * 100))
+COUNT = 90
+KEYS = (("orders", 0), ("orders", 1))
+SETTINGS: dict[str, Any] = {"segment_bytes": 4096}
+
+
+async def stored(files: SimFiles, **settings: Any) -> list[tuple[str, int, int]]:
+    """Stops a store in order that has COUNT messages in two queues; topic, queue and log position of each."""
+    store = await open_store(files, **SETTINGS, **settings)
+    places = []
+    for number in range(COUNT):
+        append(store, b"%d" % (number % 10) * 100, queue_id=number % 2)
+        places.append(("orders", number % 2, store._state.last_record))
+    await store.write_snapshot(["tables"])
+    await store.close()
+    return places
+
+
+def logs(files: SimFiles) -> list[str]:
+    return sorted(path for path in files.names if "/commitlog/" in path)
+
+
+def swap(files: SimFiles) -> None:
+    first, second, *_ = logs(files)
+    files.names[first], files.names[second] = files.names[second], files.names[first]
+    files.durable_names.update(files.names)
+
+
+def remove_all(files: SimFiles) -> None:
+    for path in logs(files):
+        files.remove_tree(path)
+
+
+HARMS: dict[str, tuple[Callable[[SimFiles], None], Callable[[int], bool]]] = {
+    "the first file is missing": (lambda files: files.remove_tree(logs(files)[0]), lambda at: at < 4096),
+    "a middle file is missing": (lambda files: files.remove_tree(logs(files)[1]), lambda at: 4096 <= at < 8192),
+    "the last file is missing": (lambda files: files.remove_tree(logs(files)[-1]), lambda at: at >= 16384),
+    "all files are missing": (remove_all, lambda at: True),
+    "two files are swapped": (swap, lambda at: at < 8192),
+    "the beginning is zero": (lambda files: files.overwrite(LOG, 0, bytes(3 * SIZE)), lambda at: at < 3 * SIZE),
+    "a bit of the first message": (lambda files: files.flip(LOG, 100), lambda at: at == 0),
+    "a bit of the last message": (lambda files: None, lambda at: False),
+}
+
+
+def ranges(lost: dict[tuple[str, int], list[int]]) -> list[list[object]]:
+    """[topic, queue, first, end] of consecutive offsets."""
+    rows: list[list[Any]] = []
+    for (topic, queue_id), offsets in lost.items():
+        for offset in offsets:
+            if rows and rows[-1][:2] == [topic, queue_id] and rows[-1][3] == offset:
+                rows[-1][3] = offset + 1
+            else:
+                rows.append([topic, queue_id, offset, offset + 1])
+    return sorted(rows)
+
+
+def expected(places: list[tuple[str, int, int]], is_lost: Callable[[int], bool]) -> dict[tuple[str, int], list[int]]:
+    found: dict[tuple[str, int], list[int]] = {key: [] for key in KEYS}
+    following = dict.fromkeys(KEYS, 0)
+    for topic, queue_id, position in places:
+        if is_lost(position):
+            found[topic, queue_id].append(following[topic, queue_id])
+        following[topic, queue_id] += 1
+    return found
+
+
+async def checked(files: SimFiles) -> CheckReport:
+    return await check_store(files, PATH, lambda position, end: None)
+
+
+def named(report: CheckReport) -> list[str]:
+    return sorted(problem.where for problem in report.problems if problem.kind == "messages")
+
+
+def as_named(rows: list[list[Any]]) -> list[str]:
+    return sorted(f"{topic} queue {queue_id} offsets {first} to {end - 1}" for topic, queue_id, first, end in rows)
+
+
+async def harmed(files: SimFiles, harm: str) -> dict[tuple[str, int], list[int]]:
+    """Damages a store that was stopped in order; the offsets that are lost."""
+    places = await stored(files)
+    change, is_lost = HARMS[harm]
+    if harm == "a bit of the last message":
+        last = places[-1][2]
+        files.flip(logs(files)[-1], last % 4096 + 100)
+        return expected(places, lambda at: at == last)
+    change(files)
+    return expected(places, is_lost)
+
+
+@pytest.mark.parametrize("harm", [harm for harm in HARMS if harm != "a bit of the first message"])
+async def test_event_manifest_metric_and_check_name_the_same_lost_messages(harm: str, caplog: pytest.LogCaptureFixture) -> None:
+    files = SimFiles()
+    lost = await harmed(files, harm)
+    rows = ranges(lost)
+    count = sum(map(len, lost.values()))
+    caplog.clear()
+    store, found = await recovered(files, cut_corrupt=True, **SETTINGS)
+    (said,) = [record.getMessage() for record in caplog.records if record.getMessage().startswith("store.set_aside")]
+    assert (f" lost_messages={count} " in said, found.lost_messages, found.lost_synced) == (True, count, True)
+    manifest = json.loads(bytes(files.names[f"{PATH}/lockstep/set-aside-1/manifest.json"].cache))
+    assert (manifest["lost_messages"], sorted(manifest["lost_offsets"])) == (count, rows)
+    assert sorted(map(list, store.damage.lost())) == rows
+    assert store.damage.message_count == count
+    assert store.scrubber.damaged_bytes >= count * SIZE
+    for key in KEYS:
+        assert store.bounds(*key) == (0, COUNT // 2)
+        assert (await read_told(store, *key)).lost == lost[key]
+    for round_number in range(2):
+        await store.close()
+        report = await checked(files)
+        assert (report.lost_messages, named(report)) == (count, as_named(rows))
+        store, found = await recovered(files, **SETTINGS)
+        assert (found.lost_messages, store.damage.message_count) == (0, count)
+        assert append(store, b"next") == COUNT // 2 + round_number, "no offset is given twice"
+    await store.close()
+
+
+@pytest.mark.parametrize("harm", HARMS)
+async def test_check_names_what_is_lost_at_both_ends_of_a_queue(harm: str) -> None:
+    files = SimFiles()
+    lost = await harmed(files, harm)
+    report = await checked(files)
+    assert (report.lost_messages, named(report)) == (sum(map(len, lost.values())), as_named(ranges(lost)))
+
+
+@pytest.mark.parametrize("harm", ["two files are swapped", "a bit of the first message", "a bit of the last message"])
+async def test_a_scrub_finds_what_is_lost_at_both_ends_of_a_queue(harm: str) -> None:
+    """The log is damaged while the broker runs."""
+    files = SimFiles()
+    rows = ranges(await harmed(files, harm))
+    harm_again = {path: bytes(files.names[path].cache) for path in logs(files)}
+    files = SimFiles()
+    await stored(files)
+    store = await open_store(files, scrub_bytes_per_s=1 << 40, **SETTINGS)
+    for path, data in harm_again.items():
+        end = files.names[path].used_bytes if path == logs(files)[-1] else len(data)
+        files.overwrite(path, 0, data[:end])
+    for _ in range(2):
+        await store.scrubber.run(lambda: False)
+        await store._repairs.idle.wait()
+        assert sorted(map(list, store.damage.lost())) == rows
+    await store.close()
+
+
+async def test_a_scrub_takes_messages_that_come_while_it_runs_for_no_damage() -> None:
+    files = SimFiles()
+    await stored(files)
+    store = await open_store(files, scrub_bytes_per_s=1 << 40, **SETTINGS)
+    read = store.scrubber._threaded
+
+    async def read_and_append(*where: Any) -> bytes:
+        append(store, b"new", queue_id=0)
+        append(store, b"new", topic="bills")
+        return await read(*where)
+
+    store.scrubber._threaded = read_and_append
+    await store.scrubber.run(lambda: False)
+    await store._repairs.idle.wait()
+    assert (store.damage.message_count, store._repairs.repaired_count, store.scrubber.pass_count) == (0, 0, 1)
+    await store.close()
+
+
+async def test_check_finds_the_last_message_behind_the_snapshot_by_the_queues_entries() -> None:
+    files = SimFiles()
+    store = await open_store(files, **SETTINGS)
+    append(store, b"0" * 100)
+    await store.write_snapshot(["tables"])
+    for _ in range(9):
+        append(store, b"0" * 100)
+    await store.close()
+    files.flip(LOG, store._state.last_record + 100)
+    assert named(await checked(files)) == ["orders queue 0 offsets 9 to 9"]
+    store, found = await recovered(files, cut_corrupt=True, **SETTINGS)
+    assert (found.lost_messages, store.damage.lost()) == (1, [("orders", 0, 9, 10)])
+    for _ in range(2):
+        assert append(store, b"next") == store.bounds("orders", 0)[1] >= 10, "no offset is given twice"
+        await kill(store, files)
+        store = await open_store(files, **SETTINGS)
+        assert store.damage.lost() == [("orders", 0, 9, 10)]
+        assert (await read_told(store)).lost == [9]
+    await store.close()
+
+
+# ------------------------------------------------------------------------------------------------------------------ with retention
+
+
+async def retained(files: SimFiles) -> int:
+    """A store of which retention has removed files, stopped in order; where its log begins."""
+    store = await open_store(files, log_bytes_max=9_000, **SETTINGS)
+    for number in range(COUNT):
+        append(store, b"%d" % (number % 10) * 100, queue_id=number % 2)
+    await store.write_snapshot([])
+    await store.retention(0)
+    await store.write_snapshot([])
+    start = store._log.start
+    assert start > 0
+    await store.close()
+    return start
+
+
+async def test_what_retention_has_removed_is_not_lost() -> None:
+    files = SimFiles()
+    start = await retained(files)
+    assert (await checked(files)).problems == []
+    store = await open_store(files, **SETTINGS)
+    lows = [store.bounds(*key)[0] for key in KEYS]
+    await store.close()
+    files.remove_tree(f"{PATH}/commitlog/{start:020d}")
+    before = await checked(files)
+    store, found = await recovered(files, cut_corrupt=True, **SETTINGS)
+    assert [store.bounds(*key)[0] for key in KEYS] == lows
+    lost = [(await read_told(store, *key)).lost for key in KEYS]
+    assert [offsets[0] for offsets in lost] == lows
+    assert before.lost_messages == found.lost_messages == store.damage.message_count == sum(map(len, lost)) > 0
+    await store.close()
+
+
+async def test_retention_by_age_removes_a_file_that_was_missing() -> None:
+    """It has no record, so the next file that has one decides."""
+    files = SimFiles()
+    await stored(files)
+    files.remove_tree(logs(files)[0])
+    files.remove_tree(logs(files)[0])
+    store, _ = await recovered(files, cut_corrupt=True, retention_ms=1_000, **SETTINGS)
+    for _ in range(2):
+        append(store, b"x" * 100)
+        await store.write_snapshot([])
+    await store.retention(1 << 60)
+    assert store._log.start == 16384
+    assert (store.damage.message_count, store.scrubber.damaged_bytes) == (0, 0)
+    await store.close()
+
+
+# ------------------------------------------------------------------------------------------------- without a record of where it begins
+
+
+async def test_the_first_file_and_the_record_of_the_start_missing_together_stop_the_start() -> None:
+    """The snapshot says where the log began."""
+    files = SimFiles()
+    await stored(files)
+    files.unlink(f"{PATH}/lockstep/start")
+    files.remove_tree(LOG)
+    with pytest.raises(StoreCorruptError, match=f"log file {LOG} is missing: the log begins at 4096, expected 0") as refused:
+        await recovered(files, **SETTINGS)
+    assert refused.value.position == 0
+    files.crash(power=False)
+    assert [problem.kind for problem in (await checked(files)).problems][:1] == ["file"]
+    store, found = await recovered(files, cut_corrupt=True, **SETTINGS)
+    assert found.lost_messages == store.damage.message_count == 4096 // SIZE
+    await store.close()
+
+
+async def test_without_the_record_of_the_start_a_log_that_is_whole_is_served() -> None:
+    files = SimFiles()
+    start = await retained(files)
+    files.unlink(f"{PATH}/lockstep/start")
+    store, found = await recovered(files, Recorded(), **SETTINGS)
+    assert (store._log.start, found.lost_messages) == (start, 0)
+    await store.close()
