@@ -17,7 +17,7 @@ from lockstep.protocol.command import RESPONSE_FLAG, Command
 from lockstep.protocol.frame import FrameBuffer, encode_frame
 from lockstep.protocol.headers.offsets import QueueHeader
 from lockstep.protocol.headers.routes import CreateTopicHeader, RegisterBrokerHeader
-from lockstep.runtime.limits import LAYOUTS_BYTES_MAX, MEMBER_BYTES_MAX, REQUEST_BYTES_MAX
+from lockstep.runtime.limits import HEARTBEAT_BYTES_MAX, LAYOUTS_BYTES_MAX, MEMBER_BYTES_MAX, REQUEST_BYTES_MAX
 from support.background import Background, background
 from support.hostile_world import UNFORESEEN, World, hostile_world, undisturbed_world
 from support.http import fetch, raw
@@ -61,7 +61,7 @@ def small_values(size: int, each: bytes) -> bytes:
 
 REGISTER = RegisterBrokerHeader("broker-x", "DefaultCluster", "127.0.0.1:1", "e" * 32, 1)
 LIMITED = [
-    ("broker", RequestCode.HEART_BEAT, None, MEMBER_BYTES_MAX),
+    ("broker", RequestCode.HEART_BEAT, None, HEARTBEAT_BYTES_MAX),
     ("broker", RequestCode.SYNC, None, MEMBER_BYTES_MAX),
     ("broker", RequestCode.LOCK_BATCH_MQ, None, MEMBER_BYTES_MAX),
     ("broker", RequestCode.UNLOCK_BATCH_MQ, None, MEMBER_BYTES_MAX),

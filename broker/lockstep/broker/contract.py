@@ -1,5 +1,6 @@
 """A group's contract: what its members must agree on (ordering.md 10). The one place where one is checked and two are compared."""
 
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from enum import Enum
 
@@ -7,17 +8,39 @@ from lockstep.protocol.allocate import may_order
 from lockstep.protocol.bodies import ConsumerGroup, Subscription
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.names import check_group, check_topic
-from lockstep.protocol.tags import TagFilter, check_expression
+from lockstep.protocol.tags import check_expression, tags_of
 
 TOPICS_PER_GROUP_MAX = 1_024
+TOPICS_PER_CLIENT_MAX = 1_024
+"""Subscriptions of all groups in one HEART_BEAT: with them one turn of the loop takes up to 20 ms, and a tenth when nothing has changed."""
+TAGS_PER_CLIENT_MAX = 4_096
+"""Tags in all of these subscriptions."""
+DIFFERENCES_MAX = 16
+"""Differences of two contracts that a refusal names."""
 SUBSCRIPTION_BYTES_MAX = 512 << 10
 """Topics and expressions of one group together: a contract is one change of the state, which must fit the smallest log file, 1 MiB."""
 WORD_LENGTH_MAX = 255
 """Characters of an expression's type, of a strategy, of an order, of a retry policy: as in a group's name."""
 
 
-def check_contract(offered: ConsumerGroup) -> None:
-    """LocalProtocolError for what no group may be: what is said here is kept, and compared with every member's."""
+def check_heartbeat(client_id: str, consumers: Sequence[ConsumerGroup]) -> None:
+    """LocalProtocolError where a HEART_BEAT names more topics and tags than the loop may look at in one turn. Cheap: it parses nothing."""
+    tags = sum([each.expression.count("||") + 1 for entry in consumers for each in entry.subscriptions])
+    if tags > TAGS_PER_CLIENT_MAX:
+        raise LocalProtocolError(f"client {client_id} names {tags} tags in its subscriptions, {TAGS_PER_CLIENT_MAX} allowed")
+
+
+def contract_of(offered: ConsumerGroup) -> ConsumerGroup:
+    """What a HEART_BEAT says of a group, as the contract that it stands for: no subscription versions, topics and tags in order.
+
+    LocalProtocolError for what no group may be: what is said here is kept, and compared with every member's.
+    """
+    _check(offered)
+    subscriptions = sorted((_subscription(each) for each in offered.subscriptions), key=lambda each: each.topic)
+    return replace(offered, subscriptions=tuple(subscriptions))
+
+
+def _check(offered: ConsumerGroup) -> None:
     check_group(offered.group)
     topics = {each.topic: None for each in offered.subscriptions}
     if len(offered.subscriptions) > TOPICS_PER_GROUP_MAX or len(topics) != len(offered.subscriptions):
@@ -33,28 +56,20 @@ def check_contract(offered: ConsumerGroup) -> None:
     for each in offered.subscriptions:
         check_topic(each.topic)
         check_expression(each.expression)
-        if each.expression_type == "TAG":
-            TagFilter.parse(each.expression)
     size = sum([len(each.topic) + len(each.expression.encode()) for each in offered.subscriptions])
     if size > SUBSCRIPTION_BYTES_MAX:
         raise LocalProtocolError(f"group {offered.group}: its subscriptions have {size} bytes, {SUBSCRIPTION_BYTES_MAX} allowed")
 
 
-def contract_of(offered: ConsumerGroup) -> ConsumerGroup:
-    """What a HEART_BEAT says of a group, as the contract that it stands for: no subscription versions, topics and tags in order."""
-    subscriptions = sorted((_subscription(each) for each in offered.subscriptions), key=lambda each: each.topic)
-    return replace(offered, subscriptions=tuple(subscriptions))
-
-
 def differences(here: ConsumerGroup, asked: ConsumerGroup) -> list[str]:
-    """Both sides of every field that differs."""
+    """Both sides of the fields that differ, DIFFERENCES_MAX of them."""
     found = _subscription_differences(here, asked)
     for field in fields(ConsumerGroup):
         if field.name not in ("group", "subscriptions"):
             mine, theirs = getattr(here, field.name), getattr(asked, field.name)
             if mine != theirs:
                 found.append(f"{field.name}: {_plain(mine)} here, {_plain(theirs)} asked for")
-    return found
+    return found if len(found) <= DIFFERENCES_MAX else [*found[:DIFFERENCES_MAX], f"and {len(found) - DIFFERENCES_MAX} more"]
 
 
 def _subscription_differences(here: ConsumerGroup, asked: ConsumerGroup) -> list[str]:
@@ -70,7 +85,7 @@ def _subscription_differences(here: ConsumerGroup, asked: ConsumerGroup) -> list
 def _subscription(each: Subscription) -> Subscription:
     expression = each.expression.strip() or "*"
     if each.expression_type == "TAG" and expression != "*":
-        expression = " || ".join(sorted({tag for part in expression.split("||") if (tag := part.strip())}))
+        expression = " || ".join(sorted(tags_of(expression)))
     return replace(each, expression=expression, sub_version=0)
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from lockstep.broker.books import Books
-from lockstep.broker.contract import check_contract, contract_of, differences
+from lockstep.broker.contract import check_heartbeat, contract_of, differences
 from lockstep.broker.tables.group_table import Group
 from lockstep.broker.tables.session_table import Refusal, Session
 from lockstep.protocol.bodies import ConsumerGroup, GroupView, HeartbeatBody, HeartbeatReply, MemberList, Subscription
@@ -16,7 +16,7 @@ from lockstep.protocol.errors import BrokerError, DuplicateClientIdError, LocalP
 from lockstep.protocol.names import check_client_id
 
 SESSION_DIGITS = 32
-GROUPS_PER_CLIENT_MAX = 1_024
+GROUPS_PER_CLIENT_MAX = 256
 """Consumer groups in one HEART_BEAT; RocketMQ's clients have a handful."""
 
 
@@ -40,6 +40,8 @@ class Membership:
         self._classic_count: Counter[str] = Counter()
         """Client id → how many groups `_classic` has it in."""
         self._classic_clients: dict[int, str] = {}
+        self._known: dict[int, tuple[HeartbeatBody, tuple[ConsumerGroup, ...]]] = {}
+        """Connection → its last HEART_BEAT, with the contracts that its groups stand for."""
 
     # ---------------------------------------------------------------------------------------------------------- heartbeat
 
@@ -48,19 +50,20 @@ class Membership:
 
         Groups that are refused do not keep the others from being joined; the first refusal is raised when all are done.
         """
-        self._check(body)
+        contracts = self._contracts(connection, body)
         if connection in self._books.closing:
             return None
         if body.session is None:
             if self._books.sessions.of_connection(connection) is not None:
                 self._books.close(connection, "heartbeat without a session on a session's connection")
                 return None
-            self._classic_heartbeat(connection, body, now_ms)
+            self._classic_heartbeat(connection, body, contracts, now_ms)
             return self._reply(body)
         session = self._bind(connection, body.session, body, now_ms)
         if session is None:
             return None
-        refused = [error for entry in body.consumers if (error := self._refusal(session, entry))]
+        pairs = zip(body.consumers, contracts, strict=True)
+        refused = [error for entry, contract in pairs if (error := self._refusal(session, entry, contract))]
         named = {entry.group: None for entry in body.consumers}
         for group in self._books.groups.of_session(session.id):
             if group.name not in named:
@@ -69,14 +72,21 @@ class Membership:
             raise refused[0]
         return self._reply(body)
 
+    def _contracts(self, connection: int, body: HeartbeatBody) -> tuple[ConsumerGroup, ...]:
+        """What the body's groups stand for. The same body again is neither checked nor parsed again. LocalProtocolError."""
+        known = self._known.get(connection)
+        if known is None or known[0] is not body:
+            self._check(body)
+            known = self._known[connection] = body, tuple(map(contract_of, body.consumers))
+        return known[1]
+
     def _check(self, body: HeartbeatBody) -> None:
         check_client_id(body.client_id)
         if body.session is not None and (len(body.session) != SESSION_DIGITS or body.session.strip("0123456789abcdef")):
             raise LocalProtocolError(f"session of client {body.client_id}: expected {SESSION_DIGITS} lower-case hex digits")
         if len(body.consumers) > GROUPS_PER_CLIENT_MAX:
             raise LocalProtocolError(f"client {body.client_id} names {len(body.consumers)} groups, {GROUPS_PER_CLIENT_MAX} allowed")
-        for entry in body.consumers:
-            check_contract(entry)
+        check_heartbeat(body.client_id, body.consumers)
 
     def _bind(self, connection: int, session_id: str, body: HeartbeatBody, now_ms: int) -> Session | None:
         books = self._books
@@ -90,14 +100,14 @@ class Membership:
             books.close(bound.older, "a newer connection of its session took over")
         return bound.session
 
-    def _refusal(self, session: Session, entry: ConsumerGroup) -> BrokerError | None:
+    def _refusal(self, session: Session, entry: ConsumerGroup, offered: ConsumerGroup) -> BrokerError | None:
         """Joins the group; why it can't be joined."""
         try:
             self._check_room(entry.group, session.client_id)
         except BrokerError as error:
             return error
         try:
-            return self._join(session, entry)
+            return self._join(session, entry, offered)
         finally:
             self._books.tidy(entry.group)
 
@@ -108,9 +118,8 @@ class Membership:
             self._books.check_disk(f"member {client_id} of group {name}")
         self._books.begin(name)
 
-    def _join(self, session: Session, entry: ConsumerGroup) -> SubscriptionConflictError | None:
+    def _join(self, session: Session, entry: ConsumerGroup, offered: ConsumerGroup) -> SubscriptionConflictError | None:
         books = self._books
-        offered = contract_of(entry)
         group = books.groups.get(entry.group)
         if group is not None and group.contract is not None and self._overrules(group, group.contract, session, entry, offered):
             pass
@@ -217,6 +226,7 @@ class Membership:
         self._books.closing.pop(connection, None)
         self._books.sessions.closed(connection, now_ms)
         self._classic_clients.pop(connection, None)
+        self._known.pop(connection, None)
         for name, client_id in list(self._classic_on.get(connection, ())):
             self._classic_leave(name, client_id)
 
@@ -244,12 +254,12 @@ class Membership:
 
     # ------------------------------------------------------------------------------------------------------------ classic
 
-    def _classic_heartbeat(self, connection: int, body: HeartbeatBody, now_ms: int) -> None:
+    def _classic_heartbeat(self, connection: int, body: HeartbeatBody, contracts: tuple[ConsumerGroup, ...], now_ms: int) -> None:
         """RocketMQ's registry: the newest connection of a client id counts, the newer subscription version wins."""
         books = self._books
         self._classic_clients[connection] = body.client_id
         refused: list[BrokerError] = []
-        for entry in body.consumers:
+        for entry, contract in zip(body.consumers, contracts, strict=True):
             group = books.groups.get(entry.group)
             if group is not None and group.members.get(body.client_id) is not None:
                 raise DuplicateClientIdError(
@@ -263,15 +273,16 @@ class Membership:
             books.join(entry.group, body.client_id, None)
             self._classic_seen((entry.group, body.client_id), ClassicSeen(connection, now_ms + books.config.classic_member_ms))
             books.classic_connections[body.client_id] = connection
-            self._note_said(entry, body.client_id, contract_of(entry).subscriptions)
+            self._note_said(entry, body.client_id, contract.subscriptions)
             group = books.groups.get(entry.group)
             assert group is not None, "it was joined"
             known = group.subscriptions
             for each in entry.subscriptions:
                 if each.topic not in known or each.sub_version > known[each.topic].sub_version:
                     known[each.topic] = each
-            for topic in [topic for topic in known if topic not in {each.topic for each in entry.subscriptions}]:
-                del known[topic]
+            if len(known) > len(entry.subscriptions):
+                for topic in known.keys() - {each.topic for each in entry.subscriptions}:
+                    del known[topic]
         if refused:
             raise refused[0]
 

@@ -45,9 +45,7 @@ class TagFilter:
         text = (expression or "").strip()
         if text in ("", ALL):
             return TAKE_ALL
-        tags = frozenset(tag for tag in (part.strip() for part in text.split("||")) if tag)
-        if not tags:
-            raise LocalProtocolError(f"subscription {text[:80]!r} names no tag: expected `*` or `tag || tag`")
+        tags = frozenset(tags_of(text))
         return cls(False, tags, frozenset(java_string_hash(tag) for tag in tags))
 
     def looks_mistyped(self) -> tuple[str, ...]:
@@ -57,6 +55,14 @@ class TagFilter:
     def matches_tag(self, tag: str | None) -> bool:
         """The client's side: exact. A message without a tag is dropped where tags are asked for."""
         return self.all or tag in self.tags
+
+
+def tags_of(expression: str) -> set[str]:
+    """The tags between `||`, of an expression that does not take everything. LocalProtocolError where it names none."""
+    tags = {tag for part in expression.split("||") if (tag := part.strip())}
+    if not tags:
+        raise LocalProtocolError(f"subscription {expression[:80]!r} names no tag: expected `*` or `tag || tag`")
+    return tags
 
 
 TAKE_ALL = TagFilter(True, frozenset(), frozenset())

@@ -11,8 +11,10 @@ REQUEST_HEADER_BYTES_MAX = 4 * 1024
 LANE_BYTES_MAX = 64 * 1024 * 1024
 """Of all requests that wait in a lane: 16,384 with the longest usual header, or 32 LOCKs with the longest body."""
 MEMBER_BYTES_MAX = 2 * 1024 * 1024
-"""The body of a request that names what a member consumes: HEART_BEAT, LOCK, UNLOCK, SYNC, RESET_OFFSETS. 16,384 queues of one member,
+"""The body of a request that names what a member consumes: LOCK, UNLOCK, SYNC, RESET_OFFSETS. 16,384 queues of one member,
 where group and topic have names of 20 characters."""
+HEARTBEAT_BYTES_MAX = 1024 * 1024
+"""The body of HEART_BEAT: 1,024 topics with names of 127 characters, and 4,096 tags of 200."""
 LAYOUTS_BYTES_MAX = 4 * 1024 * 1024
 """The body of a request that carries layouts: 4,096 layouts of 8 entries, 4 MiB also where names have 40 characters."""
 RECORDS_BYTES_MAX = FRAME_BYTES_MAX

@@ -18,7 +18,7 @@ from lockstep.protocol.codes import RequestCode as R
 from lockstep.protocol.layouts import ENTRY_COUNT_MAX
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.runtime.dispatch import Mark
-from lockstep.runtime.limits import LAYOUTS_BYTES_MAX, MEMBER_BYTES_MAX, RECORDS_BYTES_MAX, REQUEST_BYTES_MAX
+from lockstep.runtime.limits import HEARTBEAT_BYTES_MAX, LAYOUTS_BYTES_MAX, MEMBER_BYTES_MAX, RECORDS_BYTES_MAX, REQUEST_BYTES_MAX
 
 BROKER = (
     ClientProcessor,
@@ -31,9 +31,10 @@ BROKER = (
     StatusProcessor,
     TopicProcessor,
 )
-MEMBER = {R.HEART_BEAT, R.LOCK_BATCH_MQ, R.UNLOCK_BATCH_MQ, R.SYNC, R.RESET_OFFSETS}
+MEMBER = {R.LOCK_BATCH_MQ, R.UNLOCK_BATCH_MQ, R.SYNC, R.RESET_OFFSETS}
 LARGER = {
     **dict.fromkeys(MEMBER, MEMBER_BYTES_MAX),
+    R.HEART_BEAT: HEARTBEAT_BYTES_MAX,
     R.UPDATE_AND_CREATE_TOPIC: LAYOUTS_BYTES_MAX,
     R.REGISTER_BROKER: LAYOUTS_BYTES_MAX,
     R.SEND_MESSAGE: RECORDS_BYTES_MAX,

@@ -3,7 +3,7 @@ from dataclasses import replace
 import msgpack  # type: ignore[import-untyped]
 import pytest
 
-from lockstep.broker.contract import SUBSCRIPTION_BYTES_MAX, TOPICS_PER_GROUP_MAX, WORD_LENGTH_MAX, check_contract, contract_of, differences
+from lockstep.broker.contract import SUBSCRIPTION_BYTES_MAX, TOPICS_PER_GROUP_MAX, WORD_LENGTH_MAX, contract_of, differences
 from lockstep.protocol.bodies import ConsumerGroup, ConsumeType, MessageModel, StartPoint, Subscription
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.fields import to_plain
@@ -76,23 +76,23 @@ FULL = SUBSCRIPTION_BYTES_MAX // EXPRESSION_LENGTH_MAX
     ],
 )
 def test_what_a_group_says_of_itself_has_limits(fits: ConsumerGroup, too_much: ConsumerGroup) -> None:
-    check_contract(fits)
+    contract_of(fits)
     with pytest.raises(LocalProtocolError):
-        check_contract(too_much)
+        contract_of(too_much)
 
 
 def test_the_largest_contract_is_a_change_that_fits_the_smallest_log_file() -> None:
     """A change is never split; one that fits no file would end the broker."""
     topics = TOPICS_PER_GROUP_MAX
     largest = wide(topics, SUBSCRIPTION_BYTES_MAX // topics - TOPIC_BYTES_MAX, TOPIC_BYTES_MAX)
-    check_contract(largest)
+    contract_of(largest)
     assert len(msgpack.packb(("group.contract", "g" * GROUP_BYTES_MAX, to_plain(contract_of(largest))))) < 900_000
 
 
 @pytest.mark.parametrize("word", ["config", "machine_room_nearby: average", "by_hand"])
 def test_an_ordered_group_is_dealt_by_list_and_layout_alone(word: str) -> None:
-    check_contract(ordered(allocate=word, ordered=False))
+    contract_of(ordered(allocate=word, ordered=False))
     with pytest.raises(LocalProtocolError, match="its members could differ about a queue"):
-        check_contract(ordered(allocate=word))
+        contract_of(ordered(allocate=word))
     for fine in ("by_broker", "average", "average_by_circle", "consistent_hash", "machine_room: hz"):
-        check_contract(ordered(allocate=fine))
+        contract_of(ordered(allocate=fine))

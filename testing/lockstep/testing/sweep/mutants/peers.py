@@ -8,6 +8,8 @@ from typing import Any
 from lockstep.broker.books import Books
 from lockstep.broker.effects import DrainFault
 from lockstep.broker.journal import Change, Journal
+from lockstep.broker.membership import Membership
+from lockstep.broker.processors import client
 from lockstep.broker.processors.pull import PullProcessor
 from lockstep.broker.store import Store
 from lockstep.broker.store.commit_log import CommitLog
@@ -28,6 +30,7 @@ DESCRIPTORS = "tests/unit/runtime/test_descriptors.py"
 PRESSURE = "tests/unit/runtime/test_endpoint_pressure.py"
 LONG_TURNS = "tests/unit/broker/test_long_turns.py"
 FAULTS = "tests/unit/broker/test_faults_of_the_loop.py"
+HEARTBEATS = "tests/unit/broker/test_heartbeat_work.py"
 WAITING = "tests/unit/broker/test_waiting_memory.py"
 ADMIN_PORT = "tests/unit/runtime/test_admin_port.py"
 
@@ -234,3 +237,21 @@ def each_lane_request_has_a_turn_of_its_own(patch: Patches) -> None:
         return
 
     patch.set(TurnBudget, "item", item)
+
+
+@mutant("swarm", aimed=f"{HEARTBEATS}::test_a_heartbeat_that_has_not_changed_is_decoded_and_parsed_once")
+def every_heartbeat_is_parsed(patch: Patches) -> None:
+    """A HEART_BEAT that has not changed is neither decoded nor parsed again."""
+    contracts: Any = Membership._contracts
+
+    def again(self: Membership, connection: int, body: Any) -> Any:
+        self._known.pop(connection, None)
+        return contracts(self, connection, body)
+
+    patch.set(Membership, "_contracts", again)
+
+
+@mutant("swarm", aimed=f"{HEARTBEATS}::test_what_a_heartbeat_names_has_limits_and_is_refused_by_name")
+def a_heartbeat_names_any_number_of_topics(patch: Patches) -> None:
+    """A HEART_BEAT names so many topics in its subscriptions, so that one turn of the loop can look at them."""
+    patch.set(client, "TOPICS_PER_CLIENT_MAX", 1 << 30)

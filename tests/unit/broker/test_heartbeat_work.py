@@ -1,0 +1,116 @@
+"""What a HEART_BEAT makes the loop do: it is parsed once, and names no more than one turn may look at. Counted by calls and lines."""
+
+from typing import Any, cast
+
+import pytest
+
+from lockstep.broker import contract
+from lockstep.broker.contract import TAGS_PER_CLIENT_MAX, TOPICS_PER_CLIENT_MAX
+from lockstep.broker.membership import GROUPS_PER_CLIENT_MAX
+from lockstep.broker.processors import client
+from lockstep.protocol.bodies import ConsumerGroup, HeartbeatBody, ProducerGroup, Subscription
+from lockstep.protocol.codec.msgpack_body import encode_body
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.command import Command
+from lockstep.protocol.names import TOPIC_BYTES_MAX
+from lockstep.runtime.dispatch import Dispatcher, LaneLimits
+from lockstep.runtime.limits import HEARTBEAT_BYTES_MAX
+from support.broker_fakes import FakeEndpoint, FakeHost
+from support.coordination_kit import Bench
+from support.counting import Steps
+
+SESSION = "ab" * 16
+
+
+class Desk:
+    def __init__(self) -> None:
+        self.bench = Bench()
+        host = FakeHost()
+        host.clock.now_ms = self.bench.now_ms
+        self.processor = client.ClientProcessor(cast(Any, host), self.bench.c)
+        self.dispatcher = Dispatcher([self.processor], None, {client.QUERY_LANE: LaneLimits(1, 1)})
+        self.endpoint = FakeEndpoint()
+        self.endpoint.on_close = []  # type: ignore[attr-defined]
+
+    def beat(self, body: HeartbeatBody) -> Command:
+        self.dispatcher(Command(RequestCode.HEART_BEAT, 1, body=encode_body(body)), cast(Any, self.endpoint))
+        (answer,) = self.endpoint.take()
+        return answer
+
+
+def body(topics: int, tags: int = 1, groups: int = 1, session: str | None = None, first: int = 0) -> HeartbeatBody:
+    """`topics` topics in each group, with `tags` tags each."""
+    expression = "||".join(f"tag{number}" for number in range(tags))
+    named = tuple(Subscription(f"t{first + number}", expression) for number in range(topics))
+    return HeartbeatBody("client-1", tuple(ConsumerGroup(f"g{number}", named) for number in range(groups)), session=session, connection=1)
+
+
+@pytest.mark.parametrize("session", [None, SESSION])
+def test_a_heartbeat_that_has_not_changed_is_decoded_and_parsed_once(session: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk, calls = Desk(), list[str]()
+
+    def counted(owner: Any, name: str) -> None:
+        own = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *given: calls.append(name) or own(*given))  # type: ignore[func-returns-value]
+
+    counted(client, "heartbeat_body")
+    counted(contract, "tags_of")
+    counted(contract, "check_topic")
+    for _ in range(5):
+        assert desk.beat(body(100, 3, session=session)).code == ResponseCode.SUCCESS
+    assert {name: calls.count(name) for name in calls} == {"heartbeat_body": 1, "tags_of": 100, "check_topic": 100}
+    calls.clear()
+    assert desk.beat(body(100, 3, session=session, first=1)).code == ResponseCode.SUCCESS
+    assert {name: calls.count(name) for name in calls} == {"heartbeat_body": 1, "tags_of": 100, "check_topic": 100}
+    desk.bench.c.connection_closed(desk.endpoint.id, desk.bench.now_ms)
+    desk.processor._forget(cast(Any, desk.endpoint), "closed")
+    assert not desk.processor._said
+    assert not desk.bench.c._membership._known
+
+
+@pytest.mark.parametrize("session", [None, SESSION])
+def test_the_work_of_a_heartbeat_grows_with_its_topics_and_not_faster(session: str | None) -> None:
+    def lines(topics: int) -> int:
+        desk = Desk()
+        desk.beat(body(topics, session=session))
+        with Steps("broker/") as steps:
+            desk.beat(body(topics, session=session, first=1))
+        return steps.count
+
+    assert lines(400) <= 2.2 * lines(200)
+
+
+@pytest.mark.parametrize(
+    ("fits", "too_much", "what"),
+    [
+        (
+            body(TOPICS_PER_CLIENT_MAX // 2, groups=2),
+            body(TOPICS_PER_CLIENT_MAX // 2 + 1, groups=2),
+            "1026 topics in its subscriptions, 1024",
+        ),
+        (body(1, groups=GROUPS_PER_CLIENT_MAX), body(1, groups=GROUPS_PER_CLIENT_MAX + 1), "257 groups, 256"),
+        (body(8, TAGS_PER_CLIENT_MAX // 8), body(8, TAGS_PER_CLIENT_MAX // 8 + 1), "4104 tags in its subscriptions, 4096"),
+        (
+            HeartbeatBody("client-1", (), (ProducerGroup("p"),) * 256),
+            HeartbeatBody("client-1", (), (ProducerGroup("p"),) * 257),
+            "257 groups of producers, 256",
+        ),
+    ],
+    ids=["topics", "groups", "tags", "producers"],
+)
+def test_what_a_heartbeat_names_has_limits_and_is_refused_by_name(fits: HeartbeatBody, too_much: HeartbeatBody, what: str) -> None:
+    desk = Desk()
+    assert desk.beat(fits).code == ResponseCode.SUCCESS
+    answer = desk.beat(too_much)
+    assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, f"client client-1 names {what} allowed")
+
+
+def test_topics_are_counted_before_they_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "from_plain", lambda *_: pytest.fail("decoded"))
+    assert Desk().beat(body(TOPICS_PER_CLIENT_MAX + 1)).code == ResponseCode.SYSTEM_ERROR
+
+
+def test_the_longest_names_that_one_client_may_say_fit_a_heartbeat() -> None:
+    tags = "||".join(f"{number:0200}" for number in range(TAGS_PER_CLIENT_MAX // TOPICS_PER_CLIENT_MAX))
+    named = tuple(Subscription(f"{number:0{TOPIC_BYTES_MAX}}", tags) for number in range(TOPICS_PER_CLIENT_MAX))
+    assert len(encode_body(HeartbeatBody("client-1", (ConsumerGroup("g", named),)))) < HEARTBEAT_BYTES_MAX
