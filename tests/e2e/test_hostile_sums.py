@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.protocol.bodies import QueueOffset, ResetBody
+from lockstep.protocol.bodies import QueueOffset, ResetBody, Verdict
 from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.headers.offsets import QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
@@ -20,7 +20,7 @@ from lockstep.protocol.headers.routes import CreateTopicHeader
 from support.background import Background, background
 from support.hostile_world import World, hostile_world, undisturbed_world
 from support.http import fetch
-from support.native import Native, native
+from support.native import Member, Native, native
 
 pytestmark = pytest.mark.e2e
 
@@ -120,6 +120,11 @@ async def test_progress_of_one_group_in_thousands_of_queues_has_a_sum(world: Wor
         reset = ResetBody("invented-0", "wide", tuple(QueueOffset(number, 0) for number in range(2_000)))
         code, remark = await stranger.refused(RequestCode.RESET_OFFSETS, None, bytes(encode_body(reset)))
         assert (code, "--progress-max" in remark) == (ResponseCode.NO_PERMISSION, True)
+        member = Member(stranger, "wide", "invented-0")
+        await member.join()
+        answer = await member.lock(0)  # a queue with progress: the start is that of the whole topic
+        assert (answer.verdict, "--progress-max" in (answer.remark or "")) == (Verdict.REFUSED, True)
+        assert await figure(world.broker, "lockstep_progress_entries") == PROGRESS_MAX
 
 
 async def test_a_killed_broker_starts_with_the_groups_that_it_had_and_serves(tmp_path: Path) -> None:

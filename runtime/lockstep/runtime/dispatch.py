@@ -371,15 +371,15 @@ class Dispatcher:
     async def _work(self, lane: _Lane, request: Request, work: Callable[[], Coroutine[Any, Any, Outcome]]) -> None:
         """One request, then those that wait, as the budget of each turn allows. A request is dropped when its connection has closed."""
         try:
-            await self._budget.item(LANE_ITEMS)
-            if not request.endpoint.closed:
-                await self._run(request, work)
-            while lane.waiting:
+            while True:
                 await self._budget.item(LANE_ITEMS)
-                request, work = lane.waiting.popleft()
-                lane.waiting_bytes -= request.size
                 if not request.endpoint.closed:
                     await self._run(request, work)
+                if not lane.waiting:
+                    return
+                # Taken before the next wait for the budget: meanwhile another worker may take what waits.
+                request, work = lane.waiting.popleft()
+                lane.waiting_bytes -= request.size
         finally:
             lane.workers -= 1
 

@@ -32,6 +32,7 @@ from lockstep.runtime.dispatch import (
     handles,
 )
 from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.turn import TurnBudget
 from support.loops import turns
 from support.peers import dialled, serving
 from support.recorder import Recorder, record
@@ -124,10 +125,10 @@ LANES = {"cold": LaneLimits(concurrency=2, queue_max=3, retry_after_ms=250)}
 class Bench:
     """A dispatcher behind an endpoint whose answers are read back."""
 
-    def __init__(self) -> None:
+    def __init__(self, budget: TurnBudget | None = None) -> None:
         self.log = Log()
         self.processor = Processor()
-        self.dispatcher = Dispatcher([self.processor], self.log, LANES)
+        self.dispatcher = Dispatcher([self.processor], self.log, LANES, budget=budget)
         self.endpoint: Endpoint
         self.transport: Recorder
         self.endpoint, self.transport = record(self.dispatcher)
@@ -354,6 +355,16 @@ async def test_a_lane_that_was_full_takes_requests_again() -> None:
     assert len(await bench.answers()) == 5
     opaque = bench.ask(RequestCode.VIEW_MESSAGE_BY_ID)
     assert (await bench.answer()).opaque == opaque
+
+
+async def test_workers_of_a_lane_that_wait_for_the_budget_take_no_request_twice(caplog: pytest.LogCaptureFixture) -> None:
+    """Both found the last request waiting, waited for a turn, and one of them found it gone."""
+    bench = Bench(TurnBudget(1))
+    asked = [bench.ask(RequestCode.VIEW_MESSAGE_BY_ID) for _ in range(5)]
+    bench.processor.gate.set()
+    answers = [answer for _ in range(5) for answer in await bench.answers()]
+    assert sorted(answer.opaque for answer in answers) == asked
+    assert not [record.getMessage() for record in caplog.records if "task.failed" in record.getMessage()]
 
 
 async def test_a_full_lane_holds_up_no_plain_handler() -> None:

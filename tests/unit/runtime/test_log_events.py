@@ -45,6 +45,7 @@ UNLIMITED = {
     "scrub.passed": ON_A_TIMER,
     "deletions.forgotten": BY_AN_OPERATOR,
     "group.configured": BY_AN_OPERATOR,
+    "group.deleted": BY_AN_OPERATOR,
     "log.level_changed": BY_AN_OPERATOR,
     "progress.reset": BY_AN_OPERATOR,
     "store.damaged": ONCE_A_PLACE,
