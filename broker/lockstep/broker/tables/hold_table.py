@@ -23,7 +23,7 @@ T = TypeVar("T")
 HELD_PER_CONNECTION_MAX = 16_384
 """Pulls of one connection held at a time: one a queue is the rule, and no topic has more queues at one broker."""
 HELD_MAX = 200_000
-"""Pulls held at a time, about 800 bytes each."""
+"""Pulls held at a time, 1.0 to 1.4 KB each."""
 LONG_EXPRESSION_CHARS = 256
 """A pull with a longer subscription expression of its own counts towards HELD_EXPRESSION_BYTES_MAX."""
 HELD_EXPRESSION_BYTES_MAX = 64 << 20
