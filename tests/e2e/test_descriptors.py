@@ -16,6 +16,7 @@ from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import TransportError
 from lockstep.protocol.headers.offsets import QueueHeader
 from support.background import LIMIT_S, Background, background
+from support.hostile_world import hostile_world, undisturbed_world
 from support.native import Native, native
 
 pytestmark = pytest.mark.e2e
@@ -104,6 +105,22 @@ async def test_more_connections_than_descriptors_take_nothing_from_who_was_there
         async with native(again.started("broker.started")["address"]) as client:
             answer = await client.done(RequestCode.GET_MAX_OFFSET, QueueHeader("orders", 0))
             assert answer.fields["offset"] == 3 + 4 * 3 + 70 * 3 + 3
+
+
+@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+async def test_a_good_pair_goes_on_beside_more_connections_than_descriptors(tmp_path: Path, loop: str) -> None:
+    """And the broker, killed with all of them open, starts again and serves."""
+    with hostile_world(tmp_path, program=("-m", "support.worker_limited", "256", loop)) as world:
+        async with undisturbed_world(world):
+            crowd: list[socket.socket] = []
+            for _ in range(3):
+                crowd += dialled(world.broker_address, 256)
+                await world.goes_on()
+            assert world.broker.find("connection.refused")
+        with world.restarted_broker() as again:
+            await until_served(again, again.started("broker.started")["address"])
+        for connection in crowd:
+            connection.close()
 
 
 async def test_a_broker_that_gets_no_descriptor_at_all_refuses_sends_and_lives(tmp_path: Path) -> None:

@@ -3,8 +3,9 @@
 import asyncio
 import json
 import shutil
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from lockstep.runtime.clock import Clock
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
 from lockstep.runtime.pool import connect
+from support.hostile_world import GOES_ON, hostile_world, undisturbed_world
 from support.native import native
 from support.processes import program, run_program
 
@@ -222,6 +224,28 @@ async def test_a_strangers_registration_takes_no_name_from_a_broker_that_answers
                 assert code == ResponseCode.BROKER_NAME_TAKEN
                 assert (tmp_path / "one/lockstep/proof").read_text() not in remark
         assert await asyncio.to_thread(routed, routes) == {"broker-a": (first.started["address"], True)}
+
+
+async def test_a_good_pair_goes_on_beside_strangers_that_register_the_name_of_its_broker(tmp_path: Path) -> None:
+    """They know all that the broker tells of itself, and that its nameserver asks it for an answer each time. Then it starts again."""
+    with hostile_world(tmp_path) as world:
+        name = world.broker.started("broker.started")["name"]
+        async with undisturbed_world(world), AsyncExitStack() as stack:
+            strangers = [await stack.enter_async_context(native(world.nameserver_address)) for _ in range(8)]
+            store_id = json.loads((tmp_path / "store/lockstep/identity").read_text())["store_id"]
+            body = encode_body(RegisterBody({"internal": "127.0.0.1:1"}, (), DataVersion(1, 1)))
+            goal, codes = world.handled() + 4 * GOES_ON, Counter[int]()
+            while world.handled() < goal or codes.keys() != {ResponseCode.REGISTRATION_PENDING, ResponseCode.BROKER_NAME_TAKEN}:
+                headers = [
+                    RegisterBrokerHeader(name, "DefaultCluster", "127.0.0.1:1", known, 1 << 62, proof=proof)
+                    for known, proof in ((store_id, None), (store_id, "e" * 32), ("f" * 32, "e" * 32), ("f" * 32, None))
+                ]
+                asked = [each.ask(RequestCode.REGISTER_BROKER, header, body) for each in strangers for header in headers]
+                codes.update(answer.code for answer in await asyncio.gather(*asked))
+        assert await asyncio.to_thread(routed, world.nameserver_address) == {name: (world.broker_address, True)}
+        with world.restarted_broker() as again:
+            back = again.started("broker.started")["address"]
+            assert await asyncio.to_thread(routed, world.nameserver_address) == {name: (back, True)}
 
 
 async def test_a_stranger_that_takes_the_name_of_a_killed_broker_loses_it_when_the_broker_is_back(tmp_path: Path, routes: str) -> None:

@@ -69,12 +69,16 @@ class World:
 
 
 @contextmanager
-def hostile_world(folder: Path, *both: str, of_broker: tuple[str, ...] = ()) -> Iterator[World]:
-    """The world with topics `good` (the pair's) and `fuzz`; `both` are options of the nameserver and of the broker."""
+def hostile_world(folder: Path, *both: str, of_broker: tuple[str, ...] = (), program: tuple[str, ...] = ()) -> Iterator[World]:
+    """The world with topics `good` (the pair's) and `fuzz`; `both` are options of the nameserver and of the broker.
+
+    `program` runs the broker's module, where Python does not by itself.
+    """
     listen = ("--listen", "127.0.0.1:0", *both)
     with background(folder, "nameserver", "-m", "lockstep.nameserver", *listen, ready="nameserver.started") as nameserver:
         address = nameserver.started("nameserver.started")["address"]
-        command = ("-m", "lockstep.broker", *listen, "--nameserver", address, "--store", str(folder / "store"), *of_broker)
+        module = (*program, "lockstep.broker") if program else ("-m", "lockstep.broker")
+        command = (*module, *listen, "--nameserver", address, "--store", str(folder / "store"), *of_broker)
         with background(folder, "broker", *command, ready="broker.started") as broker:
             cli = ("lockstep.admin.cli", "topic", "create")
             for topic in ("good", "fuzz"):

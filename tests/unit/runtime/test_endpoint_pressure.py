@@ -1,6 +1,8 @@
 """Back-pressure: a peer that does not read costs a bounded number of bytes and is not read from; a loud peer takes turns."""
 
 import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import replace
 
 import pytest
 
@@ -198,6 +200,34 @@ async def test_a_flood_on_one_connection_leaves_turns_for_another() -> None:
         answer = await good.request(RequestCode.GET_MAX_OFFSET, timeout_ms=5000)
         assert answer.fields["flooded"] < flood
         await until(lambda: len(handled_before_good) == flood, "the flood")
+
+
+@pytest.mark.both_loops
+async def test_a_request_waits_for_three_shares_of_each_other_connection_at_most() -> None:
+    """The rest of the turn in which it is written, the turn in which it is read, and one in between. Counted in requests, not in time."""
+    share, strangers, flood = 20, 3, 6_000
+    served, waited = [0], []
+
+    def count(command: Command, endpoint: Endpoint) -> None:
+        if command.is_oneway:
+            served[0] += 1
+        else:
+            endpoint.send(command.reply(fields={"served": served[0]}))
+
+    limits = replace(DEFAULT_LIMITS, turn_frames_max=share)
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(serving(count, limits))
+        good = await stack.enter_async_context(dialled(server))
+        for _ in range(strangers):
+            loud = await stack.enter_async_context(dialled(server))
+            for _ in range(flood):
+                loud.oneway(RequestCode.GET_MAX_OFFSET)
+        while served[0] < strangers * flood:
+            before = served[0]
+            answer = await good.request(RequestCode.GET_MAX_OFFSET, timeout_ms=60_000)
+            waited.append(answer.fields["served"] - before)
+    assert max(waited) <= 3 * share * strangers
+    assert len(waited) > flood // share // 6, "it was asked all the while"
 
 
 async def test_pause_in_the_middle_of_a_burst_keeps_order() -> None:
