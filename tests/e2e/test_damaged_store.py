@@ -335,6 +335,22 @@ async def test_the_log_of_another_broker_stops_the_start_and_is_left_as_it_is(tm
     await goes_on(tmp_path / "s", life)
 
 
+async def test_foreign_names_are_left_alone_or_refused_with_their_path(tmp_path: Path) -> None:
+    """Both ended the broker with exit 3, which means a failed disk."""
+    life, damage = await lived(tmp_path / "s", 5)
+    (damage.store / "consumequeue" / "README").write_text("not ours")
+    await goes_on(tmp_path / "s", life)
+    stray = damage.store / "commitlog" / f"{8 << 20:020d}"
+    stray.mkdir()
+    ended = run_program(*command(tmp_path / "s"))
+    assert (ended.returncode, ended.stderr.count("\n")) == (5, 1), (ended.returncode, ended.stderr)
+    assert f"{stray} is a directory" in ended.stderr
+    checked = run_program("lockstep.admin.cli", "store", "check", str(tmp_path / "s"), "--json")
+    assert (checked.returncode, len(json.loads(checked.stdout)["problems"])) == (5, 1)
+    stray.rmdir()
+    await goes_on(tmp_path / "s", life)
+
+
 async def test_a_damaged_identity_is_not_guessed(tmp_path: Path) -> None:
     life, _ = await lived(tmp_path / "s", 5)
     identity = tmp_path / "s" / "lockstep" / "identity"

@@ -9,6 +9,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import stat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
@@ -331,4 +332,8 @@ class ReadOnlyFiles(RealFiles):
     __slots__ = ()
 
     def open(self, path: str, *, create: bool = False) -> RealFile:
-        return RealFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        return RealFile(descriptor)

@@ -10,7 +10,7 @@ from lockstep.broker.store.commit_log import CommitLog, Segment
 from lockstep.broker.store.consume_queue import READ_COUNT, QueueFiles, names_place
 from lockstep.broker.store.damage import DamageTable
 from lockstep.broker.store.directory import StoreDirectory, StoreIdentity, parse_identity
-from lockstep.broker.store.errors import IdentityError, StoreCorruptError, StoreInUseError
+from lockstep.broker.store.errors import IdentityError, StoreCorruptError, StoreInUseError, misplaced
 from lockstep.broker.store.frame import ENTRY
 from lockstep.broker.store.presence import Presence
 from lockstep.broker.store.recovery import Borne, borne_out
@@ -77,7 +77,13 @@ async def check_store(files: Files, path: str, progress: Progress) -> CheckRepor
             report.add("file", f"{directory.own}/identity", str(error))
             return report
         report.broker = f"{identity.broker_name} of {identity.cluster}"
-        await _Check(files, directory, identity, report, progress).run()
+        try:
+            await _Check(files, directory, identity, report, progress).run()
+        except OSError as error:
+            wrong = misplaced(error, path)
+            if wrong is None:
+                raise
+            report.add("file", str(error.filename), str(wrong))
     return report
 
 
@@ -140,8 +146,13 @@ class _Check:
             log.close()
 
     def _survey(self) -> LogSurvey | None:
-        report, found = self._report, log_files(self._files, self._directory.log)
+        report = self._report
         start: int | None = None
+        try:
+            found = log_files(self._files, self._directory.log)
+        except StoreCorruptError as error:
+            report.add("file", f"log position {error.position}", str(error))
+            return None
         try:
             start = recorded_start(self._files, self._directory)
         except StoreCorruptError as error:

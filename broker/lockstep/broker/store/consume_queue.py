@@ -15,6 +15,7 @@ from errno import ENOENT
 from lockstep.broker.store.commit_log import write_all
 from lockstep.broker.store.damage import LOST_SIZE
 from lockstep.broker.store.frame import ENTRY, ENTRY_BYTES, POSITION, TopicField
+from lockstep.broker.store.survey import is_log_name
 from lockstep.runtime.descriptors import SHORTAGE
 from lockstep.runtime.files import File, Files
 
@@ -135,7 +136,7 @@ class QueueFiles:
     def _first_bytes(self, directory: str) -> list[int]:
         if not self._files.exists(directory):
             return []
-        return [int(name) for name in self._files.listdir(directory) if len(name) == 20 and name.isdecimal()]
+        return [int(name) for name in self._files.listdir(directory) if is_log_name(name)]
 
     def hold(self) -> None:
         """Until `release` nothing is cut or removed: a start that is refused leaves the files as they were."""

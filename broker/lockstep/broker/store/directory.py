@@ -33,7 +33,16 @@ from lockstep.broker.store.config import Identity, StoreConfig
 from lockstep.broker.store.consume_queue import QueueFiles
 from lockstep.broker.store.errors import IdentityError, StoreCorruptError, StoreInUseError
 from lockstep.broker.store.presence import Presence
-from lockstep.broker.store.survey import LogFile, LogSurvey, adopted_queue_entries, adopted_segment_bytes, log_files, survey_log
+from lockstep.broker.store.survey import (
+    LogFile,
+    LogSurvey,
+    adopted_queue_entries,
+    adopted_segment_bytes,
+    is_log_name,
+    log_files,
+    queue_directories,
+    survey_log,
+)
 from lockstep.protocol.crc import crc32
 from lockstep.runtime.files import File, Files
 from lockstep.runtime.host import Random
@@ -159,7 +168,7 @@ class StoreDirectory:
         """Positions that have a snapshot file, oldest first."""
         names = self._files.listdir(self.own) if self._files.exists(self.own) else []
         tails = [name[len(SNAPSHOT_PREFIX) :] for name in names if name.startswith(SNAPSHOT_PREFIX)]
-        return sorted(int(tail) for tail in tails if tail.isdecimal())
+        return sorted(int(tail) for tail in tails if is_log_name(tail))
 
     def read_start(self) -> int | None:
         """Where the log began when retention last ran; None: an older version, which did not record it."""
@@ -355,10 +364,7 @@ class StoreDirectory:
 
     def queue_directories(self) -> list[tuple[str, int]]:
         """(topic, queue id) of every consume queue on disk."""
-        found = []
-        for topic in self._files.listdir(self.queues):
-            found += [(topic, int(name)) for name in self._files.listdir(f"{self.queues}/{topic}") if name.isdecimal()]
-        return found
+        return queue_directories(self._files, self.queues)
 
 
 def directories_above(path: str) -> list[str]:

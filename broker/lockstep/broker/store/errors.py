@@ -35,3 +35,15 @@ class StoreInUseError(StoreError):
 
 class NoNextFileError(StoreDiskError):
     """The next file of the log can't be created now, for want of a descriptor, an inode or quota. Nothing has changed."""
+
+
+def misplaced(error: OSError, root: str) -> StoreCorruptError | None:
+    """The error of a store in which a directory has the name of a file, or a file that of a directory; None for any other error.
+
+    The disk has not failed then: another program, or a person, has put it there.
+    """
+    path = str(error.filename)
+    if not isinstance(error, IsADirectoryError | NotADirectoryError | FileExistsError) or not path.startswith(f"{root}/"):
+        return None
+    what = "is a directory, expected a file" if isinstance(error, IsADirectoryError) else "is not a directory, or lies in none"
+    return StoreCorruptError(f"{path} {what}: take it out of the store, or restore what belongs there")

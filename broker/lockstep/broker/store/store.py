@@ -20,7 +20,7 @@ from lockstep.broker.store.confirmation import CALLBACK_FAILED, Confirmations
 from lockstep.broker.store.damage import DamageTable
 from lockstep.broker.store.directory import StoreDirectory, StoreIdentity
 from lockstep.broker.store.disk import DiskWatch
-from lockstep.broker.store.errors import NoNextFileError, StoreDiskError
+from lockstep.broker.store.errors import NoNextFileError, StoreDiskError, misplaced
 from lockstep.broker.store.flusher import Flusher
 from lockstep.broker.store.frame import POSITION, STAMP, due_of, take_frame
 from lockstep.broker.store.presence import Presence
@@ -155,7 +155,7 @@ class Store:
                 directory.unlock()
                 raise
         except OSError as error:
-            raise StoreDiskError(f"store {config.path} can't be opened: {error}") from error
+            raise misplaced(error, config.path) or StoreDiskError(f"store {config.path} can't be opened: {error}") from error
         return store
 
     async def recover(self, replay: Replay) -> Recovery:
@@ -181,7 +181,7 @@ class Store:
             finally:
                 self._found_clean = self.stopped_clean and not recoverer.changed
         except OSError as error:
-            raise StoreDiskError(f"store {self._config.path} can't be read: {error}") from error
+            raise misplaced(error, self._config.path) or StoreDiskError(f"store {self._config.path} can't be read: {error}") from error
         self._state = recoverer.state
         self._checkpointer.last_position = found.from_position
         self._unconfirmed_end = found.end

@@ -8,6 +8,7 @@
 | no identity, log files of one length that follow one another   | `adopted`: their length is the store's; the log is read to its  |
 |                                                                | end before anything is written (store.py)                       |
 | no identity, any other log files                               | StoreCorruptError                                                    |
+| a directory with the name of a log file                        | StoreCorruptError                                                    |
 | a log file that is longer than the store's length, or whose    | StoreCorruptError, also with --cut-corrupt: these are not this       |
 | name is no multiple of it                                      | store's files                                                   |
 | the first or a middle log file is missing, or one is short,    | StoreCorruptError; with --cut-corrupt what is missing reads as       |
@@ -15,14 +16,18 @@
 | the same above the synced length                               | an unfinished tail                                              |
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from lockstep.broker.store.errors import StoreCorruptError
 from lockstep.broker.store.frame import ENTRY_BYTES
+from lockstep.protocol.errors import LocalProtocolError
+from lockstep.protocol.names import check_topic
 from lockstep.runtime.files import Files
 
 NAME_DIGITS = 20
+_QUEUE_ID = re.compile("0|[1-9][0-9]{0,9}")
 SEGMENT_BYTES_MIN = 4096
 
 
@@ -48,17 +53,25 @@ class LogFile:
 
 
 def is_log_name(name: str) -> bool:
-    return len(name) == NAME_DIGITS and name.isdecimal()
+    return len(name) == NAME_DIGITS and name.isascii() and name.isdecimal()
 
 
 def log_files(files: Files, directory: str) -> list[LogFile]:
-    """The files of a commit log in order; other names are left alone."""
+    """The files of a commit log in order; other names are left alone. StoreCorruptError when one of them is a directory."""
     if not files.exists(directory):
         return []
     found = []
     for name in files.listdir(directory):
         if is_log_name(name):
-            file = files.open(f"{directory}/{name}")
+            path = f"{directory}/{name}"
+            try:
+                file = files.open(path)
+            except IsADirectoryError:
+                raise StoreCorruptError(
+                    f"{path} is a directory, and has the name of a log file: take it out of the store, or restore the file. "
+                    "Nothing was changed",
+                    position=int(name),
+                ) from None
             try:
                 found.append(LogFile(int(name), file.size()))
             finally:
@@ -91,17 +104,29 @@ def adopted_queue_entries(files: Files, directory: str, default: int) -> int:
     """Entries of a consume-queue file of a directory without an identity: those of the first that is found."""
     if not files.exists(directory):
         return default
-    for topic in files.listdir(directory):
-        for queue in files.listdir(f"{directory}/{topic}"):
-            for name in files.listdir(f"{directory}/{topic}/{queue}"):
-                if is_log_name(name):
-                    file = files.open(f"{directory}/{topic}/{queue}/{name}")
-                    try:
-                        size = file.size()
-                    finally:
-                        file.close()
-                    return size // ENTRY_BYTES if size and not size % ENTRY_BYTES else default
+    for topic, queue_id in queue_directories(files, directory):
+        for name in files.listdir(f"{directory}/{topic}/{queue_id}"):
+            if is_log_name(name):
+                file = files.open(f"{directory}/{topic}/{queue_id}/{name}")
+                try:
+                    size = file.size()
+                finally:
+                    file.close()
+                return size // ENTRY_BYTES if size and not size % ENTRY_BYTES else default
     return default
+
+
+def queue_directories(files: Files, directory: str) -> list[tuple[str, int]]:
+    """(topic, queue id) of every consume queue on the disk. What has no such name is left alone, and so is a file among the topics."""
+    found = []
+    for topic in files.listdir(directory):
+        try:
+            check_topic(topic)
+            names = files.listdir(f"{directory}/{topic}")
+        except (LocalProtocolError, NotADirectoryError):
+            continue
+        found += [(topic, int(name)) for name in names if _QUEUE_ID.fullmatch(name)]
+    return found
 
 
 def survey_log(

@@ -227,6 +227,8 @@ class SimFiles:
     # -- Files -------------------------------------------------------------------------------
 
     def open(self, path: str, *, create: bool = False) -> "SimFile":
+        if path in self.directories:
+            raise IsADirectoryError(errno.EISDIR, "is a directory", path)
         if path not in self.names:
             if not create:
                 raise FileNotFoundError(errno.ENOENT, "no such file", path)
@@ -241,6 +243,8 @@ class SimFiles:
         return path in self.names or path in self.directories
 
     def listdir(self, path: str) -> list[str]:
+        if path in self.names:
+            raise NotADirectoryError(errno.ENOTDIR, "not a directory", path)
         found = [name for name in self.names if posixpath.dirname(name) == path]
         found += [name for name in self.directories if posixpath.dirname(name) == path and name != path]
         return sorted(posixpath.basename(name) for name in found)

@@ -4,7 +4,7 @@ from typing import Any
 
 from lockstep.broker.delays import Delays
 from lockstep.broker.processors import pull
-from lockstep.broker.store import ReadStatus, commit_log, consume_queue, recovery, scan, store, survey
+from lockstep.broker.store import ReadStatus, commit_log, consume_queue, directory, recovery, scan, store, survey
 from lockstep.broker.store.commit_log import CommitLog
 from lockstep.broker.store.consume_queue import QueueFiles
 from lockstep.broker.store.directory import StoreDirectory
@@ -183,3 +183,19 @@ def a_queue_begins_with_the_first_record_that_is_found(patch: Patches) -> None:
 def a_snapshot_says_nothing_of_the_start(patch: Patches) -> None:
     """Without `lockstep/start` the newest snapshot says where the log began: a first file that is missing stops the start."""
     patch.set(store, "recorded_start", lambda files, directory: directory.read_start())
+
+
+@mutant("files", aimed=f"{TESTS}/test_misplaced.py::test_what_has_no_name_of_the_store_is_left_alone")
+def any_name_is_a_queue(patch: Patches) -> None:
+    """Names among the consume queues that are no topic or no queue id are left alone."""
+
+    def listed(files: Any, queues: str) -> list[tuple[str, int]]:
+        return [(topic, int(name)) for topic in files.listdir(queues) for name in files.listdir(f"{queues}/{topic}") if name.isdecimal()]
+
+    patch.set(directory, "queue_directories", listed)
+
+
+@mutant("files", aimed=f"{TESTS}/test_misplaced.py::test_a_directory_in_the_place_of_a_file_is_refused_with_exit_5_and_its_path")
+def a_misplaced_directory_is_a_failed_disk(patch: Patches) -> None:
+    """A directory in the place of a file is refused with exit 5 and its path: exit 3 means that the disk has failed."""
+    patch.set(store, "misplaced", lambda error, root: None)
