@@ -1,4 +1,4 @@
-"""T1: what was acknowledged is in a queue of the layout in force."""
+"""T1 and T2: what was acknowledged is in a queue of the layout in force."""
 
 import pytest
 
@@ -25,6 +25,14 @@ def test_a_message_of_a_topic_that_is_in_no_layout_at_all_is_lost_to_every_clien
     sent = Story().sent(1, b"m0", 0)
     assert sent.broken(layouts.check) == [], "the layouts were not read"
     assert sent.add(LayoutsRead, 9, ADMIN).broken(layouts.check) == ["T1"]
+
+
+@pytest.mark.parametrize(("topics", "laws"), [(("a", "b"), []), (("a", "%RETRY%g", "%DLQ%g", "b"), []), (("a", "b", "c"), ["T2"])])
+def test_there_are_no_more_topics_than_allowed_but_for_those_of_groups(topics: tuple[str, ...], laws: list[str]) -> None:
+    story = Story()
+    for topic in topics:
+        story.add(LayoutInForce, 9, ADMIN, topic=topic, counts=((BROKER, 1),))
+    assert story.add(LayoutsRead, 9, ADMIN, topics_max=2).broken(layouts.check) == laws
 
 
 def test_a_deleted_topic_takes_its_messages_with_it() -> None:

@@ -70,6 +70,9 @@ class FirstSendAcked(Event):
 class LayoutsRead(Event):
     """Final reading: each topic that the nameserver lists has its LayoutInForce before this."""
 
+    topics_max: int = 16_384
+    """The setting of every broker."""
+
 
 @dataclass(frozen=True, slots=True)
 class LayoutInForce(Event):

@@ -67,7 +67,7 @@ async def _read_layouts(universe: "Universe") -> None:
             layout = (await admin.route(topic)).layout
             counts = tuple((name, layout.read_count(name)) for name in layout.read_brokers)
             universe.history.append(LayoutInForce(*universe.place(), topic, counts))
-        universe.history.append(LayoutsRead(*universe.place()))
+        universe.history.append(LayoutsRead(*universe.place(), universe.setting.topics_max))
     except LockstepError as error:
         universe.wrong("every layout can be read", repr(error))
 

@@ -110,6 +110,7 @@ def broker_main(universe: "Universe", name: str, address: str) -> Main:
             listen=(f"{address}:{BROKER_PORT}",),
             nameserver=universe.nameserver,
             auto_create_topics=setting.auto_create,
+            topics_max=setting.topics_max,
             store=STORE,
             disk_used_percent_max=100,
             insecure=True,

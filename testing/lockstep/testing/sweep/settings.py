@@ -43,6 +43,8 @@ class Setting:
     """Who creates the topic, all at once, each with another number of queues."""
     auto_create: bool = False
     """Brokers create a topic with its first send."""
+    topics_max: int = 16_384
+    """Topics of the cluster; brokers create no more."""
     groups: tuple[str, ...] = (GROUP,)
     classic: int = 0
     """Consumers without a session, in the last of the groups: in GROUP beside natives, in CLASSIC among themselves."""

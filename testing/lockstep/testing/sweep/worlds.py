@@ -69,6 +69,13 @@ WORLDS: Mapping[str, World] = {
         {"first_sends": 6, "strange_layouts": 2, "kill_broker": 2, "nameserver": 1, "partition": 2, "alter": 1, "reset": 1},
         {"auto_create": (True,), "nameservers": (1, 2), "brokers": (2, 3), "fault_every_s": (0.7, 2.0), "storm_s": (40.0,)},
     ),
+    "few_topics": World(
+        {"first_sends": 6, "strange_layouts": 1, "kill_broker": 1, "reset": 1},
+        {
+            **{"auto_create": (True,), "topics_max": (3, 6), "brokers": (1,), "nameservers": (1,)},
+            **{"fault_every_s": (0.7, 2.0), "storm_s": (40.0,), "exile": (False,)},
+        },
+    ),
     "copies": World(
         {"copy_store": 4, "kill_consumer": 2, "stop_consumer": 2},
         {"fault_every_s": (2.0, 5.0), "storm_s": (40.0,), "exile": (False,), "late_chance": (0.0,)},

@@ -16,7 +16,7 @@
 | P1 pull consumers | readers, concurrent | O5, R5 of pull consumers | readers |
 | L1 clients without a session | classic | R8 what rots is refused | rot |
 | a server lives | services | T1 what is stored is in the layout | layouts |
-| R9 a send ends by its deadline | deadlines | | |
+| R9 a send ends by its deadline | deadlines | T2 topics have a limit | layouts |
 
 R4c (a sink that refuses lower fences sees effects in order) follows from O1, O5 and R4a. R10 (memory and files have limits) is no law of
 one history: tests/sim/test_limits.py.

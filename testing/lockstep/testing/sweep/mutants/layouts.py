@@ -77,7 +77,7 @@ def any_counter_is_taken(patch: Patches) -> None:
     patch.set(topic_table, "COUNTER_STEP_MAX", 1 << 60)
 
 
-@mutant("first", aimed=TOPICS + "test_one_topic_more_than_allowed_is_refused_by_name")
+@mutant("few_topics")
 def topics_have_no_limit(patch: Patches) -> None:
     """A broker creates no topic beyond topics_max."""
     patch.set(TopicTable, "_check_room", lambda self, topic, known: None)
