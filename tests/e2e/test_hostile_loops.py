@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from lockstep.protocol.bodies import ConsumerGroup, HeartbeatBody, Subscription
+from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND, PullHeader
@@ -68,6 +70,30 @@ async def test_held_pulls_keep_nothing_of_what_else_their_frames_carry(world: Wo
         assert (code, "a header of 200" in remark) == (ResponseCode.MESSAGE_ILLEGAL, True), remark
         assert (await stranger.send("fuzz", b"x", 1)).code == ResponseCode.SUCCESS
         await world.goes_on()
+
+
+async def test_one_connection_joins_so_many_members_under_invented_client_ids(world: World) -> None:
+    before = world.broker.resident_bytes()
+    async with native(world.broker_address) as stranger:
+        asked = [stranger.ask(RequestCode.HEART_BEAT, None, invented(number, 1)) for number in range(2_000)]
+        codes = [(await answer).code for answer in asked]
+        assert codes == [ResponseCode.SUCCESS] * 256 + [ResponseCode.NO_PERMISSION] * (2_000 - 256)
+        await world.goes_on()
+    async with native(world.broker_address) as stranger:
+        asked = [stranger.ask(RequestCode.HEART_BEAT, None, invented(number, 250)) for number in range(200)]
+        codes = [(await answer).code for answer in asked]
+        assert codes.count(ResponseCode.SUCCESS) < 50
+        code, remark = await stranger.refused(RequestCode.HEART_BEAT, None, invented(1_000, 500))
+        assert (code, "2000 topics in its subscriptions, 1024 allowed" in remark) == (ResponseCode.SYSTEM_ERROR, True), remark
+        await world.goes_on()
+    assert world.broker.resident_bytes() - before < 128 * MIB
+
+
+def invented(number: int, topics: int) -> bytes:
+    """A heartbeat of a client that is not there, in four groups where it names many topics."""
+    named = tuple(Subscription(f"t{topic}-{number}", "a||b||c||d") for topic in range(topics))
+    groups = tuple(ConsumerGroup(f"invented-{group}", named) for group in range(1 if topics == 1 else 4))
+    return bytes(encode_body(HeartbeatBody(f"invented-{number}", groups)))
 
 
 async def test_the_broker_starts_again_on_its_store_and_serves(world: World) -> None:

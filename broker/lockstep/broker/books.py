@@ -18,7 +18,7 @@ from lockstep.broker.tables.progress_table import ProgressTable
 from lockstep.broker.tables.session_table import SessionTable
 from lockstep.broker.tables.settings_table import SettingsTable
 from lockstep.protocol.allocate import BY_BROKER, owner_of
-from lockstep.protocol.bodies import FreeQueue, Limits, ListVersion
+from lockstep.protocol.bodies import FreeQueue, Limits, ListVersion, Subscription
 from lockstep.protocol.errors import ConfigError, NoPermissionError, StoreError
 from lockstep.protocol.layouts import LayoutTable
 from lockstep.protocol.names import DLQ_PREFIX, RETRY_PREFIX, group_of_topic
@@ -49,6 +49,10 @@ class CoordinationConfig:
     """Groups of which anything is known."""
     progress_max: int = 2_000_000
     """(group, topic, queue) with progress, and as many with a lock."""
+    members_max: int = 50_000
+    """Members of all groups."""
+    subscription_bytes_max: int = 128 << 20
+    """About the memory of what groups and members subscribe to; equal subscriptions count once."""
     group_idle_days: int = 30
     """A group without a member and without a commit for so long is forgotten; 0: none is."""
 
@@ -153,6 +157,25 @@ class Books:
         """Call before anything is recorded of a group: counts it and notes it as active. Raises as `check_group_room`."""
         self.check_group_room(group)
         self.activity.active(group)
+
+    def check_member(self, group: str, client_id: str) -> None:
+        """Room for one more member of a group. Raises as `begin`."""
+        limit = self.config.members_max
+        if self.groups.members_count >= limit:
+            raise NoPermissionError(
+                f"{self.config.broker_name} has {self.groups.members_count} members of groups, {limit} are allowed (--members-max): "
+                f"{client_id} can't join group {group}"
+            )
+        self.check_disk(f"member {client_id} of group {group}")
+
+    def check_subscriptions(self, group: str, client_id: str, asked: tuple[Subscription, ...]) -> None:
+        """NoPermissionError where there is no room for what a member subscribes to."""
+        kept, limit = self.groups.subscriptions, self.config.subscription_bytes_max
+        if (more := kept.missing_bytes(asked)) and kept.bytes + more > limit:
+            raise NoPermissionError(
+                f"{self.config.broker_name} keeps subscriptions of {kept.bytes} bytes, {limit} are allowed (--subscriptions-mib-max): "
+                f"{client_id} can't subscribe with {more} bytes more in group {group}"
+            )
 
     def check_progress(self, group: str, topic: str, count: int) -> None:
         """Room for `count` more queues of the topic with progress of the group. Raises as `check_group_room`, never for 0."""

@@ -75,6 +75,10 @@ class BrokerConfig(Settings):
     )
     groups_max: int = Field(default=10_000, ge=1, description="Groups of which anything is known; above it new ones are refused.")
     progress_max: int = Field(default=2_000_000, ge=1, description="Queues of groups with progress; above it no group begins in more.")
+    members_max: int = Field(default=50_000, ge=1, description="Members of all groups; one more is refused.")
+    subscriptions_mib_max: int = Field(
+        default=128, ge=1, description="Memory of what groups and members subscribe to; above it no new subscription is taken."
+    )
     group_idle_days: int = Field(
         default=30, ge=0, description="A group without a member and without a commit for so long is forgotten; 0: none is."
     )
@@ -151,6 +155,8 @@ class BrokerConfig(Settings):
             session_timeout_ms=self.session_timeout_ms,
             groups_max=self.groups_max,
             progress_max=self.progress_max,
+            members_max=self.members_max,
+            subscription_bytes_max=self.subscriptions_mib_max * MIB,
             group_idle_days=self.group_idle_days,
         )
 

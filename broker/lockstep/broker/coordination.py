@@ -14,6 +14,7 @@ from typing import Any
 from lockstep.broker.books import Books, CoordinationConfig, QueueBounds
 from lockstep.broker.classic import ClassicRules, PullCheck
 from lockstep.broker.effects import Effect
+from lockstep.broker.heartbeats import Heartbeat
 from lockstep.broker.journal import Change, Journal
 from lockstep.broker.membership import Membership
 from lockstep.broker.reconcile import OffsetsByTime, Reconciliation
@@ -279,7 +280,11 @@ class Coordination:
 
     def heartbeat(self, connection: int, body: HeartbeatBody, now_ms: int) -> HeartbeatReply | None:
         """HEART_BEAT. Raises SubscriptionConflictError, DuplicateClientIdError, LocalProtocolError."""
-        return self._membership.heartbeat(connection, body, now_ms)
+        return self._membership.heartbeat(connection, Heartbeat.of(body), now_ms)
+
+    def parsed_heartbeat(self, connection: int, heartbeat: Heartbeat, now_ms: int) -> HeartbeatReply | None:
+        """As `heartbeat`, of a body that has been checked and parsed."""
+        return self._membership.heartbeat(connection, heartbeat, now_ms)
 
     def unregister(self, connection: int, client_id: str, group: str, now_ms: int) -> bool:
         """UNREGISTER_CLIENT of a consumer group. False: the connection is being closed."""
@@ -423,6 +428,16 @@ class Coordination:
     def progress_count(self) -> int:
         """(group, topic, queue) that have progress."""
         return len(self._books.progress)
+
+    @property
+    def members_count(self) -> int:
+        """Members of all groups."""
+        return self._books.groups.members_count
+
+    @property
+    def subscription_bytes(self) -> int:
+        """About the memory of what groups and members subscribe to."""
+        return self._books.groups.subscriptions.bytes
 
     @property
     def group_count(self) -> int:

@@ -8,16 +8,18 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from lockstep.broker.books import Books
-from lockstep.broker.contract import check_heartbeat, contract_of, differences
+from lockstep.broker.contract import differences
+from lockstep.broker.heartbeats import GROUPS_PER_CLIENT_MAX, Heartbeat
 from lockstep.broker.tables.group_table import Group
 from lockstep.broker.tables.session_table import Refusal, Session
+from lockstep.broker.tables.subscription_table import bytes_of
 from lockstep.protocol.bodies import ConsumerGroup, GroupView, HeartbeatBody, HeartbeatReply, MemberList, Subscription
-from lockstep.protocol.errors import BrokerError, DuplicateClientIdError, LocalProtocolError, SubscriptionConflictError
-from lockstep.protocol.names import check_client_id
+from lockstep.protocol.errors import BrokerError, DuplicateClientIdError, NoPermissionError, SubscriptionConflictError
 
-SESSION_DIGITS = 32
-GROUPS_PER_CLIENT_MAX = 256
-"""Consumer groups in one HEART_BEAT; RocketMQ's clients have a handful."""
+MEMBERS_PER_CONNECTION_MAX = GROUPS_PER_CLIENT_MAX
+"""Classic members of one connection: its client id may change, and a session has one client id and as many groups."""
+SUBSCRIPTION_BYTES_PER_CONNECTION_MAX = 2 << 20
+"""Of all classic members of one connection: more than one HEART_BEAT may name."""
 
 
 @dataclass(slots=True)
@@ -26,6 +28,8 @@ class ClassicSeen:
 
     connection: int | None
     until_ms: int
+    subscription_bytes: int = 0
+    """About the memory of what it subscribes to, counted for the connection."""
 
 
 class Membership:
@@ -40,29 +44,27 @@ class Membership:
         self._classic_count: Counter[str] = Counter()
         """Client id → how many groups `_classic` has it in."""
         self._classic_clients: dict[int, str] = {}
-        self._known: dict[int, tuple[HeartbeatBody, tuple[ConsumerGroup, ...]]] = {}
-        """Connection → its last HEART_BEAT, with the contracts that its groups stand for."""
 
     # ---------------------------------------------------------------------------------------------------------- heartbeat
 
-    def heartbeat(self, connection: int, body: HeartbeatBody, now_ms: int) -> HeartbeatReply | None:
+    def heartbeat(self, connection: int, heartbeat: Heartbeat, now_ms: int) -> HeartbeatReply | None:
         """Binds the session, joins the groups it names, leaves those it no longer names. None: the connection is being closed.
 
         Groups that are refused do not keep the others from being joined; the first refusal is raised when all are done.
         """
-        contracts = self._contracts(connection, body)
+        body = heartbeat.body
         if connection in self._books.closing:
             return None
         if body.session is None:
             if self._books.sessions.of_connection(connection) is not None:
                 self._books.close(connection, "heartbeat without a session on a session's connection")
                 return None
-            self._classic_heartbeat(connection, body, contracts, now_ms)
+            self._classic_heartbeat(connection, heartbeat, now_ms)
             return self._reply(body)
         session = self._bind(connection, body.session, body, now_ms)
         if session is None:
             return None
-        pairs = zip(body.consumers, contracts, strict=True)
+        pairs = zip(body.consumers, heartbeat.contracts, strict=True)
         refused = [error for entry, contract in pairs if (error := self._refusal(session, entry, contract))]
         named = {entry.group: None for entry in body.consumers}
         for group in self._books.groups.of_session(session.id):
@@ -71,22 +73,6 @@ class Membership:
         if refused:
             raise refused[0]
         return self._reply(body)
-
-    def _contracts(self, connection: int, body: HeartbeatBody) -> tuple[ConsumerGroup, ...]:
-        """What the body's groups stand for. The same body again is neither checked nor parsed again. LocalProtocolError."""
-        known = self._known.get(connection)
-        if known is None or known[0] is not body:
-            self._check(body)
-            known = self._known[connection] = body, tuple(map(contract_of, body.consumers))
-        return known[1]
-
-    def _check(self, body: HeartbeatBody) -> None:
-        check_client_id(body.client_id)
-        if body.session is not None and (len(body.session) != SESSION_DIGITS or body.session.strip("0123456789abcdef")):
-            raise LocalProtocolError(f"session of client {body.client_id}: expected {SESSION_DIGITS} lower-case hex digits")
-        if len(body.consumers) > GROUPS_PER_CLIENT_MAX:
-            raise LocalProtocolError(f"client {body.client_id} names {len(body.consumers)} groups, {GROUPS_PER_CLIENT_MAX} allowed")
-        check_heartbeat(body.client_id, body.consumers)
 
     def _bind(self, connection: int, session_id: str, body: HeartbeatBody, now_ms: int) -> Session | None:
         books = self._books
@@ -103,7 +89,7 @@ class Membership:
     def _refusal(self, session: Session, entry: ConsumerGroup, offered: ConsumerGroup) -> BrokerError | None:
         """Joins the group; why it can't be joined."""
         try:
-            self._check_room(entry.group, session.client_id)
+            self._check_room(entry.group, session.client_id, offered)
         except BrokerError as error:
             return error
         try:
@@ -111,12 +97,15 @@ class Membership:
         finally:
             self._books.tidy(entry.group)
 
-    def _check_room(self, name: str, client_id: str) -> None:
-        """NoPermissionError above the limit of groups; ServiceNotAvailableError where the disk is too full for a new group or member."""
-        group = self._books.groups.get(name)
+    def _check_room(self, name: str, client_id: str, offered: ConsumerGroup) -> None:
+        """NoPermissionError above a limit; ServiceNotAvailableError where the disk is too full for a new group or member."""
+        books = self._books
+        group = books.groups.get(name)
         if group is None or client_id not in group.members:
-            self._books.check_disk(f"member {client_id} of group {name}")
-        self._books.begin(name)
+            books.check_member(name, client_id)
+        if group is None or group.said.get(client_id) != offered.subscriptions:
+            books.check_subscriptions(name, client_id, offered.subscriptions)
+        books.begin(name)
 
     def _join(self, session: Session, entry: ConsumerGroup, offered: ConsumerGroup) -> SubscriptionConflictError | None:
         books = self._books
@@ -152,10 +141,10 @@ class Membership:
     def _note_said(self, entry: ConsumerGroup, client_id: str, said: tuple[Subscription, ...]) -> None:
         group = self._books.groups.get(entry.group)
         assert group is not None, "it was joined"
-        shared = None if group.contract is None else group.contract.subscriptions
-        group.said[client_id] = shared if shared == said else said
+        self._books.groups.note_said(group, client_id, said)
         for each in entry.subscriptions:
             group.sub_versions[each.topic] = max(each.sub_version, group.sub_versions.get(each.topic, 0))
+        group.forget_versions()
 
     def _conflict(self, group: Group, here: ConsumerGroup, session: Session, asked: ConsumerGroup) -> SubscriptionConflictError | None:
         """None: nobody else stands by the old contract, so it may be changed."""
@@ -226,7 +215,6 @@ class Membership:
         self._books.closing.pop(connection, None)
         self._books.sessions.closed(connection, now_ms)
         self._classic_clients.pop(connection, None)
-        self._known.pop(connection, None)
         for name, client_id in list(self._classic_on.get(connection, ())):
             self._classic_leave(name, client_id)
 
@@ -254,24 +242,28 @@ class Membership:
 
     # ------------------------------------------------------------------------------------------------------------ classic
 
-    def _classic_heartbeat(self, connection: int, body: HeartbeatBody, contracts: tuple[ConsumerGroup, ...], now_ms: int) -> None:
+    def _classic_heartbeat(self, connection: int, heartbeat: Heartbeat, now_ms: int) -> None:
         """RocketMQ's registry: the newest connection of a client id counts, the newer subscription version wins."""
-        books = self._books
+        books, body = self._books, heartbeat.body
         self._classic_clients[connection] = body.client_id
         refused: list[BrokerError] = []
-        for entry, contract in zip(body.consumers, contracts, strict=True):
+        for entry, contract in zip(body.consumers, heartbeat.contracts, strict=True):
+            key, until_ms = (entry.group, body.client_id), now_ms + books.config.classic_member_ms
             group = books.groups.get(entry.group)
             if group is not None and group.members.get(body.client_id) is not None:
                 raise DuplicateClientIdError(
                     f"client id {body.client_id} belongs to a living session here: give each client an id of its own"
                 )
             try:
-                self._check_room(entry.group, body.client_id)
+                size = self._check_classic(connection, entry.group, body.client_id, contract)
+                self._check_room(entry.group, body.client_id, contract)
             except BrokerError as error:
                 refused.append(error)
+                if key in self._classic:
+                    self._classic_seen(key, replace(self._classic[key], connection=connection, until_ms=until_ms))
                 continue
             books.join(entry.group, body.client_id, None)
-            self._classic_seen((entry.group, body.client_id), ClassicSeen(connection, now_ms + books.config.classic_member_ms))
+            self._classic_seen(key, ClassicSeen(connection, until_ms, size))
             books.classic_connections[body.client_id] = connection
             self._note_said(entry, body.client_id, contract.subscriptions)
             group = books.groups.get(entry.group)
@@ -285,6 +277,23 @@ class Membership:
                     del known[topic]
         if refused:
             raise refused[0]
+
+    def _check_classic(self, connection: int, name: str, client_id: str, offered: ConsumerGroup) -> int:
+        """About the memory of the member's subscriptions. NoPermissionError above the limits of one connection."""
+        key, here = (name, client_id), self._classic_on.get(connection, {})
+        if key not in here and len(here) >= MEMBERS_PER_CONNECTION_MAX:
+            raise NoPermissionError(
+                f"this connection has {len(here)} members of groups, {MEMBERS_PER_CONNECTION_MAX} are allowed: "
+                f"{client_id} can't join group {name}"
+            )
+        size = bytes_of(offered.subscriptions)
+        total = size + sum([self._classic[each].subscription_bytes for each in here if each != key])
+        if total > SUBSCRIPTION_BYTES_PER_CONNECTION_MAX:
+            raise NoPermissionError(
+                f"the members of this connection have subscriptions of {total} bytes, {SUBSCRIPTION_BYTES_PER_CONNECTION_MAX} are allowed: "
+                f"{client_id} can't subscribe so in {name}"
+            )
+        return size
 
     def _classic_leave(self, name: str, client_id: str) -> None:
         self._classic_seen((name, client_id), None)

@@ -143,6 +143,10 @@ class BrokerMetrics:
             ("lockstep_groups_configured", "Groups with settings: they are never forgotten.", coordination.settings_count),
             ("lockstep_progress_entries", "Queues with progress of a group: (group, topic, queue).", coordination.progress_count),
             ("lockstep_progress_entries_limit", "Queues that may have progress of a group.", config.progress_max),
+            ("lockstep_members", "Members of all groups.", coordination.members_count),
+            ("lockstep_members_limit", "Members that all groups may have.", config.members_max),
+            ("lockstep_subscription_bytes", "About the memory of subscriptions; equal ones count once.", coordination.subscription_bytes),
+            ("lockstep_subscription_bytes_limit", "Memory that subscriptions may take.", config.subscription_bytes_max),
             ("lockstep_held_pulls", "Pulls that wait for messages.", self._pulls.held_count),
             ("lockstep_held_pulls_limit", "Pulls that may wait at a time.", self._pulls.held_max),
         ):

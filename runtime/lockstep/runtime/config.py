@@ -48,7 +48,8 @@ PROGRAM_OPTIONS = frozenset(
             "log_mib_max",
         ),
         *("disk_reserve_mib", "cut_corrupt", "log_level", "admin_listen", "admin_host", "connections_max", "message_delay_level"),
-        *("held_pulls_max", "held_pulls_per_group_max", "groups_max", "progress_max", "group_idle_days"),
+        *("held_pulls_max", "held_pulls_per_group_max", "groups_max", "progress_max", "members_max", "subscriptions_mib_max"),
+        "group_idle_days",
     }
 )
 """Every option of any lockstep program: a shell may set them for all, and one that does not know them passes over them."""

@@ -276,10 +276,10 @@ async def test_a_turn_whose_changes_do_not_fit_a_log_file_is_written_in_parts(tm
 
 async def test_a_contract_that_no_log_file_could_take_is_refused_and_the_broker_lives(tmp_path: Path) -> None:
     async with running(settings(tmp_path, segment_mib=1)) as broker, dialled(broker) as client:
-        group = ConsumerGroup("g", (Subscription(TOPIC, "x" * (3 << 19)),), ordered=True)
+        group = ConsumerGroup("g", (Subscription(TOPIC, "x" * 1_040_000),), ordered=True)
         refused = await client.ask(RequestCode.HEART_BEAT, body=encode_body(HeartbeatBody("a@1#0", (group,), session="0" * 32)))
         assert refused.code == ResponseCode.SYSTEM_ERROR
-        assert refused.remark == "the subscription has 1572864 characters: at most 8192"
+        assert refused.remark == "the subscription has 1040000 characters: at most 8192"
         await heartbeat(client, "a@1#0", "0" * 32)
 
 

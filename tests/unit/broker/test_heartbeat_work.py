@@ -4,9 +4,9 @@ from typing import Any, cast
 
 import pytest
 
-from lockstep.broker import contract
+from lockstep.broker import contract, heartbeats
 from lockstep.broker.contract import TAGS_PER_CLIENT_MAX, TOPICS_PER_CLIENT_MAX
-from lockstep.broker.membership import GROUPS_PER_CLIENT_MAX
+from lockstep.broker.heartbeats import GROUPS_PER_CLIENT_MAX, HeartbeatCache
 from lockstep.broker.processors import client
 from lockstep.protocol.bodies import ConsumerGroup, HeartbeatBody, ProducerGroup, Subscription
 from lockstep.protocol.codec.msgpack_body import encode_body
@@ -53,7 +53,7 @@ def test_a_heartbeat_that_has_not_changed_is_decoded_and_parsed_once(session: st
         own = getattr(owner, name)
         monkeypatch.setattr(owner, name, lambda *given: calls.append(name) or own(*given))  # type: ignore[func-returns-value]
 
-    counted(client, "heartbeat_body")
+    counted(heartbeats, "heartbeat_body")
     counted(contract, "tags_of")
     counted(contract, "check_topic")
     for _ in range(5):
@@ -62,10 +62,19 @@ def test_a_heartbeat_that_has_not_changed_is_decoded_and_parsed_once(session: st
     calls.clear()
     assert desk.beat(body(100, 3, session=session, first=1)).code == ResponseCode.SUCCESS
     assert {name: calls.count(name) for name in calls} == {"heartbeat_body": 1, "tags_of": 100, "check_topic": 100}
-    desk.bench.c.connection_closed(desk.endpoint.id, desk.bench.now_ms)
-    desk.processor._forget(cast(Any, desk.endpoint), "closed")
-    assert not desk.processor._said
-    assert not desk.bench.c._membership._known
+
+
+def test_heartbeats_are_remembered_up_to_a_sum_and_the_longest_unread_is_dropped() -> None:
+    cache = HeartbeatCache(bytes_max=20_000)
+    raws = [encode_body(body(10, first=number)) for number in range(10)]
+    first = cache.read(raws[0])
+    for raw in raws[1:]:
+        cache.read(raw)
+        assert cache.read(raws[0]) is first
+        assert cache.bytes <= 20_000
+    assert len(cache._known) == 20_000 // (cache.bytes // len(cache._known))
+    again = cache.read(raws[1])
+    assert again.body == body(10, first=1)
 
 
 @pytest.mark.parametrize("session", [None, SESSION])
@@ -106,7 +115,7 @@ def test_what_a_heartbeat_names_has_limits_and_is_refused_by_name(fits: Heartbea
 
 
 def test_topics_are_counted_before_they_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "from_plain", lambda *_: pytest.fail("decoded"))
+    monkeypatch.setattr(heartbeats, "from_plain", lambda *_: pytest.fail("decoded"))
     assert Desk().beat(body(TOPICS_PER_CLIENT_MAX + 1)).code == ResponseCode.SYSTEM_ERROR
 
 

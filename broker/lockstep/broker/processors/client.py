@@ -1,16 +1,13 @@
 """HEART_BEAT, UNREGISTER_CLIENT, member lists, group status. RocketMQ: ClientManageProcessor, ConsumerManageProcessor."""
 
-from hashlib import blake2b
-
-from lockstep.broker.contract import TOPICS_PER_CLIENT_MAX
 from lockstep.broker.coordination import Coordination
-from lockstep.broker.membership import GROUPS_PER_CLIENT_MAX
+from lockstep.broker.heartbeats import HeartbeatCache
 from lockstep.broker.processors.query import QUERY_LANE
-from lockstep.protocol.bodies import ConsumerGroup, GroupStatusReply, HeartbeatBody
-from lockstep.protocol.codec.plain import PackedList, pack_around, pack_plain, unpack_plain
+from lockstep.protocol.bodies import ConsumerGroup, GroupStatusReply
+from lockstep.protocol.codec.plain import PackedList, pack_around, pack_plain
 from lockstep.protocol.codes import RequestCode
-from lockstep.protocol.errors import BrokerSystemError, LocalProtocolError, SubscriptionGroupNotExistError
-from lockstep.protocol.fields import from_plain, to_plain
+from lockstep.protocol.errors import BrokerSystemError, SubscriptionGroupNotExistError
+from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.clients import GroupHeader, GroupStatusHeader, UnregisterClientHeader
 from lockstep.runtime.dispatch import HELD, LANE_ITEMS_PER_TURN, Outcome, Request, handles
 from lockstep.runtime.endpoint import Endpoint
@@ -22,7 +19,7 @@ from lockstep.runtime.turn import TurnBudget
 
 log = get_logger("broker")
 
-TOPICS_SHOWN, EXPRESSION_SHOWN, CLIENT_ID_SHOWN = 8, 100, 80
+TOPICS_SHOWN, EXPRESSION_SHOWN = 8, 100
 """What is told of a subscription in one line: topics, and characters."""
 TOPICS_PER_ITEM = 4
 """Subscriptions of a member that are as much work as a queue."""
@@ -38,8 +35,7 @@ class ClientProcessor:
         self._coordination = coordination
         self._peers: dict[int, str] = {}
         """Connection → peer of those that have sent HEART_BEAT."""
-        self._said: dict[int, tuple[bytes, HeartbeatBody]] = {}
-        """Connection → digest of the body of its last HEART_BEAT, and the body decoded."""
+        self._heartbeats = HeartbeatCache()
 
     @handles(RequestCode.HEART_BEAT, None, bytes, body_bytes_max=HEARTBEAT_BYTES_MAX)
     def heartbeat(self, request: Request) -> Outcome:
@@ -49,9 +45,10 @@ class ClientProcessor:
         if endpoint.id not in self._peers:
             self._peers[endpoint.id] = endpoint.peer
             endpoint.on_close.append(self._forget)
-        body = self._body(endpoint.id, request.body)
+        heartbeat = self._heartbeats.read(request.body)
+        body = heartbeat.body
         before = [self._in_force(entry.group) for entry in body.consumers]
-        reply = self._coordination.heartbeat(endpoint.id, body, self._clock.boot_ms())
+        reply = self._coordination.parsed_heartbeat(endpoint.id, heartbeat, self._clock.boot_ms())
         for entry, (count, was) in zip(body.consumers, before, strict=True):
             now_count, now = self._in_force(entry.group)
             if now_count > count:
@@ -59,14 +56,6 @@ class ClientProcessor:
                 facts |= {"effect": "it holds for all members now"}
                 log_limited(log, "warning", "subscription.overruled", group=entry.group, client=body.client_id, **facts)
         return HELD if reply is None else request.reply(body=reply)
-
-    def _body(self, connection: int, raw: bytes) -> HeartbeatBody:
-        """The body decoded; the very object of the last HEART_BEAT where nothing has changed. RemoteProtocolError, LocalProtocolError."""
-        digest = blake2b(raw, digest_size=16).digest()
-        known = self._said.get(connection)
-        if known is None or known[0] != digest:
-            known = self._said[connection] = digest, heartbeat_body(raw)
-        return known[1]
 
     @handles(RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader)
     def unregister(self, request: Request) -> Outcome:
@@ -115,7 +104,6 @@ class ClientProcessor:
 
     def _forget(self, endpoint: Endpoint, _reason: str) -> None:
         self._peers.pop(endpoint.id, None)
-        self._said.pop(endpoint.id, None)
 
 
 def expressions(contract: ConsumerGroup | None) -> str:
@@ -125,22 +113,3 @@ def expressions(contract: ConsumerGroup | None) -> str:
     shown = [f"{each.topic}: {each.expression[:EXPRESSION_SHOWN]}" for each in contract.subscriptions[:TOPICS_SHOWN]]
     more = len(contract.subscriptions) - len(shown)
     return ", ".join(shown) + (f", and {more} more" if more else "")
-
-
-def heartbeat_body(raw: bytes) -> HeartbeatBody:
-    """The body of a HEART_BEAT. Lists that no client has are counted before they are decoded. RemoteProtocolError, LocalProtocolError."""
-    plain = unpack_plain(raw, what=HeartbeatBody.__name__)
-    if isinstance(plain, dict):
-        groups = plain.get("consumerDataSet")
-        entries = groups if isinstance(groups, list) else []
-        lists = [each.get("subscriptionDataSet") for each in entries if isinstance(each, dict)]
-        topics = sum([len(each) for each in lists if isinstance(each, list)])
-        producers = plain.get("producerDataSet")
-        for count, limit, what in (
-            (topics, TOPICS_PER_CLIENT_MAX, "topics in its subscriptions"),
-            (len(entries), GROUPS_PER_CLIENT_MAX, "groups"),
-            (len(producers) if isinstance(producers, list) else 0, GROUPS_PER_CLIENT_MAX, "groups of producers"),
-        ):
-            if count > limit:
-                raise LocalProtocolError(f"client {str(plain.get('clientID'))[:CLIENT_ID_SHOWN]} names {count} {what}, {limit} allowed")
-    return from_plain(HeartbeatBody, plain)

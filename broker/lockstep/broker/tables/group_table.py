@@ -5,14 +5,18 @@ is one for the whole broker and begins with each term, so that a version never f
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lockstep.broker.journal import Change, Journal
 from lockstep.broker.rows import Rows
+from lockstep.broker.tables.subscription_table import SubscriptionTable
 from lockstep.protocol.bodies import ConsumerGroup, Subscription
 from lockstep.protocol.errors import StoreError
 from lockstep.protocol.fields import from_plain, to_plain
+
+VERSIONS_MIN = 64
+"""So many versions of subscriptions a group always keeps."""
 
 
 @dataclass(slots=True, eq=False)
@@ -34,10 +38,19 @@ class Group:
     """Client id → what it last said it subscribes to, also where something else holds for all members. For people; not durable."""
     sub_versions: dict[str, int] = field(default_factory=dict)
     """The highest version that any member has named, by topic: a pull with a higher one came before its heartbeat. Not durable."""
+    versions_max: int = VERSIONS_MIN
+    """Entries of `sub_versions` above which `forget_versions` looks for some that are not needed."""
 
     def agree(self, contract: ConsumerGroup | None) -> None:
         self.contract = contract
         self.subscribed = {} if contract is None else {each.topic: each for each in contract.subscriptions}
+
+    def forget_versions(self) -> None:
+        """Forgets versions of topics to which no member and no contract subscribes, when there may be many of them."""
+        if len(self.sub_versions) > self.versions_max:
+            named = {each.topic for said in self.said.values() for each in said} | self.subscribed.keys()
+            self.sub_versions = {topic: version for topic, version in self.sub_versions.items() if topic in named}
+            self.versions_max = max(VERSIONS_MIN, 2 * len(self.sub_versions))
 
     def counted(self) -> None:
         """`members` has changed. What is asked for each queue of the group must not be sorted for each."""
@@ -56,6 +69,10 @@ class GroupTable:
         self._of_session: dict[str, dict[tuple[str, str], None]] = {}
         self._of_topic: dict[str, dict[str, None]] = {}
         """Topic → names of the groups whose contracts subscribe to it."""
+        self.subscriptions = SubscriptionTable()
+        """Of all contracts and members."""
+        self.members_count = 0
+        """Of all groups."""
         self._counter = 0
         self._changed: dict[str, None] = {}
 
@@ -91,6 +108,14 @@ class GroupTable:
         if group is not None and client_id in group.members:
             self._do(("group.left", name, client_id))
             self._list_changed(group)
+
+    def note_said(self, group: Group, client_id: str, said: tuple[Subscription, ...]) -> None:
+        """What a member of the group last said it subscribes to. Not durable."""
+        before = group.said.get(client_id)
+        if before != said:
+            group.said[client_id] = self.subscriptions.take(said)
+            if before is not None:
+                self.subscriptions.give(before)
 
     def agree(self, name: str, contract: ConsumerGroup | None) -> None:
         """Records the group's contract; None drops it."""
@@ -161,19 +186,26 @@ class GroupTable:
             del names[group.name]
             if not names:
                 del self._of_topic[topic]
-        group.agree(None if plain is None else from_plain(ConsumerGroup, plain))
+        before = group.contract
+        contract = None if plain is None else from_plain(ConsumerGroup, plain)
+        group.agree(contract and replace(contract, subscriptions=self.subscriptions.take(contract.subscriptions)))
+        if before is not None:
+            self.subscriptions.give(before.subscriptions)
         for topic in group.subscribed:
             self._of_topic.setdefault(topic, {})[group.name] = None
 
     def _put(self, group: Group, client_id: str, session: str | None) -> None:
+        self.members_count += client_id not in group.members
         group.members[client_id] = session
         group.counted()
         if session is not None:
             self._of_session.setdefault(session, {})[group.name, client_id] = None
 
     def _remove(self, group: Group, client_id: str) -> None:
+        self.members_count -= client_id in group.members
         session = group.members.pop(client_id, None)
-        group.said.pop(client_id, None)
+        if (said := group.said.pop(client_id, None)) is not None:
+            self.subscriptions.give(said)
         group.counted()
         if session is not None:
             places = self._of_session[session]

@@ -5,11 +5,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from lockstep.broker import heartbeats
 from lockstep.broker.books import Books
 from lockstep.broker.effects import DrainFault
+from lockstep.broker.heartbeats import HeartbeatCache
 from lockstep.broker.journal import Change, Journal
-from lockstep.broker.membership import Membership
-from lockstep.broker.processors import client
 from lockstep.broker.processors.pull import PullProcessor
 from lockstep.broker.store import Store
 from lockstep.broker.store.commit_log import CommitLog
@@ -242,16 +242,16 @@ def each_lane_request_has_a_turn_of_its_own(patch: Patches) -> None:
 @mutant("swarm", aimed=f"{HEARTBEATS}::test_a_heartbeat_that_has_not_changed_is_decoded_and_parsed_once")
 def every_heartbeat_is_parsed(patch: Patches) -> None:
     """A HEART_BEAT that has not changed is neither decoded nor parsed again."""
-    contracts: Any = Membership._contracts
+    read: Any = HeartbeatCache.read
 
-    def again(self: Membership, connection: int, body: Any) -> Any:
-        self._known.pop(connection, None)
-        return contracts(self, connection, body)
+    def again(self: HeartbeatCache, raw: bytes) -> Any:
+        self._known.clear()
+        return read(self, raw)
 
-    patch.set(Membership, "_contracts", again)
+    patch.set(HeartbeatCache, "read", again)
 
 
 @mutant("swarm", aimed=f"{HEARTBEATS}::test_what_a_heartbeat_names_has_limits_and_is_refused_by_name")
 def a_heartbeat_names_any_number_of_topics(patch: Patches) -> None:
     """A HEART_BEAT names so many topics in its subscriptions, so that one turn of the loop can look at them."""
-    patch.set(client, "TOPICS_PER_CLIENT_MAX", 1 << 30)
+    patch.set(heartbeats, "TOPICS_PER_CLIENT_MAX", 1 << 30)

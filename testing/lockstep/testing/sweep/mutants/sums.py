@@ -4,9 +4,11 @@ from typing import Any
 
 from lockstep.broker.books import Books
 from lockstep.broker.coordination import Coordination
+from lockstep.broker.membership import Membership
 from lockstep.broker.processors import pull
 from lockstep.broker.store.disk import DiskWatch
 from lockstep.broker.tables.activity_table import ActivityTable
+from lockstep.broker.tables.group_table import Group
 from lockstep.broker.tables.hold_table import HoldTable
 from lockstep.testing.sweep.mutants.registry import Patches, mutant
 
@@ -81,3 +83,30 @@ def what_begins_takes_the_reserve(patch: Patches) -> None:
 def expressions_of_held_pulls_are_not_counted(patch: Patches) -> None:
     """Long subscription expressions of held pulls have a sum; above it the oldest of those pulls is answered."""
     patch.set(pull, "expression_bytes", lambda expression: 0)
+
+
+MEMBERS = "tests/unit/broker/test_member_limits.py"
+
+
+@mutant("swarm", aimed=f"{MEMBERS}::test_one_member_more_than_the_limit_is_refused_by_name_and_those_that_are_there_go_on")
+def any_number_of_members_joins(patch: Patches) -> None:
+    """All groups together have so many members; one more is refused."""
+    patch.set(Books, "check_member", lambda self, group, client_id: self.check_disk(f"member {client_id} of group {group}"))
+
+
+@mutant("swarm", aimed=f"{MEMBERS}::test_what_is_subscribed_to_has_a_sum_in_which_equal_subscriptions_count_once")
+def subscriptions_have_no_sum(patch: Patches) -> None:
+    """What all groups and members subscribe to has a size in memory; above it no new subscription is taken."""
+    patch.set(Books, "check_subscriptions", lambda self, group, client_id, asked: None)
+
+
+@mutant("swarm", aimed=f"{MEMBERS}::test_a_connection_has_as_many_classic_members_as_one_client_may_have_groups")
+def a_connection_has_any_number_of_members(patch: Patches) -> None:
+    """A connection has so many classic members, with subscriptions of so many bytes."""
+    patch.set(Membership, "_check_classic", lambda self, connection, name, client_id, offered: 0)
+
+
+@mutant("swarm", aimed=f"{MEMBERS}::test_versions_of_topics_that_nobody_subscribes_to_are_forgotten")
+def versions_of_topics_are_kept(patch: Patches) -> None:
+    """A group forgets the versions of topics to which none of its members subscribes."""
+    patch.set(Group, "forget_versions", lambda self: None)

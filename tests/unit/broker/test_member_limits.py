@@ -1,0 +1,137 @@
+"""What all members together, and those of one connection, may make a broker remember: members, and what they subscribe to."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lockstep.broker.heartbeats import GROUPS_PER_CLIENT_MAX
+from lockstep.broker.membership import MEMBERS_PER_CONNECTION_MAX, SUBSCRIPTION_BYTES_PER_CONNECTION_MAX
+from lockstep.broker.tables.subscription_table import SubscriptionTable, bytes_of
+from lockstep.protocol.bodies import ConsumerGroup, HeartbeatBody, Subscription
+from lockstep.protocol.errors import NoPermissionError
+from support.coordination_kit import CONFIG, Bench, ClassicClient, Client, ordered
+
+
+def bench(**limits: int) -> Bench:
+    return Bench(config=replace(CONFIG, **limits))
+
+
+def subscribed(topics: int, first: int = 0, group: str = "g") -> ConsumerGroup:
+    return ConsumerGroup(group, tuple(Subscription(f"t{first + number}", "a||b") for number in range(topics)))
+
+
+@pytest.mark.parametrize("kind", [Client, ClassicClient])
+def test_one_member_more_than_the_limit_is_refused_by_name_and_those_that_are_there_go_on(kind: Any) -> None:
+    on = bench(members_max=3)
+    members = [kind(on, f"c{number}", ordered("g1"), ordered("g2")) for number in range(2)]
+    members[0].connect()
+    with pytest.raises(NoPermissionError, match=r"has 3 members of groups, 3 are allowed \(--members-max\): c1 can't join group g2"):
+        members[1].connect()
+    assert on.c.members_count == 3
+    members[0].beat()
+    members[0].close()
+    on.advance(5_000)
+    members[1].beat()
+    assert (on.c.members_count, on.c.member_count("g2")) == (2, 1)
+
+
+def test_members_of_the_log_count_after_a_restart() -> None:
+    on = bench(members_max=2)
+    members = [Client(on, f"c{number}") for number in range(2)]
+    for each in members:
+        each.connect()
+    on.restart()
+    assert on.c.members_count == 2
+    with pytest.raises(NoPermissionError, match="2 are allowed"):
+        Client(on, "c2").connect()
+
+
+def test_a_connection_has_as_many_classic_members_as_one_client_may_have_groups() -> None:
+    on = bench()
+    connection = on.new_connection()
+    for number in range(MEMBERS_PER_CONNECTION_MAX):
+        on.c.heartbeat(connection, HeartbeatBody(f"c{number}", (ordered(),)), on.now_ms)
+    with pytest.raises(NoPermissionError, match="this connection has 256 members of groups, 256 are allowed: one-more can't join"):
+        on.c.heartbeat(connection, HeartbeatBody("one-more", (ordered(),)), on.now_ms)
+    on.c.heartbeat(connection, HeartbeatBody("c0", (ordered(),)), on.now_ms)
+    ClassicClient(on, "another").connect()
+    assert on.c.members_count == MEMBERS_PER_CONNECTION_MAX + 1 == GROUPS_PER_CLIENT_MAX + 1
+    on.c.connection_closed(connection, on.now_ms)
+    assert on.c.members_count == 1
+
+
+def test_the_subscriptions_of_a_connections_classic_members_have_a_sum() -> None:
+    on = bench()
+    connection = on.new_connection()
+    for number in range(SUBSCRIPTION_BYTES_PER_CONNECTION_MAX // bytes_of(subscribed(1_000).subscriptions)):
+        on.c.heartbeat(connection, HeartbeatBody(f"c{number}", (subscribed(1_000),)), on.now_ms)
+    with pytest.raises(NoPermissionError, match="the members of this connection have subscriptions of"):
+        on.c.heartbeat(connection, HeartbeatBody("one-more", (subscribed(1_000),)), on.now_ms)
+    on.c.heartbeat(connection, HeartbeatBody("c0", (subscribed(900),)), on.now_ms)
+    on.c.heartbeat(connection, HeartbeatBody("c0", (subscribed(1_000),)), on.now_ms)
+
+
+@pytest.mark.parametrize("kind", [Client, ClassicClient])
+def test_what_is_subscribed_to_has_a_sum_in_which_equal_subscriptions_count_once(kind: Any) -> None:
+    size = bytes_of(subscribed(10).subscriptions)
+    on = bench(subscription_bytes_max=2 * size + 50)
+    for number in range(20):
+        kind(on, f"same-{number}", subscribed(10, group="g1")).connect()
+    assert on.c.subscription_bytes <= size + 20
+    other = kind(on, "other", subscribed(10, 20, group="g2"))
+    other.connect()
+    third = kind(on, "third", subscribed(10, 40, group="g3"))
+    with pytest.raises(
+        NoPermissionError, match=r"bytes, \d+ are allowed \(--subscriptions-mib-max\): third can't subscribe with \d+ bytes more"
+    ):
+        third.connect()
+    kind(on, "same-again", subscribed(10, group="g1")).connect()
+    other.beat()
+    other.close()
+    on.advance(5_000)
+    third.beat()
+
+
+def test_nothing_is_counted_when_all_have_left() -> None:
+    on = bench()
+    members = [
+        kind(on, f"{kind.__name__}-{number}", subscribed(3, number, f"g{number}")) for number in range(5) for kind in (ClassicClient,)
+    ]
+    members += [Client(on, f"n{number}", subscribed(3, number, f"n{number}")) for number in range(5)]  # type: ignore[misc]
+    for each in members:
+        each.connect()
+        each.beat()
+    assert on.c.subscription_bytes > 0
+    for each in members:
+        each.close()
+    on.advance(200_000)
+    table = on.c._books.groups.subscriptions
+    assert (on.c.members_count, on.c.subscription_bytes, len(table)) == (0, 0, 0)
+
+
+def test_versions_of_topics_that_nobody_subscribes_to_are_forgotten() -> None:
+    on = bench()
+    member, stays = ClassicClient(on, "m"), ClassicClient(on, "stays", ConsumerGroup("g", (Subscription("kept", sub_version=7),)))
+    stays.connect()
+    member.groups = (subscribed(50),)
+    member.connect()
+    for first in range(0, 5_000, 50):
+        member.groups = (subscribed(50, first),)
+        member.beat()
+    group = on.c._books.groups.get("g")
+    assert group is not None
+    assert len(group.sub_versions) <= 2 * 51
+    assert group.sub_versions["kept"] == 7
+
+
+def test_a_copy_is_kept_as_long_as_somebody_uses_it() -> None:
+    table = SubscriptionTable()
+    one, same = ((Subscription("t", "a"),) for _ in range(2))
+    first = table.take(one)
+    assert table.missing_bytes(same) == 0
+    assert table.take(same) is first
+    table.give(same)
+    assert table.bytes == bytes_of(one)
+    table.give(one)
+    assert (table.bytes, len(table)) == (0, 0)
