@@ -14,8 +14,9 @@ import pytest
 from lockstep.protocol.bodies import ClusterInfo, DataVersion, RegisterBody, RegisterReply, TopicList
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.headers.offsets import TopicHeader
 from lockstep.protocol.headers.routes import CreateTopicHeader, RegisterBrokerHeader
-from lockstep.protocol.layouts import COUNTER_MAX, QUEUES_PER_BROKER_MAX
+from lockstep.protocol.layouts import COUNTER_MAX, PART_LAYOUTS_MAX, QUEUES_PER_BROKER_MAX
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from support.hostile_world import World, hostile_world, undisturbed_world
 from support.native import Member, Native, native
@@ -122,3 +123,31 @@ async def test_invented_brokers_are_forgotten_and_cost_a_fixed_sum(world: World)
         answer = await client.done(RequestCode.REGISTER_BROKER, last, encode_body(RegisterBody({"internal": "h:1"}, (), DataVersion(1, 1))))
         assert decode_body(RegisterReply, answer.body).layouts != ()
     assert world.nameserver.resident_bytes() - before < 16 * MIB
+
+
+async def test_strangers_that_bring_topics_leave_room_for_the_others_and_theirs_are_adopted_beside_the_pair(world: World) -> None:
+    """16,384 topics under two names, and a registration of 3,000 layouts that are all impossible: it counts, and names 1,024 of them."""
+
+    def brings(name: str, layouts: tuple[TopicLayout, ...], part: int = 0, parts: int = 1) -> tuple[RegisterBrokerHeader, bytes]:
+        header = RegisterBrokerHeader(name, "DefaultCluster", "127.0.0.1:1", f"{name:0>32}", 1)
+        return header, encode_body(RegisterBody({"internal": "127.0.0.1:1"}, layouts, DataVersion(1, 1), part, parts))
+
+    before = world.broker.resident_bytes(), world.nameserver.resident_bytes()
+    async with native(world.nameserver_address) as client:
+        for name in ("s-1", "s-2"):
+            for part in range(2):
+                many = tuple(layout(f"{name}-{part}-{number}", 1, name) for number in range(PART_LAYOUTS_MAX))
+                await client.done(RequestCode.REGISTER_BROKER, *brings(name, many, part, 2))
+                await world.goes_on()
+        wrong = tuple(layout(f"wrong-{number}", 1, "s-3", queues=0) for number in range(3_000))
+        answer = decode_body(RegisterReply, (await client.done(RequestCode.REGISTER_BROKER, *brings("s-3", wrong))).body)
+        assert (len(answer.refused), answer.refused_more) == (1_024, 3_000 - 1_024)
+    async with native(world.broker_address) as client:
+        while (await client.ask(RequestCode.TOPIC_OFFSETS, TopicHeader(f"s-2-1-{PART_LAYOUTS_MAX - 1}"))).code != ResponseCode.SUCCESS:
+            await world.goes_on()
+        code, remark = await client.refused(
+            RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("t"), encode_body(layout("t", 1, "broker-a"))
+        )
+        assert (code, f"topics_max allows {TOPICS_MAX}" in remark) == (ResponseCode.NO_PERMISSION, True)
+    after = world.broker.resident_bytes(), world.nameserver.resident_bytes()
+    assert all(now - then < 64 * MIB for now, then in zip(after, before, strict=True))
