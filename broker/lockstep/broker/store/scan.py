@@ -465,7 +465,7 @@ def read_record(data: bytes, position: int, topics: dict[bytes, str]) -> StoredR
     good."""
     if len(data) < RECORD_BYTES_MIN:
         raise BadRecordError(f"{len(data)} bytes, a record has at least {RECORD_BYTES_MIN}")
-    size, magic, crc, queue_id, _, queue_offset, physical, sys_flag, _, _, store_ms, _, _, _, body_bytes = HEAD.unpack_from(data)
+    size, magic, crc, queue_id, _, queue_offset, physical, sys_flag, _, _, store_ms, _, _, prepared, body_bytes = HEAD.unpack_from(data)
     if magic != MAGIC or size != len(data):
         raise BadRecordError(f"size {size} and magic {magic:#010x}, expected {len(data)} and {MAGIC:#010x}")
     if physical != position or queue_id < 0:
@@ -484,7 +484,7 @@ def read_record(data: bytes, position: int, topics: dict[bytes, str]) -> StoredR
     if crc32(body) & CRC_MASK != crc:
         raise BadRecordError("body CRC")
     name = data[behind + 1 : properties_at - 2]
-    if not seal_holds(data, 0, size, name):
+    if prepared and not seal_holds(data, 0, size, name):
         raise BadRecordError("CRC of a delayed message")
     topic = topics.get(name)
     if topic is None:
