@@ -45,8 +45,8 @@ async def one_queue(config: ProducerConfig = QUICK) -> AsyncIterator[tuple[FakeB
 
 
 async def stop_and_be_noticed(broker: FakeBroker, producer: Producer) -> None:
-    assert producer._shared is not None
-    link = producer._shared.instance.link(broker.name)
+    assert producer._shell is not None
+    link = producer._shell.instance.link(broker.name)
     assert link is not None
     await broker.stop()
     await until(lambda: not link.up)

@@ -70,7 +70,7 @@ from lockstep.client.producer.result import (
     SendResult,
     SendStatus,
 )
-from lockstep.client.producer.selector import (
+from lockstep.client.producer.routing import (
     Selector,
 )
 from lockstep.client.producer.sequencer import (

@@ -15,7 +15,7 @@ from lockstep.client.producer import producer as asynchronous
 from lockstep.client.producer.config import ProducerConfig, ProducerOptions, Require
 from lockstep.client.producer.hooks import SendHook
 from lockstep.client.producer.result import SendResult
-from lockstep.client.producer.selector import Selector
+from lockstep.client.producer.routing import Selector
 from lockstep.protocol.message import Message
 from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.loop_thread import LoopThread

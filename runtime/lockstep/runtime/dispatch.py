@@ -29,7 +29,7 @@ from typing import Any, Final, Literal, Protocol
 
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import ResponseCode
-from lockstep.protocol.command import ONEWAY_FLAG, Command, response
+from lockstep.protocol.command import ONEWAY_FLAG, RETRY_AFTER_FIELD, Command, response
 from lockstep.protocol.errors import (
     BrokerError,
     ConfigError,
@@ -51,9 +51,6 @@ from lockstep.runtime.text import printable
 from lockstep.runtime.turn import TurnBudget
 
 log = get_logger("runtime.dispatch")
-
-RETRY_AFTER_FIELD = "retryAfterMs"
-"""Field of a SYSTEM_BUSY answer: when to try again."""
 
 
 LANE_ITEMS_PER_TURN = 100

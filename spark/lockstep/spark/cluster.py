@@ -15,7 +15,7 @@ from lockstep.client.topics import create_topic
 from lockstep.protocol.bodies import TopicList, TopicOffsets
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
-from lockstep.protocol.command import Command
+from lockstep.protocol.command import RETRY_AFTER_FIELD, Command
 from lockstep.protocol.errors import BrokerError, LockstepError, QueryNotFoundError, TopicNotExistError, TransportError, broker_error
 from lockstep.protocol.fields import from_plain
 from lockstep.protocol.headers.offsets import (
@@ -28,7 +28,6 @@ from lockstep.protocol.headers.offsets import (
 from lockstep.protocol.headers.pull import SUBSCRIPTION, PullHeader, PullReply
 from lockstep.protocol.queue import MessageQueue, TopicLayout
 from lockstep.runtime.daemon import new_event_loop
-from lockstep.runtime.dispatch import RETRY_AFTER_FIELD
 from lockstep.spark.options import SourceOptions
 
 T = TypeVar("T")

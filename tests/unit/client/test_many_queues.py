@@ -13,7 +13,8 @@ import pytest
 
 from lockstep.client import LatencyFaults, MessageQueue, Producer, SendResult
 from lockstep.client.producer.config import ProducerConfig
-from lockstep.client.producer.queue_machine import QueueMachine
+from lockstep.client.producer.queue_machine import Connection, QueueMachine
+from lockstep.client.producer.topic_machine import TopicMachine
 from lockstep.client.producer.write_scheduler import QUEUES_PER_TURN, WriteScheduler
 from lockstep.protocol.errors import SystemBusyError
 from support.counting import Steps
@@ -43,8 +44,8 @@ class Case:
         return [asyncio.ensure_future(self.producer.send(message(), **({"queue": queue} if keyed else {}))) for queue in self.queues]
 
     def link_up(self) -> bool:
-        assert self.producer._shared is not None
-        link = self.producer._shared.instance.link("a")
+        assert self.producer._shell is not None
+        link = self.producer._shell.instance.link("a")
         return link is not None and link.up
 
     async def stop_broker(self) -> None:
@@ -176,11 +177,11 @@ async def test_a_queue_costs_nothing_before_something_is_sent_to_it() -> None:
 
 async def test_a_loop_turn_serves_a_limited_number_of_queues(monkeypatch: pytest.MonkeyPatch) -> None:
     served: list[int] = []
-    depart, turn = QueueMachine.depart, WriteScheduler._depart
+    run, turn = TopicMachine.run, WriteScheduler._run_due
 
-    def counted(self: QueueMachine) -> None:
+    def counted(self: TopicMachine, machine: QueueMachine, now_ms: int, connection: Connection | None) -> None:
         served[-1] += 1
-        depart(self)
+        run(self, machine, now_ms, connection)
 
     def turned(self: WriteScheduler) -> None:
         served.append(0)
@@ -188,8 +189,8 @@ async def test_a_loop_turn_serves_a_limited_number_of_queues(monkeypatch: pytest
 
     count = 3 * QUEUES_PER_TURN
     async with sent_once(count) as case:
-        monkeypatch.setattr(QueueMachine, "depart", counted)
-        monkeypatch.setattr(WriteScheduler, "_depart", turned)
+        monkeypatch.setattr(TopicMachine, "run", counted)
+        monkeypatch.setattr(WriteScheduler, "_run_due", turned)
         await restart_while_each_queue_has_a_frame_in_flight(case)
     assert sum(served) >= 3 * count
     assert max(served) == QUEUES_PER_TURN

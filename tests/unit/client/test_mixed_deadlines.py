@@ -11,7 +11,7 @@ from lockstep.client import BatchSendError, Outcome, PrecedingSendError, Produce
 from lockstep.client.errors import SendError
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.client.producer.failures import FAILURES_PER_TURN
-from lockstep.client.producer.selector import number_of_key
+from lockstep.client.producer.routing import number_of_key
 from lockstep.protocol.errors import ServiceNotAvailableError
 from lockstep.testing.simulation.loop import SimLoop
 from support.fake_broker import FakeBroker, answer_later, fake_cluster, ignore, refuse

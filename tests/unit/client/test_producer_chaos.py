@@ -192,7 +192,7 @@ async def test_every_send_ends_once_in_time_and_with_the_outcome_that_is_true(se
         for broker in cluster.brokers.values():
             broker.script.on = False  # type: ignore[attr-defined]
         await asyncio.sleep(10)
-        gate = producer._gate
+        gate = producer._limit
         assert (gate.count, gate.byte_count, gate.shut, gate._by_place, gate._waking) == (0, 0, False, {}, 0)
         for key in story.keys:
             assert await producer.send(message("last", sharding_key=key))

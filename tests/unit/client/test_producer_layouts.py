@@ -15,7 +15,7 @@ from lockstep.client import (
     TopicNotExistError,
 )
 from lockstep.client.producer.config import ProducerConfig
-from lockstep.client.producer.selector import queue_of_key
+from lockstep.client.producer.routing import queue_of_key
 from lockstep.protocol.errors import (
     LayoutStaleError,
     RequestCodeNotSupportedError,
@@ -83,7 +83,7 @@ async def test_a_cancelled_batch_is_withdrawn_although_a_higher_layout_has_split
         await asyncio.sleep(0)
         producer._topics.layout_changed(layout)
         senders = [producer._topics.open_ones["t"].of_queue(queue) for queue in layout.write_queues]
-        assert [len(sender._batcher.keyed) for sender in senders if sender is not None] == [2, 1]
+        assert [len(sender._buffer.keyed) for sender in senders if sender is not None] == [2, 1]
         batch.cancel()
         await asyncio.wait([batch])
         assert batch.cancelled()

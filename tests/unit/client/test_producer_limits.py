@@ -31,7 +31,8 @@ async def test_sends_beyond_the_in_flight_limit_wait_and_a_peer_that_does_not_re
     config = ProducerConfig(**limits, keyed_send_timeout_ms=20_000, attempt_timeout_ms=20, compress_over_bytes=None)
     async with one_queue(config) as (broker, producer):
         (topic,) = producer._topics.open_ones.values()
-        link = topic.of_key("k").link
+        assert producer._shell is not None
+        link = producer._shell.link(topic.of_key("k").queue.broker_name)
         assert link is not None
         assert link.endpoint is not None
         for endpoint, option in ((link.endpoint, socket.SO_SNDBUF), (broker.endpoints[0], socket.SO_RCVBUF)):
@@ -132,8 +133,8 @@ async def test_what_is_sent_to_a_topic_that_was_away_is_no_repeat_of_what_was_se
         closed = TopicLayout("t", LayoutVersion(2, 7), (LayoutEntry("a", 0, 1, 1),))
         for layout in (closed, make_layout("t", "a", queues=1, counter=3)):
             cluster.put(layout)
-            assert producer._shared is not None
-            await producer._shared.instance.watch.route("t", refresh=True)
+            assert producer._shell is not None
+            await producer._shell.instance.watch.route("t", refresh=True)
             if layout is closed:
                 with pytest.raises(TopicNotExistError, match="no writable queue"):
                     await producer.send(Message("t", b"meanwhile"))

@@ -15,7 +15,7 @@ from lockstep.client import (
     SendStatus,
 )
 from lockstep.client.producer.config import ProducerConfig
-from lockstep.client.producer.selector import queue_of_key
+from lockstep.client.producer.routing import queue_of_key
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.errors import (
     MessageIllegalError,
@@ -166,7 +166,7 @@ async def test_what_a_batch_has_for_a_queue_is_one_parcel_and_keeps_its_place_am
         waiting.append(asyncio.ensure_future(producer.send(message("9", sharding_key="b"))))
         await asyncio.sleep(0)
         sender = producer._topics.open_ones["t"].of_key("k")
-        assert [parcel.count for parcel in sender._batcher.keyed] == [1, 7, 1]
+        assert [pending.count for pending in sender._buffer.keyed] == [1, 7, 1]
         held[0]()
         await asyncio.gather(*waiting)
         assert broker.seen[2].bodies == [b"%d" % n for n in range(1, 10)]

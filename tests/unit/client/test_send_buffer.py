@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.client.producer.batch import Batch, Share
+from lockstep.client.producer.batch import Batch
 from lockstep.client.producer.lane import AHEAD_OF_ALL
 from lockstep.client.producer.pending import QUEUE_WIDE, PendingSend
 from lockstep.client.producer.send_buffer import SendBuffer
@@ -32,9 +32,7 @@ def batch_parcel(batch: Batch, places: list[int], keys: list[str], size: int = 1
     records = [bytes([place]) * (place + 1) for place in places]
     sizes = [len(record) for record in records]
     ids = [str(place) for place in places]
-    made = PendingSend(b"".join(records), sizes, ids, size, Share(batch, places), 100, 50, keys, V1)
-    batch.parcels.append(made)
-    return made
+    return PendingSend(b"".join(records), sizes, ids, size, batch, 100, 50, keys, V1, None, places)
 
 
 def names(parcels: list[PendingSend]) -> list[str]:
@@ -151,8 +149,9 @@ def test_a_split_parcel_keeps_every_record_key_id_and_held_byte_and_each_part_an
             assert part.message_ids == [str(place) for place in places]
             assert part.keys == [keys[place] for place in places]
             assert (part.alone, part.version, part.deadline_ms, part.half_ms) == (True, V1, 100, 50)
-            assert part in batch.parcels
-            part.future.set_result([f"result {place}" for place in places])
+            assert part in whole.leaves()
+            assert part.places == places
+            batch.stored(part.places, [f"result {place}" for place in places])  # type: ignore[misc]
         assert await batch.results() == [f"result {place}" for place in range(len(keys))]  # type: ignore[comparison-overlap]
 
     asyncio.run(split())

@@ -22,8 +22,8 @@ from lockstep.client import (
 from lockstep.client.errors import SendError
 from lockstep.client.producer import queue_machine
 from lockstep.client.producer.config import ProducerConfig
-from lockstep.client.producer.endings import Endings
 from lockstep.client.producer.pending import PendingSend
+from lockstep.client.producer.queue_machine import QueueMachine
 from lockstep.client.producer.sequencer import GivenId
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import RouteNotReadyError
@@ -84,8 +84,8 @@ async def the_link(cluster: FakeCluster, producer: Producer) -> None:
 async def a_nameserver_without_brokers(cluster: FakeCluster, producer: Producer) -> None:
     cluster.ready = False
     producer._topics.open_ones.clear()
-    assert producer._shared is not None
-    producer._shared.instance.routes._layouts.clear()
+    assert producer._shell is not None
+    producer._shell.instance.routes._layouts.clear()
 
 
 async def a_nameserver_that_is_silent(cluster: FakeCluster, producer: Producer) -> None:
@@ -138,7 +138,7 @@ async def test_a_send_ends_by_its_deadline_whatever_it_waits_for(
         for send in producer_sends:
             send.cancel()
         await asyncio.wait(producer_sends or [asyncio.ensure_future(asyncio.sleep(0))])
-        producer._gate.count = producer._gate.byte_count = 0  # what was written and cancelled stays in flight until its own deadline
+        producer._limit.count = producer._limit.byte_count = 0  # what was written and cancelled stays in flight until its own deadline
 
 
 @asynccontextmanager
@@ -202,13 +202,13 @@ async def test_the_work_of_a_flood_grows_as_its_sends_do(keys: int) -> None:
 
 async def test_what_expires_behind_one_queue_ends_some_in_each_loop_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     failed: list[int] = []
-    fail = Endings.fail
+    fail = QueueMachine._fail
 
-    def counted(self: Endings, parcels: list[PendingSend], *how: object, **more: object) -> None:
-        failed.append(len(parcels))
-        fail(self, parcels, *how, **more)  # type: ignore[arg-type]
+    def counted(self: QueueMachine, sends: list[PendingSend], *how: object, **more: object) -> None:
+        failed.append(len(sends))
+        fail(self, sends, *how, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Endings, "fail", counted)
+    monkeypatch.setattr(QueueMachine, "_fail", counted)
     async with broker_down(count_max=10_000) as producer:
         sends = [asyncio.ensure_future(producer.send(message(), queue=QUEUE)) for _ in range(1_000)]
         unkeyed = [asyncio.ensure_future(producer.send(message())) for _ in range(4_000)]

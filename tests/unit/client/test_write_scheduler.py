@@ -6,6 +6,7 @@ from typing import cast
 import pytest
 
 from lockstep.client.producer.queue_machine import QueueMachine
+from lockstep.client.producer.topic_machine import TopicMachine
 from lockstep.client.producer.write_scheduler import WriteScheduler
 from lockstep.protocol.command import Command
 from lockstep.runtime.endpoint import Endpoint
@@ -15,42 +16,46 @@ from support.recorder import record
 pytestmark = pytest.mark.both_loops
 
 
-class Link:
-    def __init__(self, endpoint: Endpoint | None) -> None:
-        self.endpoint = endpoint
-
-
 class Queue:
-    """Stands for a QueueMachine: writes one frame when it departs."""
+    """Stands for a QueueMachine: writes one frame when it is run."""
 
-    def __init__(self, departures: WriteScheduler, link: Link, fails: bool = False) -> None:
-        self.departures = departures
-        self.link = link
+    def __init__(self, scheduler: WriteScheduler, endpoint: Endpoint | None, fails: bool = False) -> None:
+        self.scheduler = scheduler
+        self.endpoint = endpoint
         self.fails = fails
         self.waiting: list[int] = []
         self.gone: list[list[int]] = []
 
     def add(self, item: int) -> None:
         self.waiting.append(item)
-        self.departures.add(cast(QueueMachine, self))
+        self.scheduler.add(TOPIC, cast(QueueMachine, self))
 
     def answered(self) -> None:
-        self.departures.add_behind(cast(QueueMachine, self))
+        self.scheduler.add_behind(TOPIC, cast(QueueMachine, self))
 
-    def depart(self) -> None:
+    def run(self, endpoint: Endpoint | None) -> None:
         if self.fails:
             raise RuntimeError("a bug")
         taken, self.waiting = self.waiting, []
         self.gone.append(taken)
-        if self.link.endpoint is not None:
-            self.link.endpoint.oneway(1, body=bytes(taken))
+        if endpoint is not None:
+            endpoint.oneway(1, body=bytes(taken))
+
+
+TOPIC = cast(TopicMachine, object())
+
+
+def scheduler_of() -> WriteScheduler:
+    return WriteScheduler(
+        lambda topic, queue, endpoint: cast(Queue, queue).run(endpoint),
+        lambda queue: cast(Queue, queue).endpoint,
+    )
 
 
 async def test_queues_of_one_connection_leave_in_one_write_at_the_end_of_the_turn() -> None:
     endpoint, transport = record(None)
-    departures = WriteScheduler()
-    link = Link(endpoint)
-    queues = [Queue(departures, link) for _ in range(3)]
+    scheduler = scheduler_of()
+    queues = [Queue(scheduler, endpoint) for _ in range(3)]
     for number, queue in enumerate([*queues, *queues]):
         queue.add(number)
     assert transport.writes == []
@@ -62,9 +67,9 @@ async def test_queues_of_one_connection_leave_in_one_write_at_the_end_of_the_tur
 
 async def test_each_connection_has_its_own_write_and_a_queue_without_one_departs_too() -> None:
     (one, first), (other, second) = record(None), record(None)
-    departures = WriteScheduler()
-    lone = Queue(departures, Link(None))
-    for queue in (Queue(departures, Link(one)), lone, Queue(departures, Link(other))):
+    scheduler = scheduler_of()
+    lone = Queue(scheduler, None)
+    for queue in (Queue(scheduler, one), lone, Queue(scheduler, other)):
         queue.add(7)
     await turns(1)
     assert (len(first.writes), len(second.writes), lone.gone) == (1, 1, [[7]])
@@ -74,10 +79,9 @@ async def test_each_connection_has_its_own_write_and_a_queue_without_one_departs
 
 async def test_who_was_just_answered_sends_first_and_no_turn_is_lost() -> None:
     endpoint, transport = record(None)
-    departures = WriteScheduler()
+    scheduler = scheduler_of()
     loop = asyncio.get_running_loop()
-    link = Link(endpoint)
-    queues = [Queue(departures, link) for _ in range(2)]
+    queues = [Queue(scheduler, endpoint) for _ in range(2)]
     for queue in queues:
         # Two answers in one read: each wakes a sender, then its queue asks to depart behind it.
         loop.call_soon(queues[1].add, 1)
@@ -88,12 +92,11 @@ async def test_who_was_just_answered_sends_first_and_no_turn_is_lost() -> None:
     endpoint.abort("")
 
 
-async def test_a_queue_that_fails_holds_nobody_s_frames_back() -> None:
+async def test_a_queue_that_fails_holds_no_other_frames_back() -> None:
     endpoint, transport = record(None)
-    departures = WriteScheduler()
-    link = Link(endpoint)
-    Queue(departures, link).add(1)
-    Queue(departures, link, fails=True).add(2)
+    scheduler = scheduler_of()
+    Queue(scheduler, endpoint).add(1)
+    Queue(scheduler, endpoint, fails=True).add(2)
     told: list[dict[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
     await turns(1)

@@ -14,14 +14,13 @@ import pytest
 from lockstep.protocol import errors
 from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
-from lockstep.protocol.command import ONEWAY_FLAG, Command
+from lockstep.protocol.command import ONEWAY_FLAG, RETRY_AFTER_FIELD, Command
 from lockstep.protocol.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from lockstep.protocol.frame import FrameBuffer
 from lockstep.protocol.headers.offsets import OffsetReply, QueueHeader
 from lockstep.runtime import dispatch
 from lockstep.runtime.dispatch import (
     HELD,
-    RETRY_AFTER_FIELD,
     Dispatcher,
     LaneLimits,
     Later,

@@ -2,15 +2,13 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from lockstep.client.errors import BatchSendError
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.client.producer.pending import PendingSend
 from lockstep.client.producer.queue_machine import QueueMachine
 from lockstep.client.producer.result import SendResult
-from lockstep.client.producer.routing import UNKEYED, Route, route_of
-from lockstep.client.producer.selector import Selector, queue_of_key
+from lockstep.client.producer.routing import UNKEYED, Route, Selector, queue_of_key, route_of
 from lockstep.client.producer.topic_machine import TopicMachine
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.message import Message
@@ -20,7 +18,7 @@ RECORD_OVERHEAD_BYTES = 384
 """What a record has beside body and user properties, at most about: its fixed fields, topic, UNIQ_KEY, key. For the in-flight limit."""
 
 
-Placed = tuple[TopicMachine, QueueMachine, Route, Sequence[int]]
+Share = tuple[TopicMachine, QueueMachine, Route, Sequence[int]]
 """Messages that go together: where, how, and their places in the batch."""
 
 
@@ -30,17 +28,21 @@ def held_bytes_of(message: Message) -> int:
 
 
 class Batch:
-    """Counts down until the end of each message is known; `parcels` are those that hold them now or did."""
+    """Counts down until the end of each message is known. `sends` are those that were handed to queues, each with its topic."""
 
-    __slots__ = ("_errors", "_left", "_results", "durable", "future", "parcels")
+    __slots__ = ("_errors", "_left", "_results", "durable", "future", "sends")
 
     def __init__(self, count: int, future: "asyncio.Future[None]", *, durable: bool | None = None) -> None:
         self.future = future
         self.durable = durable
-        self.parcels: list[PendingSend] = []
+        self.sends: list[tuple[TopicMachine, PendingSend]] = []
         self._left = count
         self._results: list[SendResult | None] = [None] * count
         self._errors: dict[int, Exception] = {}
+
+    def done(self) -> bool:
+        """Nobody waits for it any more."""
+        return self.future.done()
 
     def stored(self, places: Sequence[int], results: Sequence[SendResult]) -> None:
         all_results = self._results
@@ -61,45 +63,10 @@ class Batch:
             raise BatchSendError([errors.get(place) or result for place, result in enumerate(self._results)]) from first  # type: ignore[misc]
         return self._results  # type: ignore[return-value]
 
-    def withdraw(self) -> None:
-        """Take back what is not written: nobody waits any more."""
-        for parcel in self.parcels:
-            if parcel.sender is not None:
-                parcel.sender.withdraw(parcel)
-        self.future.cancel()
-
     def _end(self, count: int) -> None:
         self._left -= count
         if not self._left and not self.future.done():
             self.future.set_result(None)
-
-
-class Share:
-    """A parcel's part of a batch: stands where a `send` has its future."""
-
-    __slots__ = ("_batch", "_places")
-
-    def __init__(self, batch: Batch, places: Sequence[int]) -> None:
-        self._batch = batch
-        self._places = places
-
-    def done(self) -> bool:
-        """Nobody waits for it."""
-        return self._batch.future.done()
-
-    def set_result(self, results: Any) -> None:
-        self._batch.stored(self._places, results)
-
-    def set_exception(self, error: Exception) -> None:
-        self._batch.failed(self._places, error)
-
-    def part(self, places: Sequence[int]) -> "Share":
-        """For some of its records only."""
-        return Share(self._batch, [self._places[place] for place in places])
-
-    def post(self, parcel: PendingSend) -> None:
-        """The parcel that holds the records."""
-        self._batch.parcels.append(parcel)
 
 
 class Division:
@@ -137,7 +104,7 @@ class Division:
             held_bytes += size
         return [*chunks, (begin, len(self._messages))]
 
-    def shares(self, begin: int, end: int, topics: Mapping[str, TopicMachine]) -> list[Placed]:
+    def shares(self, begin: int, end: int, topics: Mapping[str, TopicMachine], now_ms: int) -> list[Share]:
         """Returns messages[begin:end] by the queues that they go to; those of a selector each by itself."""
         messages, keys, selected, named = self._messages, self._sharding_keys, self._selected, self._named
         by_topic: dict[str, Sequence[int]] = {self.topics[0]: range(begin, end)}
@@ -145,19 +112,19 @@ class Division:
             by_topic = {}
             for place in range(begin, end):
                 by_topic.setdefault(messages[place].topic, []).append(place)  # type: ignore[attr-defined]
-        shares: list[Placed] = []
+        shares: list[Share] = []
         for name, places in by_topic.items():
             topic = topics[name]
             if selected is not None:
-                shares += [(topic, selected[place].sender(topic), selected[place], [place]) for place in places]
+                shares += [(topic, topic.machine_for(selected[place], now_ms), selected[place], [place]) for place in places]
                 continue
             if named is not None:
-                shares.append((topic, named.sender(topic), named, places))
+                shares.append((topic, topic.machine_for(named, now_ms), named, places))
                 continue
             keyed = {place: key for place in places if (key := keys[place]) is not None} if self.keyed else {}
             for sender, own in topic.of_keys(keyed):
                 shares.append((topic, sender, Route([keyed[place] for place in own], queue_of_key), own))
             if len(keyed) < len(places):
                 unkeyed = [place for place in places if place not in keyed] if keyed else places
-                shares.append((topic, topic.next(), UNKEYED, unkeyed))
+                shares.append((topic, topic.next(now_ms), UNKEYED, unkeyed))
         return shares

@@ -13,7 +13,8 @@ from lockstep.client.features import DELAYING, check_features
 from lockstep.client.producer.queue_machine import QueueMachine
 from lockstep.client.producer.result import STATUS_OF_CODE, FrameAnswer, SendResult
 from lockstep.client.producer.routing import UNKEYED, Route
-from lockstep.client.producer.topic_machine import Shared, TopicMachine
+from lockstep.client.producer.shell import ProducerShell
+from lockstep.client.producer.topic_machine import TopicMachine
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.delays import check_level
@@ -55,13 +56,13 @@ class DelayedSend:
     """One message on its way to a broker's delay queue."""
 
     def __init__(
-        self, shared: Shared, group: str, topic: TopicMachine, way: Route, message: Message, message_id: str, delay: Delay
+        self, shell: ProducerShell, group: str, topic: TopicMachine, route: Route, message: Message, message_id: str, delay: Delay
     ) -> None:
-        self._clock = shared.instance.host.clock
-        self._shared = shared
+        self._clock = shell.instance.host.clock
+        self._shell = shell
         self._group = group
         self._topic = topic
-        self._way = way
+        self._route = route
         self._message = message
         self._message_id = message_id
         self._delay = delay
@@ -73,21 +74,21 @@ class DelayedSend:
         been stored; the BrokerError of such a refusal where none was."""
         self._durable = durable
         born_ms = self._clock.wall_ms()
-        over = self._shared.config.compress_over_bytes
+        over = self._shell.config.compress_over_bytes
         level = None if self._delay.level is None else {DELAY: str(self._delay.level)}
         record = RecordView(encode_message(self._message, 0, self._message_id, born_ms, level, over))
-        sender = None
+        machine = None
         while True:
             deletion = self._topic.deletion
             if deletion is not None:
-                if sender is None or self._outcome is Outcome.NOT_STORED:
+                if machine is None or self._outcome is Outcome.NOT_STORED:
                     raise deletion
-                raise self._failure(sender, str(deletion)) from deletion
-            sender = self._way.sender(self._topic)
+                raise self._failure(machine, str(deletion)) from deletion
+            machine = self._topic.machine_for(self._route, self._clock.monotonic_ms())
             left_ms = deadline_ms - self._clock.monotonic_ms()
             try:
-                response = await self._try(sender, record, max(1, min(left_ms, TRY_MS)))
-                return self._result(sender, response)
+                response = await self._try(machine, record, max(1, min(left_ms, TRY_MS)))
+                return self._result(machine, response)
             except (TransportError, BrokerError) as error:
                 if isinstance(error, BrokerSystemError):
                     self._outcome = Outcome.UNKNOWN  # a handler that failed says nothing of what it had done by then
@@ -95,33 +96,33 @@ class DelayedSend:
                 if final and self._outcome is Outcome.NOT_STORED:
                     raise
                 if final or self._clock.monotonic_ms() + AGAIN_MS >= deadline_ms:
-                    raise self._failure(sender, str(error)) from error
+                    raise self._failure(machine, str(error)) from error
             await asyncio.sleep(AGAIN_MS / 1000)
 
-    async def _try(self, sender: QueueMachine, record: RecordView, timeout_ms: int) -> Command:
-        link = sender.link
+    async def _try(self, machine: QueueMachine, record: RecordView, timeout_ms: int) -> Command:
+        link = self._shell.link(machine.queue.broker_name)
         if link is None or not link.up or link.view is None:
-            raise TransportError(f"broker {sender.queue.broker_name} is not connected")
+            raise TransportError(f"broker {machine.queue.broker_name} is not connected")
         check_features(link.view, DELAYING)
         facts = (record.sys_flag, record.born_ms, record.flag, str(record.properties, "utf-8"))
-        queue_id, durable, delay_ms = sender.queue.queue_id, self._durable, self._delay.ms
+        queue_id, durable, delay_ms = machine.queue.queue_id, self._durable, self._delay.ms
         header = SendMessageHeader(self._group, self._message.topic, queue_id, *facts, durable=durable, delay_ms=delay_ms)
         if self._outcome is Outcome.UNKNOWN:
-            self._shared.possible_duplicates += 1
+            self._shell.possible_duplicates += 1
         try:
             return await link.request(RequestCode.SEND_MESSAGE, header, record.body, timeout_ms=timeout_ms)
         except TransportError:
             self._outcome = Outcome.UNKNOWN
             raise
 
-    def _result(self, sender: QueueMachine, response: Command) -> SendResult:
+    def _result(self, machine: QueueMachine, response: Command) -> SendResult:
         status = STATUS_OF_CODE.get(response.code)
         if status is None:
             raise broker_error(response.code, response.remark)
         from_plain(SendReply, response.fields)
-        return SendResult(FrameAnswer(status, sender.queue, -1, -1, "", []), 0, self._message_id)
+        return SendResult(FrameAnswer(status, machine.queue, -1, -1, "", []), 0, self._message_id)
 
-    def _failure(self, sender: QueueMachine, why: str) -> Exception:
-        if self._way is UNKEYED:
+    def _failure(self, machine: QueueMachine, why: str) -> Exception:
+        if self._route is UNKEYED:
             return SendTimeoutError(self._message.topic, self._outcome, why)
-        return QueueUnavailableError(sender.queue, self._outcome, why)
+        return QueueUnavailableError(machine.queue, self._outcome, why)

@@ -10,19 +10,14 @@ from lockstep.client.instance import Instance, ProducerHooks
 from lockstep.client.producer.batch import held_bytes_of
 from lockstep.client.producer.config import ProducerConfig, ProducerOptions, Require, check_terms
 from lockstep.client.producer.delayed import delay_of
-from lockstep.client.producer.expiry import Expiry
-from lockstep.client.producer.failures import Failures
 from lockstep.client.producer.flow_control import InFlightLimit
 from lockstep.client.producer.hooks import SendHook, Sending, begun, ended, send_watched
-from lockstep.client.producer.latency_fault import BrokerLatencies
 from lockstep.client.producer.result import SendResult
-from lockstep.client.producer.routing import UNKEYED, route_of
-from lockstep.client.producer.selector import Selector
-from lockstep.client.producer.sends import Sends, check_durable, withdraw
+from lockstep.client.producer.routing import UNKEYED, Selector, route_of
+from lockstep.client.producer.sends import Sends, check_durable, not_running
 from lockstep.client.producer.sequencer import GivenId
-from lockstep.client.producer.topic_machine import Shared
+from lockstep.client.producer.shell import ProducerShell
 from lockstep.client.producer.topics import Topics
-from lockstep.client.producer.write_scheduler import WriteScheduler
 from lockstep.protocol.errors import StateError
 from lockstep.protocol.message import Message
 from lockstep.protocol.names import check_group
@@ -61,19 +56,18 @@ class Producer:
         self._nameserver = nameserver
         self._host = host
         self._given_id = given_id
-        self._shared: Shared | None = None
-        self._expiry: Expiry | None = None
         self._closed = False
-        self._topics = Topics(group)
         self._hooks: tuple[SendHook, ...] = ()
-        self._gate = InFlightLimit(self.config.in_flight_count_max, self.config.in_flight_bytes_max)
-        self._sends = Sends(group, self.config, self._topics, self._gate)
+        self._limit = InFlightLimit(self.config.in_flight_count_max, self.config.in_flight_bytes_max)
+        self._shell: ProducerShell | None = None
+        self._topics: Topics | None = None
+        self._sends: Sends | None = None
 
     # ------------------------------------------------------------------------------------------------------------------ life
 
     async def start(self) -> None:
         """Reach the cluster. TransportError where no nameserver answers; StateError when it was started or closed before."""
-        if self._shared is not None or self._closed:
+        if self._shell is not None or self._closed:
             raise StateError(f"producer {self.group} was {'closed' if self._closed else 'started'} before: make a new one")
         instance = Instance.current(self._nameserver, host=self._host)
         try:
@@ -81,15 +75,9 @@ class Producer:
         except BaseException:  # re-raised
             await instance.close()
             raise
-        topics = self._topics
-        faults = self.config.latency_faults
-        latencies = None if faults is None else BrokerLatencies(faults)
-        failures = Failures()
-        self._shared = Shared(instance, self.config, self._gate, WriteScheduler(), failures, self._given_id, latencies)
-        self._expiry = expiry = Expiry(instance.host.clock)
-        self._gate.begin(expiry, failures)
-        topics.begin(self._shared, expiry)
-        self._sends.begin(self._shared)
+        self._shell = shell = ProducerShell(instance, self.config, self._limit, self._given_id)
+        self._topics = topics = Topics(self.group, shell)
+        self._sends = Sends(self.group, self.config, topics, self._limit, shell, instance.host)
         instance.register_producer(self, self.group, ProducerHooks(on_link=topics.link_changed, on_layout=topics.layout_changed))
 
     async def close(self) -> None:
@@ -97,20 +85,18 @@ class Producer:
         if self._closed:
             return
         self._closed = True
-        shared, leaving = self._shared, self._topics.shut()
-        if shared is None:
+        shell, topics = self._shell, self._topics
+        if shell is None or topics is None:
             return
+        topics.shut()
         try:
-            await self._topics.close()
-            await self._gate.idle()
+            await topics.close()
+            await self._limit.idle()
             await asyncio.sleep(0)  # one-way sends of this turn are written at its end
         finally:
-            shared.instance.unregister_producer(self)
-            for topic in leaving:
-                topic.close()
-            if self._expiry is not None:
-                self._expiry.close()
-            await shared.instance.close()
+            shell.instance.unregister_producer(self)
+            shell.close()
+            await shell.instance.close()
 
     async def __aenter__(self) -> "Producer":
         await self.start()
@@ -120,7 +106,7 @@ class Producer:
         await self.close()
 
     def __repr__(self) -> str:
-        return f"<Producer {self.group} {'closed' if self._closed else 'new' if self._shared is None else 'running'}>"
+        return f"<Producer {self.group} {'closed' if self._closed else 'new' if self._shell is None else 'running'}>"
 
     def add_hook(self, hook: SendHook) -> SendHook:
         """Tell it of every `send`, `send_batch` and `send_oneway` from now on (hooks.py); not of `send_records`."""
@@ -130,17 +116,23 @@ class Producer:
     @property
     def possible_duplicates(self) -> int:
         """Unkeyed messages that went to another broker, and delayed ones that were sent again, while the first one may have been stored."""
-        return 0 if self._shared is None else self._shared.possible_duplicates
+        return 0 if self._shell is None else self._shell.possible_duplicates
 
     @property
     def in_flight_count(self) -> int:
         """Messages that are sent and not acknowledged."""
-        return self._gate.count
+        return self._limit.count
 
     @property
     def in_flight_bytes(self) -> int:
         """Bytes of the same, as the in-flight limit counts them."""
-        return self._gate.byte_count
+        return self._limit.byte_count
+
+    @property
+    def _running(self) -> Sends:
+        if self._sends is None:
+            raise not_running(self.group, closed=self._closed)
+        return self._sends
 
     # ------------------------------------------------------------------------------------------------------------------ send
 
@@ -191,38 +183,36 @@ class Producer:
             BrokerError: The broker refused the message, and a retry would not help (MessageIllegalError: a delay that is none of its
             levels).
         """
-        hooks, sends, result = self._hooks, self._sends, None
+        hooks, sends, result = self._hooks, self._running, None
         sending = Sending(self.group, (message,), "send") if hooks else None
         if sending is not None:
             (message,) = begun(hooks, sending)
-        begun_ms = sends.now_ms()
         try:
+            # No coroutine within: thousands of these are in flight.
+            begun_ms = sends.now_ms()
             if timeout_ms is not None or require != "stored":
                 check_terms(timeout_ms, require)
             unkeyed = message.sharding_key is None and selector is None and queue is None
-            way = UNKEYED if unkeyed else route_of(message, selector, queue)
-            end_ms = sends.deadline_ms(begun_ms, timeout_ms, keyed=not unkeyed)
+            route = UNKEYED if unkeyed else route_of(message, selector, queue)
+            end_ms = sends.end_ms(begun_ms, timeout_ms, keyed=not unkeyed)
             if delay_level is not None or delay is not None:
-                result = await sends.delayed(message, delay_of(delay_level, delay), way, begun_ms, end_ms, require)
+                result = await sends.delayed(message, delay_of(delay_level, delay), route, begun_ms, end_ms, require)
+                return result
+            topic = sends.open_ones.get(message.topic) or await sends.topic(message.topic, end_ms)
+            machine = topic.next(begun_ms) if unkeyed else topic.machine_for(route, begun_ms)
+            if require == "durable":
+                sends.check_durable(topic)
+            limit, held_bytes = self._limit, held_bytes_of(message)
+            if limit.shut:
+                machine = await sends.enter_alone(topic, route, 1, held_bytes, begun_ms, end_ms)
             else:
-                topic = sends.open_ones.get(message.topic)
-                if topic is None:
-                    topic = await sends.topics.open(message.topic, end_ms)
-                sender = topic.next() if unkeyed else way.sender(topic)
-                if require == "durable":
-                    sends.check_durable(topic)
-                held_bytes, gate = held_bytes_of(message), sends.gate
-                if gate.shut:
-                    sender = await sends.wait(topic, way, sender, held_bytes, begun_ms, end_ms)
-                else:
-                    gate.add(1, held_bytes)
-                parcel, future = sends.encoded(message, topic, way, sender, held_bytes, begun_ms, end_ms, require)
-                sender.add(parcel)
-                try:
-                    result = await future
-                except asyncio.CancelledError:
-                    withdraw(parcel, future)
-                    raise
+                limit.add(1, held_bytes)
+            pending, future = sends.hand_over(message, topic, route, machine, held_bytes, begun_ms, end_ms, require)
+            try:
+                result = await future
+            except asyncio.CancelledError:
+                sends.withdraw(topic, pending, future)
+                raise
             if require == "durable":
                 check_durable([result])
             return result
@@ -261,8 +251,8 @@ class Producer:
             return []
         how = (selector, queue, timeout_ms, require)
         if not self._hooks:
-            return await self._sends.many(messages, *how)
-        return await send_watched(self._hooks, Sending(self.group, messages, "batch"), lambda given: self._sends.many(given, *how))
+            return await self._running.many(messages, *how)
+        return await send_watched(self._hooks, Sending(self.group, messages, "batch"), lambda given: self._running.many(given, *how))
 
     async def send_records(self, queue: MessageQueue, records: bytes, sizes: list[int], *, timeout_ms: int | None = None) -> SendResult:
         """Send records that are encoded already (record.py, the broker's fields zero) as one frame to this queue: where the first one is.
@@ -272,7 +262,7 @@ class Producer:
         again has them stored once; such a producer fails where another would begin anew, and a frame that failed or was cancelled ends
         the queue for it. Errors as `send` with a queue; NonDeterministicRetryError where a repeat has other bytes.
         """
-        return await self._sends.records(queue, records, sizes, timeout_ms)
+        return await self._running.records(queue, records, sizes, timeout_ms)
 
     async def send_oneway(
         self,
@@ -290,11 +280,11 @@ class Producer:
             LocalProtocolError: As `send`.
         """
         if not self._hooks:
-            await self._sends.oneway(message, selector, queue)
+            await self._running.oneway(message, selector, queue)
             return
 
         async def write(given: Sequence[Message]) -> list[SendResult]:
-            await self._sends.oneway(given[0], selector, queue)
+            await self._running.oneway(given[0], selector, queue)
             return []
 
         await send_watched(self._hooks, Sending(self.group, (message,), "oneway"), write)

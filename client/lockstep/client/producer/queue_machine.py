@@ -1,11 +1,13 @@
-"""One queue of one producer: at most one frame in flight, everything else gathers behind it (wire.md: auto-batching, idempotent sends).
+"""One queue of one producer, as a state machine: no event loop, no clock, no connection, no log (docs/wire.md, idempotent sends).
+
+At most one frame is in flight; everything else gathers behind it.
 
     IDLE      nothing waits                        --add--> a frame leaves at the end of the loop turn
-    SENDING   a frame is written, unanswered       --stored--> its parcels end; the next frame leaves at once
+    SENDING   a frame is written, unanswered       --stored--> its sends end; the next frame leaves
                                                    --unanswered for attempt_timeout_ms, closed, refused for now--> RETRYING
     RETRYING  a frame has to be written again      the same bytes, the same sequence, when the link is up and the pause is over
 
-What an answer means for the frame in flight:
+What a response means for the frame in flight:
 
     code                                   stored?   then
     0, 10, 11, 12, DUPLICATE               yes       done
@@ -14,34 +16,37 @@ What an answer means for the frame in flight:
     MESSAGE_ILLEGAL, several sends or keys no        each alone, so that only the bad one fails
     retriable or route-refreshing codes    no *      unkeyed: another broker; else again after a pause
     other refusals                         no *      fail
-    no answer (timed out, closed)          unknown   again; unkeyed: from half the deadline on another broker, counted
+    no response (timed out, closed)        unknown   again; unkeyed: from half the deadline on another broker, counted
 
 * unless an earlier write of the same frame went unanswered: then its outcome stays unknown.
 
-A parcel of which half the time has passed is written only if the answer can be expected before its deadline; else it fails as not
-stored. A parcel whose deadline comes while its frame is unanswered fails as unknown; the frame goes on for its other parcels.
+A send of which half the time has passed is written only if the response can be expected before its deadline; else it fails as not
+stored. A send whose deadline comes while its frame is unanswered fails as unknown; the frame goes on for the other sends in it.
 
 With a given producer id OUT_OF_SEQUENCE and STALE_EPOCH fail the frame, and a frame that failed ends the queue for this producer:
 whoever gave the id begins again, from sequence 0 and with the same bytes.
+
+Inputs are methods; what is to be done is appended to `effects`, in order. After each input the shell calls `TopicMachine.run` when
+`run_at_ms` has come, 0: at the end of this loop turn.
 """
 
-import asyncio
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping
+from enum import Enum
+from typing import NamedTuple, Protocol
 
-from lockstep.client.broker_link import BrokerLink
 from lockstep.client.errors import Outcome
 from lockstep.client.producer.backoff import QueueBackoff
+from lockstep.client.producer.broker_state import BrokerState
 from lockstep.client.producer.config import ProducerConfig
-from lockstep.client.producer.endings import Endings, Stage
+from lockstep.client.producer.effects import Complete, Effect, Fail, Log, MayBeTwice, RefreshRoute, Release, Write
 from lockstep.client.producer.in_flight_frame import InFlightFrame, seal_frame
-from lockstep.client.producer.oneway import OnewayRecords
+from lockstep.client.producer.lane import AHEAD_OF_ALL, NEVER_MS
+from lockstep.client.producer.latency_fault import BrokerLatencies
 from lockstep.client.producer.pending import PendingSend
 from lockstep.client.producer.result import STATUS_OF_CODE, FrameAnswer
 from lockstep.client.producer.send_buffer import SendBuffer
 from lockstep.client.producer.sequencer import Sequencer
-from lockstep.client.producer.write_scheduler import WriteScheduler
-from lockstep.protocol.codes import RequestCode
-from lockstep.protocol.command import Command
+from lockstep.protocol.command import RETRY_AFTER_FIELD
 from lockstep.protocol.errors import (
     BrokerError,
     BrokerSystemError,
@@ -52,26 +57,25 @@ from lockstep.protocol.errors import (
     RequestTimeoutError,
     StaleEpochError,
     StateError,
+    TopicNotExistError,
     broker_error,
 )
 from lockstep.protocol.queue import LayoutVersion, MessageQueue
-from lockstep.runtime.alarm import Alarm
-from lockstep.runtime.clock import Clock
-from lockstep.runtime.dispatch import RETRY_AFTER_FIELD
-from lockstep.runtime.endpoint import Endpoint
-from lockstep.runtime.limits import DEFAULT_LIMITS
-from lockstep.runtime.log import get_logger
-
-if TYPE_CHECKING:
-    from lockstep.client.producer.topic_machine import BrokerState, TopicMachine
-
-log = get_logger("lockstep.client.producer")
 
 KEYED_AGAIN_MS = 5_000
 """A keyed send that waits for a higher layout is tried with its own again after this: its broker may have lost the higher one."""
 
 SENDS_PER_TURN = 256
 """Of those that fail or move to another queue at once: the others have the next loop turn."""
+
+
+class Connection(Protocol):
+    """An open connection to the queue's broker."""
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Bytes that were written and that the peer has not taken yet."""
+        ...
 
 
 class KeyedWait(NamedTuple):
@@ -83,139 +87,139 @@ class KeyedWait(NamedTuple):
     """Why."""
 
 
+class Stage(Enum):
+    """Where sends were when they failed."""
+
+    WAITING = "waiting"
+    """In a lane: what was ahead of them there goes on."""
+    UNSEALED = "unsealed"
+    """In a frame that has ended: everything in the lane is behind them."""
+    IN_FLIGHT = "in flight"
+    """In a frame that goes on for its other sends: their bytes count as in flight until it ends."""
+
+
 class QueueMachine:
-    """SendBuffer, sequencer and the frame in flight of one queue."""
+    """Buffer, sequencer and the frame in flight of one queue."""
 
     __slots__ = (
-        "_alarm",
-        "_batcher",
-        "_clock",
+        "_backoff",
+        "_buffer",
         "_config",
         "_connects",
-        "_departures",
-        "_due_ms",
-        "_endings",
+        "_effects",
         "_frame",
-        "_keyed_blocked",
+        "_keyed_wait",
         "_last_error",
-        "_loop",
+        "_latencies",
         "_lost",
-        "_oneway",
-        "_patience",
-        "_rang",
         "_sequencer",
-        "_side",
-        "_topic",
-        "_woken",
         "any_asks",
+        "broker",
+        "counts_as_stalled",
+        "deletion",
+        "is_due",
+        "leaving",
         "number",
         "queue",
+        "run_at_ms",
         "stalled",
+        "timer_ms",
     )
 
     def __init__(
         self,
-        topic: "TopicMachine",
         queue: MessageQueue,
-        side: "BrokerState",
-        *,
+        broker: BrokerState,
         sequencer: Sequencer,
         config: ProducerConfig,
-        clock: Clock,
-        departures: WriteScheduler,
+        effects: list[Effect],
+        latencies: BrokerLatencies | None = None,
     ) -> None:
         self.queue = queue
+        self.broker = broker
         self.number: int | None = None
         """Its number among the writable queues of the layout; None: the layout no longer has it."""
         self.stalled = False
-        """A frame is RETRYING here, or the link was down when one was to be written: unkeyed sends go elsewhere if they can."""
+        """A frame is RETRYING here, or there was no connection when one was to be written: unkeyed sends go elsewhere if they can."""
+        self.counts_as_stalled = False
+        """The topic's own: what it has noted of `stalled`."""
         self.any_asks = False
         """There was a send that asks for more or less than the broker's flush."""
-        self._topic = topic
-        self._side = side
-        self._connects = side.connects
+        self.deletion: TopicNotExistError | None = None
+        """Why nothing can be sent any more: the topic was deleted, or has no writable queue."""
+        self.leaving: list[PendingSend] = []
+        """Unkeyed sends that go on at another broker: the topic takes them."""
+        self.run_at_ms = NEVER_MS
+        """When `run` is to be called next (monotonic ms); 0: at the end of this loop turn."""
+        self.is_due = False
+        """The shell's own: it will run this queue at the end of this loop turn."""
+        self.timer_ms = NEVER_MS
+        """The shell's own: when its timer for this queue is due."""
+        self._connects = broker.connects
         """As many connects of the broker have been noticed here."""
         self._config = config
-        self._clock = clock
-        self._loop = asyncio.get_running_loop()
-        self._batcher = SendBuffer(config.batch_bytes_max, config.batch_count_max)
-        self._endings = Endings(topic, queue, self._batcher)
+        self._effects = effects
+        self._latencies = latencies
+        self._buffer = SendBuffer(config.batch_bytes_max, config.batch_count_max)
         self._sequencer = sequencer
         self._frame: InFlightFrame | None = None
-        self._departures = departures
-        self._patience = QueueBackoff()
-        self._keyed_blocked: KeyedWait | None = None
-        """What keyed sends wait for."""
+        self._backoff = QueueBackoff()
+        self._keyed_wait: KeyedWait | None = None
         self._last_error: Exception | None = None
         """Why the last frame was refused; None once one was stored."""
-        self._oneway = OnewayRecords()
-        self._alarm = Alarm(self._loop, self._timed, DEFAULT_LIMITS.late_ms)
-        self._due_ms = 0
-        """When the alarm rings."""
-        self._rang = False
-        """The alarm has rung, and what is due has not been done."""
-        self._woken = False
-        """There may be something to do beside sending what waits."""
         self._lost: list[tuple[InFlightFrame, Exception]] = []
         """Writes that will not be answered, and why."""
 
-    @property
-    def link(self) -> BrokerLink | None:
-        return self._side.link
-
-    @property
-    def up(self) -> bool:
-        link = self._side.link
-        return link is not None and link.up
-
-    @property
-    def oneway_bytes(self) -> int:
-        """One-way records of this loop turn."""
-        return self._oneway.byte_count
-
     # --------------------------------------------------------------------------------------------------------------- waiting
 
-    def in_time(self, begun_ms: int, deadline_ms: int) -> bool:
-        """Whether a send that comes now can be expected to be answered before its deadline, or half its time has not passed yet.
+    @property
+    def idle(self) -> bool:
+        """Nothing waits here and nothing is in flight."""
+        return self._frame is None and not self._buffer
+
+    @property
+    def retries(self) -> bool:
+        """A frame is to be written again, or was not written yet."""
+        return self._frame is not None and self._frame.retry
+
+    @property
+    def unkeyed_waits(self) -> bool:
+        """Sends wait here that may go to another queue."""
+        return bool(self._buffer.unkeyed)
+
+    def in_time(self, now_ms: int, begun_ms: int, deadline_ms: int) -> bool:
+        """Return whether a send that comes now can be expected to be answered before its deadline, or half its time has not passed yet.
 
         Without this check sends that will fail when their frame is sealed would take the places of others meanwhile.
         """
-        now_ms = self._clock.monotonic_ms()
         if now_ms < (begun_ms + deadline_ms) // 2:
             return True
-        times, frame = self._side.answer_times, self._frame
+        times, frame = self.broker.response_times, self._frame
         wait_ms = 0 if frame is None else max(0, times.slowest_ms - (now_ms - frame.begun_ms))
         return now_ms + wait_ms + times.expected_ms <= deadline_ms
 
-    def add(self, parcel: PendingSend, *, ahead: bool = False) -> None:
+    def add(self, pending: PendingSend, *, ahead: bool = False) -> None:
         """Let it wait here; its frame leaves at the end of this loop turn unless one is in flight.
 
         `ahead`: before all that waits here. It was refused, and what waits was sent behind it.
         """
-        parcel.sender = self
-        if parcel.durable is not None:
+        pending.queue = self.queue
+        if pending.durable is not None:
             self.any_asks = True
         if ahead:
-            self._batcher.put_back([parcel])
+            self._buffer.put_back([pending])
         else:
-            self._batcher.add(parcel)
-        if self.stalled and not parcel.keys:
-            self._relieve_soon()
-        if self._frame is None:
-            self._departures.add(self)
-        elif parcel.deadline_ms < self._due_ms:
-            self.wake()
+            self._buffer.add(pending)
+        if self._frame is None and (self.broker.up or self.run_at_ms == NEVER_MS):
+            self.run_at_ms = 0
+        elif pending.deadline_ms < self.run_at_ms:
+            self.run_at_ms = pending.deadline_ms
 
-    def add_oneway(self, record: bytes, version: LayoutVersion | None) -> None:
-        """Send without an answer, at the end of this loop turn: no sequence, no retry."""
-        self._oneway.add(record, version)
-        self._departures.add(self)
-
-    def withdraw(self, parcel: PendingSend) -> bool:
-        """Take back what is not written yet."""
-        if not self._batcher.withdraw(parcel):
+    def withdraw(self, pending: PendingSend) -> bool:
+        """Take back a send that is not written yet. Return False if it does not wait here."""
+        if not self._buffer.withdraw(pending):
             return False
-        self._topic.end([parcel])
+        self._effects.append(Release([pending]))
         return True
 
     def end_given(self) -> None:
@@ -224,135 +228,152 @@ class QueueMachine:
             self._sequencer.give_up()
 
     def take_older(self, version: LayoutVersion) -> list[PendingSend]:
-        """A higher layout is known: what waits and was picked from a lower one."""
-        if self._keyed_blocked is not None and self._keyed_blocked.above < version:
-            self._keyed_blocked = None
-        return self._batcher.take_older(version)
+        """A higher layout is known: return what waits and was picked from a lower one."""
+        if self._keyed_wait is not None and self._keyed_wait.above < version:
+            self._keyed_wait = None
+            self.run_at_ms = 0
+        return self._buffer.take_older(version)
 
     def take_all(self) -> list[PendingSend]:
-        """Everything that waits, a refused frame included: the topic is gone."""
+        """Return everything that waits, a refused frame included."""
         frame = self._frame
         refused = []
         if frame is not None and frame.certain:
             self._unseal(frame)
-            refused = frame.parcels
-        return refused + self._batcher.take_all()
+            refused = frame.sends
+        return refused + self._buffer.take_all()
 
-    def wake(self) -> None:
-        """Do what can be done now, at the end of this loop turn: something has changed for many queues at once."""
-        self._woken = True
-        self._departures.add(self)
+    def take_unkeyed(self) -> list[PendingSend]:
+        """Return the first of the sends that may go elsewhere, at most SENDS_PER_TURN."""
+        return self._buffer.take_unkeyed(SENDS_PER_TURN)
 
-    # --------------------------------------------------------------------------------------------------------------- writing
+    # --------------------------------------------------------------------------------------------------------------- running
 
-    def depart(self) -> None:
-        """The end of the loop turn: what waits leaves, if it may."""
-        if self._oneway:
-            self._oneway.write(self.queue, self._side.endpoint)
-        if self._lost:
-            lost, self._lost = self._lost, []
-            for frame, error in lost:
-                self._unanswered(frame, error)
-        woken, self._woken = self._woken, False
-        if woken or (
-            self._frame is None and self._batcher and (self.up or not self._alarm.armed or self._batcher.earliest_ms < self._due_ms)
-        ):
-            self._pump()
+    def look(self, now_ms: int) -> None:
+        """Do all that is due but writing: lost writes, a new connection, deadlines."""
+        lost, self._lost = self._lost, []
+        for frame, error in lost:
+            self._unanswered(frame, error)
+        if self._connects != self.broker.connects:
+            self._connects = self.broker.connects
+            self._backoff.reconnected()
+            self.stalled = self._frame is not None and self._frame.retry
+        frame_now = self._frame
+        if frame_now is not None and not frame_now.retry and now_ms >= frame_now.due_ms:
+            self._overdue(frame_now, now_ms)
+        if frame_now is not None and frame_now.earliest_ms <= now_ms < frame_now.deadline_ms:
+            self._expire(frame_now, now_ms)
+        if self.deletion is not None and self._buffer:
+            self._fail(self._buffer.take_all(), Outcome.NOT_STORED, self.deletion)
+        more = self._fail_expired(now_ms)
+        if self.stalled and self._frame is None and self.broker.up and now_ms >= self._backoff.trusted_ms:
+            self.stalled = False
+        self.run_at_ms = 0 if more else NEVER_MS
 
-    def _pump(self) -> None:
-        """Do what can be done now; arm the timer where something waits for more than an answer."""
-        now_ms = self._clock.monotonic_ms()
-        if self._connects != self._side.connects:
-            self._connects = self._side.connects
-            self._patience.reconnected()
-            self._set_stalled(self._frame is not None and self._frame.retry)
-        if self._rang:
-            self._check_overdue(now_ms)
-        if self._frame is not None and self._frame.earliest_ms <= now_ms < self._frame.deadline_ms:
-            self._expire(self._frame, now_ms)
-        deletion = self._topic.deletion
-        if deletion is not None and self._batcher:
-            self._endings.fail(self._batcher.take_all(), Outcome.NOT_STORED, deletion, connected=self.up)
-        self._fail_expired(now_ms)
-        if self.stalled and self._frame is None and self.up and now_ms >= self._patience.trusted_ms:
-            self._set_stalled(False)
-        self._relieve()
+    def write_next(self, now_ms: int, connection: Connection | None, *, may_move: bool) -> None:
+        """Write the refused frame again, or the next one, unless one is unanswered. `may_move`: another broker has a live queue."""
+        more = self.run_at_ms == 0
         if self._frame is None or self._frame.retry:
-            self._write_next(now_ms)
-        self._arm(now_ms)
+            more |= self._write_next(now_ms, connection, may_move=may_move)
+        self.run_at_ms = 0 if more else self._next_run_ms(now_ms)
 
-    def _write_next(self, now_ms: int) -> None:
-        """No frame waits for its answer: write the refused one again, or the next one, if that may be."""
-        frame = self._frame
-        if self._keyed_blocked is not None and now_ms >= self._keyed_blocked.until_ms:
-            self._keyed_blocked = None
-        if frame is not None:
-            self._may_retry(frame, now_ms)
-        endpoint = self._side.endpoint
-        if endpoint is None:
-            self._set_stalled(True)
-        elif now_ms >= self._patience.not_before_ms:
-            frame = self._frame or self._seal(now_ms)
-            if frame is not None:
-                self._write(frame, endpoint, now_ms)
+    def _write_next(self, now_ms: int, connection: Connection | None, *, may_move: bool) -> bool:
+        """Return whether there is more to do in the next loop turn."""
+        if self._keyed_wait is not None and now_ms >= self._keyed_wait.until_ms:
+            self._keyed_wait = None
+        if self._frame is not None:
+            self._may_retry(self._frame, now_ms, may_move=may_move)
+        if connection is None:
+            self.stalled = True
+            return False
+        if now_ms < self._backoff.not_before_ms:
+            return False
+        more = False
+        if self._frame is None:
+            more = self._seal(now_ms)
+        if self._frame is not None:
+            self._write(self._frame, connection, now_ms)
+        return more
 
-    def _seal(self, now_ms: int) -> InFlightFrame | None:
+    def _seal(self, now_ms: int) -> bool:
+        """Seal the next frame if something may leave. Return whether there is more to do in the next loop turn."""
         if self._sequencer.over:
-            self._endings.fail(self._batcher.take_all(), Outcome.NOT_STORED, _over(self._sequencer), connected=self.up)
-        answered_ms = now_ms + self._side.answer_times.expected_ms
+            self._fail(self._buffer.take_all(), Outcome.NOT_STORED, _over(self._sequencer))
+        answered_ms = now_ms + self.broker.response_times.expected_ms
         failed_count = 0
         while failed_count < SENDS_PER_TURN:
-            parcels = self._batcher.cut(keyed_blocked=self._keyed_blocked is not None)
-            if not parcels:
-                return None
-            late = [parcel for parcel in parcels if parcel.deadline_ms < answered_ms and parcel.half_ms <= now_ms]
-            if late or [parcel for parcel in parcels if parcel.future.done()]:
-                parcels, late = self._sort_out(parcels, frozenset(late))
+            sends = self._buffer.cut(keyed_blocked=self._keyed_wait is not None)
+            if not sends:
+                return False
+            late = [pending for pending in sends if pending.deadline_ms < answered_ms and pending.half_ms <= now_ms]
+            if late or [pending for pending in sends if pending.done()]:
+                sends, late = self._sort_out(sends, frozenset(late))
                 if late:
                     failed_count += len(late)
                     self.end_given()
-                    self._endings.fail(late, Outcome.NOT_STORED, self._too_late(), connected=self.up)
-            if parcels:
-                self._frame = seal_frame(self, self._sequencer, parcels)
-                return self._frame
-        self.wake()
-        return None
+                    self._fail(late, Outcome.NOT_STORED, self._too_late())
+            if sends:
+                self._frame = seal_frame(self.queue, self._sequencer, sends, any_asks=self.any_asks)
+                return False
+        return True
 
-    def _sort_out(self, parcels: list[PendingSend], late: frozenset[PendingSend]) -> tuple[list[PendingSend], list[PendingSend]]:
-        """What leaves of these, and what fails. Of keyed ones all up to a change from one to the other: the rest goes back."""
-        self._topic.end([parcel for parcel in parcels if parcel.future.done()])
-        living = [parcel for parcel in parcels if not parcel.future.done()]
+    def _sort_out(self, sends: list[PendingSend], late: frozenset[PendingSend]) -> tuple[list[PendingSend], list[PendingSend]]:
+        """Return what leaves of these, and what fails. Of keyed ones all up to a change from one to the other: the rest goes back."""
+        gone = [pending for pending in sends if pending.done()]
+        if gone:
+            self._effects.append(Release(gone))
+        living = [pending for pending in sends if not pending.done()]
         if not living or not living[0].keys:
-            return [parcel for parcel in living if parcel not in late], [parcel for parcel in living if parcel in late]
+            return [pending for pending in living if pending not in late], [pending for pending in living if pending in late]
         fails = living[0] in late
-        count = next((at for at, parcel in enumerate(living) if (parcel in late) is not fails), len(living))
-        self._batcher.put_back(living[count:])
+        count = next((at for at, pending in enumerate(living) if (pending in late) is not fails), len(living))
+        self._buffer.put_back(living[count:])
         return ([], living[:count]) if fails else (living[:count], [])
 
     def _too_late(self) -> RequestTimeoutError:
-        answer_ms = self._side.answer_times.expected_ms
-        return RequestTimeoutError(f"not written: less than {answer_ms} ms were left, twice the slowest recent answer of the broker")
+        expected_ms = self.broker.response_times.expected_ms
+        return RequestTimeoutError(f"not written: less than {expected_ms} ms were left, twice the slowest recent answer of the broker")
 
-    def _write(self, frame: InFlightFrame, endpoint: Endpoint, now_ms: int) -> None:
+    def _write(self, frame: InFlightFrame, connection: Connection, now_ms: int) -> None:
         if not frame.begun_ms:
             frame.begin(now_ms)
         limit_ms = frame.deadline_ms if frame.keyed or now_ms >= frame.move_ms else min(frame.move_ms, frame.deadline_ms)
         frame.due_ms = min(now_ms + self._config.attempt_timeout_ms, limit_ms)
         frame.retry = False
-        if endpoint is frame.endpoint and frame.unanswered and endpoint.backlog_bytes:
+        if connection is frame.connection and frame.unanswered and connection.backlog_bytes:
             # The peer does not read. What was written is still on its way; more of the same would only pile up here.
             return
-        frame.endpoint = endpoint
-        timeout_ms = max(1, frame.deadline_ms - now_ms)
+        frame.connection = connection
         frame.unanswered += 1
-        endpoint.ask(RequestCode.SEND_RECORDS, frame.fields, frame.sealed.body, timeout_ms=timeout_ms, answer=frame)
+        self._effects.append(Write(frame, max(1, frame.deadline_ms - now_ms)))
+
+    def _next_run_ms(self, now_ms: int) -> int:
+        """Return when something is due, or an earlier time."""
+        frame = self._frame
+        due = [self._buffer.earliest_ms] if self._buffer else []
+        if frame is not None:
+            due.append(frame.earliest_ms)
+        if frame is not None and not frame.retry:
+            due.append(frame.due_ms)
+        else:
+            if frame is not None:
+                due += [frame.deadline_ms, frame.move_ms]
+            elif self.stalled and self.broker.up and self._backoff.trusted_ms > now_ms:
+                due.append(self._backoff.trusted_ms)
+            if due:
+                due.append(self._backoff.not_before_ms)
+                if self._keyed_wait is not None:
+                    due.append(self._keyed_wait.until_ms)
+        if not due:
+            return NEVER_MS
+        return min([at_ms for at_ms in due if at_ms > now_ms], default=now_ms + 1)
 
     # -------------------------------------------------------------------------------------------------------------- answered
 
     def lost(self, frame: InFlightFrame, error: Exception) -> None:
-        """A write of the frame will not be answered. Noticed at the end of the loop turn: the connection may be in the midst of closing."""
+        """A write of the frame will not be answered. Noticed by the next run: the connection may be in the midst of closing."""
         self._lost.append((frame, error))
-        self._departures.add(self)
+        self.run_at_ms = 0
 
     def _unanswered(self, frame: InFlightFrame, error: Exception) -> None:
         frame.unanswered -= 1
@@ -362,141 +383,175 @@ class QueueMachine:
             if not frame.unanswered:
                 self._retry(frame)
 
-    def answered(self, frame: InFlightFrame, response: Command) -> None:
-        """A write of the frame was answered: a late answer to an early one is as good as any."""
+    def answered(
+        self, frame: InFlightFrame, code: int, remark: str | None, fields: Mapping[str, object], now_ms: int
+    ) -> LayoutVersion | None:
+        """A write of the frame was answered: a late response to an early one is as good as any.
+
+        Return the layout version that a keyed frame was refused for: what was sent before that is to be picked again.
+        """
         frame.unanswered -= 1
         if frame is not self._frame:
-            return
-        if response.code in STATUS_OF_CODE:
-            self._stored(frame, response)
-        else:
-            self._refused(frame, broker_error(response.code, response.remark), response)
+            return None
+        if code in STATUS_OF_CODE:
+            self._stored(frame, code, fields, now_ms)
+            return None
+        return self._refused(frame, broker_error(code, remark), fields, now_ms)
 
-    def _stored(self, frame: InFlightFrame, response: Command) -> None:
-        get = response.fields.get
+    def _stored(self, frame: InFlightFrame, code: int, fields: Mapping[str, object], now_ms: int) -> None:
+        get = fields.get
         offset, physical_offset, host = get("queueOffset"), get("physicalOffset"), get("storeHost", "")
         if type(offset) is not int or type(physical_offset) is not int or type(host) is not str:
             frame.unknown = True
             frame.error = RemoteProtocolError(f"broker {self.queue.broker_name} answered a send without saying where it is stored")
             self._retry(frame)
             return
-        answer = FrameAnswer(STATUS_OF_CODE[response.code], self.queue, offset, physical_offset, host, frame.sizes)
         self._frame = self._last_error = None
-        now_ms = self._clock.monotonic_ms()
-        self._patience.stored()
+        self._backoff.stored()
         if frame.error is None:
-            self._side.answer_times.took(now_ms - frame.begun_ms)
-        if self._topic.latencies is not None:
-            self._topic.latencies.answered(self.queue.broker_name, now_ms - frame.begun_ms, now_ms)
+            self.broker.response_times.took(now_ms - frame.begun_ms)
+        if self._latencies is not None:
+            self._latencies.answered(self.queue.broker_name, now_ms - frame.begun_ms, now_ms)
         if self.stalled:
-            self._set_stalled(not self.up)
-        frame.stored(answer)
-        self._topic.end(frame.parcels)
-        self._departures.add_behind(self)
+            self.stalled = not self.broker.up
+        answer = FrameAnswer(STATUS_OF_CODE[code], self.queue, offset, physical_offset, host, frame.sizes)
+        self._effects.append(Complete(frame, answer))
+        self.run_at_ms = 0 if self._buffer else NEVER_MS
 
-    def _refused(self, frame: InFlightFrame, error: BrokerError, response: Command) -> None:
+    def _refused(self, frame: InFlightFrame, error: BrokerError, fields: Mapping[str, object], now_ms: int) -> LayoutVersion | None:
         frame.error = self._last_error = error
-        self._patience.refusals += 1
+        self._backoff.refusals += 1
+        self.run_at_ms = 0
         if isinstance(error, OutOfSequenceError | StaleEpochError) and not self._sequencer.given:
             # Nothing that this client did: the broker lost a suffix of the log, this frame's predecessors in it or the scope itself.
-            log.warning("sequence.restarted", queue=str(self.queue), epoch=self._sequencer.epoch + 1, error=str(error))
+            facts = {"queue": str(self.queue), "epoch": self._sequencer.epoch + 1, "error": str(error)}
+            self._effects.append(Log("sequence.restarted", facts))
             self._sequencer.give_up()
-            self._frame = seal_frame(self, self._sequencer, frame.parcels)
-            if self._patience.refusals > 1:
+            self._frame = seal_frame(self.queue, self._sequencer, frame.sends, any_asks=self.any_asks)
+            if self._backoff.refusals > 1:
                 self._frame.error = error
-                self._pause(response)
-            self._pump()
-        elif isinstance(error, LayoutStaleError) and (version := frame.parcels[0].version) is not None:
+                self._backoff.refused(fields.get(RETRY_AFTER_FIELD), now_ms)
+        elif isinstance(error, LayoutStaleError) and (version := frame.sends[0].version) is not None:
             # The sequence is checked before the layout, so the frame is certainly not stored, even after an unanswered write.
             self._unseal(frame)
-            self._batcher.put_back(frame.parcels)
-            self._keyed_blocked = KeyedWait(version, self._clock.monotonic_ms() + KEYED_AGAIN_MS, error)
-            self._topic.layout_stale(self, version)
-            self._pump()
+            self._buffer.put_back(frame.sends)
+            self._keyed_wait = KeyedWait(version, now_ms + KEYED_AGAIN_MS, error)
+            return version
         elif isinstance(error, MessageIllegalError) and not frame.unknown and len(singles := frame.singles()) > 1:
             self._unseal(frame)
-            self._patience.refusals = 0
-            for parcel in singles:
-                parcel.alone = True
-            self._batcher.put_back(singles)
-            self._pump()
+            self._backoff.refusals = 0
+            for pending in singles:
+                pending.alone = True
+            self._buffer.put_back(singles)
         elif error.retriable or error.refresh_route:
             if error.refresh_route:
-                self._topic.refresh_route()
+                self._effects.append(RefreshRoute())
             # A handler that failed says nothing of what it had done by then.
             frame.unknown = frame.unknown or isinstance(error, BrokerSystemError)
-            self._pause(response)
+            self._backoff.refused(fields.get(RETRY_AFTER_FIELD), now_ms)
             self._retry(frame)
         else:
-            self._fail(frame)
-            self._pump()
+            self._fail_frame(frame, now_ms)
+        return None
 
     # ---------------------------------------------------------------------------------------------------- retry, move, fail
 
-    def _pause(self, response: Command) -> None:
-        self._patience.refused(response.fields.get(RETRY_AFTER_FIELD), self._clock.monotonic_ms())
-
     def _retry(self, frame: InFlightFrame) -> None:
         frame.retry = True
-        self._set_stalled(True)
-        self._pump()
+        self.stalled = True
+        self.run_at_ms = 0
 
-    def _may_retry(self, frame: InFlightFrame, now_ms: int) -> None:
-        """Unless it may be written again the frame is moved or failed."""
-        deletion = self._topic.deletion
-        if deletion is not None and not frame.unanswered:
-            frame.error = deletion
-            self._fail(frame)
-            return
-        if now_ms >= frame.deadline_ms:
-            self._fail(frame)
-            return
-        failed_here = frame.error is not None or not self.up
-        if not frame.keyed and failed_here and (now_ms >= frame.move_ms or not frame.unknown) and self._topic.has_other(self):
-            self._move(frame)
+    def _overdue(self, frame: InFlightFrame, now_ms: int) -> None:
+        """The frame in flight has been unanswered for too long."""
+        took_ms = min(now_ms - frame.begun_ms, self._config.attempt_timeout_ms)
+        self.broker.response_times.took(took_ms)
+        frame.unknown = True
+        frame.error = RequestTimeoutError(f"broker {self.queue.broker_name}: no answer within {took_ms} ms")
+        frame.retry = True
+        self.stalled = True
 
-    def _move(self, frame: InFlightFrame) -> None:
-        """An unkeyed frame goes to another broker."""
+    def _may_retry(self, frame: InFlightFrame, now_ms: int, *, may_move: bool) -> None:
+        """Unless it may be written again the frame moves to another broker or fails."""
+        failed_here = frame.error is not None or not self.broker.up
+        if self.deletion is not None and not frame.unanswered:
+            frame.error = self.deletion
+            self._fail_frame(frame, now_ms)
+        elif now_ms >= frame.deadline_ms:
+            self._fail_frame(frame, now_ms)
+        elif may_move and failed_here and not frame.keyed and (now_ms >= frame.move_ms or not frame.unknown):
+            self._move(frame, now_ms)
+
+    def _move(self, frame: InFlightFrame, now_ms: int) -> None:
+        """An unkeyed frame goes to another broker; if it may be stored here, that is counted."""
         self._unseal(frame)
-        self._strike()
-        self._endings.move(frame, self)
+        self._strike(now_ms)
+        self.leaving = [pending for pending in frame.sends if not pending.done()]
+        if frame.unknown:
+            count = sum([pending.count for pending in self.leaving])
+            for pending in self.leaving:
+                pending.left_behind = True
+            facts = {"queue": str(self.queue), "possible_duplicates": count, "error": str(frame.error)}
+            self._effects += [MayBeTwice(count), Log("frame.moved", facts)]
+        gone = [pending for pending in frame.sends if pending.done()]
+        if gone:
+            self._effects.append(Release(gone))
 
-    def _fail(self, frame: InFlightFrame) -> None:
-        """The frame ends unacknowledged: its parcels fail, and what waits behind a keyed one with the same key."""
+    def _fail_frame(self, frame: InFlightFrame, now_ms: int) -> None:
+        """The frame ends unacknowledged: its sends fail, and what waits behind a keyed one with the same key."""
         self._unseal(frame)
         if self._sequencer.given:
             self._sequencer.give_up()
         if frame.unknown:
-            self._strike()
-        self._patience.refusals = 0
-        log.warning("frame.failed", queue=str(self.queue), count=frame.sealed.count, outcome=frame.outcome.value, error=str(frame.error))
-        self._endings.fail(frame.parcels, frame.outcome, frame.error, connected=self.up)
+            self._strike(now_ms)
+        self._backoff.refusals = 0
+        facts = {"queue": str(self.queue), "count": frame.sealed.count, "outcome": frame.outcome.value, "error": str(frame.error)}
+        self._effects.append(Log("frame.failed", facts))
+        self._fail(frame.sends, frame.outcome, frame.error)
 
     def _expire(self, frame: InFlightFrame, now_ms: int) -> None:
-        """The deadline of a parcel of the frame has come, and not that of all."""
+        """The deadline of a send of the frame has come, and not that of all."""
         if frame.certain:
             self._unseal(frame)
-            self._batcher.put_back(frame.parcels)  # those whose deadline has come fail there
+            self._buffer.put_back(frame.sends)  # those whose deadline has come fail there
             return
         error = frame.error or RequestTimeoutError(f"broker {self.queue.broker_name}: no answer within {now_ms - frame.begun_ms} ms")
-        self._endings.fail(frame.take_expired(now_ms), Outcome.UNKNOWN, error, connected=self.up, stage=Stage.IN_FLIGHT)
+        self._fail(frame.take_expired(now_ms), Outcome.UNKNOWN, error, stage=Stage.IN_FLIGHT)
 
-    def _fail_expired(self, now_ms: int) -> None:
-        """What waited here until its deadline was never written."""
-        expired = self._batcher.take_expired(now_ms, SENDS_PER_TURN)
-        if expired:
-            self.end_given()
-            waits = self._frame or self._keyed_blocked
-            cause = self._last_error if waits is None else waits.error
-            self._endings.fail(expired, Outcome.NOT_STORED, cause, connected=self.up, stage=Stage.WAITING)
-            if self._batcher.earliest_ms <= now_ms:
-                self.wake()
+    def _fail_expired(self, now_ms: int) -> bool:
+        """What waited here until its deadline was never written. Return whether there is more of it."""
+        expired = self._buffer.take_expired(now_ms, SENDS_PER_TURN)
+        if not expired:
+            return False
+        self.end_given()
+        waits = self._frame or self._keyed_wait
+        self._fail(expired, Outcome.NOT_STORED, self._last_error if waits is None else waits.error, stage=Stage.WAITING)
+        return self._buffer.earliest_ms <= now_ms
 
-    def _strike(self) -> None:
-        now_ms = self._clock.monotonic_ms()
-        self._patience.struck(now_ms)
-        if self._topic.latencies is not None:
-            self._topic.latencies.failed(self.queue.broker_name, now_ms)
+    def _fail(self, sends: list[PendingSend], outcome: Outcome, cause: Exception | None, *, stage: Stage = Stage.UNSEALED) -> None:
+        """These end unacknowledged, and with them what waits behind one of their keys."""
+        keys: dict[str, int] = {}
+        failed: list[PendingSend] = []
+        for pending in sends:
+            if pending.failed:
+                continue  # what was behind it has failed too: what is there now came later
+            failed.append(pending)
+            for key in pending.keys:
+                keys.setdefault(key, pending.ticket if stage is Stage.WAITING else AHEAD_OF_ALL)
+        taken = self._buffer.take_keys(keys) if keys else []
+        behind = [pending for pending in taken if not pending.failed]
+        released = [] if stage is Stage.IN_FLIGHT else list(sends)
+        if len(behind) < len(taken):
+            released += [pending for pending in taken if pending.failed]
+        for pending in failed:
+            pending.failed = True
+        for pending in behind:
+            pending.failed = True
+        self._effects.append(Fail(self.queue, failed, outcome, cause, self.broker.up, behind, frozenset(keys), released))
+
+    def _strike(self, now_ms: int) -> None:
+        self._backoff.struck(now_ms)
+        if self._latencies is not None:
+            self._latencies.failed(self.queue.broker_name, now_ms)
 
     def _unseal(self, frame: InFlightFrame) -> None:
         """The frame is not the one in flight any more; nothing that is still on its way may pass for the next one."""
@@ -505,75 +560,6 @@ class QueueMachine:
         else:
             self._sequencer.withdraw(frame.sealed)
         self._frame = None
-
-    def _set_stalled(self, stalled: bool) -> None:
-        if self.stalled != stalled:
-            self.stalled = stalled
-            self._topic.stalled_changed(self)
-        self._relieve()
-
-    def _relieve(self) -> None:
-        """While this queue is stalled its waiting unkeyed sends go on elsewhere, if there is such a place."""
-        if self.stalled and self._batcher.unkeyed:
-            if self._topic.any_live:
-                self._topic.move(self._batcher.take_unkeyed(SENDS_PER_TURN), self)
-            if self._batcher.unkeyed:
-                self._relieve_soon()
-
-    def _relieve_soon(self) -> None:
-        """In another loop turn, or as soon as there is another place."""
-        if self._topic.any_live:
-            self.wake()
-        else:
-            self._topic.strand(self)
-
-    # ----------------------------------------------------------------------------------------------------------------- timer
-
-    def _arm(self, now_ms: int) -> None:
-        """Ring when something is due, or earlier: then this is called again."""
-        frame = self._frame
-        due = [self._batcher.earliest_ms] if self._batcher else []
-        if frame is not None:
-            due.append(frame.earliest_ms)
-        if frame is not None and not frame.retry:
-            due.append(frame.due_ms)
-        else:
-            if frame is not None:
-                due += [frame.deadline_ms, frame.move_ms]
-            elif self.stalled and self.up:
-                due.append(self._patience.trusted_ms)
-            if due:
-                due.append(self._patience.not_before_ms)
-                if self._keyed_blocked is not None:
-                    due.append(self._keyed_blocked.until_ms)
-        if due:
-            due_ms = min([at_ms for at_ms in due if at_ms > now_ms], default=now_ms + 1)
-            if not self._alarm.armed or due_ms < self._due_ms:
-                self._due_ms = due_ms
-                self._alarm.set(self._loop.time() + (due_ms - now_ms) / 1000)
-
-    def _timed(self) -> None:
-        self._rang = True
-        self.wake()
-
-    def _check_overdue(self, now_ms: int) -> None:
-        """The alarm has rung: the frame in flight may have been unanswered for too long."""
-        self._rang = False
-        frame = self._frame
-        if frame is not None and not frame.retry and now_ms >= frame.due_ms:
-            took_ms = min(now_ms - frame.begun_ms, self._config.attempt_timeout_ms)
-            self._side.answer_times.took(took_ms)
-            frame.unknown = True
-            frame.error = RequestTimeoutError(f"broker {self.queue.broker_name}: no answer within {took_ms} ms")
-            frame.retry = True
-            self._set_stalled(True)
-
-    def close(self) -> None:
-        """Nobody waits for anything here any more."""
-        self._frame = None
-        self._lost.clear()
-        self._batcher.take_all()
-        self._alarm.cancel()
 
 
 def _over(sequencer: Sequencer) -> StateError:

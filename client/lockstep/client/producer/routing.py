@@ -1,51 +1,40 @@
-"""How a message finds its queue: now, and again when the layout changes."""
+"""How a message finds its queue: now, and again when the layout changes. Pure. RocketMQ: MessageQueueSelector, TopicPublishInfo.
 
-from collections.abc import Sequence
+keyed      crc32(utf8(key)) mod n over all writable queues of the layout, live or not: a key moves only when the layout changes
+selected   the user's function over the same queues
+named      the queue that the user gives
+unkeyed    round robin over the writable queues of the brokers that live
+"""
+
+from collections.abc import Callable, Sequence
 
 from lockstep.client.producer.pending import QUEUE_WIDE, Pick
-from lockstep.client.producer.queue_machine import QueueMachine
-from lockstep.client.producer.selector import Selector, queue_of_key, queue_of_selector
-from lockstep.client.producer.topic_machine import TopicMachine
+from lockstep.protocol.crc import crc32
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.message import Message
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.queue import MessageQueue, TopicLayout
+
+Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
+"""Returns the queue for a message: one of the given ones, which are all writable queues of the topic in the order of its layout."""
 
 
 class Route:
-    """No `keys`: any live queue. Else the queue that `pick` answers for a layout, or the one that the user named."""
+    """No `keys`: any live queue. Else the queue that `pick` returns for a layout, or the one that the user named."""
 
     __slots__ = ("keys", "pick", "queue")
 
-    def __init__(
-        self,
-        keys: Sequence[str] = (),
-        pick: Pick | None = None,
-        queue: MessageQueue | None = None,
-    ) -> None:
+    def __init__(self, keys: Sequence[str] = (), pick: Pick | None = None, queue: MessageQueue | None = None) -> None:
         self.keys = keys
-        """What counts as a key when a send fails: the sharding keys, or the whole queue. One: that of all messages that go this way."""
+        """What counts as a key when a send fails: the sharding keys, or the whole queue. One: that of all messages of this route."""
         self.pick = pick
         self.queue = queue
-
-    def sender(self, topic: TopicMachine) -> QueueMachine:
-        """The queue's sender in the topic's present layout; LocalProtocolError for a named queue that it does not have."""
-        if not self.keys:
-            return topic.next()
-        if self.keys[0] != QUEUE_WIDE:
-            return topic.of_key(self.keys[0])
-        queue = self.queue if self.pick is None else self.pick(topic.layout, QUEUE_WIDE)
-        sender = None if queue is None else topic.of_queue(queue)
-        if sender is None:
-            count = len(topic.layout.write_queues)
-            raise LocalProtocolError(f"{queue} is none of the {count} writable queues of topic {topic.layout.topic}: see SendResult.queue")
-        return sender
 
 
 UNKEYED = Route()
 
 
 def route_of(message: Message, selector: Selector | None, queue: MessageQueue | None) -> Route:
-    """Returns the way that the message and these arguments of `send` ask for. LocalProtocolError if they ask for two."""
+    """Return the route that the message and these arguments of `send` ask for. LocalProtocolError if they ask for two."""
     if (message.sharding_key is not None) + (selector is not None) + (queue is not None) > 1:
         raise LocalProtocolError("the message's sharding_key, selector and queue each choose the queue: give one of them")
     if message.sharding_key is not None:
@@ -57,3 +46,23 @@ def route_of(message: Message, selector: Selector | None, queue: MessageQueue | 
             raise LocalProtocolError(f"the message's topic is {message.topic}, the queue's {queue.topic}")
         return Route((QUEUE_WIDE,), None, queue)
     return UNKEYED
+
+
+def number_of_key(sharding_key: str, queue_count: int) -> int:
+    """Return the position in the layout's writable queues to which a key belongs."""
+    return crc32(sharding_key.encode()) % queue_count
+
+
+def queue_of_key(layout: TopicLayout, sharding_key: str) -> MessageQueue:
+    """Return the queue to which a key belongs in this layout."""
+    return layout.write_queues[number_of_key(sharding_key, len(layout.write_queues))]
+
+
+def queue_of_selector(layout: TopicLayout, selector: Selector, message: Message) -> MessageQueue:
+    """Return what the user's selector returns, and raise what it raises. LocalProtocolError unless that is a queue of the layout."""
+    queue = selector(layout.write_queues, message)
+    if not isinstance(queue, MessageQueue) or queue not in layout.write_number_of:
+        raise LocalProtocolError(
+            f"the selector returned {queue!r}: expected one of the {len(layout.write_queues)} queues that it was given"
+        )
+    return queue

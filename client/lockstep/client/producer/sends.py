@@ -1,105 +1,106 @@
-"""What the ways of sending do: find the queue, pass the gate, encode, hand over, wait for the end."""
+"""The ways of sending: find the topic, enter the in-flight limit, encode, hand over to the queue, wait for the end."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from lockstep.client.errors import NotDurableError, Outcome, QueueUnavailableError, SendError, SendTimeoutError
 from lockstep.client.features import SENDING_DURABLY, check_brokers
-from lockstep.client.producer.batch import Batch, Division, Placed, Share, held_bytes_of
+from lockstep.client.producer.batch import Batch, Division, Share, held_bytes_of
 from lockstep.client.producer.config import DURABLE, ProducerConfig, Require
 from lockstep.client.producer.delayed import Delay, DelayedSend
 from lockstep.client.producer.flow_control import InFlightLimit
-from lockstep.client.producer.pending import QUEUE_WIDE, PendingSend
+from lockstep.client.producer.pending import QUEUE_WIDE, PendingSend, Waiter
 from lockstep.client.producer.queue_machine import QueueMachine
 from lockstep.client.producer.result import SendResult, SendStatus
-from lockstep.client.producer.routing import UNKEYED, Route, route_of
-from lockstep.client.producer.selector import Selector
-from lockstep.client.producer.topic_machine import Shared, TopicMachine
+from lockstep.client.producer.routing import UNKEYED, Route, Selector, route_of
+from lockstep.client.producer.shell import ProducerShell
+from lockstep.client.producer.topic_machine import TopicMachine
 from lockstep.client.producer.topics import Topics
-from lockstep.protocol.errors import TransportError
+from lockstep.protocol.errors import StateError, TransportError
 from lockstep.protocol.ids import UNIQUE_PREFIX_BYTES, UniqueKeys
 from lockstep.protocol.message import Message, encode_message
 from lockstep.protocol.queue import MessageQueue
-from lockstep.runtime.clock import Clock
+from lockstep.runtime.host import Host
+
+ALONE: Sequence[int] = (0,)
+"""The place of the only message of a `send`."""
 
 
 class Sends:
-    """Of one producer. What each argument means and what is raised: Producer's own methods say."""
+    """Those of one producer that runs. What each argument means and what is raised: Producer's own methods say."""
 
-    def __init__(self, group: str, config: ProducerConfig, topics: Topics, gate: InFlightLimit) -> None:
+    def __init__(self, group: str, config: ProducerConfig, topics: Topics, limit: InFlightLimit, shell: ProducerShell, host: Host) -> None:
         self._group = group
         self._config = config
         self._compress_over = config.compress_over_bytes
-        self.topics = topics
+        self._topics = topics
         self.open_ones = topics.open_ones
-        self.gate = gate
-        self._shared: Shared | None = None
-        self._clock: Clock | None = None
-
-    def begin(self, shared: Shared) -> None:
-        """The producer has started."""
-        host = shared.instance.host
-        self._shared = shared
-        self._loop = asyncio.get_running_loop()
+        self._limit = limit
+        self._shell = shell
         self._clock = host.clock
+        self._loop = asyncio.get_running_loop()
         self._ids = UniqueKeys(host.random.token(UNIQUE_PREFIX_BYTES))
 
+    # ------------------------------------------------------------------------------------------------------------------ ways
+
     def now_ms(self) -> int:
-        """The time from which the deadline of a send counts that is called now (monotonic ms); 0 before the producer has started."""
-        return 0 if self._clock is None else self._clock.monotonic_ms()
+        """Return the time from which the deadline of a send counts that is called now (monotonic ms)."""
+        return self._clock.monotonic_ms()
 
-    def deadline_ms(self, begun_ms: int, timeout_ms: int | None, *, keyed: bool) -> int:
-        """Returns the deadline (monotonic ms) of a send that was called at `begun_ms`."""
-        return begun_ms + (timeout_ms or (self._config.keyed_send_timeout_ms if keyed else self._config.send_timeout_ms))
+    async def enter_alone(self, topic: TopicMachine, route: Route, count: int, held_bytes: int, begun_ms: int, end_ms: int) -> QueueMachine:
+        """Wait until the in-flight limit has room for a send to one queue. Return the queue, by the layout of then."""
+        ((_, machine, _, _),) = await self._enter(partial(self._alone, topic, route), count, held_bytes, begun_ms, end_ms)
+        return machine
 
-    def encoded(
+    def hand_over(
         self,
         message: Message,
         topic: TopicMachine,
-        way: Route,
-        sender: QueueMachine,
+        route: Route,
+        machine: QueueMachine,
         held_bytes: int,
         begun_ms: int,
         end_ms: int,
         require: Require,
     ) -> "tuple[PendingSend, asyncio.Future[SendResult]]":
-        """A single message that has passed the gate, ready for its queue."""
-        assert self._clock is not None
+        """Encode a message that counts as in flight, and let it wait in its queue. Return it and the future of its result."""
         born_ms = self._clock.wall_ms()
         message_id = self._ids.next(born_ms)
-        record = encode_message(message, sender.queue.queue_id, message_id, born_ms, None, self._compress_over)
+        record = encode_message(message, machine.queue.queue_id, message_id, born_ms, None, self._compress_over)
         future: asyncio.Future[SendResult] = self._loop.create_future()
-        parcel = self._parcel(topic, way, record, None, message_id, held_bytes, future, begun_ms, end_ms)
-        parcel.durable = DURABLE[require]
-        return parcel, future
+        half_ms = (begun_ms + end_ms) // 2
+        if route is UNKEYED:
+            pending = PendingSend(record, None, message_id, held_bytes, future, end_ms, half_ms)
+        else:
+            version = None if route.pick is None else topic.layout.version
+            pending = PendingSend(record, None, message_id, held_bytes, future, end_ms, half_ms, route.keys, version, route.pick)
+        if require != "stored":
+            pending.durable = DURABLE[require]
+        self._shell.add(topic, machine, pending)
+        return pending, future
 
-    def check_durable(self, topic: TopicMachine) -> None:
-        """RequestCodeNotSupportedError where a broker of the topic could not do as is asked."""
-        assert self._shared is not None
-        check_brokers(self._shared.instance, topic.layout, SENDING_DURABLY)
+    def withdraw(self, topic: TopicMachine, pending: PendingSend, future: "asyncio.Future[SendResult]") -> None:
+        """A send was cancelled: take it back unless it is written."""
+        self._shell.withdraw(topic, pending)
+        if future.done() and not future.cancelled():
+            future.exception()  # it has failed meanwhile: nobody asks why
+        future.cancel()
 
-    async def delayed(self, message: Message, delay: Delay, way: Route, begun_ms: int, deadline_ms: int, require: Require) -> SendResult:
-        topic = self.open_ones.get(message.topic) or await self.topics.open(message.topic, deadline_ms)
+    async def delayed(self, message: Message, delay: Delay, route: Route, begun_ms: int, end_ms: int, require: Require) -> SendResult:
+        topic, held_bytes = await self.topic(message.topic, end_ms), held_bytes_of(message)
         if require == "durable":
             self.check_durable(topic)
-        shared, held_bytes = self._shared, held_bytes_of(message)
-        assert shared is not None
-        assert self._clock is not None
-        sender = way.sender(topic)
-        await self.gate.enter(
-            1,
-            held_bytes,
-            [],
-            deadline_ms,
-            lambda: self._too_late(way, sender),
-            lambda: way.sender(topic).in_time(begun_ms, deadline_ms),
-        )
+        await self._enter(partial(self._alone, topic, route), 1, held_bytes, begun_ms, end_ms, ordered=False)
         try:
-            sending = DelayedSend(shared, self._group, topic, way, message, self._ids.next(self._clock.wall_ms()), delay)
-            return await sending.run(deadline_ms, durable=DURABLE[require])
+            message_id = self._ids.next(self._clock.wall_ms())
+            sending = DelayedSend(self._shell, self._group, topic, route, message, message_id, delay)
+            result = await sending.run(end_ms, durable=DURABLE[require])
         finally:
-            self.gate.release(1, held_bytes)
+            self._limit.release(1, held_bytes)
+        if require == "durable":
+            check_durable([result])
+        return result
 
     async def many(
         self,
@@ -109,14 +110,14 @@ class Sends:
         timeout_ms: int | None,
         require: Require,
     ) -> list[SendResult]:
-        begun_ms = self.now_ms()
+        begun_ms = self._clock.monotonic_ms()
         division = Division(messages, selector, queue)
-        end_ms = self.deadline_ms(begun_ms, timeout_ms, keyed=division.keyed)
-        topics = {name: self.open_ones.get(name) or await self.topics.open(name, end_ms) for name in division.topics}
-        if require == "durable":
+        end_ms = self.end_ms(begun_ms, timeout_ms, keyed=division.keyed)
+        topics = {name: await self.topic(name, end_ms) for name in division.topics}
+        batch = Batch(len(messages), self._loop.create_future(), durable=DURABLE[require])
+        if batch.durable:
             for topic in topics.values():
                 self.check_durable(topic)
-        batch = Batch(len(messages), self._loop.create_future(), durable=DURABLE[require])
         try:
             for begin, end in division.chunks(self._config):
                 try:
@@ -126,68 +127,93 @@ class Sends:
                     break
             results = await batch.results()
         except BaseException:  # re-raised
-            batch.withdraw()
+            for topic, pending in batch.sends:
+                self._shell.withdraw(topic, pending)
+            batch.future.cancel()
             raise
-        if require == "durable":
+        if batch.durable:
             check_durable(results)
         return results
 
     async def records(self, queue: MessageQueue, records: bytes, sizes: list[int], timeout_ms: int | None) -> SendResult:
-        begun_ms, way = self.now_ms(), Route((QUEUE_WIDE,), None, queue)
-        end_ms = self.deadline_ms(begun_ms, timeout_ms, keyed=True)
-        topic = self.open_ones.get(queue.topic) or await self.topics.open(queue.topic, end_ms)
-        held_bytes, gate = len(records), self.gate
-        sender = way.sender(topic)
-        if gate.shut:
-            try:
-                await gate.enter(
-                    len(sizes),
-                    held_bytes,
-                    [(queue, way.keys)],
-                    end_ms,
-                    lambda: self._too_late(way, sender),
-                    lambda: way.sender(topic).in_time(begun_ms, end_ms),
-                )
-            except BaseException:  # re-raised
-                sender.end_given()
-                raise
-        else:
-            gate.add(len(sizes), held_bytes)
+        begun_ms, route = self._clock.monotonic_ms(), Route((QUEUE_WIDE,), None, queue)
+        end_ms = self.end_ms(begun_ms, timeout_ms, keyed=True)
+        topic = await self.topic(queue.topic, end_ms)
+        machine = topic.machine_for(route, begun_ms)
         try:
-            sender = way.sender(topic)
+            machine = await self.enter_alone(topic, route, len(sizes), len(records), begun_ms, end_ms)
         except BaseException:  # re-raised
-            gate.release(len(sizes), held_bytes)
+            machine.end_given()
             raise
-        future = self._loop.create_future()
-        parcel = self._parcel(topic, way, records, sizes, "", held_bytes, future, begun_ms, end_ms)
-        parcel.alone = True
-        sender.add(parcel)
+        future: asyncio.Future[SendResult] = self._loop.create_future()
+        pending = self._pending(topic, route, ALONE, records, sizes, "", len(records), future, begun_ms, end_ms)
+        pending.alone = True
+        self._shell.add(topic, machine, pending)
         try:
-            result: SendResult = await future
+            return await future
         except asyncio.CancelledError:
-            sender.end_given()
-            withdraw(parcel, future)
+            machine.end_given()
+            self.withdraw(topic, pending, future)
             raise
-        return result
 
     async def oneway(self, message: Message, selector: Selector | None, queue: MessageQueue | None) -> None:
-        way = route_of(message, selector, queue)
-        topic = self.open_ones.get(message.topic)
-        if topic is None:
-            topic = await self.topics.open(message.topic, self.now_ms() + self._config.send_timeout_ms)
-        sender = way.sender(topic)
-        if not sender.up:
-            await self._wait_up(sender)
-        endpoint = None if sender.link is None else sender.link.endpoint
-        if endpoint is not None and endpoint.unsent_bytes + sender.oneway_bytes > self._config.unsent_bytes_max:
+        begun_ms, route = self._clock.monotonic_ms(), route_of(message, selector, queue)
+        topic = await self.topic(message.topic, self.end_ms(begun_ms, None, keyed=False))
+        machine = topic.machine_for(route, begun_ms)
+        link = self._shell.link(machine.queue.broker_name)
+        if link is None:
+            raise TransportError(f"{machine.queue}: no address of broker {machine.queue.broker_name} is known")
+        if not link.up:
+            await link.wait_up(self._config.send_timeout_ms)
+        endpoint = link.endpoint
+        if endpoint is not None and endpoint.unsent_bytes + self._shell.oneway_bytes(machine) > self._config.unsent_bytes_max:
             await endpoint.drain()
-        assert self._clock is not None
         born_ms = self._clock.wall_ms()
         message_id = self._ids.next(born_ms)
-        record = encode_message(message, sender.queue.queue_id, message_id, born_ms, None, self._compress_over)
-        sender.add_oneway(record, None if way.pick is None else topic.layout.version)
+        record = encode_message(message, machine.queue.queue_id, message_id, born_ms, None, self._compress_over)
+        self._shell.add_oneway(topic, machine, record, None if route.pick is None else topic.layout.version)
 
     # ----------------------------------------------------------------------------------------------------------------- parts
+
+    def _alone(self, topic: TopicMachine, route: Route) -> Sequence[Share]:
+        """The queue of a single send, by the present layout."""
+        return ((topic, topic.machine_for(route, self._clock.monotonic_ms()), route, ALONE),)
+
+    def end_ms(self, begun_ms: int, timeout_ms: int | None, *, keyed: bool) -> int:
+        """Return the deadline (monotonic ms) of a send that was called at `begun_ms`."""
+        return begun_ms + (timeout_ms or (self._config.keyed_send_timeout_ms if keyed else self._config.send_timeout_ms))
+
+    async def topic(self, name: str, end_ms: int) -> TopicMachine:
+        """Return the topic's machine. Raises what keeps the topic from being opened; SendTimeoutError at the deadline."""
+        return self.open_ones.get(name) or await self._topics.open(name, end_ms)
+
+    def check_durable(self, topic: TopicMachine) -> None:
+        """Raise RequestCodeNotSupportedError if a broker of the topic can't answer when the disk has a message."""
+        check_brokers(self._shell.instance, topic.layout, SENDING_DURABLY)
+
+    async def _enter(
+        self, find: Callable[[], Sequence[Share]], count: int, held_bytes: int, begun_ms: int, end_ms: int, *, ordered: bool = True
+    ) -> Sequence[Share]:
+        """Wait until the in-flight limit has room. Return what `find` returns then: the layout may have changed, a broker may have gone.
+
+        `ordered`: a send that fails fails what waits here behind it with one of its keys.
+        """
+        shares = find()
+        limit = self._limit
+        if not limit.shut:
+            limit.add(count, held_bytes)
+            return shares
+        _, first, route, _ = shares[0]
+        tag = [(machine.queue, route.keys) for _, machine, route, _ in shares] if ordered else []
+
+        def in_time() -> bool:
+            nonlocal shares
+            shares = find()
+            now_ms = self._clock.monotonic_ms()
+            return all(machine.in_time(now_ms, begun_ms, end_ms) for _, machine, _, _ in shares)
+
+        await limit.enter(count, held_bytes, tag, end_ms, lambda: self._too_late(route, first), in_time)
+        return shares
 
     async def _chunk(
         self,
@@ -200,106 +226,66 @@ class Sends:
         begun_ms: int,
         end_ms: int,
     ) -> None:
-        """messages[begin:end], one parcel for each queue; none of them is posted where one can't be."""
-        gate, count = self.gate, end - begin
-        held_bytes = sum([held_bytes_of(message) for message in messages[begin:end]])
-        shares = division.shares(begin, end, topics)
-        if gate.shut:
-            tag = [(sender.queue, way.keys) for _, sender, way, _ in shares]
-            _, first, way, _ = shares[0]
+        """Send messages[begin:end], together those of one queue; none of them is handed over if one can't be."""
+        count, held_bytes = end - begin, sum([held_bytes_of(message) for message in messages[begin:end]])
+        shares = await self._enter(
+            lambda: division.shares(begin, end, topics, self._clock.monotonic_ms()), count, held_bytes, begun_ms, end_ms
+        )
+        sends = [self._pack(batch, share, messages, begun_ms, end_ms) for share in shares]
+        batch.sends += [(share[0], pending) for share, pending in zip(shares, sends, strict=True)]
+        for (topic, machine, _, _), pending in zip(shares, sends, strict=True):
+            self._shell.add(topic, machine, pending)
 
-            def in_time() -> bool:
-                nonlocal shares  # the layout may have changed meanwhile, a broker may have gone
-                shares = division.shares(begin, end, topics)
-                return all(sender.in_time(begun_ms, end_ms) for _, sender, _, _ in shares)
-
-            await gate.enter(count, held_bytes, tag, end_ms, lambda: self._too_late(way, first), in_time)
-        else:
-            gate.add(count, held_bytes)
-        try:
-            parcels = [self._pack(batch, share, messages, begun_ms, end_ms) for share in shares]
-        except BaseException:  # re-raised
-            gate.release(count, held_bytes)
-            raise
-        batch.parcels += parcels
-        for (_, sender, _, _), parcel in zip(shares, parcels, strict=True):
-            sender.add(parcel)
-
-    def _pack(self, batch: Batch, share: Placed, messages: Sequence[Message], begun_ms: int, end_ms: int) -> PendingSend:
-        """Messages that are acknowledged together."""
-        assert self._clock is not None
-        topic, sender, way, places = share
-        born_ms, queue_id = self._clock.wall_ms(), sender.queue.queue_id
+    def _pack(self, batch: Batch, share: Share, messages: Sequence[Message], begun_ms: int, end_ms: int) -> PendingSend:
+        """Encode the messages of a share."""
+        topic, machine, route, places = share
+        born_ms, queue_id, over = self._clock.wall_ms(), machine.queue.queue_id, self._compress_over
         own = [messages[place] for place in places]
         ids = self._ids.many(born_ms, len(own))
-        over = self._compress_over
         records = [encode_message(message, queue_id, id_, born_ms, None, over) for message, id_ in zip(own, ids, strict=True)]
         held_bytes = sum([held_bytes_of(message) for message in own])
         sizes = list(map(len, records))
-        parcel = self._parcel(topic, way, b"".join(records), sizes, ids, held_bytes, Share(batch, places), begun_ms, end_ms)
-        parcel.durable = batch.durable
-        return parcel
+        pending = self._pending(topic, route, places, b"".join(records), sizes, ids, held_bytes, batch, begun_ms, end_ms)
+        pending.durable = batch.durable
+        return pending
 
-    def _parcel(
+    def _pending(
         self,
         topic: TopicMachine,
-        way: Route,
+        route: Route,
+        places: Sequence[int],
         data: bytes,
         sizes: list[int] | None,
         ids: str | list[str],
         held_bytes: int,
-        future: "asyncio.Future[Any] | Share",
+        waiter: Waiter,
         begun_ms: int,
         end_ms: int,
     ) -> PendingSend:
         half_ms = (begun_ms + end_ms) // 2
-        if way is UNKEYED:
-            return PendingSend(data, sizes, ids, held_bytes, future, end_ms, half_ms)
-        version = None if way.pick is None else topic.layout.version
-        return PendingSend(data, sizes, ids, held_bytes, future, end_ms, half_ms, way.keys, version, way.pick)
+        if route is UNKEYED:
+            return PendingSend(data, sizes, ids, held_bytes, waiter, end_ms, half_ms, (), None, None, places)
+        version = None if route.pick is None else topic.layout.version
+        return PendingSend(data, sizes, ids, held_bytes, waiter, end_ms, half_ms, route.keys, version, route.pick, places)
 
-    async def wait(
-        self, topic: TopicMachine, way: Route, sender: QueueMachine, held_bytes: int, begun_ms: int, end_ms: int
-    ) -> QueueMachine:
-        """Wait at the gate, and look again for the queue: the layout may have changed meanwhile, the broker may have gone."""
-        layout, chosen = topic.layout, sender
-
-        def in_time() -> bool:
-            nonlocal chosen
-            if way is UNKEYED or topic.layout is not layout:
-                chosen = way.sender(topic)
-            return chosen.in_time(begun_ms, end_ms)
-
-        await self.gate.enter(1, held_bytes, [(sender.queue, way.keys)], end_ms, lambda: self._too_late(way, sender), in_time)
-        return chosen
-
-    def _too_late(self, way: Route, sender: QueueMachine) -> SendError:
-        """What a send raises that waited for the in-flight limit until its deadline, or until too little time was left for an answer."""
-        gate, queue = self.gate, sender.queue
-        limit = f"{gate.count} messages with {gate.byte_count} bytes are in flight"
-        where = f"broker {queue.broker_name} is {'connected' if sender.up else 'not connected'}"
-        why = f"not sent in time for an answer before its deadline: it waited for the producer's in-flight limit ({limit}; {where})"
-        return (
-            SendTimeoutError(queue.topic, Outcome.NOT_STORED, why)
-            if way is UNKEYED
-            else QueueUnavailableError(queue, Outcome.NOT_STORED, why)
-        )
-
-    async def _wait_up(self, sender: QueueMachine) -> None:
-        if sender.link is None:
-            raise TransportError(f"{sender.queue}: no address of broker {sender.queue.broker_name} is known")
-        await sender.link.wait_up(self._config.send_timeout_ms)
-
-
-def withdraw(parcel: PendingSend, future: "asyncio.Future[Any]") -> None:
-    """Its send was cancelled: take it back unless it is written."""
-    if parcel.sender is not None and not parcel.sender.withdraw(parcel) and future.done() and not future.cancelled():
-        future.exception()  # its end is known and nobody waits for it
-    future.cancel()
+    def _too_late(self, route: Route, machine: QueueMachine) -> SendError:
+        """What a send raises that waited for the in-flight limit until its deadline, or until too little time was left for a response."""
+        limit, queue = self._limit, machine.queue
+        full = f"{limit.count} messages with {limit.byte_count} bytes are in flight"
+        where = f"broker {queue.broker_name} is {'connected' if machine.broker.up else 'not connected'}"
+        why = f"not sent in time for an answer before its deadline: it waited for the producer's in-flight limit ({full}; {where})"
+        if route is UNKEYED:
+            return SendTimeoutError(queue.topic, Outcome.NOT_STORED, why)
+        return QueueUnavailableError(queue, Outcome.NOT_STORED, why)
 
 
 def check_durable(results: Sequence[SendResult]) -> None:
-    """NotDurableError where one has a weaker status than SEND_OK."""
+    """NotDurableError if one has a weaker status than SEND_OK."""
     for result in results:
         if result.status is not SendStatus.SEND_OK:
             raise NotDurableError(results, result)
+
+
+def not_running(group: str, *, closed: bool) -> StateError:
+    """What a send raises before the start and after the end of its producer."""
+    return StateError(f"producer {group} is {'closed' if closed else 'not started: use `async with`, or await start()'}")

@@ -5,51 +5,76 @@ Whatever happens to many queues at once (their broker is connected, is gone, the
 
 import asyncio
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-if TYPE_CHECKING:
-    from lockstep.client.producer.queue_machine import QueueMachine
+from lockstep.client.producer.queue_machine import QueueMachine
+from lockstep.client.producer.topic_machine import TopicMachine
+from lockstep.runtime.endpoint import Endpoint
 
 QUEUES_PER_TURN = 256
 """The others have the next turn: 10,000 queues of a broker that is back must not stop the loop for as long as all of them take."""
 
 
 class WriteScheduler:
-    """Calls `QueueMachine.depart` of each queue that asked for it, and writes once to each connection."""
+    """Runs each queue that asked for it, and writes once to each connection."""
 
-    __slots__ = ("_due", "_handle", "_loop")
+    __slots__ = ("_closed", "_due", "_endpoint", "_handle", "_loop", "_run")
 
-    def __init__(self) -> None:
-        self._due: OrderedDict[QueueMachine, None] = OrderedDict()
+    def __init__(
+        self, run: Callable[[TopicMachine, QueueMachine, Endpoint | None], None], endpoint: Callable[[QueueMachine], Endpoint | None]
+    ) -> None:
+        """`endpoint` returns the open connection to a queue's broker, with which the queue is then run."""
+        self._closed = False
+        self._run = run
+        self._endpoint = endpoint
+        self._due: OrderedDict[QueueMachine, TopicMachine] = OrderedDict()
         """In the order in which they asked."""
         self._handle: asyncio.Handle | None = None
         self._loop = asyncio.get_running_loop()
 
-    def add(self, sender: "QueueMachine") -> None:
-        """At the end of this loop turn, behind whatever else sends in it."""
-        self._due[sender] = None
+    def add(self, topic: TopicMachine, machine: QueueMachine) -> None:
+        """Run it at the end of this loop turn, behind whatever else sends in it."""
+        if self._closed:
+            return
+        self._due[machine] = topic
+        machine.is_due = True
         if self._handle is None:
-            self._handle = self._loop.call_soon(self._depart)
+            self._handle = self._loop.call_soon(self._run_due)
 
-    def add_behind(self, sender: "QueueMachine") -> None:
+    def add_behind(self, topic: TopicMachine, machine: QueueMachine) -> None:
         """As `add`, behind all that the loop has been given to do by now: who was just answered may send more first."""
+        if self._closed:
+            return
         if self._handle is not None:
             self._handle.cancel()
-        self._due[sender] = None
-        self._handle = self._loop.call_soon(self._depart)
+        self._due[machine] = topic
+        machine.is_due = True
+        self._handle = self._loop.call_soon(self._run_due)
 
-    def _depart(self) -> None:
+    def close(self) -> None:
+        """Run nothing any more."""
+        self._closed = True
+        self._due.clear()
+        if self._handle is not None:
+            self._handle.cancel()
+
+    def _run_due(self) -> None:
         self._handle = None
-        due = [self._due.popitem(last=False)[0] for _ in range(min(len(self._due), QUEUES_PER_TURN))]
+        due = [(machine, topic, self._endpoint(machine)) for machine, topic in self._take()]
         if self._due:
-            self._handle = self._loop.call_soon(self._depart)
-        links = dict.fromkeys(sender.link for sender in due)
-        endpoints = [link.endpoint for link in links if link is not None and link.endpoint is not None]
-        for endpoint in endpoints:
-            endpoint.hold()
+            self._handle = self._loop.call_soon(self._run_due)
+        held = dict.fromkeys(endpoint for _, _, endpoint in due if endpoint is not None)
+        for each in held:
+            each.hold()
         try:
-            for sender in due:
-                sender.depart()
+            for machine, topic, endpoint in due:
+                self._run(topic, machine, endpoint)
         finally:
-            for endpoint in endpoints:
-                endpoint.flush()
+            for each in held:
+                each.flush()
+
+    def _take(self) -> list[tuple[QueueMachine, TopicMachine]]:
+        taken = [self._due.popitem(last=False) for _ in range(min(len(self._due), QUEUES_PER_TURN))]
+        for machine, _ in taken:
+            machine.is_due = False
+        return taken

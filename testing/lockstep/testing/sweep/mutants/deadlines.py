@@ -31,14 +31,15 @@ def what_expires_at_the_limit_fails_alone(patch: Patches) -> None:
 @mutant("send", aimed="tests/unit/client/test_many_queues.py::test_what_happens_costs_each_queue_once")
 def each_queue_wakes_all_the_others(patch: Patches) -> None:
     """What happens to one queue costs the other queues nothing."""
-    changed = TopicMachine.stalled_changed
+    count = TopicMachine._count_stalled
 
-    def wakes_all(self: TopicMachine, sender: QueueMachine) -> None:
-        changed(self, sender)
-        for other in self._by_queue.values():
-            other.wake()
+    def wakes_all(self: TopicMachine, machine: QueueMachine) -> None:
+        before = machine.counts_as_stalled
+        count(self, machine)
+        if machine.stalled != before:
+            self.due += self.machines
 
-    patch.set(TopicMachine, "stalled_changed", wakes_all)
+    patch.set(TopicMachine, "_count_stalled", wakes_all)
 
 
 @mutant("send", aimed=CAPACITY_TEST)

@@ -7,17 +7,20 @@ from lockstep.broker.processors.send import SendProcessor
 from lockstep.broker.tables import sequence_table
 from lockstep.broker.tables.sequence_table import TAKE, SequenceTable
 from lockstep.client.producer import queue_machine
-from lockstep.client.producer.endings import Endings
+from lockstep.client.producer.flow_control import InFlightLimit
 from lockstep.client.producer.in_flight_frame import InFlightFrame, seal_frame
 from lockstep.client.producer.pending import PendingSend
 from lockstep.client.producer.queue_machine import QueueMachine
-from lockstep.client.producer.selector import number_of_key
+from lockstep.client.producer.routing import number_of_key
+from lockstep.client.producer.send_buffer import SendBuffer
 from lockstep.client.producer.sequencer import Sequencer
 from lockstep.client.producer.topic_machine import TopicMachine
 from lockstep.nameserver.processor import RouteProcessor
 from lockstep.protocol.codes import ResponseCode
+from lockstep.protocol.command import RETRY_AFTER_FIELD
 from lockstep.protocol.errors import OutOfSequenceError
 from lockstep.protocol.layouts import LayoutTable
+from lockstep.protocol.queue import MessageQueue
 from lockstep.testing.sweep.mutants.registry import Patches, mutant
 
 
@@ -63,14 +66,14 @@ def a_lost_suffix_is_not_begun_anew(patch: Patches) -> None:
     """A frame whose predecessors the broker lost begins a new epoch."""
     refused = QueueMachine._refused
 
-    def again(self: QueueMachine, frame: Any, error: Any, response: Any) -> None:
+    def again(self: QueueMachine, frame: Any, error: Any, fields: Any, now_ms: int) -> Any:
         if not isinstance(error, OutOfSequenceError):
-            refused(self, frame, error, response)
-            return
+            return refused(self, frame, error, fields, now_ms)
         frame.error = error
-        self._patience.refusals += 1
-        self._pause(response)
+        self._backoff.refusals += 1
+        self._backoff.refused(fields.get(RETRY_AFTER_FIELD), now_ms)
         self._retry(frame)
+        return None
 
     patch.set(QueueMachine, "_refused", again)
 
@@ -94,7 +97,7 @@ def a_retry_is_a_new_frame(patch: Patches) -> None:
 
     def anew(self: QueueMachine, frame: Any) -> None:
         self._sequencer.give_up()
-        self._frame = seal_frame(self, self._sequencer, frame.parcels)
+        self._frame = seal_frame(self.queue, self._sequencer, frame.sends, any_asks=self.any_asks)
         retry(self, self._frame)
 
     patch.set(QueueMachine, "_retry", anew)
@@ -105,10 +108,9 @@ def a_key_moves_with_its_broker(patch: Patches) -> None:
     """A key's queue is picked over the layout, never over the live brokers."""
 
     def live(self: TopicMachine, sharding_key: str) -> QueueMachine:
-        queues = [queue for queue in self.layout.write_queues if (sender := self.of_queue(queue)) and sender.up and not sender.stalled]
-        sender = self.of_queue((queues or self.layout.write_queues)[number_of_key(sharding_key, len(queues or self.layout.write_queues))])
-        assert sender is not None
-        return sender
+        machines = [machine for queue in self.layout.write_queues if (machine := self.of_queue(queue))]
+        live = [machine for machine in machines if machine.broker.up and not machine.stalled] or machines
+        return live[number_of_key(sharding_key, len(live))]
 
     patch.set(TopicMachine, "of_key", live)
 
@@ -120,7 +122,8 @@ def a_key_moves_with_its_broker(patch: Patches) -> None:
 )
 def later_sends_of_a_failed_key_go_on(patch: Patches) -> None:
     """If a keyed send fails, later ones of its key that wait fail unsent."""
-    patch.set(Endings, "_fail_behind", lambda self, failed, waited: iter(()))
+    patch.set(SendBuffer, "take_keys", lambda self, keys: [])
+    patch.set(InFlightLimit, "refuse_behind", lambda self, queue, keys: iter(()))
 
 
 @mutant(
@@ -173,9 +176,9 @@ def layouts_are_told_at_the_next_registration(patch: Patches) -> None:
 def the_least_careful_send_decides(patch: Patches) -> None:
     """A frame is answered as the most careful of its sends asks."""
 
-    def careless(sender: QueueMachine, sequencer: Sequencer, parcels: list[PendingSend]) -> InFlightFrame:
-        frame = seal_frame(sender, sequencer, parcels)
-        if any(parcel.durable is False for parcel in parcels):
+    def careless(queue: MessageQueue, sequencer: Sequencer, sends: list[PendingSend], *, any_asks: bool) -> InFlightFrame:
+        frame = seal_frame(queue, sequencer, sends, any_asks=any_asks)
+        if any(pending.durable is False for pending in sends):
             frame.fields["durable"] = False
         return frame
 
@@ -199,8 +202,8 @@ def lower_producer_epochs_are_taken(patch: Patches) -> None:
 def a_keyed_frame_moves(patch: Patches) -> None:
     """A keyed frame is tried again at its own queue, and nowhere else."""
 
-    def unkeyed(sender: QueueMachine, sequencer: Sequencer, parcels: list[PendingSend]) -> InFlightFrame:
-        frame = seal_frame(sender, sequencer, parcels)
+    def unkeyed(queue: MessageQueue, sequencer: Sequencer, sends: list[PendingSend], *, any_asks: bool) -> InFlightFrame:
+        frame = seal_frame(queue, sequencer, sends, any_asks=any_asks)
         frame.keyed = False
         return frame
 
@@ -212,14 +215,15 @@ def frames_do_not_wait_for_each_other(patch: Patches) -> None:
     """One frame in flight per queue and producer."""
     write, answered = QueueMachine._write, QueueMachine.answered
 
-    def unawaited(self: QueueMachine, frame: InFlightFrame, endpoint: Any, now_ms: int) -> None:
-        write(self, frame, endpoint, now_ms)
+    def unawaited(self: QueueMachine, frame: InFlightFrame, connection: Any, now_ms: int) -> None:
+        write(self, frame, connection, now_ms)
         self._frame = None
 
-    def late(self: QueueMachine, frame: InFlightFrame, response: Any) -> None:
+    def late(self: QueueMachine, frame: InFlightFrame, *response: Any) -> Any:
         before, self._frame = self._frame, frame
-        answered(self, frame, response)
+        version = answered(self, frame, *response)
         self._frame = self._frame or before
+        return version
 
     patch.set(QueueMachine, "_write", unawaited)
     patch.set(QueueMachine, "answered", late)
@@ -238,4 +242,4 @@ def a_lost_layout_is_waited_for(patch: Patches) -> None:
 def what_is_refused_goes_to_the_end(patch: Patches) -> None:
     """What is picked again after a refusal goes ahead of what was sent behind it."""
     add = QueueMachine.add
-    patch.set(QueueMachine, "add", lambda self, parcel, *, ahead=False: add(self, parcel))
+    patch.set(QueueMachine, "add", lambda self, pending, *, ahead=False: add(self, pending))

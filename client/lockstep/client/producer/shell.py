@@ -1,0 +1,336 @@
+"""The shell of one producer: carries out what the machines of its queues ask for. Loop, clock, connections and logs are here only."""
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+
+from lockstep.client.broker_link import BrokerLink
+from lockstep.client.errors import Outcome, PrecedingSendError, QueueUnavailableError, SendTimeoutError
+from lockstep.client.features import SENDING, check_features
+from lockstep.client.instance import Instance
+from lockstep.client.producer.batch import Batch
+from lockstep.client.producer.config import ProducerConfig
+from lockstep.client.producer.effects import Complete, Effect, ExpectLayout, Fail, Log, MayBeTwice, RefreshRoute, Refuse, Release, Write
+from lockstep.client.producer.expiry import Expiry
+from lockstep.client.producer.failures import Failures
+from lockstep.client.producer.flow_control import InFlightLimit
+from lockstep.client.producer.in_flight_frame import InFlightFrame
+from lockstep.client.producer.lane import NEVER_MS
+from lockstep.client.producer.latency_fault import BrokerLatencies
+from lockstep.client.producer.oneway import OnewayRecords
+from lockstep.client.producer.pending import PendingSend
+from lockstep.client.producer.queue_machine import QueueMachine
+from lockstep.client.producer.result import SendResult
+from lockstep.client.producer.sequencer import GivenId, Sequencer
+from lockstep.client.producer.topic_machine import TopicMachine
+from lockstep.client.producer.write_scheduler import WriteScheduler
+from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.command import Command
+from lockstep.protocol.errors import BrokerError, RequestCodeNotSupportedError, TopicNotExistError, broker_error
+from lockstep.protocol.queue import LayoutVersion, MessageQueue, TopicLayout
+from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.log import get_logger
+
+log = get_logger("lockstep.client.producer")
+
+
+class _Write:
+    """One write of a frame: the response to its request, or the loss of it, goes to the queue's machine (runtime.outstanding.Answer)."""
+
+    __slots__ = ("_frame", "_machine", "_shell", "_topic")
+
+    def __init__(self, shell: "ProducerShell", topic: TopicMachine, machine: QueueMachine, frame: InFlightFrame) -> None:
+        self._shell = shell
+        self._topic = topic
+        self._machine = machine
+        self._frame = frame
+
+    def done(self) -> bool:
+        """A response always matters, if only to tell that the frame is not the one in flight any more."""
+        return False
+
+    def set_result(self, response: Command) -> None:
+        self._shell.answered(self._topic, self._machine, self._frame, response)
+
+    def set_exception(self, error: Exception) -> None:
+        self._shell.lost(self._topic, self._machine, self._frame, error)
+
+
+class _Timer:
+    """When a queue is to be run (expiry.Waiting). Out of date once the queue was scheduled for an earlier time."""
+
+    __slots__ = ("_at_ms", "_machine", "_shell", "_topic")
+
+    def __init__(self, shell: "ProducerShell", topic: TopicMachine, machine: QueueMachine, at_ms: int) -> None:
+        self._shell = shell
+        self._topic = topic
+        self._machine = machine
+        self._at_ms = at_ms
+
+    def done(self) -> bool:
+        return self._machine.timer_ms != self._at_ms
+
+    def expire(self) -> None:
+        self._machine.timer_ms = NEVER_MS
+        self._shell.timed(self._topic, self._machine)
+
+
+class ProducerShell:
+    """What the machines of one producer have in common with the world: its clock, its connections, its in-flight limit."""
+
+    def __init__(self, instance: Instance, config: ProducerConfig, limit: InFlightLimit, given_id: GivenId | None) -> None:
+        self.instance = instance
+        self.config = config
+        self.possible_duplicates = 0
+        """Messages that went elsewhere, or were sent again, although they may have been stored."""
+        self.expiry = Expiry(instance.host.clock)
+        self._clock = instance.host.clock
+        self._random = instance.host.random
+        self._limit = limit
+        self._given_id = given_id
+        self._latencies = None if config.latency_faults is None else BrokerLatencies(config.latency_faults)
+        self._failures = Failures()
+        self._writes = WriteScheduler(self._run, self._endpoint)
+        self._links: dict[str, BrokerLink] = {}
+        self._oneway: dict[QueueMachine, OnewayRecords] = {}
+        limit.begin(self.expiry, self._failures)
+
+    def close(self) -> None:
+        """Nothing is written and nothing expires any more."""
+        self._writes.close()
+        self.expiry.close()
+
+    def now_ms(self) -> int:
+        return self._clock.monotonic_ms()
+
+    # ---------------------------------------------------------------------------------------------------------------- topics
+
+    def open(self, layout: TopicLayout) -> TopicMachine:
+        """Return the machine of a topic that is sent to first."""
+        producer_id = self._random.token(16).hex()
+        """Its own unless one is given: after a topic was away, sequences begin at 0 again, and brokers remember those of before."""
+        given = self._given_id
+
+        def sequencer() -> Sequencer:
+            return Sequencer(producer_id) if given is None else Sequencer(given.producer_id, given.partition, given.epoch)
+
+        return TopicMachine(layout, self.config, sequencer, self._random.below, self._up(layout), self._latencies)
+
+    def adopt(self, topic: TopicMachine, layout: TopicLayout) -> None:
+        """The topic has a higher layout."""
+        topic.adopt(layout, self._up(layout))
+        self._carry_out(topic)
+
+    def link_changed(self, topic: TopicMachine, link: BrokerLink) -> bool:
+        """A broker was connected or disconnected. Return False if it lacks what `send` needs: what waited has failed."""
+        if not topic.has_broker(link.name):
+            return True
+        if link.up and link.view is not None:
+            try:
+                check_features(link.view, SENDING)
+            except RequestCodeNotSupportedError as error:
+                remark = error.remark
+                topic.fail_all(lambda: RequestCodeNotSupportedError(remark))
+                self._carry_out(topic)
+                return False
+        topic.link_changed(link.name, up=link.up)
+        self._carry_out(topic)
+        return True
+
+    def link(self, broker_name: str) -> BrokerLink | None:
+        """Return the link to a broker; None if its address is not known."""
+        link = self._links.get(broker_name)
+        if link is None:
+            link = self.instance.link(broker_name)
+            if link is not None:
+                self._links[broker_name] = link
+        return link
+
+    def _up(self, layout: TopicLayout) -> list[str]:
+        names = [entry.broker_name for entry in layout.entries]
+        return [name for name in names if (link := self.link(name)) is not None and link.up]
+
+    def _endpoint(self, machine: QueueMachine) -> Endpoint | None:
+        """The open connection to the queue's broker."""
+        link = self.link(machine.queue.broker_name)
+        endpoint = None if link is None else link.endpoint
+        return None if endpoint is None or endpoint.closed else endpoint
+
+    # ----------------------------------------------------------------------------------------------------------------- sends
+
+    def add(self, topic: TopicMachine, machine: QueueMachine, pending: PendingSend) -> None:
+        """Let a send wait in its queue; its frame leaves at the end of this loop turn unless one is in flight."""
+        if machine.stalled:
+            topic.add(machine, pending)
+        else:
+            machine.add(pending)
+        if not machine.is_due:
+            self._schedule(topic, machine)
+
+    def withdraw(self, topic: TopicMachine, pending: PendingSend) -> None:
+        """A send was cancelled: take it back unless it is written."""
+        topic.withdraw(pending)
+        self._carry_out(topic)
+
+    def add_oneway(self, topic: TopicMachine, machine: QueueMachine, record: bytes, version: LayoutVersion | None) -> None:
+        """Send without a response, at the end of this loop turn: no sequence, no retry."""
+        records = self._oneway.get(machine)
+        if records is None:
+            records = self._oneway[machine] = OnewayRecords()
+        records.add(record, version)
+        self._writes.add(topic, machine)
+
+    def oneway_bytes(self, machine: QueueMachine) -> int:
+        """Return the bytes of one-way records of this loop turn."""
+        records = self._oneway.get(machine)
+        return 0 if records is None else records.byte_count
+
+    # --------------------------------------------------------------------------------------------------------------- running
+
+    def answered(self, topic: TopicMachine, machine: QueueMachine, frame: InFlightFrame, response: Command) -> None:
+        """A write of the frame was answered."""
+        topic.answered(machine, frame, response.code, response.remark, response.fields, self._clock.monotonic_ms())
+        self._carry_out(topic)
+        if machine.run_at_ms == 0:
+            self._writes.add_behind(topic, machine)
+
+    def lost(self, topic: TopicMachine, machine: QueueMachine, frame: InFlightFrame, error: Exception) -> None:
+        """A write of the frame will not be answered."""
+        machine.lost(frame, error)
+        self._writes.add(topic, machine)
+
+    def timed(self, topic: TopicMachine, machine: QueueMachine) -> None:
+        """Its timer is due: run it at the end of this loop turn, if it has still something to do then."""
+        if machine.run_at_ms <= self._clock.monotonic_ms():
+            self._writes.add(topic, machine)
+        else:
+            self._schedule(topic, machine)
+
+    def _run(self, topic: TopicMachine, machine: QueueMachine, endpoint: Endpoint | None) -> None:
+        if self._oneway:
+            records = self._oneway.pop(machine, None)
+            if records is not None:
+                records.write(machine.queue, endpoint)
+        topic.run(machine, self._clock.monotonic_ms(), endpoint)
+        for effect in self._take(topic):
+            if type(effect) is Write:
+                assert endpoint is not None
+                frame = effect.frame
+                answer = _Write(self, topic, machine, frame)
+                endpoint.ask(RequestCode.SEND_RECORDS, frame.fields, frame.sealed.body, timeout_ms=effect.timeout_ms, answer=answer)
+            else:
+                self._do(topic, effect)
+        self._schedule(topic, machine)
+
+    def _schedule(self, topic: TopicMachine, machine: QueueMachine) -> None:
+        """Have it run when it asks for that, unless it will be run by then."""
+        at_ms = machine.run_at_ms
+        if at_ms == 0:
+            self._writes.add(topic, machine)
+        elif at_ms < machine.timer_ms:
+            machine.timer_ms = at_ms
+            self.expiry.add(at_ms, _Timer(self, topic, machine, at_ms))
+
+    # --------------------------------------------------------------------------------------------------------------- effects
+
+    def _take(self, topic: TopicMachine) -> list[Effect]:
+        if topic.due:
+            due, topic.due = topic.due, []
+            for machine in due:
+                self._writes.add(topic, machine)
+        effects = topic.effects[:]
+        topic.effects.clear()
+        return effects
+
+    def _carry_out(self, topic: TopicMachine) -> None:
+        for effect in self._take(topic):
+            self._do(topic, effect)
+
+    def _do(self, topic: TopicMachine, effect: Effect) -> None:
+        match effect:
+            case Complete():
+                self._complete(effect)
+            case Release():
+                self._release(effect.sends)
+            case Fail():
+                self._fail(effect)
+            case Refuse():
+                self._failures.add(self._refuse(effect))
+            case MayBeTwice():
+                self.possible_duplicates += effect.count
+            case ExpectLayout():
+                self.instance.watch.expect(topic.layout.topic, effect.above.successor)
+            case RefreshRoute():
+                self.instance.watch.refresh_soon()
+            case Log():
+                log.warning(effect.event, **effect.facts)
+            case Write():
+                raise AssertionError("a frame is written by a run of its queue only")
+
+    def _complete(self, effect: Complete) -> None:
+        frame, answer = effect.frame, effect.answer
+        index = 0
+        for pending in frame.sends:
+            waiter, ids = pending.waiter, pending.message_ids
+            if not pending.failed and not waiter.done():
+                if type(waiter) is Batch:
+                    waiter.stored(pending.places, [SendResult(answer, place, id_) for place, id_ in enumerate(ids, index)])
+                else:
+                    waiter.set_result(SendResult(answer, index, ids))  # type: ignore[attr-defined, arg-type]
+            index += pending.count
+        self._release(frame.sends)
+
+    def _fail(self, effect: Fail) -> None:
+        """None of these is written any more. What waits behind them learns it in this loop turn and the next ones."""
+        refused = self._limit.refuse_behind(effect.queue, effect.keys) if effect.keys else iter(())
+        for pending in effect.failed:
+            outcome = Outcome.UNKNOWN if pending.left_behind else effect.outcome
+            fail(pending, send_error(pending, effect.queue, outcome, effect.cause, connected=effect.connected))
+        self._release(effect.released)
+        if effect.keys:
+            self._failures.add(chain(self._fail_behind(effect), refused))
+
+    def _fail_behind(self, effect: Fail) -> Iterator[None]:
+        for pending in effect.behind:
+            fail(pending, PrecedingSendError(effect.queue, pending.keys[0] or None))
+            self._release([pending])
+            yield
+
+    def _refuse(self, effect: Refuse) -> Iterator[None]:
+        for pending in effect.sends:
+            fail(pending, effect.error())
+            self._release([pending])
+            yield
+
+    def _release(self, sends: Iterable[PendingSend]) -> None:
+        count = byte_count = 0
+        for pending in sends:
+            count += pending.count
+            byte_count += pending.held_bytes
+        if count:
+            self._limit.release(count, byte_count)
+
+
+def fail(pending: PendingSend, error: Exception) -> None:
+    """Have a send raise the error, if it is still waited for."""
+    waiter = pending.waiter
+    if waiter.done():
+        return
+    if type(waiter) is Batch:
+        waiter.failed(pending.places, error)
+    else:
+        waiter.set_exception(error)  # type: ignore[attr-defined]
+
+
+def send_error(pending: PendingSend, queue: MessageQueue, outcome: Outcome, cause: Exception | None, *, connected: bool) -> Exception:
+    """Return what the send raises: the broker's refusal if that is the whole truth, else which queue did not answer."""
+    error: Exception
+    if isinstance(cause, BrokerError) and outcome is Outcome.NOT_STORED and not (pending.keys and cause.retriable):
+        error = broker_error(cause.wire_code, cause.remark)
+    else:
+        last = "nothing was written" if cause is None else str(cause)
+        where = f"broker {queue.broker_name} is {'connected' if connected else 'not connected'}"
+        end = "its topic was deleted" if isinstance(cause, TopicNotExistError) else "its deadline"
+        why = f"not acknowledged before {end} ({where}; last: {last})"
+        error = QueueUnavailableError(queue, outcome, why) if pending.keys else SendTimeoutError(queue.topic, outcome, why)
+    error.__cause__ = cause
+    return error
