@@ -1,7 +1,7 @@
-"""Parcels that wait in line for one queue. Pure; nothing here is slower for there being many of them.
+"""Sends that wait in line for one queue. Pure; nothing here is slower for there being many of them.
 
 They leave from the front, and any of them may be taken out by itself. What finds them by deadline and by key is made when it is first
-asked for, and kept while parcels wait: sends that only pass through pay nothing for it, and when thousands fail each costs what one costs.
+asked for, and kept while sends wait: sends that only pass through pay nothing for it, and when thousands fail each costs what one costs.
 """
 
 from collections import OrderedDict
@@ -15,11 +15,11 @@ NEVER_MS = 1 << 62
 AHEAD_OF_ALL = -1 << 62
 """A ticket below all others."""
 STALE_MAX = 64
-"""Entries of parcels that have left, above as many as there are parcels, with which the heap of deadlines is made again."""
+"""Entries of sends that have left, above as many as there are sends, with which the heap of deadlines is made again."""
 
 
 class Lane:
-    """First in, first out. Each parcel has a ticket: a number that rises from the front to the end."""
+    """First in, first out. Each send has a ticket: a number that rises from the front to the end."""
 
     __slots__ = ("_by_key", "_deadlines", "_first", "_next", "_waiting", "earliest_ms")
 
@@ -29,9 +29,9 @@ class Lane:
         self._first = 0
         self._next = 0
         self._deadlines: list[tuple[int, int]] | None = None
-        """A heap of (deadline, ticket), of parcels that have left too; None: not asked for."""
+        """A heap of (deadline, ticket), of sends that have left too; None: not asked for."""
         self._by_key: dict[str, dict[int, None]] = {}
-        """Tickets of the parcels that hold a key; only while there is a heap of deadlines."""
+        """Tickets of the sends that hold a key; only while there is a heap of deadlines."""
         self.earliest_ms = NEVER_MS
         """No deadline of what waits is earlier."""
 
@@ -44,44 +44,44 @@ class Lane:
     def __iter__(self) -> Iterator[PendingSend]:
         return iter(self._waiting.values())
 
-    def append(self, parcel: PendingSend) -> None:
+    def append(self, pending: PendingSend) -> None:
         """At the end."""
-        self._next = parcel.ticket = ticket = self._next + 1
-        self._waiting[ticket] = parcel
-        if parcel.deadline_ms < self.earliest_ms:
-            self.earliest_ms = parcel.deadline_ms
+        self._next = pending.ticket = ticket = self._next + 1
+        self._waiting[ticket] = pending
+        if pending.deadline_ms < self.earliest_ms:
+            self.earliest_ms = pending.deadline_ms
         if self._deadlines is not None:
-            self._index(ticket, parcel)
+            self._index(ticket, pending)
 
-    def push(self, parcel: PendingSend) -> None:
+    def push(self, pending: PendingSend) -> None:
         """At the front."""
-        self._first = parcel.ticket = ticket = self._first - 1
-        self._waiting[ticket] = parcel
+        self._first = pending.ticket = ticket = self._first - 1
+        self._waiting[ticket] = pending
         self._waiting.move_to_end(ticket, last=False)
-        self.earliest_ms = min(self.earliest_ms, parcel.deadline_ms)
+        self.earliest_ms = min(self.earliest_ms, pending.deadline_ms)
         if self._deadlines is not None:
-            self._index(ticket, parcel)
+            self._index(ticket, pending)
 
     def pop(self) -> PendingSend:
         """Take the front out."""
-        ticket, parcel = self._waiting.popitem(last=False)
+        ticket, pending = self._waiting.popitem(last=False)
         if self._deadlines is not None or not self._waiting:
-            self._left(ticket, parcel)
-        return parcel
+            self._left(ticket, pending)
+        return pending
 
     def cut(self, bytes_max: int, count_max: int) -> list[PendingSend]:
         """Take out what leaves in one frame: the front, and what follows it in the same layout version and fits. There must be one."""
         waiting = self._waiting
         taken: list[PendingSend] = []
-        for parcel in waiting.values():
-            bytes_max -= parcel.held_bytes
-            count_max -= parcel.count
+        for pending in waiting.values():
+            bytes_max -= pending.held_bytes
+            count_max -= pending.count
             if taken:
                 version = taken[0].version
-                if count_max < 0 or bytes_max < 0 or parcel.alone or (parcel.version is not version and parcel.version != version):
+                if count_max < 0 or bytes_max < 0 or pending.alone or (pending.version is not version and pending.version != version):
                     break
-            taken.append(parcel)
-            if parcel.alone:
+            taken.append(pending)
+            if pending.alone:
                 break
         if len(taken) == len(waiting):
             return self.take_all()
@@ -89,11 +89,11 @@ class Lane:
             self.pop()
         return taken
 
-    def remove(self, parcel: PendingSend) -> bool:
+    def remove(self, pending: PendingSend) -> bool:
         """Take this one out; False: it does not wait here."""
-        if self._waiting.get(parcel.ticket) is not parcel:
+        if self._waiting.get(pending.ticket) is not pending:
             return False
-        self._take(parcel.ticket)
+        self._take(pending.ticket)
         return True
 
     def take_all(self) -> list[PendingSend]:
@@ -106,7 +106,7 @@ class Lane:
     def take_expired(self, now_ms: int, limit: int) -> list[PendingSend]:
         """Those whose deadline has come, at most `limit` of them; more are left if `earliest_ms` is still not after `now_ms`."""
         if self._deadlines is None and now_ms >= self.earliest_ms:
-            self.earliest_ms = min([parcel.deadline_ms for parcel in self], default=NEVER_MS)
+            self.earliest_ms = min([pending.deadline_ms for pending in self], default=NEVER_MS)
         if now_ms < self.earliest_ms:
             return []
         deadlines = self._indexed()
@@ -122,7 +122,7 @@ class Lane:
         return [self._take(ticket) for ticket in sorted(tickets)]
 
     def take_keys(self, keys: Mapping[str, int]) -> list[PendingSend]:
-        """The records with one of these keys behind its ticket, in order: parcels of one key each. Other records keep their place."""
+        """The records with one of these keys behind its ticket, in order: sends of one key each. Other records keep their place."""
         self._indexed()
         taken: list[PendingSend] = []
         for ticket in sorted({ticket for key, behind in keys.items() for ticket in self._by_key.get(key, ()) if ticket > behind}):
@@ -135,23 +135,23 @@ class Lane:
 
     def take_older(self, version: LayoutVersion) -> list[PendingSend]:
         """Those that were picked from a lower layout than this one, in order."""
-        older = [ticket for ticket, parcel in self._waiting.items() if parcel.version is not None and parcel.version < version]
+        older = [ticket for ticket, pending in self._waiting.items() if pending.version is not None and pending.version < version]
         return [self._take(ticket) for ticket in older]
 
     # ----------------------------------------------------------------------------------------------------------------- index
 
-    def _index(self, ticket: int, parcel: PendingSend) -> None:
+    def _index(self, ticket: int, pending: PendingSend) -> None:
         assert self._deadlines is not None
-        heappush(self._deadlines, (parcel.deadline_ms, ticket))
-        self._learn(ticket, parcel)
+        heappush(self._deadlines, (pending.deadline_ms, ticket))
+        self._learn(ticket, pending)
 
     def _take(self, ticket: int) -> PendingSend:
-        parcel = self._waiting.pop(ticket)
-        self._left(ticket, parcel)
-        return parcel
+        pending = self._waiting.pop(ticket)
+        self._left(ticket, pending)
+        return pending
 
     def _replace(self, ticket: int, part: PendingSend) -> None:
-        """A part of the parcel takes its place."""
+        """A part of the pending takes its place."""
         self._unlearn(ticket, self._waiting[ticket])
         part.ticket = ticket
         self._waiting[ticket] = part
@@ -159,20 +159,20 @@ class Lane:
 
     def _indexed(self) -> list[tuple[int, int]]:
         if self._deadlines is None:
-            self._deadlines = [(parcel.deadline_ms, ticket) for ticket, parcel in self._waiting.items()]
+            self._deadlines = [(pending.deadline_ms, ticket) for ticket, pending in self._waiting.items()]
             heapify(self._deadlines)
-            for ticket, parcel in self._waiting.items():
-                self._learn(ticket, parcel)
+            for ticket, pending in self._waiting.items():
+                self._learn(ticket, pending)
         return self._deadlines
 
-    def _left(self, ticket: int, parcel: PendingSend) -> None:
+    def _left(self, ticket: int, pending: PendingSend) -> None:
         waiting = self._waiting
         if not waiting:
             self._empty()
         elif self._deadlines is not None:
-            self._unlearn(ticket, parcel)
+            self._unlearn(ticket, pending)
             if len(self._deadlines) > 2 * len(waiting) + STALE_MAX:
-                self._deadlines = [(parcel.deadline_ms, ticket) for ticket, parcel in waiting.items()]
+                self._deadlines = [(pending.deadline_ms, ticket) for ticket, pending in waiting.items()]
                 heapify(self._deadlines)
 
     def _empty(self) -> None:
@@ -180,12 +180,12 @@ class Lane:
         self._by_key.clear()
         self.earliest_ms = NEVER_MS
 
-    def _learn(self, ticket: int, parcel: PendingSend) -> None:
-        for key in parcel.keys:
+    def _learn(self, ticket: int, pending: PendingSend) -> None:
+        for key in pending.keys:
             self._by_key.setdefault(key, {})[ticket] = None
 
-    def _unlearn(self, ticket: int, parcel: PendingSend) -> None:
-        for key in parcel.keys:
+    def _unlearn(self, ticket: int, pending: PendingSend) -> None:
+        for key in pending.keys:
             tickets = self._by_key.get(key)
             if tickets is not None:
                 tickets.pop(ticket, None)

@@ -249,7 +249,7 @@ class QueueMachine:
 
     # --------------------------------------------------------------------------------------------------------------- running
 
-    def look(self, now_ms: int) -> None:
+    def look(self, now_ms: int, *, connected: bool) -> None:
         """Do all that is due but writing: lost writes, a new connection, deadlines."""
         lost, self._lost = self._lost, []
         for frame, error in lost:
@@ -266,7 +266,7 @@ class QueueMachine:
         if self.deletion is not None and self._buffer:
             self._fail(self._buffer.take_all(), Outcome.NOT_STORED, self.deletion)
         more = self._fail_expired(now_ms)
-        if self.stalled and self._frame is None and self.broker.up and now_ms >= self._backoff.trusted_ms:
+        if self.stalled and self._frame is None and connected and now_ms >= self._backoff.trusted_ms:
             self.stalled = False
         self.run_at_ms = 0 if more else NEVER_MS
 

@@ -1,6 +1,6 @@
 """What waits for one queue, and how it is cut into frames. Pure: futures are carried, never looked into beyond `done()`.
 
-A frame holds parcels of one lane and, when keyed, of one layout version: what is true of a frame (may it go elsewhere, when does it end,
+A frame holds sends of one lane and, when keyed, of one layout version: what is true of a frame (may it go elsewhere, when does it end,
 which layout was it hashed over) is then true of each of its messages. Within a lane the order is that of arrival.
 
     unkeyed   may go to another queue while it is certainly not stored
@@ -15,7 +15,7 @@ from lockstep.protocol.queue import LayoutVersion
 
 
 class SendBuffer:
-    """Two lanes of waiting parcels."""
+    """Two lanes of waiting sends."""
 
     __slots__ = ("_bytes_max", "_count_max", "_keyed_turn", "keyed", "unkeyed")
 
@@ -34,20 +34,20 @@ class SendBuffer:
         """No deadline of what waits is earlier."""
         return min(self.unkeyed.earliest_ms, self.keyed.earliest_ms)
 
-    def add(self, parcel: PendingSend) -> None:
-        (self.keyed if parcel.keys else self.unkeyed).append(parcel)
+    def add(self, pending: PendingSend) -> None:
+        (self.keyed if pending.keys else self.unkeyed).append(pending)
 
-    def put_back(self, parcels: Iterable[PendingSend]) -> None:
+    def put_back(self, sends: Iterable[PendingSend]) -> None:
         """Back to the head of their lane, in their order."""
-        for parcel in reversed(list(parcels)):
-            (self.keyed if parcel.keys else self.unkeyed).push(parcel)
+        for pending in reversed(list(sends)):
+            (self.keyed if pending.keys else self.unkeyed).push(pending)
 
-    def withdraw(self, parcel: PendingSend) -> bool:
+    def withdraw(self, pending: PendingSend) -> bool:
         """Take one out again; False: it is not waiting here."""
-        return (self.keyed if parcel.keys else self.unkeyed).remove(parcel)
+        return (self.keyed if pending.keys else self.unkeyed).remove(pending)
 
     def cut(self, *, keyed_blocked: bool = False) -> list[PendingSend]:
-        """The next frame's parcels, taken out; the lanes take turns. Empty where nothing may go."""
+        """The next frame's sends, taken out; the lanes take turns. Empty where nothing may go."""
         keyed = self.keyed if not keyed_blocked else None
         if keyed and (self._keyed_turn or not self.unkeyed):
             self._keyed_turn = False
@@ -69,7 +69,7 @@ class SendBuffer:
         return [self.unkeyed.pop() for _ in range(min(limit, len(self.unkeyed)))]
 
     def take_keys(self, keys: Mapping[str, int]) -> list[PendingSend]:
-        """The records that wait behind a failed send of one of these keys (its ticket): parcels of one key each."""
+        """The records that wait behind a failed send of one of these keys (its ticket): sends of one key each."""
         return self.keyed.take_keys(keys)
 
     def take_older(self, version: LayoutVersion) -> list[PendingSend]:

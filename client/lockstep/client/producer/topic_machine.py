@@ -161,7 +161,7 @@ class TopicMachine:
 
     def run(self, machine: QueueMachine, now_ms: int, connection: Connection | None) -> None:
         """Do what is due in this queue, and write its next frame to the connection to its broker (None: there is none)."""
-        machine.look(now_ms)
+        machine.look(now_ms, connected=connection is not None)
         if machine.stalled or machine.counts_as_stalled:
             self._relieve(machine, now_ms)
         machine.write_next(now_ms, connection, may_move=machine.retries and self._has_other(machine))

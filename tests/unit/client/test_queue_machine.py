@@ -1,0 +1,433 @@
+"""One queue of a producer as a state machine: what each input makes it ask for. No loop, no clock, no connection."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lockstep.client.errors import Outcome
+from lockstep.client.producer.config import ProducerConfig
+from lockstep.client.producer.effects import Complete, Effect, ExpectLayout, Fail, MayBeTwice, RefreshRoute, Release, Write
+from lockstep.client.producer.lane import NEVER_MS
+from lockstep.client.producer.pending import PendingSend
+from lockstep.client.producer.queue_machine import KEYED_AGAIN_MS, QueueMachine
+from lockstep.client.producer.routing import queue_of_key
+from lockstep.client.producer.sequencer import Sequencer
+from lockstep.client.producer.topic_machine import TopicMachine
+from lockstep.protocol.codes import ResponseCode
+from lockstep.protocol.command import RETRY_AFTER_FIELD
+from lockstep.protocol.errors import TransportError
+from lockstep.protocol.message import Message, encode_message
+from lockstep.protocol.queue import LayoutEntry, LayoutVersion, MessageQueue, TopicLayout
+
+CONFIG = ProducerConfig(attempt_timeout_ms=1_000)
+STORED = {"queueOffset": 7, "physicalOffset": 4_711, "storeHost": "10.0.0.1:10911"}
+C = ResponseCode
+
+
+def layout(*brokers: str, queues: int = 1, counter: int = 1) -> TopicLayout:
+    return TopicLayout("t", LayoutVersion(counter, 7), tuple(LayoutEntry(name, queues, queues, 1) for name in brokers))
+
+
+class Connection:
+    """An open connection of which nothing is unsent."""
+
+    backlog_bytes = 0
+
+
+class Waiter:
+    """A caller that waits."""
+
+    cancelled = False
+
+    def done(self) -> bool:
+        return self.cancelled
+
+
+@dataclass
+class Topic:
+    """A topic machine with its clock and connections; what it asks for is noted."""
+
+    machine: TopicMachine
+    now_ms: int = 1_000
+    connections: dict[str, Connection] = field(default_factory=dict)
+    done: list[Effect] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, *brokers: str, queues: int = 1) -> "Topic":
+        made = cls(TopicMachine(layout(*brokers, queues=queues), CONFIG, lambda: Sequencer("0" * 32), lambda _: 0, brokers))
+        made.connections = {name: Connection() for name in brokers}
+        return made
+
+    def queue(self, broker: str = "a", number: int = 0) -> QueueMachine:
+        machine = self.machine.of_queue(MessageQueue("t", broker, number))
+        assert machine is not None
+        return machine
+
+    def send(self, body: str, key: str | None = None, *, ms: int = 10_000, broker: str = "a") -> PendingSend:
+        """To the queue of a broker, picked from the present layout if there is a key."""
+        record = encode_message(Message("t", body.encode(), sharding_key=key), 0, "A" * 32, 5)
+        end_ms, half_ms = self.now_ms + ms, self.now_ms + ms // 2
+        pick, version = (None, None) if key is None else (queue_of_key, self.machine.layout.version)
+        pending = PendingSend(record, None, body, 100, Waiter(), end_ms, half_ms, () if key is None else (key,), version, pick)
+        self.machine.add(self.queue(broker), pending)
+        return pending
+
+    def run(self, ms: int = 0) -> list[Effect]:
+        """After this time run each queue that is due, until none is."""
+        self.now_ms += ms
+        asked: list[Effect] = []
+        for _ in range(50):
+            due = [one for one in self.machine.machines if one.run_at_ms <= self.now_ms] + self.machine.due
+            self.machine.due = []
+            if not due:
+                break
+            for machine in dict.fromkeys(due):
+                self.machine.run(machine, self.now_ms, self.connections.get(machine.queue.broker_name))
+            asked += self.taken()
+        else:
+            raise AssertionError("it asks to be run again and again")
+        return asked
+
+    def taken(self) -> list[Effect]:
+        asked = self.machine.effects[:]
+        self.machine.effects.clear()
+        self.done += asked
+        return asked
+
+    def answer(self, write: Write, code: int, remark: str = "", broker: str = "a", **fields: object) -> list[Effect]:
+        self.machine.answered(self.queue(broker), write.frame, code, remark, fields, self.now_ms)
+        return self.taken() + self.run()
+
+
+def only(effects: list[Effect], kind: type) -> list[Effect]:
+    return [effect for effect in effects if type(effect) is kind]
+
+
+def write_of(effects: list[Effect]) -> Write:
+    (write,) = only(effects, Write)
+    assert isinstance(write, Write)
+    return write
+
+
+def fail_of(effects: list[Effect]) -> Fail:
+    (fail,) = only(effects, Fail)
+    assert isinstance(fail, Fail)
+    return fail
+
+
+def names(sends: list[PendingSend]) -> list[object]:
+    return [pending.message_ids for pending in sends]
+
+
+def test_what_waits_leaves_as_one_frame_and_what_comes_meanwhile_as_the_next() -> None:
+    topic = Topic.of("a")
+    for body in "12":
+        topic.send(body)
+    assert topic.queue().run_at_ms == 0
+    first = write_of(topic.run())
+    assert (names(first.frame.sends), first.timeout_ms) == (["1", "2"], 10_000)
+    topic.send("3")
+    assert topic.run() == [], "one frame is in flight"
+    done = topic.answer(first, C.SUCCESS, **STORED)
+    (complete,) = only(done, Complete)
+    assert isinstance(complete, Complete)
+    assert (complete.answer.first_offset, names(complete.frame.sends)) == (7, ["1", "2"])
+    assert names(write_of(done).frame.sends) == ["3"]
+
+
+def test_nothing_is_due_once_everything_is_stored() -> None:
+    topic = Topic.of("a")
+    topic.send("1")
+    topic.answer(write_of(topic.run()), C.SUCCESS, **STORED)
+    assert (topic.queue().run_at_ms, topic.queue().idle, topic.machine.due) == (NEVER_MS, True, [])
+
+
+@pytest.mark.parametrize("code", [C.SUCCESS, C.FLUSH_DISK_TIMEOUT, C.SLAVE_NOT_AVAILABLE, C.FLUSH_SLAVE_TIMEOUT, C.DUPLICATE])
+def test_codes_that_mean_stored_complete_the_frame(code: int) -> None:
+    topic = Topic.of("a")
+    topic.send("1", "k")
+    done = topic.answer(write_of(topic.run()), code, **STORED)
+    assert [type(effect) for effect in done] == [Complete]
+
+
+@pytest.mark.parametrize("unanswered_before", [False, True])
+@pytest.mark.parametrize(
+    ("code", "again", "route"),
+    [
+        (C.SYSTEM_ERROR, True, False),
+        (C.SYSTEM_BUSY, True, False),
+        (C.SERVICE_NOT_AVAILABLE, True, False),
+        (C.NOT_LEADER, True, True),
+        (C.TOPIC_NOT_EXIST, True, True),
+        (C.NO_PERMISSION, False, False),
+        (C.MESSAGE_ILLEGAL, False, False),
+    ],
+)
+def test_a_keyed_frame_is_written_again_or_fails_by_the_code_and_stays_in_its_queue(
+    code: int, again: bool, route: bool, unanswered_before: bool
+) -> None:
+    topic = Topic.of("a", "b")
+    topic.send("1", "k")
+    write = write_of(topic.run())
+    if unanswered_before:
+        write = write_of(topic.run(1_000))
+    done = topic.answer(write, code, "no")
+    assert bool(only(done, RefreshRoute)) is route
+    if again:
+        assert only(done, Fail) == []
+        again_write = write_of(topic.run(1_000))
+        assert again_write.frame.sealed is write.frame.sealed, "the same bytes, the same sequence"
+    else:
+        fail = fail_of(done)
+        assert (names(fail.failed), fail.keys) == (["1"], {"k"})
+        assert fail.outcome is (Outcome.UNKNOWN if unanswered_before else Outcome.NOT_STORED)
+    assert only(topic.done, MayBeTwice) == []
+
+
+def test_an_unkeyed_frame_that_was_refused_goes_to_another_broker_at_once() -> None:
+    topic = Topic.of("a", "b")
+    topic.send("1")
+    done = topic.answer(write_of(topic.run()), C.SERVICE_NOT_AVAILABLE, "full")
+    assert names(write_of(done).frame.sends) == ["1"]
+    assert write_of(done).frame.fields["queueId"] == 0
+    assert topic.queue("a").idle
+    assert not topic.queue("b").idle
+    assert only(topic.done, MayBeTwice) == [], "it is certainly not stored"
+
+
+def test_an_unkeyed_frame_that_was_never_answered_goes_elsewhere_after_half_its_time_and_is_counted() -> None:
+    topic = Topic.of("a", "b")
+    topic.send("1", ms=4_000)
+    topic.run()
+    written = [write_of(topic.run(1_000)).frame]
+    assert names(written[0].sends) == ["1"]
+    done = topic.run(1_000)
+    assert only(done, MayBeTwice) == [MayBeTwice(1)]
+    assert names(write_of(done).frame.sends) == ["1"]
+    assert write_of(done).frame is not written[0]
+    assert topic.queue("a").idle
+
+
+def test_the_broker_says_how_long_to_wait() -> None:
+    topic = Topic.of("a")
+    topic.send("1")
+    topic.answer(write_of(topic.run()), C.SYSTEM_BUSY, "busy", **{RETRY_AFTER_FIELD: 400})
+    assert topic.run(399) == []
+    assert topic.queue().run_at_ms == topic.now_ms + 1
+    assert names(write_of(topic.run(1)).frame.sends) == ["1"]
+
+
+@pytest.mark.parametrize("code", [C.OUT_OF_SEQUENCE, C.STALE_EPOCH])
+def test_a_suffix_that_the_broker_lost_is_met_with_a_new_epoch_and_the_same_records(code: int) -> None:
+    topic = Topic.of("a")
+    topic.send("1")
+    topic.answer(write_of(topic.run()), C.SUCCESS, **STORED)
+    topic.send("2")
+    write = write_of(topic.run())
+    assert (write.frame.sealed.epoch, write.frame.sealed.first) == (0, 1)
+    again = write_of(topic.answer(write, code, "lost"))
+    assert (again.frame.sealed.epoch, again.frame.sealed.first, names(again.frame.sends)) == (1, 0, ["2"])
+
+
+def test_of_a_frame_with_one_bad_message_only_that_one_fails() -> None:
+    topic = Topic.of("a")
+    for body in ("1", "bad", "3"):
+        topic.send(body, body)
+    done = topic.answer(write_of(topic.run()), C.MESSAGE_ILLEGAL, "bad")
+    ends: dict[object, str] = {}
+    for _ in range(3):
+        write = write_of(done)
+        (pending,) = write.frame.sends
+        bad = pending.message_ids == "bad"
+        ends[pending.message_ids] = "refused" if bad else "stored"
+        done = topic.answer(write, C.MESSAGE_ILLEGAL if bad else C.SUCCESS, "bad", **STORED)
+    assert ends == {"1": "stored", "bad": "refused", "3": "stored"}
+    assert [names(effect.failed) for effect in topic.done if isinstance(effect, Fail)] == [["bad"]]
+
+
+def test_what_was_sent_over_an_older_layout_is_picked_again_ahead_of_what_waits() -> None:
+    topic = Topic.of("a")
+    topic.send("1", "k")
+    write = write_of(topic.run())
+    topic.send("2", "k")
+    done = topic.answer(write, C.LAYOUT_STALE, "older")
+    assert only(done, ExpectLayout) == [ExpectLayout(LayoutVersion(1, 7))]
+    assert only(done, Write) == [], "keyed sends wait for the higher layout"
+    topic.machine.adopt(layout("a", queues=2, counter=2), ["a"])
+    written = [effect for effect in topic.taken() + topic.run() if isinstance(effect, Write)]
+    assert [names(effect.frame.sends) for effect in written] == [["1", "2"]]
+    assert written[0].frame.fields["layoutCounter"] == 2
+    assert written[0].frame.fields["queueId"] == queue_of_key(topic.machine.layout, "k").queue_id
+
+
+def test_a_layout_that_nobody_has_any_more_is_not_waited_for_without_end() -> None:
+    topic = Topic.of("a")
+    topic.send("1", "k", ms=30_000)
+    topic.answer(write_of(topic.run()), C.LAYOUT_STALE, "older")
+    assert topic.run(KEYED_AGAIN_MS - 1) == []
+    assert names(write_of(topic.run(1)).frame.sends) == ["1"]
+
+
+def test_a_send_that_expires_in_flight_fails_as_unknown_with_those_behind_it_and_the_frame_goes_on() -> None:
+    topic = Topic.of("a")
+    for body, key, ms in (("1", "k", 300), ("2", "k", 9_000), ("3", "j", 9_000)):
+        topic.send(body, key, ms=ms)
+    write = write_of(topic.run())
+    topic.send("4", "k")
+    fail = fail_of(topic.run(300))
+    assert (names(fail.failed), fail.outcome, names(fail.behind), fail.released) == (["1", "2"], Outcome.UNKNOWN, ["4"], [])
+    again = topic.send("5", "k")
+    done = topic.answer(write, C.SUCCESS, **STORED)
+    (complete,) = only(done, Complete)
+    assert isinstance(complete, Complete)
+    assert [pending.failed for pending in complete.frame.sends] == [True, True, False]
+    assert write_of(done).frame.sends == [again], "it was called after the failure"
+
+
+def test_without_a_connection_unkeyed_sends_go_elsewhere_and_keyed_ones_wait() -> None:
+    topic = Topic.of("a", "b")
+    topic.machine.link_changed("a", up=False)
+    del topic.connections["a"]
+    topic.send("keyed", "k")
+    topic.send("unkeyed")
+    assert names(write_of(topic.run()).frame.sends) == ["unkeyed"]
+    assert not topic.queue("b").idle
+    topic.connections["a"] = Connection()
+    topic.machine.link_changed("a", up=True)
+    assert names(write_of(topic.run()).frame.sends) == ["keyed"]
+
+
+def test_a_lost_write_may_be_stored_and_is_repeated_over_the_next_connection() -> None:
+    topic = Topic.of("a")
+    topic.send("1", "k", ms=5_000)
+    write = write_of(topic.run())
+    topic.queue().lost(write.frame, TransportError("closed"))
+    topic.machine.link_changed("a", up=False)
+    del topic.connections["a"]
+    assert topic.run() == []
+    topic.connections["a"] = Connection()
+    topic.machine.link_changed("a", up=True)
+    assert write_of(topic.run()).frame is write.frame
+    topic.queue().lost(write.frame, TransportError("closed"))
+    del topic.connections["a"]
+    fail = fail_of(topic.run(5_000))
+    assert (fail.outcome, names(fail.released)) == (Outcome.UNKNOWN, ["1"])
+
+
+def test_a_cancelled_send_is_taken_back_before_it_is_written_and_left_alone_afterwards() -> None:
+    topic = Topic.of("a")
+    written = topic.send("1")
+    topic.run()
+    waits = topic.send("2")
+    for pending in (written, waits):
+        pending.waiter.cancelled = True  # type: ignore[attr-defined]
+        topic.machine.withdraw(pending)
+    assert [effect for effect in topic.taken() if isinstance(effect, Release)] == [Release([waits])]
+
+
+def test_a_deleted_topic_ends_what_waits_as_not_stored() -> None:
+    topic = Topic.of("a")
+    topic.send("in flight", "k")
+    write = write_of(topic.run())
+    topic.send("waits", "j")
+    topic.machine.adopt(layout(counter=2), [])
+    assert names(fail_of(topic.run()).failed) == ["waits"]
+    assert topic.answer(write, C.SUCCESS, **STORED)
+    assert topic.queue().idle
+
+
+# ------------------------------------------------------------------------------------------------------------------ any course
+
+CODES = [C.SUCCESS, C.SYSTEM_ERROR, C.SYSTEM_BUSY, C.NO_PERMISSION, C.MESSAGE_ILLEGAL, C.OUT_OF_SEQUENCE, C.LAYOUT_STALE]
+STEPS = st.one_of(
+    st.tuples(st.just("send"), st.sampled_from([None, "k", "j"]), st.sampled_from([50, 700, 4_000])),
+    st.tuples(st.just("answer"), st.sampled_from(CODES), st.just(0)),
+    st.tuples(st.just("lose"), st.just(None), st.just(0)),
+    st.tuples(st.just("cancel"), st.just(None), st.integers(0, 20)),
+    st.tuples(st.just("pass"), st.just(None), st.sampled_from([1, 60, 500, 1_500])),
+    st.tuples(st.just("link"), st.sampled_from(["a", "b"]), st.integers(0, 1)),
+    st.tuples(st.just("layout"), st.just(None), st.integers(1, 3)),
+)
+
+
+@given(st.lists(STEPS, max_size=60))
+@settings(max_examples=300, deadline=None)
+def test_every_send_ends_once_and_one_frame_of_a_queue_is_in_flight(steps: list[tuple[str, object, int]]) -> None:
+    """Whatever happens: released once, told at most once, by its deadline, and the sends of a key leave in their order."""
+    topic, sent, counter = Topic.of("a", "b", queues=2), list[PendingSend](), 1
+    open_writes: list[tuple[QueueMachine, Write]] = []
+    ended: dict[int, int] = {}
+    released: dict[int, int] = {}
+
+    def note(effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Write():
+                    (machine,) = [one for one in topic.machine.machines if one._frame is effect.frame]
+                    open_writes.append((machine, effect))
+                case Complete():
+                    for pending in effect.frame.sends:
+                        released[id(pending)] = released.get(id(pending), 0) + 1
+                        if not pending.failed:
+                            ended[id(pending)] = ended.get(id(pending), 0) + 1
+                case Fail():
+                    for pending in [*effect.failed, *effect.behind]:
+                        ended[id(pending)] = ended.get(id(pending), 0) + 1
+                    for pending in [*effect.released, *effect.behind]:
+                        released[id(pending)] = released.get(id(pending), 0) + 1
+                case Release():
+                    for pending in effect.sends:
+                        released[id(pending)] = released.get(id(pending), 0) + 1
+
+    for kind, what, number in steps:
+        if kind == "send":
+            assert what is None or isinstance(what, str)
+            machine = topic.machine.next(topic.now_ms) if what is None else topic.machine.of_key(what)
+            record = encode_message(Message("t", b"x", sharding_key=what), 0, "A" * 32, 5)
+            keys = () if what is None else (what,)
+            pick, version = (None, None) if what is None else (queue_of_key, topic.machine.layout.version)
+            end_ms, half_ms = topic.now_ms + number, topic.now_ms + number // 2
+            sent.append(PendingSend(record, None, str(len(sent)), 100, Waiter(), end_ms, half_ms, keys, version, pick))
+            topic.machine.add(machine, sent[-1])
+        elif kind == "answer" and open_writes:
+            assert isinstance(what, int)
+            machine, write = open_writes.pop(0)
+            topic.machine.answered(machine, write.frame, what, "no", STORED, topic.now_ms)
+        elif kind == "lose" and open_writes:
+            machine, write = open_writes.pop()
+            machine.lost(write.frame, TransportError("closed"))
+        elif kind == "cancel" and number < len(sent):
+            sent[number].waiter.cancelled = True  # type: ignore[attr-defined]
+            topic.machine.withdraw(sent[number])
+        elif kind == "link":
+            assert isinstance(what, str)
+            if number:
+                topic.connections.setdefault(what, Connection())
+            else:
+                topic.connections.pop(what, None)
+            topic.machine.link_changed(what, up=bool(number))
+        elif kind == "layout":
+            counter += 1
+            topic.machine.adopt(layout("a", "b", queues=number, counter=counter), list(topic.connections))
+        note(topic.taken())
+        note(topic.run(number if kind == "pass" else 0))
+        frames = [one._frame for one in topic.machine.machines if one._frame is not None]
+        assert len({id(pending) for frame in frames for pending in frame.sends}) == sum(len(frame.sends) for frame in frames)
+    for machine, write in open_writes:
+        machine.lost(write.frame, TransportError("closed"))
+    topic.connections.clear()
+    for _ in range(12):
+        note(topic.run(1_000))
+    for pending in sent:
+        cancelled = pending.waiter.done()
+        assert released.get(id(pending), 0) == 1, "what counts as in flight is released once"
+        assert ended.get(id(pending), 0) == 1 or (cancelled and ended.get(id(pending), 0) <= 1)
+    assert all(machine.idle for machine in topic.machine.machines)
+
+
+async def test_the_machine_needs_no_event_loop() -> None:
+    """Driven in another thread, where there is none."""
+    await asyncio.to_thread(test_what_waits_leaves_as_one_frame_and_what_comes_meanwhile_as_the_next)
