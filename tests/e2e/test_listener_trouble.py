@@ -26,7 +26,7 @@ async def start(cluster: Cluster, *consumers: tuple[str, ...], options: tuple[st
 
 
 async def test_a_failed_call_suspends_the_queue_and_comes_again_with_one_attempt_more(cluster: Cluster) -> None:
-    kinds = ("raise", "none", "wrong")
+    kinds = ("raise", "wrong")
     await start(cluster, *((kind, "--trouble", f"{kind}:2") for kind in kinds))
     cluster.signal(signal.SIGUSR1, *kinds)
     for kind in kinds:

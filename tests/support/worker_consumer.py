@@ -5,7 +5,7 @@ SIGTERM  leave and end
 SIGUSR1  misbehave once, at the next message: `--trouble KIND:AMOUNT` (with --everywhere: once at the next message of each queue)
 SIGUSR2  say what is held
 
-    raise, none, wrong   the listener fails AMOUNT times at that message, then handles it
+    raise, wrong         the listener fails AMOUNT times at that message, then handles it
     loop                 blocks the event loop for AMOUNT seconds (with --plain: the listener's thread)
     deaf                 swallows cancellation and goes on for AMOUNT seconds
     wait                 awaits AMOUNT seconds
@@ -69,7 +69,7 @@ class Trouble:
         if self._places.get(queue) != message.queue_offset:
             return ""
         met = self._met[queue] = self._met.get(queue, 0) + 1
-        if met > (self.amount if self.kind in ("raise", "none", "wrong") else 1):
+        if met > (self.amount if self.kind in ("raise", "wrong") else 1):
             return ""
         say("trouble.begun", kind=self.kind, attempt=context.attempt, **place(message, context))
         return self.kind
@@ -110,8 +110,6 @@ class Worker:
             match kind:
                 case "raise":
                     raise RuntimeError("as told")
-                case "none":
-                    return None
                 case "wrong":
                     return "SUCCESS"
                 case "loop":
