@@ -6,12 +6,20 @@ from pathlib import Path
 import pytest
 
 from support.cluster import MEASURED, Cluster, Report, running_cluster
+from support.hostile_world import World, undisturbed_world
 
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     async with running_cluster(tmp_path) as made:
         yield made
+
+
+@pytest.fixture
+async def undisturbed(world: World) -> AsyncIterator[None]:
+    """The good pair of the module's `world` went on and saw nothing; the servers met nothing that no rule foresaw."""
+    async with undisturbed_world(world):
+        yield
 
 
 @pytest.fixture

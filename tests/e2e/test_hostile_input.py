@@ -6,7 +6,7 @@ gone on, saw no error and kept every epoch, and neither server has met an error 
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from random import Random
@@ -32,12 +32,12 @@ from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.protocol.record import encode_record
 from support.background import Background, background
 from support.hostile import BROKER_CODES, NAMESERVER_CODES, Hostile
-from support.hostile_world import UNFORESEEN, World, hostile_world, undisturbed_world
+from support.hostile_world import UNFORESEEN, World, hostile_world
 from support.native import Native, native
 from support.peers import RawPeer
 from support.processes import clean_environment, run_program
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("undisturbed")]
 
 MIB = 1 << 20
 
@@ -46,13 +46,6 @@ MIB = 1 << 20
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with hostile_world(tmp_path_factory.mktemp("hostile")) as made:
         yield made
-
-
-@pytest.fixture(autouse=True)
-async def undisturbed(world: World) -> AsyncIterator[None]:
-    """The good pair went on and saw nothing; the servers met nothing that no rule foresaw."""
-    async with undisturbed_world(world):
-        yield
 
 
 @pytest.fixture(params=["broker", "nameserver"])

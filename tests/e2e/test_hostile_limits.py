@@ -19,13 +19,13 @@ from lockstep.protocol.headers.offsets import QueueHeader
 from lockstep.protocol.headers.routes import CreateTopicHeader, RegisterBrokerHeader
 from lockstep.runtime.limits import HEARTBEAT_BYTES_MAX, LAYOUTS_BYTES_MAX, MEMBER_BYTES_MAX, REQUEST_BYTES_MAX
 from support.background import Background, background
-from support.hostile_world import UNFORESEEN, World, hostile_world, undisturbed_world
+from support.hostile_world import UNFORESEEN, World, hostile_world
 from support.http import fetch, raw
 from support.native import native
 from support.peers import RawPeer
 from support.processes import clean_environment, run_program
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("undisturbed")]
 
 MIB = 1 << 20
 
@@ -39,13 +39,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def world(folder: Path) -> Iterator[World]:
     with hostile_world(folder, "--admin-listen", "127.0.0.1:0") as made:
         yield made
-
-
-@pytest.fixture(autouse=True)
-async def undisturbed(world: World) -> AsyncIterator[None]:
-    """The good pair went on and saw nothing; the servers met nothing that no rule foresaw."""
-    async with undisturbed_world(world):
-        yield
 
 
 # ------------------------------------------------------------------------------------------------------------------- bodies

@@ -3,7 +3,7 @@
 The good pair lives through the whole file, and afterwards the broker starts again on its store.
 """
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,10 @@ from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND, PullHeader
 from lockstep.runtime.limits import REQUEST_BYTES_MAX, REQUEST_HEADER_BYTES_MAX
 from support.background import background
-from support.hostile_world import World, hostile_world, undisturbed_world
+from support.hostile_world import World, hostile_world
 from support.native import Native, native
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("undisturbed")]
 
 MIB = 1 << 20
 PULLS = 2_000
@@ -34,13 +34,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def world(folder: Path) -> Iterator[World]:
     with hostile_world(folder, "--admin-listen", "127.0.0.1:0") as made:
         yield made
-
-
-@pytest.fixture(autouse=True)
-async def undisturbed(world: World) -> AsyncIterator[None]:
-    """The good pair went on and saw nothing; the servers met nothing that no rule foresaw."""
-    async with undisturbed_world(world):
-        yield
 
 
 def hold(client: Native, count: int, body: bytes = b"", unknown: str = "") -> dict[str, Any]:

@@ -6,7 +6,7 @@ The limits are set low, so that a test reaches them in seconds. The good pair li
 import asyncio
 import shutil
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,11 +18,11 @@ from lockstep.protocol.headers.offsets import QueryConsumerOffsetHeader, UpdateC
 from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND, PullHeader
 from lockstep.protocol.headers.routes import CreateTopicHeader
 from support.background import Background, background
-from support.hostile_world import World, hostile_world, undisturbed_world
+from support.hostile_world import World, hostile_world
 from support.http import fetch
 from support.native import Member, Native, native
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("undisturbed")]
 
 MIB = 1 << 20
 GROUPS_MAX, PROGRESS_MAX, HELD_MAX, HELD_PER_GROUP_MAX = 200, 500, 4_000, 100
@@ -42,13 +42,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def world(folder: Path) -> Iterator[World]:
     with hostile_world(folder, "--admin-listen", "127.0.0.1:0", of_broker=LIMITS) as made:
         yield made
-
-
-@pytest.fixture(autouse=True)
-async def undisturbed(world: World) -> AsyncIterator[None]:
-    """The good pair went on and saw nothing; the servers met nothing that no rule foresaw."""
-    async with undisturbed_world(world):
-        yield
 
 
 async def figure(broker: Background, name: str) -> float:
