@@ -8,13 +8,13 @@ from lockstep.protocol.codes import ResponseCode
 MSGPACK = 0x4D
 """Serialize type of the native header."""
 RESPONSE_FLAG = 1
-RETRY_AFTER_FIELD = "retryAfterMs"
-"""Field of a SYSTEM_BUSY response: when to try again."""
 ONEWAY_FLAG = 2
 NATIVE_VERSION = 409
 """RocketMQ's version ordinal that native frames carry (4.9.8)."""
 REMARK_LENGTH_MAX = 4_096
 """Characters of an answer's remark. What a refusal quotes came from the peer: whole, and twice, it may not fit a header any more."""
+RETRY_AFTER_FIELD = "retryAfterMs"
+"""Field of a SYSTEM_BUSY response: when to try again."""
 
 
 @dataclass(slots=True)

@@ -106,8 +106,8 @@ class ProducerShell:
 
     def open(self, layout: TopicLayout) -> TopicMachine:
         """Return the machine of a topic that is sent to first."""
+        # Its own unless one is given: after a topic was away, sequences begin at 0 again, and brokers remember those of before.
         producer_id = self._random.token(16).hex()
-        """Its own unless one is given: after a topic was away, sequences begin at 0 again, and brokers remember those of before."""
         given = self._given_id
 
         def sequencer() -> Sequencer:
