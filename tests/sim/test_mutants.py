@@ -33,8 +33,8 @@ def test_every_rule_that_is_off_is_noticed(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name, mutant in MUTANTS.items() if mutant.aimed])
 def test_the_aimed_test_notices(name: str) -> None:
     environment = {**os.environ, "LOCKSTEP_MUTANT": name, "PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), *filter(None, sys.path)])}
-    command = [sys.executable, "-m", "pytest", "-p", "support.mutated", "-q", "-x", "--tb=no", "-p", "no:cacheprovider", MUTANTS[name].aimed]
-    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    command = [sys.executable, "-m", "pytest", "-p", "support.mutated", "-q", "-x", "--tb=no", "-p", "no:cacheprovider"]
+    run = subprocess.run([*command, MUTANTS[name].aimed], cwd=ROOT, env=environment, capture_output=True, text=True)
     assert run.returncode == pytest.ExitCode.TESTS_FAILED, f"{MUTANTS[name].rule} {run.stdout}"
 
 
