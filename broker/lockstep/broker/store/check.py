@@ -242,7 +242,8 @@ class _Check:
         self._report.add("log", f"{stretch.begin} to {stretch.end}", f"{stretch.reason}; {behind}")
 
     def lost(self, key: QueueKey, first: int, end: int, position: int) -> None:
-        for low, high in self._damage.unknown(*key, first, end):
+        minimum, _ = self._bounds.get(key, (0, 0))  # messages of a topic that was deleted lie below it
+        for low, high in self._damage.unknown(*key, max(first, minimum), end):
             self._lost(key, low, high, f"their records are damaged, at or behind {position}")
 
     def _lost(self, key: QueueKey, first: int, end: int, why: str) -> None:

@@ -21,8 +21,8 @@ class Losses:
     """The ScrubReport of that comparison. Puts what it finds into the table of damage."""
 
     def __init__(self, queues: QueueTable, following: dict[QueueKey, int], wrong: Iterable[QueueKey], damage: DamageTable, *, sure: bool):
-        """`following`: the next offsets at the snapshot. `wrong`: queues whose entries can't be used. `sure`: retention has removed nothing
-        since the snapshot, so that each queue begins where the snapshot says."""
+        """`following`: the next offsets at the snapshot, of the queues that have messages below it. `wrong`: queues whose entries can't be
+        used. `sure`: retention has removed nothing since the snapshot, so that each queue begins where the snapshot says."""
         self._queues = queues
         self._following = following
         self._damage = damage
@@ -41,10 +41,14 @@ class Losses:
         self._damage.add_stretch(stretch.begin, stretch.end, stretch.reason)
 
     def lost(self, key: QueueKey, first: int, end: int, position: int) -> None:
+        if key not in self._following:
+            return  # the topic was deleted, or what names this queue is damaged
+        first = max(first, self._queues.obtain(*key).min)
         for low, high in self._damage.unknown(*key, first, end):
             self._damage.add_lost(*key, low, high)
             self.rows.append((*key, low, high))
-        self._rewrite[key] = None
+        if first < end:
+            self._rewrite[key] = None
 
     def wrong_entries(self, key: QueueKey, first: int, count: int) -> None:
         self._rewrite[key] = None

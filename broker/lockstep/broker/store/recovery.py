@@ -357,7 +357,7 @@ class Recoverer:
         for stretch in sink.stretches:
             if stretch.followed:
                 self._damage.add_stretch(stretch.begin, stretch.end, stretch.reason)
-        lost = [*lost, *self._lost_ends(sink, scan.end)]
+        lost = self._not_deleted([*lost, *self._lost_ends(sink, scan.end)])
         lost_synced = bool(scan.end < log.synced or sink.stretches or lost or self._damage.stretches != self._known)
         self.changed = bool(wrong or scan.reason or lost_synced or scan.end != start or self._unwanted or log.lacking)
         cut_bytes = self._cut(scan, lost if lost_synced else None)
@@ -379,6 +379,11 @@ class Recoverer:
     def _minimum(self, topic: str, queue_id: int) -> int:
         queue = self._queues.get((topic, queue_id))
         return 0 if queue is None else queue.min
+
+    def _not_deleted(self, lost: list[LostRow]) -> list[LostRow]:
+        """The parts of these ranges that no deletion of their topic has hidden."""
+        rows = [(topic, queue_id, max(first, self._minimum(topic, queue_id)), end) for topic, queue_id, first, end in lost]
+        return [row for row in rows if row[2] < row[3]]
 
     # -- the snapshot ----------------------------------------------------------------------------
 

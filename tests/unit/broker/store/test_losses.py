@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from lockstep.broker.store import StoreCorruptError
+from lockstep.broker.store import Store, StoreCorruptError
 from lockstep.broker.store.check import CheckReport, check_store
 from lockstep.testing.simulation.disk import SimFiles
-from support.store_kit import LOG, PATH, Recorded, append, kill, open_store, read_told, record, recovered
+from support.store_kit import IDENTITY, LOG, PATH, Recorded, append, config, host_of, kill, open_store, read_told, record, recovered
 
 SIZE = len(record(b"0" * 100))
 COUNT = 90
@@ -193,6 +193,54 @@ async def test_check_finds_the_last_message_behind_the_snapshot_by_the_queues_en
         store = await open_store(files, **SETTINGS)
         assert store.damage.lost() == [("orders", 0, 9, 10)]
         assert (await read_told(store)).lost == [9]
+    await store.close()
+
+
+# -------------------------------------------------------------------------------------------------------------- with deleted topics
+
+
+@pytest.mark.parametrize("missing", [0, 1, 2])
+@pytest.mark.parametrize("again", [False, True])
+async def test_messages_of_a_topic_that_was_deleted_are_not_lost(missing: int, again: bool) -> None:
+    """`again`: it was created again and has new messages."""
+    files = SimFiles()
+    store = await open_store(files, **SETTINGS)
+    for number in range(COUNT):
+        append(store, b"%d" % (number % 10) * 100, topic="old" if number < 50 else "orders", queue_id=number % 2)
+    store.drop_topic("old")
+    for _ in range(20 if again else 0):
+        append(store, b"new" * 33, topic="old")
+    await store.write_snapshot(["tables"])
+    await store.close()
+    files.remove_tree(logs(files)[missing])
+    before = await checked(files)
+    store, found = await recovered(files, cut_corrupt=True, **SETTINGS)
+    assert store.bounds("old", 0) == ((25, 45) if again else (25, 25))
+    told = [(await read_told(store, topic, queue_id)).lost for topic in ("old", "orders") for queue_id in (0, 1)]
+    count = sum(map(len, told))
+    assert (count > 0) == (missing == 2)
+    assert before.lost_messages == found.lost_messages == store.damage.message_count == count
+    await store.close()
+    assert (await checked(files)).lost_messages == count
+
+
+async def test_messages_of_a_topic_that_was_deleted_behind_the_snapshot_are_not_lost() -> None:
+    files = SimFiles()
+    store = await open_store(files, **SETTINGS)
+    for number in range(30):
+        append(store, b"%d" % (number % 10) * 100, queue_id=number % 2)
+    store.append_state(b"drop orders")
+    await store.close()
+    files.flip(LOG, 4 * SIZE + 100)
+    recorded = Recorded()
+    store = await Store.open(config(cut_corrupt=True, **SETTINGS), host_of(files), IDENTITY)
+    recorded.on_state = lambda body: store.drop_topic("orders") if body == b"drop orders" else None
+    found = await store.recover(recorded)
+    assert store.bounds("orders", 0) == (15, 15)
+    assert (found.lost_messages, store.damage.message_count) == (0, 0)
+    manifest = json.loads(bytes(files.names[f"{PATH}/lockstep/set-aside-1/manifest.json"].cache))
+    assert (manifest["lost_messages"], manifest["lost_offsets"]) == (0, [])
+    await store.sync()
     await store.close()
 
 
