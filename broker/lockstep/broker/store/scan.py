@@ -24,8 +24,10 @@ from lockstep.protocol.names import STATE_TOPIC, check_topic
 from lockstep.protocol.record import (
     BLANK_MAGIC,
     BODY_AT,
+    BODY_LENGTH_AT,
     CRC_MASK,
     HEAD,
+    INT32,
     INT64,
     MAGIC,
     PHYSICAL_OFFSET_AT,
@@ -252,6 +254,8 @@ class LogScan:
             raise BadRecordError(f"magic {magic:#010x}, expected {MAGIC:#010x}")
         if not RECORD_BYTES_MIN <= size <= left:
             raise BadRecordError(f"size {size}, expected {RECORD_BYTES_MIN} to {left}")
+        if position + size > self._window_start + len(self._window):
+            _check_size(await self._bytes(segment, position, min(BODY_AT, left)), position, size)
         data = await self._bytes(segment, position, size)
         if len(data) != size:
             raise BadRecordError(f"{len(data)} of its {size} bytes are there")
@@ -409,12 +413,15 @@ class LogScan:
         """The first position from `at` on in this segment at which a record or blank certainly begins."""
         end = segment.end if self._limit is None else min(segment.end, self._limit)
         while at + BLANK_BYTES <= end:
-            data = await self._read(segment, min(self._window_bytes, end - at), at - segment.start)
+            wanted = min(self._window_bytes, end - at)
+            data = await self._read(segment, wanted, at - segment.start)
             place = -1
             while (place := _next_magic(data, place + 1)) >= 0:
                 if place >= 4 and await self._starts(segment, at + place - 4):
                     return at + place - 4
-            at += max(1, len(data) - BLANK_BYTES + 1)
+            if len(data) < wanted:
+                return None  # the file is absent, or ends there
+            at += len(data) - BLANK_BYTES + 1
             await breathe(at)
         return None
 
@@ -458,6 +465,17 @@ def _next_magic(data: bytes, start: int) -> int:
     """Where the magic of a record or of a blank stands next; −1 when there is none."""
     places = [place for place in (data.find(MAGIC_BYTES, start), data.find(BLANK_MAGIC_BYTES, start)) if place >= 0]
     return min(places, default=-1)
+
+
+def _check_size(head: bytes, position: int, size: int) -> None:
+    """Raises BadRecordError when the record at `position` can't have `size` bytes by the other fields of its head: it is read at once, and
+    a damaged size may be that of the file."""
+    if len(head) < BODY_AT:
+        raise BadRecordError(f"{len(head)} of its {size} bytes are there")
+    physical, body_bytes = INT64.unpack_from(head, PHYSICAL_OFFSET_AT)[0], INT32.unpack_from(head, BODY_LENGTH_AT)[0]
+    behind = size - BODY_AT - body_bytes
+    if physical != position or not 3 <= behind <= 3 + 0xFF + 0xFFFF:
+        raise BadRecordError(f"size {size}, physical offset {physical} and a body of {body_bytes} bytes do not agree")
 
 
 def read_record(data: bytes, position: int, topics: dict[bytes, str]) -> StoredRecord:

@@ -1,0 +1,102 @@
+"""A scan reads damage in windows: not byte by byte, and not as much at once as a damaged size names."""
+
+import pytest
+
+from lockstep.broker.store.commit_log import AbsentFile, CommitLog, Segment
+from lockstep.broker.store.presence import Presence
+from lockstep.broker.store.scan import WINDOW_BYTES, LogScan, StoredRecord, Stretch
+from lockstep.protocol.record import PLACE
+from lockstep.protocol.sequence import FrameSequence
+from lockstep.testing.simulation.disk import SimFiles
+from support.store_kit import record
+
+SEGMENT_BYTES = 1 << 26
+READS_MAX = 2 * SEGMENT_BYTES // WINDOW_BYTES
+RECORD = record(b"x" * 100)
+COUNT = 10
+
+
+class LongFile(AbsentFile):
+    """`data`, and zeros up to `size`."""
+
+    def __init__(self, data: bytes, size: int) -> None:
+        self._data = data
+        self._size = size
+
+    def pread(self, count: int, offset: int) -> bytes:
+        count = max(0, min(count, self._size - offset))
+        return self._data[offset : offset + count].ljust(count, b"\0")
+
+
+class Sink:
+    """Goes on behind damage."""
+
+    def __init__(self) -> None:
+        self.stretches: list[Stretch] = []
+        self.offsets: list[int] = []
+
+    def expected_offset(self, topic: str, queue_id: int) -> int | None:
+        return len(self.offsets)
+
+    def crc_before(self, first: StoredRecord, sequence: FrameSequence) -> int | None:
+        return None
+
+    def record(self, record: StoredRecord) -> None:
+        self.offsets.append(record.queue_offset)
+
+    def frame(self, first: StoredRecord, sequence: FrameSequence) -> None:
+        pass
+
+    def damaged(self, stretch: Stretch) -> bool:
+        self.stretches.append(stretch)
+        return True
+
+
+def records(first: int, position: int) -> bytes:
+    data = bytearray(RECORD * COUNT)
+    for number in range(COUNT):
+        PLACE.pack_into(data, number * len(RECORD) + 20, first + number, position + number * len(RECORD))
+    return bytes(data)
+
+
+async def scanned(sink: Sink, *log_files: AbsentFile, limit: int) -> int:
+    """Scans a log of these files; the most that was read at once, in bytes."""
+    log = CommitLog(SimFiles(), "/log", SEGMENT_BYTES, 0, Presence(SimFiles()))
+    starts = range(0, len(log_files) * SEGMENT_BYTES, SEGMENT_BYTES)
+    log.segments = [Segment(f"/log/{start}", start, SEGMENT_BYTES, file) for start, file in zip(starts, log_files, strict=True)]
+    reads: list[int] = []
+
+    async def read(segment: Segment, count: int, at: int) -> bytes:
+        reads.append(count)
+        assert len(reads) <= READS_MAX
+        return segment.file.pread(count, at)
+
+    async def breathe(position: int) -> None:
+        pass
+
+    await LogScan(log, 0, sink, limit, read=read).run(breathe)
+    return max(reads)
+
+
+@pytest.mark.parametrize("size", [0, 1, len(RECORD) * COUNT, len(RECORD) * COUNT + 50, SEGMENT_BYTES - 1, SEGMENT_BYTES])
+async def test_a_log_file_that_ends_early_is_not_searched_behind_its_end(size: int) -> None:
+    sink = Sink()
+    missing = COUNT if size < len(RECORD) else 0
+    second = LongFile(records(COUNT - missing, SEGMENT_BYTES), SEGMENT_BYTES)
+    first = LongFile(b"" if missing else records(0, 0), size) if size else AbsentFile()
+    limit = SEGMENT_BYTES + len(RECORD) * COUNT
+    assert await scanned(sink, first, second, limit=limit) <= WINDOW_BYTES
+    begin = 0 if missing else len(RECORD) * COUNT
+    assert [(stretch.begin, stretch.end) for stretch in sink.stretches] == [(begin, SEGMENT_BYTES)]
+    assert sink.offsets == list(range(2 * COUNT - missing))
+
+
+@pytest.mark.parametrize("bit", range(32))
+async def test_a_damaged_size_does_not_say_how_much_is_read_at_once(bit: int) -> None:
+    data = bytearray(records(0, 0))
+    data[3 - bit // 8] ^= 1 << bit % 8
+    sink = Sink()
+    sink.expected_offset = lambda topic, queue_id: None  # type: ignore[method-assign]
+    assert await scanned(sink, LongFile(bytes(data), SEGMENT_BYTES), limit=len(data)) <= WINDOW_BYTES
+    assert [(stretch.begin, stretch.end) for stretch in sink.stretches] == [(0, len(RECORD))]
+    assert sink.offsets == list(range(1, COUNT))
