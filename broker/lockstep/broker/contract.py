@@ -20,7 +20,7 @@ DIFFERENCES_MAX = 16
 SUBSCRIPTION_BYTES_MAX = 512 << 10
 """Topics and expressions of one group together: a contract is one change of the state, which must fit the smallest log file, 1 MiB."""
 WORD_LENGTH_MAX = 255
-"""Characters of an expression's type, of a strategy, of an order, of a retry policy: as in a group's name."""
+"""Bytes of an expression's type, of a strategy, of an order, of a retry policy: as in a group's name."""
 
 
 def check_heartbeat(client_id: str, consumers: Sequence[ConsumerGroup]) -> None:
@@ -49,8 +49,8 @@ def _check(offered: ConsumerGroup) -> None:
             f"group {offered.group}: {count} subscriptions, expected each topic once and at most {TOPICS_PER_GROUP_MAX}"
         )
     for word in (offered.allocate, offered.order_by, offered.retry, *(each.expression_type for each in offered.subscriptions)):
-        if len(word) > WORD_LENGTH_MAX:
-            raise LocalProtocolError(f"group {offered.group}: {word[:40]!r}… has {len(word)} characters: at most {WORD_LENGTH_MAX}")
+        if (length := len(word.encode())) > WORD_LENGTH_MAX:
+            raise LocalProtocolError(f"group {offered.group}: {word[:40]!r}… has {length} bytes: at most {WORD_LENGTH_MAX}")
     if offered.ordered and not may_order(offered.allocate):
         raise LocalProtocolError(f"group {offered.group} is ordered: its members could differ about a queue by allocate {offered.allocate}")
     for each in offered.subscriptions:

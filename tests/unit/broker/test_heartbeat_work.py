@@ -77,6 +77,19 @@ def test_heartbeats_are_remembered_up_to_a_sum_and_the_longest_unread_is_dropped
     assert again.body == body(10, first=1)
 
 
+@pytest.mark.parametrize(
+    "large",
+    [
+        HeartbeatBody("c", producers=(ProducerGroup("p" * 100_000),)),
+        HeartbeatBody("c", tuple(ConsumerGroup(f"g{number}", (), retry="r" * 255) for number in range(250))),
+    ],
+)
+def test_a_remembered_heartbeat_counts_all_of_its_text(large: HeartbeatBody) -> None:
+    cache = HeartbeatCache()
+    cache.read(raw := encode_body(large))
+    assert cache.bytes > len(raw)
+
+
 @pytest.mark.parametrize("session", [None, SESSION])
 def test_the_work_of_a_heartbeat_grows_with_its_topics_and_not_faster(session: str | None) -> None:
     def lines(topics: int) -> int:
