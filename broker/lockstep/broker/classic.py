@@ -11,8 +11,9 @@ A classic lock has a lease of 60 s from its last LOCK_BATCH_MQ, survives its cli
 """
 
 from dataclasses import dataclass
+from itertools import islice
 
-from lockstep.broker.books import Books
+from lockstep.broker.books import FREES_PER_TICK, Books
 from lockstep.broker.membership import Membership
 from lockstep.broker.reconcile import Reconciliation
 from lockstep.broker.tables.lock_table import Key, Lock
@@ -42,6 +43,7 @@ class ClassicRules:
         self._membership = membership
         self._reconciliation = reconciliation
         self._leases: dict[Key, int] = {}
+        """Classic lock → when it was renewed last, the longest ago first."""
         self.refused_update_count = 0
         """Commits without an epoch that were not applied because somebody else holds the queue."""
 
@@ -74,6 +76,7 @@ class ClassicRules:
         holder = self._books.locks.holder(key)
         if holder is None or holder.client_id != client_id or self._expired(key, now_ms):
             self._books.grant(key, None, client_id)
+        self._leases.pop(key, None)
         self._leases[key] = now_ms
 
     def unlock(self, body: LockBatchBody) -> None:
@@ -85,8 +88,10 @@ class ClassicRules:
                 self._free(key)
 
     def expire(self, now_ms: int) -> None:
-        """Frees the locks whose lease is over."""
-        for key in [key for key in self._leases if self._expired(key, now_ms)]:
+        """Frees locks whose lease is over, at most FREES_PER_TICK."""
+        for key in list(islice(self._leases, FREES_PER_TICK)):
+            if not self._expired(key, now_ms):
+                break
             self._free(key)
 
     def recorded(self, now_ms: int) -> None:
@@ -94,7 +99,8 @@ class ClassicRules:
         self._leases = {key: now_ms for key, lock in self._books.locks if lock.classic}
 
     def next_due_ms(self) -> int | None:
-        return min((renewed + self._books.config.classic_lock_ms + 1 for renewed in self._leases.values()), default=None)
+        renewed = next(iter(self._leases.values()), None)
+        return None if renewed is None else renewed + self._books.config.classic_lock_ms + 1
 
     def lease_left_ms(self, key: Key, now_ms: int) -> int | None:
         """None: no classic client holds the queue."""

@@ -7,7 +7,7 @@ over; its locks it loses only when it is over or lets them go. A classic client 
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from lockstep.broker.books import Books
+from lockstep.broker.books import FREES_PER_TICK, Books
 from lockstep.broker.contract import differences
 from lockstep.broker.heartbeats import GROUPS_PER_CLIENT_MAX, Heartbeat
 from lockstep.broker.tables.group_table import Group
@@ -219,26 +219,33 @@ class Membership:
             self._classic_leave(name, client_id)
 
     def expire(self, now_ms: int) -> None:
-        """Ends the sessions that are over and the classic members that are silent."""
+        """Ends the sessions that are over, as far as FREES_PER_TICK allows, and the classic members that are silent."""
         books = self._books
+        left = FREES_PER_TICK
         for session in books.sessions.overdue(now_ms):
             if session.connection is not None:
                 books.close(session.connection, "nothing was heard of its session for the session timeout")
-            self._end(session)
+            left -= self._end(session, left)
         for (name, client_id), seen in list(self._classic.items()):
             if now_ms > seen.until_ms:
                 if seen.connection is not None:
                     books.close(seen.connection, "nothing was heard of its classic client")
                 self._classic_leave(name, client_id)
 
-    def _end(self, session: Session) -> None:
-        """A session is over: off every list, then its locks are free. It is forgotten last: what an error leaves, the next call does."""
+    def _end(self, session: Session, count_max: int) -> int:
+        """A session is over: off every list, then its locks are free; returns how many it freed.
+
+        It is forgotten last: what `count_max` or an error leaves, the next call does.
+        """
         books = self._books
         for group in books.groups.of_session(session.id):
             books.leave(group.name, session.client_id)
-        for key in books.locks.held_by(session.id):
+        held = books.locks.held_by(session.id)
+        for key in held[:count_max]:
             books.free(key)
-        books.sessions.remove(session)
+        if len(held) <= count_max:
+            books.sessions.remove(session)
+        return min(len(held), count_max)
 
     # ------------------------------------------------------------------------------------------------------------ classic
 

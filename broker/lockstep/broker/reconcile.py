@@ -44,7 +44,6 @@ from lockstep.protocol.bodies import (
 from lockstep.protocol.errors import BrokerError, LocalProtocolError
 from lockstep.protocol.headers.offsets import QueryConsumerOffsetHeader
 from lockstep.protocol.names import RETRY_PREFIX
-from lockstep.protocol.queue import MessageQueue
 
 ITEMS_MAX = 100_000
 """Items in one LOCK or SYNC: a frame of 16 MiB holds about as many."""
@@ -250,20 +249,19 @@ class Reconciliation:
         policy = _policy(contract, topic, start)
         since = min(layout.version.counter, policy.since or layout.version.counter)
         begins = []
-        for queue in books.own_queues(topic):
-            if books.progress.get((group, topic, queue.queue_id)) is None:
-                offset = 0 if layout.added_in(queue) > since else self._start_offset(queue, policy, by_time)
-                begins.append((queue.queue_id, offset))
+        for queue_id, added_in in layout.each_added(books.config.broker_name):
+            if books.progress.get((group, topic, queue_id)) is None:
+                begins.append((queue_id, 0 if added_in > since else self._start_offset(queue_id, policy, by_time)))
         books.progress.resolve(group, topic, since=since, generation=books.fence.draw(), offsets=begins)
 
-    def _start_offset(self, queue: MessageQueue, policy: StartPolicy, by_time: OffsetsByTime) -> int:
-        minimum, _ = self._books.bounds.bounds(queue.topic, queue.queue_id)
-        end = self._books.bounds.end_offset(queue.topic, queue.queue_id)
+    def _start_offset(self, queue_id: int, policy: StartPolicy, by_time: OffsetsByTime) -> int:
+        minimum, _ = self._books.bounds.bounds(policy.topic, queue_id)
+        end = self._books.bounds.end_offset(policy.topic, queue_id)
         if policy.where is StartPoint.FIRST_OFFSET:
             return minimum
         if policy.where is StartPoint.LAST_OFFSET:
             return end
-        return max(minimum, min(end, by_time.get((policy.group, queue.topic, queue.queue_id), 0)))
+        return max(minimum, min(end, by_time.get((policy.group, policy.topic, queue_id), 0)))
 
     def _begin(self, key: Key) -> None:
         """A new grant: its gap is told anew, and a queue that was added after the start policy was resolved begins at 0."""

@@ -279,6 +279,15 @@ class TopicLayout:
                 first += entry.id_count
         raise KeyError(queue)
 
+    def each_added(self, broker_name: str) -> Iterator[tuple[int, int]]:
+        """(queue id, layout counter in which it was added) of each readable queue of one broker, in layout order."""
+        first = 0
+        for entry in self.entries:
+            if entry.broker_name == broker_name:
+                for place in range(entry.read_queue_count):
+                    yield first + place, entry.counter
+                first += entry.id_count
+
     def _queues(self, *, write: bool) -> tuple[MessageQueue, ...]:
         next_id: dict[str, int] = {}
         queues = []

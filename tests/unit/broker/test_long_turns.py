@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from lockstep.broker.books import FREES_PER_TICK
 from lockstep.broker.coordination import Coordination
 from lockstep.broker.effects import Notify, PushQueueFree, StalePulls
 from lockstep.broker.journal import Journal
@@ -17,13 +18,14 @@ from lockstep.broker.tables.lock_table import Key, LockTable
 from lockstep.broker.tables.progress_table import Progress, ProgressTable
 from lockstep.broker.tables.sequence_table import IDLE_MS, Last, Place, Scope, SequenceTable
 from lockstep.protocol.allocate import AVERAGE
-from lockstep.protocol.bodies import GroupStatusReply, ListVersion
+from lockstep.protocol.bodies import GroupStatusReply, ListVersion, Verdict
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codec.plain import pack_plain
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.clients import GroupStatusHeader
+from lockstep.protocol.layouts import ENTRY_COUNT_MAX
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.protocol.sequence import FrameSequence
 from lockstep.runtime.dispatch import LANE_ITEMS_PER_TURN, Dispatcher, LaneLimits, Request
@@ -31,7 +33,7 @@ from lockstep.runtime.metrics import SLICE_ITEMS
 from lockstep.runtime.turn import TurnBudget
 from lockstep.testing.simulation.disk import SimFiles
 from support.broker_fakes import FakeEndpoint, FakeHost
-from support.coordination_kit import BROKER, GROUP, TOPIC, Bench, ClassicClient, Client, layout, ordered
+from support.coordination_kit import BROKER, CONFIG, GROUP, TOPIC, Bench, ClassicClient, Client, layout, ordered
 from support.counting import Steps
 from support.store_kit import append, open_store
 
@@ -427,3 +429,62 @@ def test_free_queues_are_found_without_a_walk_over_all_entries_of_the_layout() -
 
     halvings = 9
     assert lines(500) <= lines(1) + 50 * 3 * halvings, "three lookups for each queue"
+
+
+def test_the_start_in_a_topic_looks_at_each_entry_of_its_layout_once() -> None:
+    entries = tuple(LayoutEntry(BROKER, 4, 4, number + 1) for number in range(ENTRY_COUNT_MAX))
+    bench = Bench(TopicLayout(TOPIC, LayoutVersion(ENTRY_COUNT_MAX, 7), entries))
+    a = Client(bench, "a")
+    a.connect()
+    with Steps("lockstep/protocol/queue.py") as steps:
+        assert a.verdicts(0) == {0: Verdict.OK}
+    assert bench.c.progress_count == 4 * ENTRY_COUNT_MAX
+    assert steps.count < 40 * ENTRY_COUNT_MAX
+
+
+def test_a_tick_looks_at_the_leases_that_are_over_and_frees_so_many_at_a_time() -> None:
+    bench = Bench(layout(queues=3 * FREES_PER_TICK))
+    dies, lives = ClassicClient(bench, "dies"), ClassicClient(bench, "lives")
+    dies.lock(*range(2 * FREES_PER_TICK + 1))
+    bench.advance(1_000)
+    lives.lock(*range(2 * FREES_PER_TICK + 1, 3 * FREES_PER_TICK))
+    bench.c.tick(bench.now_ms)
+    with Steps("lockstep/broker/classic.py") as steps:
+        bench.c.tick(bench.now_ms)
+    assert steps.count < 20
+    held = bench.c.held_count(GROUP)
+    bench.now_ms += CONFIG.classic_lock_ms - 500
+    for left in (2 * FREES_PER_TICK, FREES_PER_TICK, FREES_PER_TICK - 1, FREES_PER_TICK - 1):
+        due_ms = bench.c.tick(bench.now_ms)
+        assert bench.c.held_count(GROUP) == left
+        assert (due_ms == bench.now_ms + 1) == (left > FREES_PER_TICK - 1)
+    assert held == 3 * FREES_PER_TICK
+
+
+def test_a_tick_frees_so_many_locks_of_sessions_that_are_over() -> None:
+    bench = Bench(layout(queues=2 * FREES_PER_TICK + 1))
+    a = Client(bench, "a")
+    a.connect()
+    a.lock(*range(2 * FREES_PER_TICK + 1))
+    a.close()
+    bench.advance(CONFIG.disconnect_grace_ms - 1)
+    bench.now_ms += 1
+    for left in (FREES_PER_TICK + 1, 1):
+        assert bench.c.tick(bench.now_ms) == bench.now_ms + 1
+        assert (bench.c.held_count(GROUP), bench.lists()) == (left, ())
+    bench.c.tick(bench.now_ms)
+    assert (bench.c.held_count(GROUP), len(bench.c._books.sessions)) == (0, 0)
+
+
+def test_a_session_that_comes_back_while_its_locks_are_freed_keeps_the_others() -> None:
+    bench = Bench(layout(queues=FREES_PER_TICK + 1))
+    a = Client(bench, "a")
+    a.connect()
+    a.lock(*range(FREES_PER_TICK + 1))
+    a.close()
+    bench.advance(CONFIG.disconnect_grace_ms - 1)
+    bench.now_ms += 1
+    bench.c.tick(bench.now_ms)
+    a.connect()
+    assert set(a.verdicts().values()) == {Verdict.OK}
+    assert bench.c.held_count(GROUP) == FREES_PER_TICK + 1

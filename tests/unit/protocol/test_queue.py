@@ -33,6 +33,12 @@ def test_a_queue_knows_the_counter_that_added_it() -> None:
     assert [GROWN.added_in(queue) for queue in GROWN.read_queues] == [1, 1, 1, 1, 3, 3]
 
 
+@pytest.mark.parametrize("name", ["a", "b", "c"])
+def test_the_queues_of_one_broker_with_the_counters_that_added_them(name: str) -> None:
+    expected = [(queue.queue_id, GROWN.added_in(queue)) for queue in GROWN.queues_of(name)]
+    assert list(GROWN.each_added(name)) == expected
+
+
 @pytest.mark.parametrize("queue", [q("a", 3), q("b", 3), q("a", -1), q("c", 0)])
 def test_a_queue_outside_the_layout_was_never_added(queue: MessageQueue) -> None:
     with pytest.raises(KeyError):
