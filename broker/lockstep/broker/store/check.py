@@ -179,6 +179,7 @@ class _Check:
             if log.start > (newest.log_start or 0):
                 self._pass_removed(log.start)
         self._new_from_zero = newest is not None or log.start == 0
+        self._damage.trim(log.start, lambda topic, queue_id: self._bounds.get((topic, queue_id), (0, 0))[0])
         report.log_start, report.synced = log.start, survey.synced
         for topic, queue_id, first, end in self._damage.lost():
             self._lost((topic, queue_id), first, end, "on record in lockstep/damage")

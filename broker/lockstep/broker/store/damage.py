@@ -99,12 +99,15 @@ class DamageTable:
         self._lost[topic, queue_id] = left
         self.changed = True
 
+    def trim_log(self, log_start: int) -> None:
+        """Forgets the damage below `log_start`; a stretch that reaches above begins there from now on."""
+        for begin in [begin for begin in self.stretches if begin < log_start]:
+            self.add_stretch(log_start, self.stretches.pop(begin), self.reasons.pop(begin, ""))
+            self.changed = True
+
     def trim(self, log_start: int, minimum: Callable[[str, int], int]) -> None:
         """Forgets what retention has removed. `minimum` gives the first offset of a queue."""
-        for begin in [begin for begin, end in self.stretches.items() if end <= log_start]:
-            del self.stretches[begin]
-            self.reasons.pop(begin, None)
-            self.changed = True
+        self.trim_log(log_start)
         for key, ranges in list(self._lost.items()):
             low = minimum(*key)
             left = [(max(first, low), end) for first, end in ranges if end > low]

@@ -146,6 +146,7 @@ class Store:
                     store._log.load(found)
                     if (known := directory.read(directory.damage_path)) is not None:
                         store.damage.restore(known, directory.damage_path)
+                        store.damage.trim_log(store._log.start)
                 except BaseException:  # re-raised
                     store._log.close()
                     if clean:

@@ -8,6 +8,7 @@ import pytest
 
 from lockstep.broker.store import Store, StoreCorruptError
 from lockstep.broker.store.check import CheckReport, check_store
+from lockstep.broker.store.directory import StoreDirectory
 from lockstep.testing.simulation.disk import SimFiles
 from support.store_kit import IDENTITY, LOG, PATH, Recorded, append, config, host_of, kill, open_store, read_told, record, recovered
 
@@ -291,6 +292,33 @@ async def test_retention_by_age_removes_a_file_that_was_missing() -> None:
     await store.retention(1 << 60)
     assert store._log.start == 16384
     assert (store.damage.message_count, store.scrubber.damaged_bytes) == (0, 0)
+    await store.close()
+
+
+@pytest.mark.parametrize("saved", [True, False])
+async def test_damage_that_is_known_stays_known_when_retention_removes_its_beginning(saved: bool) -> None:
+    """`saved` False: the broker was killed before it could write the table of damage again."""
+    files = SimFiles()
+    await stored(files)
+    for _ in range(2):
+        files.remove_tree(logs(files)[0])
+    store, _ = await recovered(files, cut_corrupt=True, log_bytes_max=16_000, **SETTINGS)
+    for _ in range(2):
+        append(store, b"x" * 100)
+        await store.write_snapshot([])
+    before = bytes(files.names[f"{PATH}/lockstep/damage"].cache)
+    await store.retention(0)
+    assert (store._log.start, store.damage.stretches, store.scrubber.damaged_bytes) == (4096, {4096: 8192}, 4096)
+    await store.close()
+    if not saved:
+        StoreDirectory(files, PATH).save_damage(before)
+    report = await checked(files)
+    assert (report.damaged_bytes, report.lost_messages) == (4096, 0)
+    files.remove_tree(f"{PATH}/consumequeue/orders")
+    store, found = await recovered(files, **SETTINGS)
+    assert (found.lost_synced, store.damage.stretches) == (False, {4096: 8192})
+    # Without the queues' files what retention has removed of the lost messages is not known.
+    assert [(await read_told(store, *key)).lost for key in KEYS] == 2 * [[] if saved else list(range(20))]
     await store.close()
 
 
