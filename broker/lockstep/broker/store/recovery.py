@@ -318,6 +318,7 @@ class Recoverer:
         self.state = LogState()
         self._known = dict(damage.stretches)
         """Damage that was known before this start."""
+        self._known_state_from = damage.state_from
         self._unwanted: list[int] = []
         """Snapshots to remove once the log has turned out to be whole."""
         self.changed = False
@@ -358,7 +359,8 @@ class Recoverer:
             if stretch.followed:
                 self._damage.add_stretch(stretch.begin, stretch.end, stretch.reason)
         lost = self._not_deleted([*lost, *self._lost_ends(sink, scan.end)])
-        lost_synced = bool(scan.end < log.synced or sink.stretches or lost or self._damage.stretches != self._known)
+        given_up = self._damage.state_from != self._known_state_from
+        lost_synced = bool(scan.end < log.synced or sink.stretches or lost or self._damage.stretches != self._known or given_up)
         self.changed = bool(wrong or scan.reason or lost_synced or scan.end != start or self._unwanted or log.lacking)
         cut_bytes = self._cut(scan, lost if lost_synced else None)
         files.release()
@@ -605,7 +607,7 @@ class Recoverer:
             if end < log.synced:
                 log.synced = end
                 self._directory.save_synced(end)
-        self._snapshots.remove(self._unwanted)
+        self._snapshots.remove(self._unwanted, aside)
         self._snapshots.removed(self._unwanted)
         log.begin(end, clean=clean, aside=aside)
         if self._directory.sync_has_failed():
@@ -623,7 +625,9 @@ class Recoverer:
         damage = self._damage
         new = [begin for begin, stop in sorted(damage.stretches.items()) if self._known.get(begin) != stop]
         skipped = [[begin, damage.stretches[begin], damage.reasons.get(begin, "")] for begin in new]
-        facts = {"skipped": skipped, "cut_from": end if cut_bytes else None, "cut_bytes": cut_bytes, "lost_messages": count_of(lost)}
+        state_from = None if damage.state_from == self._known_state_from else damage.state_from
+        facts: dict[str, object] = {"skipped": skipped, "cut_from": end if cut_bytes else None, "cut_bytes": cut_bytes}
+        facts |= {"state_lost_before": state_from, "lost_messages": count_of(lost)}
         self._directory.replace(f"{aside}/manifest.json", json.dumps({**facts, "lost_offsets": lost}, indent=1).encode())
         logger.error(
             "store.set_aside",
@@ -631,6 +635,7 @@ class Recoverer:
             skipped_bytes=damage.byte_count_of(new),
             skipped_stretches=len(new),
             cut_bytes=cut_bytes,
+            state_lost_before=state_from,
             lost_messages=count_of(lost),
             lost_queues=len({(topic, queue_id) for topic, queue_id, _, _ in lost}),
             lost_offsets=[f"{topic}:{queue_id} {first}..{behind - 1}" for topic, queue_id, first, behind in lost[:TOLD_MAX]],

@@ -196,11 +196,16 @@ class Snapshots:
         """Makes a snapshot durable. For a worker thread."""
         self._directory.replace(self._path(position), *chunks)
 
-    def remove(self, positions: list[int]) -> None:
+    def remove(self, positions: list[int], aside: str | None = None) -> None:
+        """`aside`: a directory into which the files go instead."""
         for position in positions:
             path = self._path(position)
-            if self._files.exists(path):
+            if not self._files.exists(path):
+                continue
+            if aside is None:
                 self._files.unlink(path)
+            else:
+                self._files.rename(path, f"{aside}/{path.rpartition('/')[2]}")
         if positions:
             self._files.sync_directory(self._directory.own)
 

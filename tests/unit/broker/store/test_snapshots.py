@@ -1,6 +1,7 @@
 """Snapshots: which of them a start takes, what it replays behind it, when one is due."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -15,7 +16,7 @@ from lockstep.broker.store.snapshot import CHUNK_BYTES, HEAD, MAGIC, PART_BYTES,
 from lockstep.protocol.crc import crc32
 from lockstep.protocol.errors import StateError
 from lockstep.testing.simulation.disk import SimFiles
-from support.store_kit import LOG, NEVER, Recorded, append, confirmed, everything, host_of, kill, open_store, recovered
+from support.store_kit import LOG, NEVER, PATH, Recorded, append, confirmed, everything, host_of, kill, open_store, recovered
 
 
 async def test_two_snapshots_are_kept_and_the_newest_is_used() -> None:
@@ -141,9 +142,17 @@ async def test_without_any_snapshot_a_log_that_lost_its_beginning_is_corrupt() -
     with pytest.raises(StoreCorruptError, match="no snapshot in /store/lockstep fits the log"):
         await recovered(files)
     files.crash(power=False)
-    store, _ = await recovered(files, cut_corrupt=True)
-    assert (await everything(store))[-1] == b"y"
-    await store.close()
+    damaged = {path.rpartition("/")[2]: bytes(files.names[path].cache) for path in files.names if "snapshot-" in path}
+    for lost_synced in (True, False):
+        store, found = await recovered(files, cut_corrupt=lost_synced)
+        assert (found.lost_synced, found.lost_messages) == (lost_synced, 0), "state that is given up is an assumed loss, once"
+        assert (await everything(store))[-1] == b"y"
+        start = store._log.start
+        await store.close()
+    aside = f"{PATH}/lockstep/set-aside-1"
+    assert {name: bytes(files.names[f"{aside}/{name}"].cache) for name in damaged} == damaged
+    assert json.loads(bytes(files.names[f"{aside}/manifest.json"].cache))["state_lost_before"] == start
+    assert not files.exists(f"{PATH}/lockstep/set-aside-2")
 
 
 def sealed(payload: bytes) -> bytes:
