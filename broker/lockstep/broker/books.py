@@ -403,9 +403,10 @@ class Books:
         for key in keys:
             self._stale(key, 0)
         groups = dict.fromkeys(key[0] for key in keys)
-        groups |= dict.fromkeys(group for group in self.progress.groups() if self.progress.has_topic(group, topic))
-        self.locks.drop_topic(topic)
-        self.progress.drop_topic(topic)
+        groups |= dict.fromkeys(self.progress.groups_in(topic))
+        if groups:
+            self.locks.drop_topic(topic)
+            self.progress.drop_topic(topic)
         if (own := group_of_topic(topic)) is not None:
             groups[own] = None
         for group in groups:

@@ -49,7 +49,7 @@ def _check(offered: ConsumerGroup) -> None:
             f"group {offered.group}: {count} subscriptions, expected each topic once and at most {TOPICS_PER_GROUP_MAX}"
         )
     for word in (offered.allocate, offered.order_by, offered.retry, *(each.expression_type for each in offered.subscriptions)):
-        if (length := len(word.encode())) > WORD_LENGTH_MAX:
+        if (length := len(word.encode("utf-8", "surrogatepass"))) > WORD_LENGTH_MAX:
             raise LocalProtocolError(f"group {offered.group}: {word[:40]!r}… has {length} bytes: at most {WORD_LENGTH_MAX}")
     if offered.ordered and not may_order(offered.allocate):
         raise LocalProtocolError(f"group {offered.group} is ordered: its members could differ about a queue by allocate {offered.allocate}")

@@ -261,13 +261,16 @@ class Membership:
                 raise DuplicateClientIdError(
                     f"client id {body.client_id} belongs to a living session here: give each client an id of its own"
                 )
+            seen = self._classic.get(key)
+            here = None if seen is None else seen.connection  # a member for which this connection has no room stays on its own
             try:
                 size = self._check_classic(connection, entry.group, body.client_id, contract)
+                here = connection
                 self._check_room(entry.group, body.client_id, contract)
             except BrokerError as error:
                 refused.append(error)
-                if key in self._classic:
-                    self._classic_seen(key, replace(self._classic[key], connection=connection, until_ms=until_ms))
+                if seen is not None:
+                    self._classic_seen(key, replace(seen, connection=here, until_ms=until_ms))
                 continue
             books.join(entry.group, body.client_id, None)
             self._classic_seen(key, ClassicSeen(connection, until_ms, size))

@@ -488,3 +488,44 @@ def test_a_session_that_comes_back_while_its_locks_are_freed_keeps_the_others() 
     a.connect()
     assert set(a.verdicts().values()) == {Verdict.OK}
     assert bench.c.held_count(GROUP) == FREES_PER_TICK + 1
+
+
+@pytest.mark.parametrize("known_before", [False, True])
+def test_the_deletion_of_a_topic_that_nothing_has_looks_at_no_group(known_before: bool) -> None:
+    def lines(groups: int) -> int:
+        bench = Bench(layout(), layout("other"))
+        client = ClassicClient(bench, "c")
+        client.connect()
+        for number in range(groups):
+            bench.c.update_offset(client.connection, f"g{number}", TOPIC, 0, 5, bench.now_ms)
+            client.lock(1, group=f"g{number}")
+        if known_before:
+            client.lock(0, topic="other")
+            bench.layouts.adopt(layout("other", counter=3).deletion)
+            bench.c.layout_changed("other")
+        bench.flush()
+        bench.layouts.adopt(TopicLayout("other", LayoutVersion(9, 7), ()))
+        with Steps("lockstep/broker/") as steps:
+            bench.c.layout_changed("other")
+        assert len(bench.journal) == 0
+        return steps.count
+
+    assert lines(200) == lines(2)
+
+
+def test_the_sequences_of_other_topics_are_not_looked_at_when_a_topic_is_deleted() -> None:
+    def lines(others: int) -> int:
+        table = SequenceTable(scope_count_max=others + 1)
+        frame = FrameSequence("p", 0, 1, 0, 1, True, 0, False)
+        for number in range(others + 10):
+            table.record(Scope(f"p{number}", 0, "kept", 0), frame, Place(0, 0, 0))
+        table.record(Scope("p", 0, TOPIC, 0), frame, Place(0, 0, 0))
+        table.drop_topic(TOPIC)
+        assert len(table) == others
+        with Steps("tables/sequence_table.py") as steps:
+            table.drop_topic(TOPIC)
+        table.drop_topic("kept")
+        assert len(table) == 0
+        return steps.count
+
+    assert lines(200) == lines(2)

@@ -61,6 +61,24 @@ def test_a_connection_has_as_many_classic_members_as_one_client_may_have_groups(
     assert on.c.members_count == 1
 
 
+@pytest.mark.parametrize("large", [False, True])
+def test_members_of_another_connection_are_not_moved_to_one_that_has_no_room(large: bool) -> None:
+    on = bench()
+    first, second = on.new_connection(), on.new_connection()
+    group = subscribed(1_000 if large else 1)
+    count = SUBSCRIPTION_BYTES_PER_CONNECTION_MAX // bytes_of(group.subscriptions) if large else MEMBERS_PER_CONNECTION_MAX
+    for connection in (first, second):
+        for number in range(count):
+            on.c.heartbeat(connection, HeartbeatBody(f"c{connection}-{number}", (group,)), on.now_ms)
+    for number in range(count):
+        with pytest.raises(NoPermissionError, match="are allowed: "):
+            on.c.heartbeat(first, HeartbeatBody(f"c{second}-{number}", (group,)), on.now_ms)
+    on.c.connection_closed(first, on.now_ms)
+    assert on.c.members_count == count
+    on.c.connection_closed(second, on.now_ms)
+    assert on.c.members_count == 0
+
+
 def test_the_subscriptions_of_a_connections_classic_members_have_a_sum() -> None:
     on = bench()
     connection = on.new_connection()

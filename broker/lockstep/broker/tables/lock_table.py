@@ -92,6 +92,8 @@ class LockTable:
         self._held: dict[str, int] = {}
         """Group → how many of its queues are held."""
         self._count = 0
+        self._topics: Counter[str] = Counter()
+        """Topic → how many locks it has; none at 0."""
         self.granted: Counter[str] = Counter()
         """Group → grants since this start."""
 
@@ -118,6 +120,8 @@ class LockTable:
         return (((group, topic, queue_id), lock) for topic, queues in topics.items() for queue_id, lock in queues.items())
 
     def of_topic(self, topic: str) -> list[Key]:
+        if topic not in self._topics:
+            return []
         return [(group, topic, queue_id) for group, topics in self._groups.items() for queue_id in topics.get(topic, ())]
 
     def topics(self, group: str) -> list[str]:
@@ -228,7 +232,9 @@ class LockTable:
         before = locks.get(key[2])
         if before is not None and before.held and before.session is not None:
             self._unindex(before.session, key)
-        self._count += before is None
+        if before is None:
+            self._count += 1
+            self._topics[key[1]] += 1
         self._held[key[0]] = self._held.get(key[0], 0) + lock.held - (before is not None and before.held)
         locks[key[2]] = lock
         if lock.held and lock.session is not None:
@@ -263,6 +269,9 @@ class LockTable:
         topics = self._groups[key[0]]
         lock = topics[key[1]].pop(key[2])
         self._count -= 1
+        self._topics[key[1]] -= 1
+        if not self._topics[key[1]]:
+            del self._topics[key[1]]
         self._held[key[0]] -= lock.held
         if lock.held and lock.session is not None:
             self._unindex(lock.session, key)

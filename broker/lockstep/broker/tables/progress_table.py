@@ -7,6 +7,7 @@ truncation real or assumed, re-creation): it is never used twice, not even after
 that a later layout adds begins at 0.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -59,6 +60,8 @@ class ProgressTable:
         self._groups: dict[str, dict[str, _Queues]] = {}
         """Group → topic → queue id → progress."""
         self._count = 0
+        self._topics: Counter[str] = Counter()
+        """Topic → how many groups have progress in it; none at 0."""
         self._since: dict[str, dict[str, int]] = {}
         """Topic → group → layout counter: a topic that ends looks at its own alone."""
         self._committed_ms: dict[Key, int] = {}
@@ -97,9 +100,9 @@ class ProgressTable:
             return id_count
         return min(id_count, id_count - len(queues) + max(0, queues.ids_end - id_count))
 
-    def has_topic(self, group: str, topic: str) -> bool:
-        """Whether the group has progress in the topic."""
-        return topic in self._groups.get(group, ())
+    def groups_in(self, topic: str) -> list[str]:
+        """Groups that have progress in the topic."""
+        return [group for group, topics in self._groups.items() if topic in topics] if topic in self._topics else []
 
     def topics(self, group: str) -> list[str]:
         """Topics in which the group has progress."""
@@ -206,6 +209,7 @@ class ProgressTable:
         queues = topics.get(key[1])
         if queues is None:
             queues = topics[key[1]] = _Queues()
+            self._topics[key[1]] += 1
         self._count += key[2] not in queues
         queues.ids_end = max(queues.ids_end, key[2] + 1)
         queues[key[2]] = progress
@@ -214,7 +218,7 @@ class ProgressTable:
         self._journal.do(change, self.apply)
 
     def _drop_topic(self, topic: str) -> None:
-        for group in [group for group, topics in self._groups.items() if topic in topics]:
+        for group in self.groups_in(topic):
             self._drop(group, topic)
         self._since.pop(topic, None)
 
@@ -234,6 +238,9 @@ class ProgressTable:
             self._failing.pop((group, topic, queue_id), None)
         if not self._groups[group]:
             del self._groups[group]
+        self._topics[topic] -= 1
+        if not self._topics[topic]:
+            del self._topics[topic]
 
 
 def _row(key: Key, progress: Progress) -> list[Any]:

@@ -21,6 +21,7 @@ A function of the log alone: what `record` is told live, recovery tells it again
 only what is forgotten, and it is the store time of the scope's last frame, which is in the log too.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -86,6 +87,8 @@ class SequenceTable:
     def __init__(self, *, scope_count_max: int = SCOPE_COUNT_MAX) -> None:
         self._scope_count_max = scope_count_max
         self._last: dict[Scope, Last] = {}
+        self._topics: Counter[str] = Counter()
+        """Topic → how many scopes it has; none at 0."""
 
     def __len__(self) -> int:
         return len(self._last)
@@ -103,10 +106,11 @@ class SequenceTable:
 
     def record(self, scope: Scope, frame: FrameSequence, place: Place) -> None:
         """The frame stands in the log at `place`."""
-        self._last.pop(scope, None)
+        if self._last.pop(scope, None) is None:
+            self._topics[scope.topic] += 1
         self._last[scope] = Last(frame.epoch, frame.first, frame.next, frame.crc, place, frame.given)
         if len(self._last) > self._scope_count_max:
-            del self._last[next(iter(self._last))]
+            self._remove(next(iter(self._last)))
 
     def last(self, scope: Scope, *, now_ms: int) -> Last | None:
         """What is known of the scope; None where nothing is, or was and is forgotten by now."""
@@ -124,8 +128,9 @@ class SequenceTable:
 
     def drop_topic(self, topic: str) -> None:
         """Its messages are gone: who sends them again, under an id that was given, means to have them stored."""
-        for scope in [scope for scope in self._last if scope.topic == topic]:
-            del self._last[scope]
+        if topic in self._topics:
+            for scope in [scope for scope in self._last if scope.topic == topic]:
+                self._remove(scope)
 
     def forget(self, *, now_ms: int) -> Iterator[bool]:
         """Frees what has been idle for too long. Answers do not depend on when it is called.
@@ -141,7 +146,7 @@ class SequenceTable:
                 break
             gone = idle_ms > last.idle_ms_max
             if gone:
-                del self._last[scope]
+                self._remove(scope)
             yield gone
 
     def snapshot(self) -> Rows:
@@ -153,10 +158,18 @@ class SequenceTable:
 
     def restore(self, plain: Iterable[list[object]]) -> None:
         self._last.clear()
+        self._topics.clear()
         for row in plain:
             producer_id, partition, topic, queue_id, epoch, first, next_, crc, *place, given = row
             scope = Scope(producer_id, partition, topic, queue_id)  # type: ignore[arg-type]
             self._last[scope] = Last(epoch, first, next_, crc, Place(*place), given)  # type: ignore[arg-type]
+            self._topics[scope.topic] += 1
+
+    def _remove(self, scope: Scope) -> None:
+        del self._last[scope]
+        self._topics[scope.topic] -= 1
+        if not self._topics[scope.topic]:
+            del self._topics[scope.topic]
 
 
 def _gap(expected: int, why: str) -> Verdict:
