@@ -47,6 +47,8 @@ from lockstep.protocol.names import RETRY_PREFIX
 
 ITEMS_MAX = 100_000
 """Items in one LOCK or SYNC: a frame of 16 MiB holds about as many."""
+TIMES_MAX = 65_536
+"""Queues of which one LOCK looks up the offset at a time: about 16 MB. What is left waits for the member's next LOCK."""
 
 OffsetsByTime = Mapping[Key, int]
 """(group, topic, queue id) → offset at the time that the group's start policy names."""
@@ -116,7 +118,9 @@ class Reconciliation:
         reason = self._unreadable(group, group.contract, key, ordered=True) or self._no_room(key)
         if reason is not None:
             return LockAnswer(*key, Verdict.REFUSED, remark=reason)
-        self._resolve(group.contract, key, starts.get(key[:2]), by_time)
+        if not self._resolve(group.contract, key, starts.get(key[:2]), by_time):
+            books.tell_free(key)  # to its member, which then sends another LOCK
+            return LockAnswer(*key, Verdict.WAIT)
         if not self._lists(group, session, key):
             return LockAnswer(*key, Verdict.NOT_YOURS)
         if books.holding:
@@ -146,7 +150,8 @@ class Reconciliation:
         reason = self._unreadable(group, group.contract, key, ordered=False) or self._no_room(key)
         if reason is not None:
             return LockAnswer(*key, Verdict.REFUSED, remark=reason)
-        self._resolve(group.contract, key, start_policy(header), by_time)
+        if not self._resolve(group.contract, key, start_policy(header), by_time):
+            return LockAnswer(*key, Verdict.WAIT, remark=f"where group {key[0]} begins in {key[1]} is not known yet: try again")
         if not self._lists(group, session, key):
             return LockAnswer(*key, Verdict.NOT_YOURS)
         self._begin(key)
@@ -223,36 +228,47 @@ class Reconciliation:
     # -------------------------------------------------------------------------------------------------------------- start
 
     def times_needed(self, connection: int, body: ReconcileBody) -> tuple[StartPolicy, ...]:
-        """The start policies by time that this LOCK is about to resolve."""
-        session = self._books.sessions.of_connection(connection)
+        """The start policies by time that this LOCK is about to resolve: of TIMES_MAX queues, and none that it may not have."""
+        books, left = self._books, TIMES_MAX
+        session = books.sessions.of_connection(connection)
         if session is None:
             return ()
         starts = {(start.group, start.topic): start for start in body.starts}
         found: dict[tuple[str, str], StartPolicy] = {}
         for item in body.items:
-            group = self._books.groups.get(item.group)
-            name = (item.group, item.topic)
-            if item.epoch is not None or group is None or group.contract is None or self._books.progress.since(*name) is not None:
+            group, key = books.groups.get(item.group), (item.group, item.topic, item.queue_id)
+            if item.epoch is not None or group is None or group.contract is None or key[:2] in found:
                 continue
-            policy = _policy(group.contract, item.topic, starts.get(name))
-            if policy.where is StartPoint.TIMESTAMP:
-                found[name] = policy
+            policy = _policy(group.contract, item.topic, starts.get(key[:2]))
+            if policy.where is not StartPoint.TIMESTAMP or books.progress.since(*key[:2]) is not None:
+                continue
+            count = books.own_queue_count(item.topic)
+            refused = self._unreadable(group, group.contract, key, ordered=group.contract.ordered) or self._no_room(key)
+            if count <= left and not refused and group.members.get(session.client_id) == session.id:
+                left -= count
+                found[key[:2]] = policy
         return tuple(found.values())
 
-    def _resolve(self, contract: ConsumerGroup, key: Key, start: StartPolicy | None, by_time: OffsetsByTime) -> None:
-        """Where the group begins in this topic, for all queues of this broker in one record, if that is not known yet."""
+    def _resolve(self, contract: ConsumerGroup, key: Key, start: StartPolicy | None, by_time: OffsetsByTime) -> bool:
+        """Where the group begins in this topic, for all queues of this broker in one record, if that is not known yet.
+
+        False: it begins by time, and the offset of the queue was not looked up.
+        """
         books = self._books
         group, topic, _ = key
         layout = books.layouts.get(topic)
         if layout is None or books.progress.since(group, topic) is not None:
-            return
+            return True
         policy = _policy(contract, topic, start)
+        if policy.where is StartPoint.TIMESTAMP and key not in by_time:
+            return False
         since = min(layout.version.counter, policy.since or layout.version.counter)
         begins = []
         for queue_id, added_in in layout.each_added(books.config.broker_name):
             if books.progress.get((group, topic, queue_id)) is None:
                 begins.append((queue_id, 0 if added_in > since else self._start_offset(queue_id, policy, by_time)))
         books.progress.resolve(group, topic, since=since, generation=books.fence.draw(), offsets=begins)
+        return True
 
     def _start_offset(self, queue_id: int, policy: StartPolicy, by_time: OffsetsByTime) -> int:
         minimum, _ = self._books.bounds.bounds(policy.topic, queue_id)

@@ -2,20 +2,22 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar, cast
 
 import pytest
 
+from lockstep.broker import reconcile
 from lockstep.broker.app import LANES
-from lockstep.broker.coordination import Coordination
-from lockstep.broker.effects import CloseConnection
+from lockstep.broker.coordination import Coordination, CoordinationConfig
+from lockstep.broker.effects import CloseConnection, PushQueueFree
 from lockstep.broker.processors.client import ClientProcessor
 from lockstep.broker.processors.lock import START_LANE, LockProcessor
 from lockstep.broker.processors.offset import OffsetProcessor
 from lockstep.broker.tables.lock_table import Key
 from lockstep.protocol.bodies import (
     ConsumerGroup,
+    FreeQueue,
     GroupStatusReply,
     HeartbeatBody,
     HeartbeatReply,
@@ -43,7 +45,7 @@ from lockstep.runtime.dispatch import LANE_ITEMS_PER_TURN, Dispatcher
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
 from support.broker_fakes import FakeEndpoint, FakeHost
-from support.coordination_kit import BROKER, GROUP, TOPIC, Bench, ordered
+from support.coordination_kit import BROKER, CONFIG, GROUP, TOPIC, Bench, layout, ordered
 from support.until import until
 
 T = TypeVar("T")
@@ -91,8 +93,8 @@ class FakeStore:
 class Desk:
     """A bench behind a dispatcher."""
 
-    def __init__(self) -> None:
-        self.bench = Bench()
+    def __init__(self, config: CoordinationConfig = CONFIG) -> None:
+        self.bench = Bench(config=config)
         self.store = FakeStore()
         host = FakeHost()
         host.clock.now_ms = self.bench.now_ms
@@ -120,6 +122,13 @@ class Desk:
         assert not peer.sent, "the answer did not wait for the log"
         self.store.confirm()
         return peer.sent.pop()
+
+    async def later(self, peer: Peer, body: ReconcileBody) -> ReconcileReply:
+        """The answer to a LOCK that waits for its turn in the lane first."""
+        self.send(peer, RequestCode.LOCK_BATCH_MQ, None, body)
+        await until(lambda: bool(self.store.waiting))
+        self.store.confirm()
+        return read(ReconcileReply, peer.sent.pop())
 
     def native(self, id: int = 1, *groups: ConsumerGroup) -> Peer:
         peer = Peer(id)
@@ -241,6 +250,35 @@ async def test_many_locks_by_time_at_once_look_up_no_more_often_than_run_at_once
         desk.send(peer, RequestCode.LOCK_BATCH_MQ, None, ReconcileBody((LockItem(GROUP, TOPIC, 2),)))
     await until(lambda: len(desk.store.waiting) == 20)
     assert len(desk.store.asked) == 4 * LANES[START_LANE].concurrency
+    await desk.dispatcher.close()
+
+
+async def test_one_lock_by_time_looks_up_so_many_queues_and_the_member_is_told_to_ask_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconcile, "TIMES_MAX", 6)
+    desk = Desk()
+    topics = [f"t{number}" for number in range(3)]
+    for topic in topics:
+        desk.bench.layouts.adopt(layout(topic, 3))
+    group = ordered(topics=topics, consume_from_where=StartPoint.TIMESTAMP, consume_timestamp_ms=77)
+    peer = desk.native(1, group)
+    wanted = tuple(LockItem(GROUP, topic, queue_id) for topic in ("not-subscribed", *topics) for queue_id in (7, 0))
+    desk.bench.c.drain()
+    first = await desk.later(peer, ReconcileBody(wanted))
+    granted, waits = Verdict.OK, Verdict.WAIT
+    assert [item.verdict for item in first.items if item.queue_id == 0] == [Verdict.REFUSED, granted, granted, waits]
+    assert len(desk.store.asked) == 6
+    assert desk.bench.drain(PushQueueFree) == [PushQueueFree(1, (FreeQueue(GROUP, "t2", 0),))]
+    second = await desk.later(peer, ReconcileBody(wanted[-1:]))
+    assert [(item.verdict, item.offset) for item in second.items] == [(granted, 100)]
+    await desk.dispatcher.close()
+
+
+async def test_nothing_is_looked_up_for_a_lock_that_has_no_room() -> None:
+    desk = Desk(replace(CONFIG, progress_max=3))
+    peer = desk.native(1, ordered(consume_from_where=StartPoint.TIMESTAMP, consume_timestamp_ms=77))
+    answer = desk.wait(peer, RequestCode.LOCK_BATCH_MQ, None, ReconcileBody((LockItem(GROUP, TOPIC, 2),)))
+    assert read(ReconcileReply, answer).items[0].verdict is Verdict.REFUSED
+    assert desk.store.asked == []
     await desk.dispatcher.close()
 
 
