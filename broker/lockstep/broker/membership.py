@@ -278,10 +278,13 @@ class Membership:
             self._note_said(entry, body.client_id, contract.subscriptions)
             group = books.groups.get(entry.group)
             assert group is not None, "it was joined"
-            known = group.subscriptions
+            known, newer = group.subscriptions, {}
             for each in entry.subscriptions:
                 if each.topic not in known or each.sub_version > known[each.topic].sub_version:
-                    known[each.topic] = each
+                    newer[each.topic] = each.sub_version
+            if newer:  # of the copy that is kept and counted
+                kept = group.said[body.client_id]
+                known |= {each.topic: replace(each, sub_version=newer[each.topic]) for each in kept if each.topic in newer}
             if len(known) > len(entry.subscriptions):
                 for topic in known.keys() - {each.topic for each in entry.subscriptions}:
                     del known[topic]

@@ -253,7 +253,9 @@ async def test_many_locks_by_time_at_once_look_up_no_more_often_than_run_at_once
     await desk.dispatcher.close()
 
 
-async def test_one_lock_by_time_looks_up_so_many_queues_and_the_member_is_told_to_ask_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_lock_by_time_looks_up_so_many_queues_and_the_member_asks_again_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(reconcile, "TIMES_MAX", 6)
     desk = Desk()
     topics = [f"t{number}" for number in range(3)]

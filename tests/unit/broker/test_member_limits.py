@@ -111,6 +111,19 @@ def test_what_is_subscribed_to_has_a_sum_in_which_equal_subscriptions_count_once
     third.beat()
 
 
+def test_what_classic_groups_subscribe_to_is_kept_as_it_is_counted() -> None:
+    on = bench()
+    for number in range(2):
+        subscription = Subscription("t", " " * 8_000 + "".join(["a ||", " b"]), sub_version=number)
+        ClassicClient(on, f"c{number}", ConsumerGroup(f"g{number}", (subscription,))).connect()
+    first, second = (on.c.subscription(f"g{number}", "t") for number in range(2))
+    assert first is not None
+    assert second is not None
+    assert (first.expression, first.sub_version, second.sub_version) == ("a || b", 0, 1)
+    assert second.expression is first.expression
+    assert on.c.subscription_bytes == bytes_of((first,))
+
+
 def test_nothing_is_counted_when_all_have_left() -> None:
     on = bench()
     members = [
