@@ -18,7 +18,7 @@ from lockstep.client.producer.sequencer import Sequencer
 from lockstep.client.producer.topic_machine import TopicMachine
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.command import RETRY_AFTER_FIELD
-from lockstep.protocol.errors import TransportError
+from lockstep.protocol.errors import TopicNotExistError, TransportError
 from lockstep.protocol.message import Message, encode_message
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, MessageQueue, TopicLayout
 
@@ -337,6 +337,18 @@ def test_a_deleted_topic_ends_what_waits_as_not_stored() -> None:
     assert names(fail_of(topic.run()).failed) == ["waits"]
     assert topic.answer(write, C.SUCCESS, **STORED)
     assert topic.queue().idle
+
+
+def test_a_send_to_a_queue_that_was_not_used_before_its_topic_was_deleted_ends_as_not_stored() -> None:
+    topic = Topic.of("a", queues=2)
+    topic.send("1")
+    topic.answer(write_of(topic.run()), C.SUCCESS, **STORED)
+    topic.machine.adopt(layout(counter=2), [])
+    topic.taken()
+    late = PendingSend(b"x", None, "late", 100, Waiter(), topic.now_ms + 1_000, topic.now_ms + 500)
+    topic.machine.add(topic.queue(number=1), late)
+    fail = fail_of(topic.run())
+    assert (fail.failed, fail.outcome, type(fail.cause)) == ([late], Outcome.NOT_STORED, TopicNotExistError)
 
 
 # ------------------------------------------------------------------------------------------------------------------ any course

@@ -348,6 +348,7 @@ class TopicMachine:
             machine = QueueMachine(queue, broker, self._make_sequencer(), self._config, self.effects, self._latencies)
             self._by_queue[queue] = machine
             machine.number = number
+            machine.deletion = self.deletion
         self._machines[number] = machine
         return machine
 
