@@ -52,7 +52,7 @@ class _Opening:
 class Topics:
     """Opened at their first send; they hear of links and layouts from then on."""
 
-    __slots__ = ("_closed", "_group", "_opening", "_shell", "_tasks", "open_ones")
+    __slots__ = ("_closed", "_group", "_leaving", "_opening", "_shell", "_tasks", "open_ones")
 
     def __init__(self, group: str, shell: ProducerShell) -> None:
         self._group = group
@@ -60,17 +60,25 @@ class Topics:
         self._closed = False
         self.open_ones: dict[str, TopicMachine] = {}
         """By name. Read directly where a send finds its topic."""
+        self._leaving: dict[str, TopicMachine] = {}
+        """By name: those that were open when the producer was closed. They hear of links and layouts until the end."""
         self._opening: dict[str, _Opening] = {}
         self._tasks = Tasks()
 
     def shut(self) -> None:
         """The producer closes: no send gets a topic any more. What is in flight goes on."""
         self._closed = True
+        self._leaving = dict(self.open_ones)
         self.open_ones.clear()
 
     async def close(self) -> None:
         """Stop looking for routes: sends that wait for one raise StateError."""
-        await self._tasks.cancel_all()
+        try:
+            await self._tasks.cancel_all()
+        finally:
+            # A task that is cancelled before its first step runs none of its code, so the waiters are ended here too.
+            for name in list(self._opening):
+                self._end(name, self._closed_error())
 
     async def open(self, name: str, deadline_ms: int) -> TopicMachine:
         """The first send to a topic: its route, or the topic itself.
@@ -80,7 +88,7 @@ class Topics:
         """
         while (topic := self.open_ones.get(name)) is None:
             if self._closed:
-                raise StateError(f"producer {self._group} is closed")
+                raise self._closed_error()
             opening = self._opening.get(name)
             if opening is None:
                 opening = self._opening[name] = _Opening()
@@ -92,7 +100,7 @@ class Topics:
         return topic
 
     async def _open(self, name: str, opening: _Opening) -> None:
-        error: Exception = StateError(f"producer {self._group} is closed")
+        error: Exception = self._closed_error()
         try:
             layout = await self._find(name, opening)
             if not layout.write_total:
@@ -103,14 +111,21 @@ class Topics:
         except LockstepError as caught:
             error = caught
         finally:
-            del self._opening[name]
-            for waiter in opening.waiters:
-                if waiter.done():
-                    continue
-                if name in self.open_ones:
-                    waiter.opened.set_result(None)
-                else:
-                    waiter.opened.set_exception(error)
+            self._end(name, error)
+
+    def _end(self, name: str, error: Exception) -> None:
+        """The topic is open, or can't be opened: then the sends that wait for it raise the error."""
+        opening = self._opening.pop(name, None)
+        for waiter in () if opening is None else opening.waiters:
+            if waiter.done():
+                continue
+            if name in self.open_ones:
+                waiter.opened.set_result(None)
+            else:
+                waiter.opened.set_exception(error)
+
+    def _closed_error(self) -> StateError:
+        return StateError(f"producer {self._group} is closed")
 
     async def _find(self, name: str, opening: _Opening) -> TopicLayout:
         """Its layout. A nameserver that has just been started hears of its brokers within a second: ask it again while a send waits."""
@@ -133,13 +148,14 @@ class Topics:
         return await create_topic(shell.instance, name, shell.config.topic_queue_count, auto=True)
 
     def link_changed(self, link: BrokerLink) -> None:
-        for name, topic in list(self.open_ones.items()):
+        for name, topic in [*self.open_ones.items(), *self._leaving.items()]:
             if not self._shell.link_changed(topic, link):
-                del self.open_ones[name]
+                self.open_ones.pop(name, None)
 
     def layout_changed(self, layout: TopicLayout) -> None:
-        topic = self.open_ones.get(layout.topic)
+        name = layout.topic
+        topic = self.open_ones.get(name) or self._leaving.get(name)
         if topic is not None:
             if not layout.write_total:
-                del self.open_ones[layout.topic]
+                self.open_ones.pop(name, None)
             self._shell.adopt(topic, layout)
