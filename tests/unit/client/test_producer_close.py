@@ -4,9 +4,12 @@ import asyncio
 
 import pytest
 
-from lockstep.client import Message, Producer, StateError
-from support.fake_broker import fake_cluster
-from support.producing import message, stop_and_be_noticed
+from lockstep.client import Message, MessageQueue, Outcome, Producer, SendError, StateError, TopicNotExistError
+from lockstep.client.producer.config import ProducerConfig
+from lockstep.protocol.queue import LayoutVersion, TopicLayout
+from support.fake_broker import fake_cluster, hang_up, ignore
+from support.loops import until
+from support.producing import message, producing, stop_and_be_noticed
 
 pytestmark = pytest.mark.simulated
 
@@ -37,3 +40,48 @@ async def test_a_send_that_waits_for_its_broker_while_the_producer_closes_is_sto
         await broker.start(port)
         assert (await sending).queue_offset == 1
         await closing
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+async def test_a_close_that_is_cancelled_ends_each_send(deleted: bool) -> None:
+    async with fake_cluster("a", topics={"t": 1}) as cluster:
+        broker = cluster.brokers["a"]
+        producer = Producer("g", nameserver=cluster.address, in_flight_count_max=4, batch_count_max=1)
+        await producer.start()
+        await producer.send(message("1", sharding_key="k"))
+        broker.script += [ignore] * 9
+        sent = [asyncio.ensure_future(producer.send(message("2", sharding_key=key))) for key in "kkjkj"]
+        sent.append(asyncio.ensure_future(producer.send(message("3"))))
+        batch = asyncio.ensure_future(producer.send_batch([message("4"), message("5", sharding_key="k")]))
+        await until(lambda: len(broker.seen) == 2)
+        if deleted:
+            assert producer._topics is not None
+            producer._topics.layout_changed(TopicLayout("t", LayoutVersion(2, 7), ()))
+        closing = asyncio.ensure_future(producer.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.wait([*sent, batch, closing], timeout=60)
+        assert closing.cancelled()
+        errors = [task.exception() for task in sent]
+        assert all(isinstance(error, SendError | StateError | TopicNotExistError) for error in errors), errors
+        assert [error.outcome for error in errors if isinstance(error, SendError)].count(Outcome.UNKNOWN) == 1, "one was written"
+        assert batch.exception() is not None
+        assert (producer.in_flight_count, producer.in_flight_bytes) == (0, 0)
+
+
+async def test_what_is_in_flight_goes_on_when_another_broker_lacks_a_feature() -> None:
+    async with fake_cluster("a", "b", topics={"t": 1}) as cluster, producing(cluster, ProducerConfig()) as producer:
+        first, second = cluster.brokers.values()
+        for broker in (first, second):
+            await producer.send(message("1"), queue=MessageQueue("t", broker.name, 0))
+        ports = [int(broker.address.rpartition(":")[2]) for broker in (first, second)]
+        first.script.append(hang_up)
+        sending = asyncio.ensure_future(producer.send(message("2"), queue=MessageQueue("t", "a", 0)))
+        await stop_and_be_noticed(first, producer)
+        await stop_and_be_noticed(second, producer)
+        second.features = ()
+        await second.start(ports[1])
+        assert producer._topics is not None
+        await until(lambda: producer._topics is not None and not producer._topics.open_ones)
+        await first.start(ports[0])
+        assert (await sending).queue_offset == 1

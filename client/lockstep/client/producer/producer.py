@@ -81,7 +81,10 @@ class Producer:
         instance.register_producer(self, self.group, ProducerHooks(on_link=topics.link_changed, on_layout=topics.layout_changed))
 
     async def close(self) -> None:
-        """Take no more sends, wait until those in flight have ended (each has its deadline), and leave."""
+        """Take no more sends, wait until those in flight have ended (each has its deadline), and leave.
+
+        Cancelling leaves at once: the sends in flight fail, as unknown if they may be stored.
+        """
         if self._closed:
             return
         self._closed = True
@@ -96,6 +99,7 @@ class Producer:
         finally:
             shell.instance.unregister_producer(self)
             shell.close()
+            topics.fail_all()  # nothing is in flight unless this task was cancelled
             await shell.instance.close()
 
     async def __aenter__(self) -> "Producer":

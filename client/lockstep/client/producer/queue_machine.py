@@ -243,6 +243,15 @@ class QueueMachine:
             refused = frame.sends
         return refused + self._buffer.take_all()
 
+    def fail_all(self, error: Exception, now_ms: int) -> None:
+        """Nothing is written any more: fail the frame in flight, as unknown if it may be stored, and everything that waits."""
+        frame = self._frame
+        if frame is not None:
+            frame.unknown = frame.unknown or frame.unanswered > 0
+            frame.error = error
+            self._fail_frame(frame, now_ms)
+        self._fail(self._buffer.take_all(), Outcome.NOT_STORED, error)
+
     def take_unkeyed(self) -> list[PendingSend]:
         """Return the first of the sends that may go elsewhere, at most SENDS_PER_TURN."""
         return self._buffer.take_unkeyed(SENDS_PER_TURN)

@@ -198,6 +198,7 @@ class Sends:
 
         `ordered`: a send that fails fails what waits here behind it with one of its keys.
         """
+        self._check_open()
         shares = find()
         limit = self._limit
         if not limit.shut:
@@ -208,12 +209,18 @@ class Sends:
 
         def in_time() -> bool:
             nonlocal shares
+            self._check_open()
             shares = find()
             now_ms = self._clock.monotonic_ms()
             return all(machine.in_time(now_ms, begun_ms, end_ms) for _, machine, _, _ in shares)
 
         await limit.enter(count, held_bytes, tag, end_ms, lambda: self._too_late(route, first), in_time)
         return shares
+
+    def _check_open(self) -> None:
+        """Raise StateError if nothing is written any more."""
+        if self._shell.closed:
+            raise not_running(self._group, closed=True)
 
     async def _chunk(
         self,

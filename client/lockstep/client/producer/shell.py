@@ -25,7 +25,7 @@ from lockstep.client.producer.topic_machine import TopicMachine
 from lockstep.client.producer.write_scheduler import WriteScheduler
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
-from lockstep.protocol.errors import BrokerError, RequestCodeNotSupportedError, TopicNotExistError, broker_error
+from lockstep.protocol.errors import BrokerError, RequestCodeNotSupportedError, StateError, TopicNotExistError, broker_error
 from lockstep.protocol.queue import LayoutVersion, MessageQueue, TopicLayout
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.log import get_logger
@@ -82,6 +82,8 @@ class ProducerShell:
         self.config = config
         self.possible_duplicates = 0
         """Messages that went elsewhere, or were sent again, although they may have been stored."""
+        self.closed = False
+        """Nothing is written any more."""
         self.expiry = Expiry(instance.host.clock)
         self._clock = instance.host.clock
         self._random = instance.host.random
@@ -96,6 +98,7 @@ class ProducerShell:
 
     def close(self) -> None:
         """Nothing is written and nothing expires any more."""
+        self.closed = True
         self._writes.close()
         self.expiry.close()
 
@@ -120,6 +123,11 @@ class ProducerShell:
         topic.adopt(layout, self._up(layout))
         self._carry_out(topic)
 
+    def fail_all(self, topic: TopicMachine, error: Exception) -> None:
+        """Nothing is written any more: fail what is in flight and what waits."""
+        topic.fail_all(error, self.now_ms())
+        self._carry_out(topic)
+
     def link_changed(self, topic: TopicMachine, link: BrokerLink) -> bool:
         """A broker was connected or disconnected. Return False if it lacks what `send` needs: what waited has failed."""
         if not topic.has_broker(link.name):
@@ -129,7 +137,7 @@ class ProducerShell:
                 check_features(link.view, SENDING)
             except RequestCodeNotSupportedError as error:
                 remark = error.remark
-                topic.fail_all(lambda: RequestCodeNotSupportedError(remark))
+                topic.refuse_all(lambda: RequestCodeNotSupportedError(remark))
                 self._carry_out(topic)
                 return False
         topic.link_changed(link.name, up=link.up)
@@ -329,7 +337,8 @@ def send_error(pending: PendingSend, queue: MessageQueue, outcome: Outcome, caus
     else:
         last = "nothing was written" if cause is None else str(cause)
         where = f"broker {queue.broker_name} is {'connected' if connected else 'not connected'}"
-        end = "its topic was deleted" if isinstance(cause, TopicNotExistError) else "its deadline"
+        deleted, given_up = isinstance(cause, TopicNotExistError), isinstance(cause, StateError)
+        end = "its topic was deleted" if deleted else "it was given up" if given_up else "its deadline"
         why = f"not acknowledged before {end} ({where}; last: {last})"
         error = QueueUnavailableError(queue, outcome, why) if pending.keys else SendTimeoutError(queue.topic, outcome, why)
     error.__cause__ = cause

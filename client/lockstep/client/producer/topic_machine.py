@@ -140,6 +140,11 @@ class TopicMachine:
         return self._by_queue.values()
 
     @property
+    def idle(self) -> bool:
+        """Nothing waits and nothing is in flight."""
+        return all(machine.idle for machine in self._by_queue.values())
+
+    @property
     def deletion(self) -> TopicNotExistError | None:
         """Why nothing can be sent: the topic was deleted, or has no writable queue any more."""
         return None if self.layout.write_queues else _deleted(self.layout)
@@ -183,10 +188,15 @@ class TopicMachine:
                 self._pick_again(pending, ahead=True)
             self.effects.append(ExpectLayout(version))
 
-    def fail_all(self, error: Callable[[], LockstepError]) -> None:
+    def refuse_all(self, error: Callable[[], LockstepError]) -> None:
         """What waits can't be sent any more; `error` makes what each send raises."""
         for machine in self._by_queue.values():
             self._refuse(machine.take_all(), error)
+
+    def fail_all(self, error: Exception, now_ms: int) -> None:
+        """Nothing is written any more: fail what is in flight and what waits."""
+        for machine in self._by_queue.values():
+            machine.fail_all(error, now_ms)
 
     # --------------------------------------------------------------------------------------------------------------- changes
 

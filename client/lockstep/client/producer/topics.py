@@ -60,15 +60,15 @@ class Topics:
         self._closed = False
         self.open_ones: dict[str, TopicMachine] = {}
         """By name. Read directly where a send finds its topic."""
-        self._leaving: dict[str, TopicMachine] = {}
-        """By name: those that were open when the producer was closed. They hear of links and layouts until the end."""
+        self._leaving: list[TopicMachine] = []
+        """No send gets these any more. What is in flight there goes on, so they hear of links and layouts."""
         self._opening: dict[str, _Opening] = {}
         self._tasks = Tasks()
 
     def shut(self) -> None:
         """The producer closes: no send gets a topic any more. What is in flight goes on."""
         self._closed = True
-        self._leaving = dict(self.open_ones)
+        self._leaving += self.open_ones.values()
         self.open_ones.clear()
 
     async def close(self) -> None:
@@ -79,6 +79,12 @@ class Topics:
             # A task that is cancelled before its first step runs none of its code, so the waiters are ended here too.
             for name in list(self._opening):
                 self._end(name, self._closed_error())
+
+    def fail_all(self) -> None:
+        """Nothing is written any more: fail what is in flight. What waits at the in-flight limit fails as it is admitted."""
+        leaving, self._leaving = self._leaving, []
+        for topic in leaving:
+            self._shell.fail_all(topic, self._closed_error())
 
     async def open(self, name: str, deadline_ms: int) -> TopicMachine:
         """The first send to a topic: its route, or the topic itself.
@@ -148,14 +154,20 @@ class Topics:
         return await create_topic(shell.instance, name, shell.config.topic_queue_count, auto=True)
 
     def link_changed(self, link: BrokerLink) -> None:
-        for name, topic in [*self.open_ones.items(), *self._leaving.items()]:
+        for topic in [*self.open_ones.values(), *self._leaving]:
             if not self._shell.link_changed(topic, link):
-                self.open_ones.pop(name, None)
+                self._leave(topic)
 
     def layout_changed(self, layout: TopicLayout) -> None:
-        name = layout.topic
-        topic = self.open_ones.get(name) or self._leaving.get(name)
-        if topic is not None:
-            if not layout.write_total:
-                self.open_ones.pop(name, None)
-            self._shell.adopt(topic, layout)
+        for topic in [*self.open_ones.values(), *self._leaving]:
+            if topic.layout.topic == layout.topic and topic.deletion is None:
+                if not layout.write_total:
+                    self._leave(topic)
+                self._shell.adopt(topic, layout)
+
+    def _leave(self, topic: TopicMachine) -> None:
+        """The next send to the topic opens it again."""
+        name = topic.layout.topic
+        if self.open_ones.get(name) is topic:
+            del self.open_ones[name]
+            self._leaving = [topic, *(other for other in self._leaving if not other.idle)]
