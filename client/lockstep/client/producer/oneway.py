@@ -1,5 +1,7 @@
 """One-way sends of one queue: gathered over a loop turn, written without a sequence, never answered."""
 
+from collections.abc import Iterator
+
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.queue import LayoutVersion, MessageQueue
 from lockstep.runtime.endpoint import Endpoint
@@ -8,9 +10,12 @@ from lockstep.runtime.endpoint import Endpoint
 class OnewayRecords:
     """What waits for the end of this loop turn."""
 
-    __slots__ = ("_waiting", "byte_count")
+    __slots__ = ("_bytes_max", "_count_max", "_waiting", "byte_count")
 
-    def __init__(self) -> None:
+    def __init__(self, bytes_max: int, count_max: int) -> None:
+        """The limits of a frame; a record that is larger leaves alone."""
+        self._bytes_max = bytes_max
+        self._count_max = count_max
         self._waiting: list[tuple[bytes, LayoutVersion | None]] = []
         self.byte_count = 0
 
@@ -23,7 +28,7 @@ class OnewayRecords:
         self.byte_count += len(record)
 
     def write(self, queue: MessageQueue, endpoint: Endpoint | None) -> None:
-        """One frame per layout version; without a connection they are lost, as one-way sends may be."""
+        """Those of a layout version leave together, cut at the limits; without a connection they are lost, as one-way sends may be."""
         waiting, self._waiting = self._waiting, []
         self.byte_count = 0
         if endpoint is None:
@@ -32,7 +37,20 @@ class OnewayRecords:
         for record, version in waiting:
             by_version.setdefault(version, []).append(record)
         for version, records in by_version.items():
-            fields: dict[str, object] = {"topic": queue.topic, "queueId": queue.queue_id, "count": len(records)}
-            if version is not None:
-                fields |= {"layoutCounter": version.counter, "layoutWriter": version.writer}
-            endpoint.oneway(RequestCode.SEND_RECORDS, fields, b"".join(records))
+            for frame in self._cut(records):
+                fields: dict[str, object] = {"topic": queue.topic, "queueId": queue.queue_id, "count": len(frame)}
+                if version is not None:
+                    fields |= {"layoutCounter": version.counter, "layoutWriter": version.writer}
+                endpoint.oneway(RequestCode.SEND_RECORDS, fields, b"".join(frame))
+
+    def _cut(self, records: list[bytes]) -> Iterator[list[bytes]]:
+        """Yield the records of each frame."""
+        frame: list[bytes] = []
+        byte_count = 0
+        for record in records:
+            if frame and (len(frame) >= self._count_max or byte_count + len(record) > self._bytes_max):
+                yield frame
+                frame, byte_count = [], 0
+            frame.append(record)
+            byte_count += len(record)
+        yield frame

@@ -264,7 +264,8 @@ class Producer:
         `sizes`: bytes of each. Frames of one queue leave one after the other, cut as they were given, in the order of the calls (await the
         first one of a topic: calls that wait for its route may overtake one another). With a `given_id` whoever sends the same frames
         again has them stored once; such a producer fails where another would begin anew, and a frame that failed or was cancelled ends
-        the queue for it. Errors as `send` with a queue; NonDeterministicRetryError where a repeat has other bytes.
+        the queue for it. Errors as `send` with a queue; NonDeterministicRetryError where a repeat has other bytes; LocalProtocolError for
+        bytes that are not records of these sizes, or do not fit a frame.
         """
         return await self._running.records(queue, records, sizes, timeout_ms)
 

@@ -17,12 +17,16 @@ from lockstep.client.producer.routing import UNKEYED, Route, Selector, route_of
 from lockstep.client.producer.shell import ProducerShell
 from lockstep.client.producer.topic_machine import TopicMachine
 from lockstep.client.producer.topics import Topics
-from lockstep.protocol.errors import StateError, TransportError
+from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError, StateError, TransportError
+from lockstep.protocol.frame import FRAME_BYTES_MAX, HEADER_BYTES_MAX
 from lockstep.protocol.ids import UNIQUE_PREFIX_BYTES, UniqueKeys
 from lockstep.protocol.message import Message, encode_message
 from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.record import record_bounds, split_records
 from lockstep.runtime.host import Host
 
+RECORDS_BYTES_MAX = FRAME_BYTES_MAX - HEADER_BYTES_MAX
+"""Of one `send_records`: one frame with its header."""
 ALONE: Sequence[int] = (0,)
 """The place of the only message of a `send`."""
 
@@ -136,6 +140,7 @@ class Sends:
         return results
 
     async def records(self, queue: MessageQueue, records: bytes, sizes: list[int], timeout_ms: int | None) -> SendResult:
+        check_records(records, sizes)
         begun_ms, route = self._clock.monotonic_ms(), Route((QUEUE_WIDE,), None, queue)
         end_ms = self.end_ms(begun_ms, timeout_ms, keyed=True)
         topic = await self.topic(queue.topic, end_ms)
@@ -284,6 +289,19 @@ class Sends:
         if route is UNKEYED:
             return SendTimeoutError(queue.topic, Outcome.NOT_STORED, why)
         return QueueUnavailableError(queue, Outcome.NOT_STORED, why)
+
+
+def check_records(records: bytes, sizes: list[int]) -> None:
+    """LocalProtocolError unless these are whole records of these sizes that fit one frame."""
+    if not 0 < len(records) <= RECORDS_BYTES_MAX:
+        raise LocalProtocolError(f"send_records got {len(records)} bytes: expected 1 to {RECORDS_BYTES_MAX}, what fits one frame")
+    try:
+        bounds = split_records(records)
+        record_bounds(records)
+    except RemoteProtocolError as error:
+        raise LocalProtocolError(f"send_records takes encoded records (encode_message): {error}") from None
+    if [end - begin for begin, end in bounds] != sizes:
+        raise LocalProtocolError(f"send_records got {len(sizes)} sizes that are not those of its {len(bounds)} records")
 
 
 def check_durable(results: Sequence[SendResult]) -> None:

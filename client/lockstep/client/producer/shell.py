@@ -183,7 +183,7 @@ class ProducerShell:
         """Send without a response, at the end of this loop turn: no sequence, no retry."""
         records = self._oneway.get(machine)
         if records is None:
-            records = self._oneway[machine] = OnewayRecords()
+            records = self._oneway[machine] = OnewayRecords(self.config.batch_bytes_max, self.config.batch_count_max)
         records.add(record, version)
         self._writes.add(topic, machine)
 
