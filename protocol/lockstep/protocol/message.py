@@ -184,7 +184,7 @@ def _stored_properties(tags: str | None, keys: tuple[str, ...], properties: Mapp
         stored[KEYS] = " ".join(keys)
     encoded = encode_properties(stored)
     if sharding_key:
-        encoded = b"%b\x02%b" % (encoded, sharding_key)
+        encoded = b"%b\x02%b" % (encoded, sharding_key) if encoded else sharding_key
     check_sent_bytes(len(encoded))
     return encoded
 

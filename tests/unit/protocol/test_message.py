@@ -175,6 +175,10 @@ def test_a_sharding_key_must_fit_a_property(key: str, match: str, tags: str | No
         Message("t", b"x", tags=tags, sharding_key=key)
 
 
+def test_blank_keys_store_nothing_beside_a_sharding_key() -> None:
+    assert Message("t", b"x", keys="  ", sharding_key="k").stored_properties == Message("t", b"x", sharding_key="k").stored_properties
+
+
 def test_a_sharding_key_counts_with_the_properties_and_what_the_sdk_adds_does_not() -> None:
     properties = {"a": "x" * 100}
     room = SENT_PROPERTIES_BYTES_MAX - len("a\x01") - 100 - len("\x02__SHARDINGKEY\x01")
