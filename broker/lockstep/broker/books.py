@@ -237,7 +237,8 @@ class Books:
         elif self.locks.held_count(group):
             holders = dict.fromkeys(str(lock.client_id) for _, lock in self.locks.of_group(group) if lock.held)
             what = f"has queues at {self.config.broker_name} that clients hold which are no members (any more)"
-            then = f"They are free at the latest {self.config.classic_lock_ms // 1000} s after the clients have stopped: wait"
+            at_the_latest_s = max(self.config.classic_lock_ms, self.config.session_timeout_ms) // 1000
+            then = f"They are free at the latest {at_the_latest_s} s after the clients have stopped: wait"
         else:
             return
         names = list(members or holders)

@@ -122,6 +122,19 @@ def test_a_group_whose_queues_a_client_holds_that_is_no_member_is_refused_until_
     assert ClassicClient(on, "other").lock(0, group=GROUP) == [0]
 
 
+def test_how_long_a_silent_session_keeps_a_queue_is_said_as_it_is() -> None:
+    on = Bench(config=replace(CONFIG, session_timeout_ms=600_000))
+    a = Client(on, "a")
+    a.connect()
+    a.lock(0)
+    a.leave()
+    on.advance(599_999, step_ms=1_000)
+    with pytest.raises(NoPermissionError, match=r"(?s)hold which are no members .*: a\. They are free at the latest 600 s after"):
+        delete(on)
+    on.advance(1)
+    assert delete(on) == 4
+
+
 def test_a_member_that_drains_uses_the_group() -> None:
     on = Bench()
     a = Client(on, "a")
