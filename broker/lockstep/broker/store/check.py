@@ -1,7 +1,7 @@
 """`lockstep store check`: everything that a start, a scrub and a read would find wrong in a store that is not open. Changes nothing."""
 
 import asyncio
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -237,7 +237,7 @@ class _Check:
         return number > 0 and position < self._damaged[number - 1].end
 
     def damaged(self, stretch: Stretch) -> None:
-        self._damaged.append(stretch)
+        insort(self._damaged, stretch, key=lambda each: each.begin)
         self._report.damaged_bytes += stretch.end - stretch.begin
         behind = "a good record follows" if stretch.followed else "no good record was found behind it"
         self._report.add("log", f"{stretch.begin} to {stretch.end}", f"{stretch.reason}; {behind}")

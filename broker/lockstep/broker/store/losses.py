@@ -68,4 +68,4 @@ class Losses:
         return None if key in self._unsure else 0 if queue is None else queue.min
 
     async def end(self, key: QueueKey, seen: int) -> int:
-        return self._following[key]
+        return self._following.get(key, 0)

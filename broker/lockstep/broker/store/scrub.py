@@ -79,6 +79,11 @@ class Scrub:
         """Since the last comparison."""
         self._open: dict[QueueKey, _Run] = {}
         """The last of them of each queue."""
+        self._unproved: dict[QueueKey, StoredRecord] = {}
+        """The first record of a queue, when its offset is not the one with which the queue begins. No CRC covers the offset: the next record
+        of the queue shows whether it is right. If it was believed, a flipped bit of it would make damage of all records behind it."""
+        self._missing_max = 0
+        """How many records the stretches so far may have held."""
         self._lost_at = 0
         self.record_count = 0
         self.end = 0
@@ -122,6 +127,15 @@ class Scrub:
     async def _look_behind(self) -> None:
         """Reports the messages that are missing behind the last record of each queue, and those of queues without any record."""
         slices = Slices()
+        for key, record in self._unproved.items():
+            await slices.item()
+            first = self._report.first(key)
+            if first is None or record.body is not None:
+                self._count(record)
+            elif record.queue_offset < (end := max(first + self._missing_max + 1, await self._report.end(key, first))):
+                self._count(record)
+            else:
+                self._misplaced(record, f"it can't have more than {end - 1}")
         for key in list(self._report.queues()):
             await slices.item()
             seen = self._next.get(key, self._report.first(key))
@@ -132,6 +146,7 @@ class Scrub:
         """Forgets which offset comes next in each queue: retention has removed records that this pass has not read."""
         self._next.clear()
         self._open.clear()
+        self._unproved.clear()
 
     async def _compare(self) -> None:
         runs, self._runs, self._open = self._runs, [], {}
@@ -159,6 +174,8 @@ class Scrub:
     def expected_offset(self, topic: str, queue_id: int) -> int | None:
         """Of the first record of an unknown queue too: its topic or queue id may be what is damaged."""
         key = topic, queue_id
+        if key in self._unproved:
+            return None
         expected = self._next.get(key)
         if expected is None and topic != STATE_TOPIC and not self._report.knows(key):
             expected = self._report.first(key)
@@ -171,6 +188,20 @@ class Scrub:
         self.record_count += 1
         if not record.queued:
             return
+        key, offset = (record.topic, record.queue_id), record.queue_offset
+        before = self._unproved.pop(key, None)
+        if before is not None:
+            if 0 < offset - before.queue_offset <= 1 + self._missing_max:
+                self._count(before)
+            else:
+                self._misplaced(before, f"the next record has {offset}")
+        if key not in self._next and self._report.first(key) not in (None, offset):
+            self._unproved[key] = record
+        else:
+            self._count(record)
+
+    def _count(self, record: StoredRecord) -> None:
+        """The record is what was written: its entry has to name it."""
         key, offset = (record.topic, record.queue_id), record.queue_offset
         if record.body is not None:
             self._next[key] = offset + 1
@@ -190,7 +221,13 @@ class Scrub:
     def frame(self, first: StoredRecord, sequence: FrameSequence) -> None:
         pass
 
+    def _misplaced(self, record: StoredRecord, why: str) -> None:
+        """The record's queue offset is damaged."""
+        reason = f"queue offset {record.queue_offset} of {record.topic} {record.queue_id}, and {why}"
+        self.damaged(Stretch(record.position, record.position + record.size, reason))
+
     def damaged(self, stretch: Stretch) -> bool:
         self._lost_at = stretch.begin
+        self._missing_max += stretch.records_max
         self._report.damaged(stretch)
         return True

@@ -177,3 +177,41 @@ async def test_what_is_damaged_is_refused_or_told_and_nothing_else_is_lost(seed:
     what = "; ".join(harm(random, made.files) for _ in range(random.choice((1, 1, 2))))
     if not await check(made, what, cut_corrupt=False):
         assert await check(made, what, cut_corrupt=True) or "identity" in what, what
+
+
+@pytest.mark.parametrize("bit", range(64))
+@pytest.mark.parametrize(("count", "removed"), [(1, False), (2, False), (30, False), (30, True)])
+async def test_a_flipped_bit_of_the_first_queue_offset_loses_one_message(bit: int, count: int, removed: bool) -> None:
+    """No CRC covers it, and no record before it shows what it has to be. `removed`: retention has removed those."""
+    files = SimFiles()
+    settings = {"segment_bytes": 4096, "log_bytes_max": 6 * 4096}
+    store = await open_store(files, **settings)
+    for number in range(30):
+        if number < count:
+            append(store, b"first %d" % number * 50, queue_id=0)
+        append(store, b"other %d" % number * 50, queue_id=1)
+    await store.write_snapshot([])
+    append(store, b"more", queue_id=1)
+    await store.write_snapshot([])
+    if removed:
+        await store.retention(0)
+        append(store, b"more", queue_id=1)
+        await store.write_snapshot([])
+    low, high = store.bounds("orders", 0)
+    assert (low > 0) == removed
+    place = store._queues.get(("orders", 0)).min_position
+    await store.close()
+    log = f"{PATH}/commitlog/{place - place % 4096:020d}"
+    files.flip(log, place % 4096 + 27 - bit // 8, bit % 8)
+    report = await check_store(files, PATH, lambda position, end: None)
+    size = report.damaged_bytes
+    assert (report.lost_messages, [problem.kind for problem in report.problems]) == (1, ["log", "messages"]), report.problems
+    with pytest.raises(StoreCorruptError):
+        await recovered(files)
+    files.crash(power=False)
+    store, found = await recovered(files, cut_corrupt=True)
+    assert (found.lost_messages, store.damage.lost()) == (1, [("orders", 0, low, low + 1)])
+    assert store.damage.byte_count == size < 1000
+    told = await read_told(store)
+    assert (told.lost, len(told.found)) == ([low], high - low - 1)
+    await store.close()
