@@ -1,8 +1,8 @@
-"""What a start with --cut-corrupt has lost below its snapshot.
+"""What a start has lost below its snapshot.
 
 A start reads the log from its newest snapshot on. When it finds that something below is damaged (a log file is absent or short, a queue
-disagrees with the log, the record before the snapshot can't be read) and may go on, it first compares everything below the snapshot with
-the queues, as a scrub does. So it knows the messages that are lost, by queue and offset, before it changes a file.
+disagrees with the log, the record before the snapshot can't be read) it first compares everything below the snapshot with the queues, as a
+scrub does. So it knows the messages that are lost, by queue and offset, before it changes a file; without --cut-corrupt it is refused then.
 """
 
 from collections.abc import Iterable
@@ -37,7 +37,8 @@ class Losses:
         return [self._queues.obtain(*key) for key in self._rewrite]
 
     def damaged(self, stretch: Stretch) -> None:
-        self._unsure.clear()  # what is missing may have been there
+        if not stretch.known:
+            self._unsure.clear()  # what is missing may have been there
         self._damage.add_stretch(stretch.begin, stretch.end, stretch.reason)
 
     def lost(self, key: QueueKey, first: int, end: int, position: int) -> None:

@@ -289,7 +289,7 @@ def count_of(lost: list[LostRow]) -> int:
 class Recoverer:
     """One start's reading. `run` may wait for the disk, and lets others run now and then: nothing is served yet.
 
-    Until `_judge` has returned nothing is changed but memory.
+    Until `_judge` and `_judge_below` have returned nothing is changed but memory.
     """
 
     def __init__(
@@ -350,10 +350,9 @@ class Recoverer:
         # A topic that was deleted since has nothing below the snapshot any more, whatever its files hold.
         needed = [(queue, following) for queue, following in wrong if queue.min < following]
         lost = sink.lost
-        if snapshot is not None and not self._config.cut_corrupt and needed:
-            await self._read_below(snapshot.position)
-        elif snapshot is not None and (needed or log.lacking or self._suspect is not None):
+        if snapshot is not None and (needed or log.lacking or self._suspect is not None):
             needed, rows = await self._look_below(snapshot, needed)
+            self._judge_below(rows)
             lost = rows + lost
         for stretch in sink.stretches:
             if stretch.followed:
@@ -493,13 +492,6 @@ class Recoverer:
         stored_size, magic, _, queue_id, offset, physical = NAMED.unpack(head)
         return bool((stored_size, magic, queue_id, offset, physical) == (size, MAGIC, queue.queue_id, index, position))
 
-    async def _read_below(self, limit: int) -> None:
-        """Reads what a rebuild will need. StoreCorruptError when it is damaged: nothing has been changed yet."""
-        scan = LogScan(self._log, self._log.start, _NullSink(), limit, known=self._damage.stretches)
-        await scan.run(self._reading.at)
-        if scan.end < limit:
-            raise self._corrupt(scan)
-
     def _lost_ends(self, sink: _ReplaySink, end: int) -> list[LostRow]:
         """Gives lost messages behind which their queue has none the place that they had: their offsets are not given again.
 
@@ -571,18 +563,29 @@ class Recoverer:
 
     # -- the tail --------------------------------------------------------------------------------
 
-    def _corrupt(self, scan: LogScan) -> StoreCorruptError:
+    def _corrupt(self, position: int, reason: str) -> StoreCorruptError:
         return StoreCorruptError(
-            f"log position {scan.end}: {scan.reason or NOTHING}, and {self._log.synced} bytes had been synced. Restore the store, or start "
+            f"log position {position}: {reason}, and {self._log.synced} bytes had been synced. Restore the store, or start "
             "with --cut-corrupt to go on without what is damaged; nothing was changed",
-            position=scan.end,
+            position=position,
         )
 
+    def _judge_below(self, lost: list[LostRow]) -> None:
+        """Raises StoreCorruptError when the log below the snapshot is not what was written, unless damage may be passed over."""
+        if self._config.cut_corrupt:
+            return
+        new = [begin for begin, end in self._damage.stretches.items() if self._known.get(begin) != end]
+        if new:
+            raise self._corrupt(min(new), self._damage.reasons[min(new)])
+        if lost:
+            topic, queue_id, first, _ = lost[0]
+            raise self._corrupt(self._log.start, f"offset {first} of queue {queue_id} of {topic} has no record there or behind")
+
     def _judge(self, scan: LogScan, sink: _ReplaySink) -> None:
-        """Raises StoreCorruptError when the log is not what was written, unless damage may be passed over. The last step without a
-        change."""
+        """Raises StoreCorruptError when the log is not what was written, unless damage may be passed over. Nothing has been changed
+        then."""
         if scan.end < self._log.synced and not self._config.cut_corrupt:
-            raise self._corrupt(scan)
+            raise self._corrupt(scan.end, scan.reason or NOTHING)
         if self._suspect is not None and not sink.stretches and (self._suspect[1] is Borne.OTHER or not self._config.cut_corrupt):
             snapshot, borne = self._suspect
             path = f"{self._directory.own}/snapshot-{snapshot.position:020d}"

@@ -486,8 +486,8 @@ def read_record(data: bytes, position: int, topics: dict[bytes, str]) -> StoredR
     size, magic, crc, queue_id, _, queue_offset, physical, sys_flag, _, _, store_ms, _, _, prepared, body_bytes = HEAD.unpack_from(data)
     if magic != MAGIC or size != len(data):
         raise BadRecordError(f"size {size} and magic {magic:#010x}, expected {len(data)} and {MAGIC:#010x}")
-    if physical != position or queue_id < 0:
-        raise BadRecordError(f"physical offset {physical}, queue id {queue_id}")
+    if physical != position or queue_id < 0 or queue_offset < 0:
+        raise BadRecordError(f"physical offset {physical}, queue id {queue_id}, queue offset {queue_offset}")
     if sys_flag & SYS_IPV6_MASK:
         raise BadRecordError(f"system flag {sys_flag:#x} says IPv6 hosts, which are not supported")
     behind = BODY_AT + body_bytes

@@ -80,8 +80,9 @@ class Scrub:
         self._open: dict[QueueKey, _Run] = {}
         """The last of them of each queue."""
         self._unproved: dict[QueueKey, StoredRecord] = {}
-        """The first record of a queue, when its offset is not the one with which the queue begins. No CRC covers the offset: the next record
-        of the queue shows whether it is right. If it was believed, a flipped bit of it would make damage of all records behind it."""
+        """The first record of a queue, when its offset is not the one with which the queue begins. No CRC covers the offset: the next
+        record of the queue shows whether it is right. Without that one flipped bit would make damage of all records behind it.
+        """
         self._missing_max = 0
         """How many records the stretches so far may have held."""
         self._lost_at = 0
@@ -129,13 +130,11 @@ class Scrub:
         slices = Slices()
         for key, record in self._unproved.items():
             await slices.item()
-            first = self._report.first(key)
-            if first is None or record.body is not None:
-                self._count(record)
-            elif record.queue_offset < (end := max(first + self._missing_max + 1, await self._report.end(key, first))):
+            first, offset = self._report.first(key), record.queue_offset
+            if first is None or record.body is not None or offset < max(first + self._missing_max + 1, await self._report.end(key, first)):
                 self._count(record)
             else:
-                self._misplaced(record, f"it can't have more than {end - 1}")
+                self._misplaced(record, f"the queue begins with {first} and has no record behind this one")
         for key in list(self._report.queues()):
             await slices.item()
             seen = self._next.get(key, self._report.first(key))
