@@ -48,7 +48,7 @@ from lockstep.protocol.errors import (
     RemoteProtocolError,
     ServiceNotAvailableError,
 )
-from lockstep.protocol.layouts import ENTRIES_MAX, PART_LAYOUTS_MAX, LayoutTable, check_layout, in_parts, is_higher
+from lockstep.protocol.layouts import ENTRIES_MAX, PART_LAYOUTS_MAX, LayoutTable, check_layout, each_part, is_higher
 from lockstep.protocol.names import TOPIC_BYTES_MAX
 from lockstep.protocol.queue import TopicLayout
 
@@ -216,7 +216,7 @@ class RouteTable:
             self._arriving[connection] = arriving
             routed = known is not None and known.routed
             return RouteChange((), adopted, False, routed, None, refused, refused_more)
-        missing = tuple(self._missing(arriving.theirs, full=said.full))
+        missing = tuple(next(each_part(self._missing(arriving.theirs, full=said.full))))
         joined = known is None or known.connection is None or not known.said.same_start(said)
         superseded = known.connection if known is not None and known.connection != connection else None
         routed = (known is not None and known.routed and not joined) or not missing
@@ -231,7 +231,7 @@ class RouteTable:
         accepted.owner, accepted.owner_heard_ms = _owner(known, accepted)
         self._brokers[said.name] = accepted
         self.ready = True
-        return RouteChange(tuple(in_parts(missing)[0]), adopted, joined, routed, superseded, refused, refused_more)
+        return RouteChange(missing, adopted, joined, routed, superseded, refused, refused_more)
 
     def forget_deletions(self, counter_max: int) -> int:
         """Forgets the deleted topics whose deletion has at most this counter; returns how many."""
@@ -420,12 +420,11 @@ class RouteTable:
 
     def _missing(self, theirs: dict[str, TopicLayout], *, full: bool) -> Iterable[TopicLayout]:
         """Our layouts that are higher than theirs; with `full` only those of topics that they have."""
-        for ours in self.layouts.all():
+        for ours in map(self.layouts.get, theirs) if full else self.layouts.all():
+            if ours is None:
+                continue  # forgotten since it came
             layout = theirs.get(ours.topic)
-            if layout is None:
-                if not full:
-                    yield ours
-            elif layout is not ours and is_higher(ours, layout):
+            if layout is None or (layout is not ours and is_higher(ours, layout)):
                 yield ours
 
     def _forget(self, topics: Sequence[str]) -> None:

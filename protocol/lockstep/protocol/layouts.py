@@ -1,7 +1,7 @@
 """The layouts that one process knows: the highest version of each topic. Used by nameserver and broker."""
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.names import check_broker_name, check_topic, is_sendable_topic, is_system_topic
@@ -71,16 +71,20 @@ def check_layout(layout: TopicLayout) -> None:
 
 def in_parts(layouts: Iterable[TopicLayout]) -> list[Sequence[TopicLayout]]:
     """The layouts in bodies of at most 4,096 layouts and 8,192 entries; one empty part where there are none."""
-    parts: list[Sequence[TopicLayout]] = []
+    return list(each_part(layouts))
+
+
+def each_part(layouts: Iterable[TopicLayout]) -> Iterator[Sequence[TopicLayout]]:
+    """As `in_parts`, one part at a time: the layouts behind it are not asked for before the next one."""
     part: list[TopicLayout] = []
     entry_count = 0
     for layout in layouts:
         entry_count += len(layout.entries)
         if part and (len(part) == PART_LAYOUTS_MAX or entry_count > PART_ENTRIES_MAX):
-            parts.append(part)
+            yield part
             part, entry_count = [], len(layout.entries)
         part.append(layout)
-    return [*parts, part]
+    yield part
 
 
 class LayoutTable:

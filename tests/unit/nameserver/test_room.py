@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from lockstep.nameserver import room
 from lockstep.nameserver.room import SILENCE_MS
 from lockstep.nameserver.route_table import FORGET_MS, Registration, RouteTable
+from lockstep.protocol import layouts as protocol_layouts
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from support.counting import Steps
 
 ROOM = 24
 
@@ -144,3 +146,22 @@ def test_a_broker_that_takes_no_more_topics_is_routed_and_lacks_only_newer_layou
     full = table.register(said("honest", layouts("own", 2), full=True), 2, 0)
     assert (full.missing, full.routed) == (layouts("own", 2, counter=2), False)
     assert table.register(said("honest", layouts("own", 2, counter=2), full=True), 2, 0).routed
+
+
+# ------------------------------------------------------------------------------------------------------------------------ work
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_what_an_answer_costs_depends_on_what_it_carries(monkeypatch: pytest.MonkeyPatch, full: bool) -> None:
+    monkeypatch.setattr(room, "LAYOUTS_MAX", 10_000)
+    monkeypatch.setattr(protocol_layouts, "PART_LAYOUTS_MAX", 4)
+
+    def lines(known: int) -> int:
+        table = RouteTable()
+        table.register(said("one", layouts("one", known)), 1, 0)
+        with Steps("lockstep/") as steps:
+            change = table.register(said("two", full=full), 2, 0)
+        assert len(change.missing) == (0 if full else 4)
+        return steps.count
+
+    assert lines(500) == lines(50)
