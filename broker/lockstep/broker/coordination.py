@@ -301,7 +301,7 @@ class Coordination:
     def member_count(self, group: str) -> int:
         """How many members the group has here."""
         known = self._books.groups.get(group)
-        return 0 if known is None else len(known.member_ids)
+        return 0 if known is None else len(known.members)
 
     def online(self, group: str) -> bool:
         """Whether the group has a member here (RocketMQ's condition for a pull that brings no subscription)."""

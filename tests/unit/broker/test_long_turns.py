@@ -13,12 +13,13 @@ from lockstep.broker.effects import Notify, PushQueueFree, StalePulls
 from lockstep.broker.journal import Journal
 from lockstep.broker.processors import client
 from lockstep.broker.services import MOVES_PER_SLICE, NOTICES_PER_TURN_MIN, STEPS_PER_TURN, Effects, Keeper
+from lockstep.broker.tables import group_table
 from lockstep.broker.tables.group_table import GroupTable
 from lockstep.broker.tables.lock_table import Key, LockTable
 from lockstep.broker.tables.progress_table import Progress, ProgressTable
 from lockstep.broker.tables.sequence_table import IDLE_MS, Last, Place, Scope, SequenceTable
 from lockstep.protocol.allocate import AVERAGE
-from lockstep.protocol.bodies import GroupStatusReply, ListVersion, Verdict
+from lockstep.protocol.bodies import GroupStatusReply, HeartbeatBody, ListVersion, Verdict
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codec.plain import pack_plain
 from lockstep.protocol.codes import RequestCode
@@ -529,3 +530,20 @@ def test_the_sequences_of_other_topics_are_not_looked_at_when_a_topic_is_deleted
         return steps.count
 
     assert lines(200) == lines(2)
+
+
+def test_members_that_leave_one_after_the_other_sort_the_list_of_their_group_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    connection = bench.new_connection()
+    for number in range(100):
+        bench.c.heartbeat(connection, HeartbeatBody(f"c{number}", (ordered(),)), bench.now_ms)
+    ClassicClient(bench, "stays").connect()
+    bench.c.drain()
+    bench.flush()
+    sorts: list[int] = []
+    monkeypatch.setattr(group_table, "sorted", lambda found: sorts.append(len(found)) or sorted(found), raising=False)  # type: ignore[func-returns-value]
+    bench.c.connection_closed(connection, bench.now_ms)
+    assert bench.lists() == ("stays",)
+    bench.restart()
+    assert bench.lists() == ("stays",)
+    assert sorts == [1, 1]

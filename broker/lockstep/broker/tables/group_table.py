@@ -27,10 +27,8 @@ class Group:
     """The contract's subscriptions by topic: asked for with every pull, and for each queue of a LOCK."""
     members: dict[str, str | None] = field(default_factory=dict)
     """Client id → its session; None: a classic client."""
-    member_ids: tuple[str, ...] = ()
-    """Of `members`, sorted."""
-    classic: bool = False
-    """A classic client is among them."""
+    classic_count: int = 0
+    """How many of them are classic clients."""
     version: int = 0
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     """What classic members subscribe to, as RocketMQ keeps it: by topic, last newer version wins. Not durable."""
@@ -40,6 +38,36 @@ class Group:
     """The highest version that any member has named, by topic: a pull with a higher one came before its heartbeat. Not durable."""
     versions_max: int = VERSIONS_MIN
     """Entries of `sub_versions` above which `forget_versions` looks for some that are not needed."""
+
+    _member_ids: tuple[str, ...] | None = None
+    """None: to be sorted when it is asked for."""
+
+    @property
+    def classic(self) -> bool:
+        """A classic client is among the members."""
+        return self.classic_count > 0
+
+    @property
+    def member_ids(self) -> tuple[str, ...]:
+        """Of `members`, sorted: what is asked for each queue of the group is not sorted for each, nor for each of many that leave."""
+        if self._member_ids is None:
+            self._member_ids = tuple(sorted(self.members))
+        return self._member_ids
+
+    def put(self, client_id: str, session: str | None) -> None:
+        """`session` None: a classic client."""
+        self.members[client_id] = session
+        self.classic_count += session is None
+        self._member_ids = None
+
+    def remove(self, client_id: str) -> str | None:
+        """The session of the member that was removed; None also where there was none."""
+        if client_id not in self.members:
+            return None
+        session = self.members.pop(client_id)
+        self.classic_count -= session is None
+        self._member_ids = None
+        return session
 
     def agree(self, contract: ConsumerGroup | None) -> None:
         self.contract = contract
@@ -51,11 +79,6 @@ class Group:
             named = {each.topic for said in self.said.values() for each in said} | self.subscribed.keys()
             self.sub_versions = {topic: version for topic, version in self.sub_versions.items() if topic in named}
             self.versions_max = max(VERSIONS_MIN, 2 * len(self.sub_versions))
-
-    def counted(self) -> None:
-        """`members` has changed. What is asked for each queue of the group must not be sorted for each."""
-        self.member_ids = tuple(sorted(self.members))
-        self.classic = None in self.members.values()
 
 
 class GroupTable:
@@ -195,18 +218,16 @@ class GroupTable:
             self._of_topic.setdefault(topic, {})[group.name] = None
 
     def _put(self, group: Group, client_id: str, session: str | None) -> None:
-        self.members_count += client_id not in group.members
-        group.members[client_id] = session
-        group.counted()
+        self.members_count += 1
+        group.put(client_id, session)
         if session is not None:
             self._of_session.setdefault(session, {})[group.name, client_id] = None
 
     def _remove(self, group: Group, client_id: str) -> None:
         self.members_count -= client_id in group.members
-        session = group.members.pop(client_id, None)
+        session = group.remove(client_id)
         if (said := group.said.pop(client_id, None)) is not None:
             self.subscriptions.give(said)
-        group.counted()
         if session is not None:
             places = self._of_session[session]
             del places[group.name, client_id]
