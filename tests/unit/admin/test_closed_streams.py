@@ -1,0 +1,30 @@
+"""A command whose standard streams are closed does its work: no traceback, and its own exit code."""
+
+import subprocess
+import sys
+
+import pytest
+
+from support.processes import clean_environment
+
+UNUSED = "127.0.0.1:1"
+"""Where nothing listens."""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "closed", "exit_code", "said"),
+    [
+        (["doctor", "--json", "-n", UNUSED], ">&-", 1, ""),
+        (["doctor", "-n", UNUSED], ">&-", 1, ""),
+        (["topic", "list", "-n", UNUSED], ">&- 2>&-", 1, ""),
+        (["topic", "list", "-n", UNUSED], "2>&-", 1, ""),
+        (["send", "orders", "-", "-n", UNUSED], "<&-", 2, "the message body length is zero"),
+        (["nameserver", "--listen", "rubbish"], "<&- >&-", 2, "rubbish"),
+    ],
+)
+def test_a_closed_stream_is_no_error(arguments: list[str], closed: str, exit_code: int, said: str) -> None:
+    shell = ["/bin/sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-m", "lockstep.admin.cli", *arguments]
+    done = subprocess.run(shell, capture_output=True, text=True, timeout=60, env=clean_environment())
+    assert (done.returncode, done.stdout) == (exit_code, ""), done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
