@@ -116,9 +116,7 @@ def where_a_group_begins_is_not_recorded(patch: Patches) -> None:
 @mutant("begin")
 def everybody_begins_at_the_first_message(patch: Patches) -> None:
     """A group's start policy says where it begins."""
-    patch.set(
-        Reconciliation, "_start_offset", lambda self, queue_id, policy, by_time: self._books.bounds.bounds(policy.topic, queue_id)[0]
-    )
+    patch.set(Reconciliation, "_start_offset", lambda self, queue_id, policy, by_time: self._books.bounds.bounds(policy.topic, queue_id)[0])
 
 
 @mutant("begin")
