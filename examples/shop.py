@@ -131,7 +131,8 @@ async def customers(producer: Producer, consumers: Sequence[PushConsumer | PullC
     try:
         yield
     finally:
-        await ordering
+        ordering.cancel()  # a signal has come before everything was done
+        await asyncio.wait([ordering])
 
 
 def main() -> None:

@@ -295,6 +295,27 @@ async def test_retention_by_age_removes_a_file_that_was_missing() -> None:
     await store.close()
 
 
+async def test_a_queue_without_files_whose_last_message_is_damaged_does_not_count_as_removed() -> None:
+    """Retention has run since the snapshot, whose last record the message is."""
+    files = SimFiles()
+    store = await open_store(files, log_bytes_max=9_000, **SETTINGS)
+    for queue_id, count in ((1, 3), (0, 70), (1, 1)):
+        for _ in range(count):
+            append(store, b"x" * 100, queue_id=queue_id)
+        await store.write_snapshot([])
+    await store.retention(0)
+    assert [store.bounds(*key) for key in KEYS][1] == (3, 4)
+    position = store._queues.get(("orders", 1)).min_position
+    await store.close()
+    files.flip(f"{PATH}/commitlog/{position - position % 4096:020d}", position % 4096 + 100)
+    files.remove_tree(f"{PATH}/consumequeue/orders/1")
+    store, found = await recovered(files, cut_corrupt=True, **SETTINGS)
+    low, high = store.bounds("orders", 1)
+    assert (high, (await read_told(store, "orders", 1)).lost) == (4, list(range(low, 4)))
+    assert found.lost_messages == 4 - low > 0
+    await store.close()
+
+
 @pytest.mark.parametrize("saved", [True, False])
 async def test_damage_that_is_known_stays_known_when_retention_removes_its_beginning(saved: bool) -> None:
     """`saved` False: the broker was killed before it could write the table of damage again."""
