@@ -2,11 +2,13 @@
 
 # pyright: strict
 
+import asyncio
+
 import pytest
 
 from lockstep.client import Producer
 from lockstep.testing import TestCluster
-from shop import ORDERS, STEPS, TOPIC, Shop, audited, auditing, mailing, shipping, take_order
+from shop import ORDERS, STEPS, TOPIC, Shop, audited, auditing, customers, mailing, shipping, take_order
 
 
 async def test_every_order_is_shipped_in_order_mailed_and_audited_whatever_dies(lockstep_cluster: TestCluster) -> None:
@@ -34,3 +36,11 @@ async def test_an_order_stops_where_it_can_not_be_stored(lockstep_cluster: TestC
             await cluster.kill(broker)
         assert not await take_order(producer, "1001")
     assert "order 1001 stopped at created" in capsys.readouterr().out
+
+
+async def test_a_signal_ends_the_service_before_everything_is_done(lockstep_cluster: TestCluster) -> None:
+    cluster, shop = lockstep_cluster, Shop()
+    await cluster.create_topic(TOPIC)
+    async with asyncio.timeout(60), Producer("shop", nameserver=cluster.nameserver) as producer, customers(producer, [], shop):
+        assert await take_order(producer, "2001")
+    assert not shop.complete.is_set()

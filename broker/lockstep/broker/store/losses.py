@@ -5,7 +5,7 @@ disagrees with the log, the record before the snapshot can't be read) it first c
 scrub does. So it knows the messages that are lost, by queue and offset, before it changes a file; without --cut-corrupt it is refused then.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from lockstep.broker.store.consume_queue import ConsumeQueue
 from lockstep.broker.store.damage import DamageTable
@@ -20,12 +20,24 @@ LostRow = tuple[str, int, int, int]
 class Losses:
     """The ScrubReport of that comparison. Puts what it finds into the table of damage."""
 
-    def __init__(self, queues: QueueTable, following: dict[QueueKey, int], wrong: Iterable[QueueKey], damage: DamageTable, *, sure: bool):
+    def __init__(
+        self,
+        queues: QueueTable,
+        following: dict[QueueKey, int],
+        wrong: Iterable[QueueKey],
+        damage: DamageTable,
+        *,
+        known: Mapping[int, int],
+        sure: bool,
+    ) -> None:
         """`following`: the next offsets at the snapshot, of the queues that have messages below it. `wrong`: queues whose entries can't be
-        used. `sure`: retention has removed nothing since the snapshot, so that each queue begins where the snapshot says."""
+        used. `known`: stretches whose lost messages are on record. `sure`: retention has removed nothing since the snapshot, so that each
+        queue begins where the snapshot says.
+        """
         self._queues = queues
         self._following = following
         self._damage = damage
+        self._known = known
         self._unsure = set() if sure else set(wrong)
         self._rewrite = dict.fromkeys(wrong)
         self.rows: list[LostRow] = []
@@ -37,7 +49,7 @@ class Losses:
         return [self._queues.obtain(*key) for key in self._rewrite]
 
     def damaged(self, stretch: Stretch) -> None:
-        if not stretch.known:
+        if self._known.get(stretch.begin) != stretch.end:
             self._unsure.clear()  # what is missing may have been there
         self._damage.add_stretch(stretch.begin, stretch.end, stretch.reason)
 

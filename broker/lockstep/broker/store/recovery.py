@@ -537,7 +537,7 @@ class Recoverer:
         for key in following.keys() - set(keys):
             self._queues.obtain(*key).find_min(files, log.start)
         following = {key: behind for key, behind in following.items() if self._queues.obtain(*key).min < behind}
-        report = Losses(self._queues, following, keys, self._damage, sure=log.start <= self._began)
+        report = Losses(self._queues, following, keys, self._damage, known=self._known, sure=log.start <= self._began)
 
         async def entries(key: QueueKey, first: int, count: int) -> bytes:
             return files.entries(self._queues.obtain(*key).directory, first, count)
