@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from lockstep.client import Message, MessageQueue, Outcome, Producer, SendError, StateError, TopicNotExistError
+from lockstep.client.instance import _instances
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.protocol.queue import LayoutVersion, TopicLayout
 from support.fake_broker import fake_cluster, hang_up, ignore
@@ -85,3 +86,21 @@ async def test_what_is_in_flight_goes_on_when_another_broker_lacks_a_feature() -
         await until(lambda: producer._topics is not None and not producer._topics.open_ones)
         await first.start(ports[0])
         assert (await sending).queue_offset == 1
+
+
+@pytest.mark.parametrize("again", ["start", "close"])
+async def test_a_producer_that_is_started_again_or_closed_while_it_starts_leaves_no_connection(again: str) -> None:
+    async with fake_cluster("a", topics={"t": 1}) as cluster:
+        producer = Producer("g", nameserver=cluster.address)
+        starting = asyncio.ensure_future(producer.start())
+        await asyncio.sleep(0)
+        if again == "start":
+            with pytest.raises(StateError, match="started before"):
+                await producer.start()
+            await starting
+            await producer.send(message("1"))
+        await producer.close()
+        if again == "close":
+            with pytest.raises(StateError, match="closed while it was started"):
+                await starting
+        assert not _instances

@@ -56,6 +56,7 @@ class Producer:
         self._nameserver = nameserver
         self._host = host
         self._given_id = given_id
+        self._starting = False
         self._closed = False
         self._hooks: tuple[SendHook, ...] = ()
         self._limit = InFlightLimit(self.config.in_flight_count_max, self.config.in_flight_bytes_max)
@@ -66,15 +67,20 @@ class Producer:
     # ------------------------------------------------------------------------------------------------------------------ life
 
     async def start(self) -> None:
-        """Reach the cluster. TransportError where no nameserver answers; StateError when it was started or closed before."""
-        if self._shell is not None or self._closed:
+        """Reach the cluster. TransportError where no nameserver answers; StateError if it was started or closed before."""
+        if self._shell is not None or self._starting or self._closed:
             raise StateError(f"producer {self.group} was {'closed' if self._closed else 'started'} before: make a new one")
+        self._starting = True
         instance = Instance.current(self._nameserver, host=self._host)
         try:
             await instance.start()
+            if self._closed:
+                raise StateError(f"producer {self.group} was closed while it was started")
         except BaseException:  # re-raised
             await instance.close()
             raise
+        finally:
+            self._starting = False
         self._shell = shell = ProducerShell(instance, self.config, self._limit, self._given_id)
         self._topics = topics = Topics(self.group, shell)
         self._sends = Sends(self.group, self.config, topics, self._limit, shell, instance.host)
