@@ -185,6 +185,8 @@ class CommitLog:
                 self._files.unlink(path)
             else:
                 self._files.rename(path, f"{aside}/{path.rpartition('/')[2]}")
+        if self._stray and aside is not None:
+            self._files.sync_directory(aside)  # before the old names are gone for good
         completed = [segment for segment in self.segments if self._complete(segment)]
         if self.segments and end < self.segments[-1].end:
             last = self.segments[-1]

@@ -206,6 +206,8 @@ class Snapshots:
                 self._files.unlink(path)
             else:
                 self._files.rename(path, f"{aside}/{path.rpartition('/')[2]}")
+        if positions and aside is not None:
+            self._files.sync_directory(aside)  # before the old names are gone for good
         if positions:
             self._files.sync_directory(self._directory.own)
 

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from lockstep.broker.store import Store, StoreCorruptError
+from lockstep.broker.store.directory import StoreDirectory
 from lockstep.testing.simulation.disk import SimFiles
 from support.store_kit import (
     BORN_HOST,
@@ -154,6 +155,32 @@ async def test_a_tail_that_is_gone_is_cut_and_what_was_cut_is_kept_aside() -> No
     await store.close()
     store, found = await recovered(files)
     assert (await everything(store))[-1] == b"next"
+    await store.close()
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_what_was_set_aside_survives_a_power_cut(seed: int) -> None:
+    """Whole files of the log and damaged snapshots are moved."""
+    files = SimFiles(seed)
+    await killed(files, 60, segment_bytes=4096)
+    end = 2 * 4096 + 100
+    moved = {}
+    for path in sorted(path for path in files.names if "/commitlog/" in path)[2:]:
+        at = end % 4096 if path.endswith(f"{8192:020d}") else 0
+        files.overwrite(path, at, b"\xff" * (files.names[path].used_bytes - at))
+        if not at:
+            moved[path.rpartition("/")[2]] = bytes(files.names[path].cache)
+    snapshot = f"snapshot-{5000:020d}"
+    StoreDirectory(files, PATH).replace(f"{PATH}/lockstep/{snapshot}", b"damaged")
+    moved[snapshot] = b"damaged"
+    store, found = await recovered(files, cut_corrupt=True)
+    assert found.lost_synced
+    assert found.end < end
+    await kill(store, files, power=True)
+    aside = f"{PATH}/lockstep/set-aside-1"
+    assert {name: bytes(files.names[f"{aside}/{name}"].cache) for name in moved if files.exists(f"{aside}/{name}")} == moved
+    store, found = await recovered(files)
+    assert not found.lost_synced
     await store.close()
 
 
