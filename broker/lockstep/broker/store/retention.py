@@ -14,7 +14,7 @@ from lockstep.broker.store.config import StoreConfig
 from lockstep.broker.store.consume_queue import ConsumeQueue
 from lockstep.broker.store.directory import StoreDirectory
 from lockstep.broker.store.frame import ENTRY_BYTES
-from lockstep.broker.store.queue_table import QueueTable
+from lockstep.broker.store.queue_table import FLUSH_QUEUES_PER_SLICE, QueueTable
 from lockstep.broker.store.snapshot import Snapshots
 from lockstep.broker.store.stamps import Stamps
 from lockstep.protocol.record import INT64, STORE_TIMESTAMP_AT
@@ -22,6 +22,7 @@ from lockstep.runtime.descriptors import SHORTAGE, WAIT_COUNT, WAIT_S
 from lockstep.runtime.flood import log_limited
 from lockstep.runtime.host import Host
 from lockstep.runtime.log import get_logger
+from lockstep.runtime.metrics import Slices
 
 log = get_logger("broker")
 
@@ -63,7 +64,9 @@ class Retention:
             self._log.forget_oldest()
         await self._host.threads.run(self._directory.save_start, going[-1].end)
         await self._host.threads.run(self._log.remove, going)
+        slices = Slices(FLUSH_QUEUES_PER_SLICE)
         for queue in moved:
+            await slices.item()
             # The entry before stays: it shows the next start that those before it were removed, not lost.
             self._queues.files.remove_below(queue, (queue.min - 1) * ENTRY_BYTES)
         facts = {"files": len(going), "bytes": going[-1].end - going[0].start, "queues": len(moved)}

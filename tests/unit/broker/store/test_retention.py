@@ -5,6 +5,8 @@ import asyncio
 import pytest
 
 from lockstep.broker.store import ReadStatus, Store, StoreDiskError
+from lockstep.broker.store.consume_queue import ConsumeQueue, QueueFiles
+from lockstep.broker.store.queue_table import FLUSH_QUEUES_PER_SLICE
 from lockstep.protocol.errors import ServiceNotAvailableError
 from lockstep.runtime.files import DiskSpace
 from lockstep.runtime.host import Host
@@ -258,4 +260,31 @@ async def test_entries_that_are_lost_after_retention_are_written_again(queue_fil
     store = await open_store(files, host=host)
     assert store.bounds("orders", 0) == (moved_to, 82)
     assert len(await everything(store)) == 82 - moved_to
+    await store.close()
+
+
+async def test_the_files_of_queues_that_lost_messages_are_removed_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = SimFiles()
+    store = await open_store(files, segment_bytes=16384, log_bytes_max=16384)
+    count = 40
+    for _ in range(4):
+        for queue_id in range(count):
+            append(store, b"x" * 100, queue_id=queue_id)
+    await store.write_snapshot([])
+    append(store, b"x")
+    await store.write_snapshot([])
+    turn, turns = 0, list[int]()
+    remove_below = QueueFiles.remove_below
+
+    def counted(queue_files: QueueFiles, queue: ConsumeQueue, at: int) -> None:
+        turns.append(turn)
+        remove_below(queue_files, queue, at)
+
+    monkeypatch.setattr(QueueFiles, "remove_below", counted)
+    done = asyncio.ensure_future(store.retention(0))
+    while not done.done():
+        turn += 1
+        await asyncio.sleep(0)
+    assert len(await done) == len(turns) == count
+    assert max(map(turns.count, turns)) <= FLUSH_QUEUES_PER_SLICE
     await store.close()
