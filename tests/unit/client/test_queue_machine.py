@@ -328,6 +328,23 @@ def test_a_cancelled_send_is_taken_back_before_it_is_written_and_left_alone_afte
     assert [effect for effect in topic.taken() if isinstance(effect, Release)] == [Release([waits])]
 
 
+@pytest.mark.parametrize("refused", [True, False])
+def test_a_send_that_was_cancelled_in_its_frame_fails_none_behind_it_when_its_deadline_comes(refused: bool) -> None:
+    topic = Topic.of("a")
+    first = topic.send("1", "k", ms=300)
+    write = write_of(topic.run())
+    second = topic.send("2", "k", ms=9_000)
+    first.waiter.cancelled = True  # type: ignore[attr-defined]
+    topic.machine.withdraw(first)
+    if refused:
+        topic.answer(write, C.SYSTEM_BUSY, "busy", **{RETRY_AFTER_FIELD: 1_000})
+    ended = topic.run(300) + topic.run(50) + topic.run(900)
+    assert [pending for effect in ended if isinstance(effect, Fail) for pending in [*effect.failed, *effect.behind]] == []
+    assert write_of(ended).frame.sends == [second]
+    released = [effect.released if isinstance(effect, Fail) else effect.sends for effect in ended if isinstance(effect, Fail | Release)]
+    assert [pending for sends in released for pending in sends] == [first]
+
+
 def test_a_deleted_topic_ends_what_waits_as_not_stored() -> None:
     topic = Topic.of("a")
     topic.send("in flight", "k")

@@ -541,8 +541,8 @@ class QueueMachine:
         keys: dict[str, int] = {}
         failed: list[PendingSend] = []
         for pending in sends:
-            if pending.failed:
-                continue  # what was behind it has failed too: what is there now came later
+            if pending.done():
+                continue  # failed: what was behind it has failed too, what is there now came later; cancelled: it fails no other
             failed.append(pending)
             for key in pending.keys:
                 keys.setdefault(key, pending.ticket if stage is Stage.WAITING else AHEAD_OF_ALL)
