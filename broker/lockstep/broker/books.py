@@ -54,7 +54,7 @@ class CoordinationConfig:
     members_max: int = 50_000
     """Members of all groups."""
     subscription_bytes_max: int = 128 << 20
-    """About the memory of what groups and members subscribe to; equal subscriptions count once."""
+    """About the memory of what groups and members subscribe to; equal ones count once, but for what each group keeps of a topic."""
     group_idle_days: int = 30
     """A group without a member and without a commit for so long is forgotten; 0: none is."""
 
@@ -172,10 +172,10 @@ class Books:
 
     def check_subscriptions(self, group: str, client_id: str, asked: tuple[Subscription, ...]) -> None:
         """NoPermissionError where there is no room for what a member subscribes to."""
-        kept, limit = self.groups.subscriptions, self.config.subscription_bytes_max
-        if (more := kept.missing_bytes(asked)) and kept.bytes + more > limit:
+        kept, limit = self.groups.subscription_bytes, self.config.subscription_bytes_max
+        if (more := self.groups.missing_bytes(group, asked)) and kept + more > limit:
             raise NoPermissionError(
-                f"{self.config.broker_name} keeps subscriptions of {kept.bytes} bytes, {limit} are allowed (--subscriptions-mib-max): "
+                f"{self.config.broker_name} keeps subscriptions of {kept} bytes, {limit} are allowed (--subscriptions-mib-max): "
                 f"{client_id} can't subscribe with {more} bytes more in group {group}"
             )
 

@@ -437,7 +437,7 @@ class Coordination:
     @property
     def subscription_bytes(self) -> int:
         """About the memory of what groups and members subscribe to."""
-        return self._books.groups.subscriptions.bytes
+        return self._books.groups.subscription_bytes
 
     @property
     def group_count(self) -> int:

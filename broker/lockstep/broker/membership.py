@@ -142,9 +142,7 @@ class Membership:
         group = self._books.groups.get(entry.group)
         assert group is not None, "it was joined"
         self._books.groups.note_said(group, client_id, said)
-        for each in entry.subscriptions:
-            group.sub_versions[each.topic] = max(each.sub_version, group.sub_versions.get(each.topic, 0))
-        group.forget_versions()
+        self._books.groups.note_versions(group, entry.subscriptions)
 
     def _conflict(self, group: Group, here: ConsumerGroup, session: Session, asked: ConsumerGroup) -> SubscriptionConflictError | None:
         """None: nobody else stands by the old contract, so it may be changed."""

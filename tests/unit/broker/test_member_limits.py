@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from lockstep.broker.contract import contract_of
 from lockstep.broker.heartbeats import GROUPS_PER_CLIENT_MAX
 from lockstep.broker.membership import MEMBERS_PER_CONNECTION_MAX, SUBSCRIPTION_BYTES_PER_CONNECTION_MAX
+from lockstep.broker.tables.group_table import GROUP_TOPIC_BYTES
 from lockstep.broker.tables.subscription_table import SubscriptionTable, bytes_of
 from lockstep.protocol.bodies import ConsumerGroup, HeartbeatBody, Subscription
 from lockstep.protocol.errors import NoPermissionError
@@ -93,10 +95,10 @@ def test_the_subscriptions_of_a_connections_classic_members_have_a_sum() -> None
 @pytest.mark.parametrize("kind", [Client, ClassicClient])
 def test_what_is_subscribed_to_has_a_sum_in_which_equal_subscriptions_count_once(kind: Any) -> None:
     size = bytes_of(subscribed(10).subscriptions)
-    on = bench(subscription_bytes_max=2 * size + 50)
+    on = bench(subscription_bytes_max=2 * size + 2 * 10 * GROUP_TOPIC_BYTES + 50)
     for number in range(20):
         kind(on, f"same-{number}", subscribed(10, group="g1")).connect()
-    assert on.c.subscription_bytes <= size + 20
+    assert on.c.subscription_bytes <= size + 10 * GROUP_TOPIC_BYTES + 20
     other = kind(on, "other", subscribed(10, 20, group="g2"))
     other.connect()
     third = kind(on, "third", subscribed(10, 40, group="g3"))
@@ -111,6 +113,23 @@ def test_what_is_subscribed_to_has_a_sum_in_which_equal_subscriptions_count_once
     third.beat()
 
 
+@pytest.mark.parametrize("kind", [Client, ClassicClient])
+def test_each_group_counts_its_topics_also_where_others_subscribe_to_the_same(kind: Any) -> None:
+    limit = bytes_of(contract_of(subscribed(100)).subscriptions) + 10 * 100 * GROUP_TOPIC_BYTES
+    on = bench(subscription_bytes_max=limit)
+    clients = [kind(on, f"c{number}", subscribed(100, group=f"g{number}")) for number in range(11)]
+    for each in clients[:10]:
+        each.connect()
+    assert on.c.subscription_bytes == limit
+    with pytest.raises(NoPermissionError, match="c10 can't subscribe with 10000 bytes more in group g10"):
+        clients[10].connect()
+    clients[0].beat()
+    clients[0].close()
+    on.advance(5_000)
+    clients[10].beat()
+    assert on.c.subscription_bytes == limit
+
+
 def test_what_classic_groups_subscribe_to_is_kept_as_it_is_counted() -> None:
     on = bench()
     for number in range(2):
@@ -121,7 +140,7 @@ def test_what_classic_groups_subscribe_to_is_kept_as_it_is_counted() -> None:
     assert second is not None
     assert (first.expression, first.sub_version, second.sub_version) == ("a || b", 0, 1)
     assert second.expression is first.expression
-    assert on.c.subscription_bytes == bytes_of((first,))
+    assert on.c.subscription_bytes == bytes_of((first,)) + 2 * GROUP_TOPIC_BYTES
 
 
 def test_nothing_is_counted_when_all_have_left() -> None:

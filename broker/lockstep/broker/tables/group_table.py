@@ -17,6 +17,8 @@ from lockstep.protocol.fields import from_plain, to_plain
 
 VERSIONS_MIN = 64
 """So many versions of subscriptions a group always keeps."""
+GROUP_TOPIC_BYTES = 100
+"""Memory of one topic that a group subscribes to beside the subscription, which all that are equal share."""
 
 
 @dataclass(slots=True, eq=False)
@@ -96,6 +98,8 @@ class GroupTable:
         """Of all contracts and members."""
         self.members_count = 0
         """Of all groups."""
+        self._topics_count = 0
+        """Entries of `sub_versions` of all groups."""
         self._counter = 0
         self._changed: dict[str, None] = {}
 
@@ -140,6 +144,25 @@ class GroupTable:
             if before is not None:
                 self.subscriptions.give(before)
 
+    def note_versions(self, group: Group, said: Iterable[Subscription]) -> None:
+        """The versions that a member has named. Not durable."""
+        before = len(group.sub_versions)
+        for each in said:
+            group.sub_versions[each.topic] = max(each.sub_version, group.sub_versions.get(each.topic, 0))
+        group.forget_versions()
+        self._topics_count += len(group.sub_versions) - before
+
+    @property
+    def subscription_bytes(self) -> int:
+        """About the memory of what all groups and members subscribe to."""
+        return self.subscriptions.bytes + GROUP_TOPIC_BYTES * self._topics_count
+
+    def missing_bytes(self, name: str, said: tuple[Subscription, ...]) -> int:
+        """By how much `subscription_bytes` grows where a member of the group subscribes so."""
+        group = self._groups.get(name)
+        known = {} if group is None else group.sub_versions
+        return self.subscriptions.missing_bytes(said) + GROUP_TOPIC_BYTES * sum([each.topic not in known for each in said])
+
     def agree(self, name: str, contract: ConsumerGroup | None) -> None:
         """Records the group's contract; None drops it."""
         self._do(("group.contract", name, None if contract is None else to_plain(contract)))
@@ -151,7 +174,7 @@ class GroupTable:
             for client_id in group.member_ids:
                 self._remove(group, client_id)
             self._agree(group, None)
-            del self._groups[name]
+            self._end(group)
 
     @property
     def has_changed(self) -> bool:
@@ -177,7 +200,7 @@ class GroupTable:
                 raise StoreError(f"state change {change[:1]} is unknown to the groups")
         group = self._groups[change[1]]
         if group.contract is None and not group.members:
-            del self._groups[group.name]
+            self._end(group)
 
     def snapshot(self) -> Rows:
         copies = [(name, group.contract, dict(group.members)) for name, group in sorted(self._groups.items())]
@@ -198,6 +221,10 @@ class GroupTable:
 
     def _do(self, change: Change) -> None:
         self._journal.do(change, self.apply)
+
+    def _end(self, group: Group) -> None:
+        self._topics_count -= len(group.sub_versions)
+        del self._groups[group.name]
 
     def _group(self, name: str) -> Group:
         return self._groups.setdefault(name, Group(name))
