@@ -79,6 +79,10 @@ class DamageTable:
         """Whether all these offsets are on record as lost."""
         return any(low <= first and end <= high for low, high in self._lost.get((topic, queue_id), ()))
 
+    def behind(self, topic: str, queue_id: int, offset: int) -> int:
+        """The first offset from `offset` on that is not on record as lost."""
+        return next((end for first, end in self._lost.get((topic, queue_id), ()) if first <= offset < end), offset)
+
     def unknown(self, topic: str, queue_id: int, first: int, end: int) -> list[tuple[int, int]]:
         """The parts of [first, end) that are not on record as lost."""
         left = []

@@ -5,6 +5,7 @@ from functools import partial
 
 from lockstep.broker.store.commit_log import CommitLog
 from lockstep.broker.store.consume_queue import ConsumeQueue
+from lockstep.broker.store.damage import DamageTable
 from lockstep.broker.store.frame import ENTRY, ENTRY_BYTES
 from lockstep.broker.store.queue_table import QueueTable
 from lockstep.broker.store.reader import LogBytes, QueueBytes
@@ -22,9 +23,10 @@ READS_PER_SLICE = 100
 class Query:
     """Reads that may wait for the disk; they do so in a worker thread."""
 
-    def __init__(self, log: CommitLog, queues: QueueTable, host: Host, record_bytes_max: int) -> None:
+    def __init__(self, log: CommitLog, queues: QueueTable, damage: DamageTable, host: Host, record_bytes_max: int) -> None:
         self._log = log
         self._queues = queues
+        self._damage = damage
         self._host = host
         self._record_bytes_max = record_bytes_max
 
@@ -32,15 +34,19 @@ class Query:
         """RocketMQ: getOffsetInQueueByTime, which answers the nearest message on either side; here the first one that is not older.
 
         The first stretch with a stamp of the time or later at its end holds the answer. Where its stamps may fall by a little, all messages
-        from the answer on have a stamp that is earlier than the time by no more: the first of those is answered, or one before it.
+        from the answer on have a stamp that is earlier than the time by no more: the first of those is answered, or one before it. A lost
+        message counts as stored when the next one was that is left, or as late enough when the stretch has none behind it.
         """
         if queue is None:
             return 0
         low, high = queue.min, queue.visible
         slices = Slices(READS_PER_SLICE)
 
-        async def at_or_after(index: int, fall_ms: int) -> bool:
+        async def at_or_after(index: int, fall_ms: int, end: int) -> bool:
             await slices.item()
+            index = self._damage.behind(queue.topic, queue.queue_id, index)
+            if index >= end:
+                return True
             stored_ms = await self._store_ms(queue, index)
             return stored_ms is not None and stored_ms >= timestamp_ms - fall_ms
 
@@ -51,8 +57,8 @@ class Query:
 
         for stretch in stretches:
             end = high if stretch is stretches[-1] else await _first(low, high, partial(behind, position=stretch.end))
-            if end > low and await at_or_after(end - 1, stretch.fall_ms):
-                return max(await _first(low, end, partial(at_or_after, fall_ms=stretch.fall_ms)), queue.min)
+            if end > low and await at_or_after(end - 1, stretch.fall_ms, end):
+                return max(await _first(low, end, partial(at_or_after, fall_ms=stretch.fall_ms, end=end)), queue.min)
             low = end
         return max(high, queue.min)
 

@@ -81,7 +81,7 @@ class Store:
         self._repairs = QueueRepairs(self._log, self._queues, self.damage, directory, host, self._tasks)
         self.scrubber = Scrubber(self._log, self._queues, self.damage, self._repairs, host, config.scrub_bytes_per_s)
         """Looks for damage in what the log and the queues have on the disk."""
-        self._query = Query(self._log, self._queues, host, config.record_bytes_max)
+        self._query = Query(self._log, self._queues, self.damage, host, config.record_bytes_max)
         self._retention = Retention(config, host, self._log, self._queues, self._snapshots, directory)
         self._disk = DiskWatch(config, host.files)
         self._state = LogState()
