@@ -645,8 +645,7 @@ class Store:
         """
         try:
             moved = await self._retention.run(now_ms, self._state.stamps)
-            if moved:
-                self.damage.trim(self._log.start, lambda topic, queue_id: self.bounds(topic, queue_id)[0])
+            self.damage.trim(self._log.start, lambda topic, queue_id: self.bounds(topic, queue_id)[0])
             await self._repairs.save()
         except OSError as error:
             self._fail(error)

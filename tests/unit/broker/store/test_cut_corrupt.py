@@ -233,6 +233,22 @@ async def test_a_lost_offset_that_retention_passes_is_forgotten() -> None:
     await store.close()
 
 
+async def test_a_stretch_that_retention_removes_is_forgotten_also_when_no_queue_begins_later() -> None:
+    """Its file held messages of a deleted topic alone."""
+    files = SimFiles()
+    await killed(files, 60, segment_bytes=4096)
+    files.flip(LOG, 3 * SIZE + 100)
+    store, _ = await recovered(files, cut_corrupt=True, log_bytes_max=4096)
+    store.drop_topic("orders")
+    for _ in range(2):
+        await store.write_snapshot(["tables"])
+        append(store, b"x", topic="bills")
+    assert await store.retention(0) == []
+    assert store._log.start > 0
+    assert (store.damage.message_count, store.damage.byte_count) == (0, 0)
+    await store.close()
+
+
 async def test_a_first_file_that_retention_removed_is_told_from_one_that_is_missing() -> None:
     files = SimFiles()
     store = await open_store(files, segment_bytes=4096, log_bytes_max=9000)
