@@ -3,9 +3,9 @@
     a  a holding begins where the broker said that the group is; its polls give offset after offset from there, each once, until a seek; no
        poll gives of a queue that its reader does not have, or has paused
     b  a commit covers what was given and said to be done, and what a seek or a gap passed over, or the group's tags leave out: nothing else
-    c  when commit() has returned, the broker has taken what was at hand, also where it went back; StaleEpochError is raised where it has
-    not d  O5: every acknowledged message was polled by somebody, but for what the subscription leaves out, gaps, resets and seeks forward;
-    what
+    c  when commit() has returned, the broker has taken what was at hand, also where it went back; StaleEpochError is raised
+       where it has not
+    d  O5: every acknowledged message was polled by somebody, but for what the subscription leaves out, gaps, resets and seeks forward; what
        retention removed first was told as a gap
     e  R5: in the calm the group reaches the end of every queue
     f  what polls give has a tag that the group subscribes to; polls of a go over what has none
