@@ -189,6 +189,18 @@ def test_a_classic_tool_adds_queues_and_takes_none_away() -> None:
             topics.create_own("t", read, write)
 
 
+@pytest.mark.parametrize("here", [None, DELETED])
+@pytest.mark.parametrize(("read", "write"), [(0, 0), (-1, 4), (4, -1), (4, 0)])
+def test_a_classic_tool_that_creates_a_topic_without_queues_is_told_how_many_it_may_have(
+    here: TopicLayout | None, read: int, write: int
+) -> None:
+    topics = table()
+    topics.adopt([] if here is None else [here])
+    with pytest.raises(MessageIllegalError, match=f"t was not created: {read} queues to read, {write} to write, expected 1 to 16384"):
+        topics.create_own("t", read, write)
+    assert topics.find("t") is None
+
+
 def test_an_invalid_layout_is_left_out_and_the_others_are_taken() -> None:
     topics = table()
     assert topics.adopt([layout(2, queues=1 << 40), layout(1, topic="u")]) == 1

@@ -45,7 +45,7 @@ from lockstep.protocol.errors import (
     TopicNotExistError,
 )
 from lockstep.protocol.fields import from_plain, to_plain
-from lockstep.protocol.layouts import COUNTER_MAX, ENTRIES_MAX, LayoutTable, check_layout
+from lockstep.protocol.layouts import COUNTER_MAX, ENTRIES_MAX, QUEUES_PER_BROKER_MAX, LayoutTable, check_layout
 from lockstep.protocol.names import check_topic, is_sendable_topic, is_system_topic
 from lockstep.protocol.queue import LayoutVersion, MessageQueue, TopicLayout
 from lockstep.runtime.flood import log_limited
@@ -196,6 +196,9 @@ class TopicTable:
         write_more = write_queue_count - (0 if here is None else here.write_count(self._broker_name))
         if here is not None and not here.deleted and (read_more, write_more) == (0, 0):
             return here
+        if (here is None or here.deleted) and min(read_queue_count, write_queue_count) < 1:
+            counts = f"{read_queue_count} queues to read, {write_queue_count} to write"
+            raise MessageIllegalError(f"topic {topic} was not created: {counts}, expected 1 to {QUEUES_PER_BROKER_MAX} of each")
         if read_more < 0 or write_more < 0 or (here is not None and here.entries and read_more != write_more):
             raise NoPermissionError(
                 f"topic {topic} has queues here that this would take away or change: order per key would break; use lockstep topic alter"
