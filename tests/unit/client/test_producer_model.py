@@ -235,6 +235,8 @@ class Course:
                     self.release(effect.released)
                     self.end(effect.behind, NOT_STORED)
                     self.release(effect.behind)
+                    if not self.layouts:
+                        self.check_behind([name for pending in effect.failed for name in pending.message_ids])
                 case Refuse(sends):
                     self.end(sends, NOT_STORED)
                     self.release(sends)
@@ -242,6 +244,14 @@ class Course:
                     self.release(sends)
                 case MayBeTwice(count):
                     self.may_be_twice += count
+
+    def check_behind(self, failed: list[str]) -> None:
+        """A failed send leaves none of its key behind it: whatever was called after it has ended, too."""
+        called = list(self.sent)
+        for name in failed:
+            for other in called[called.index(name) :]:
+                sent = self.sent[other]
+                assert sent.key is None or sent.key != self.sent[name].key or sent.ends or sent.caller.cancelled, (name, sent)
 
     def end(self, sends: list[PendingSend], end: str) -> None:
         for pending in sends:
