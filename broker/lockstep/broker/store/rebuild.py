@@ -14,6 +14,8 @@ from lockstep.protocol.sequence import FrameSequence
 
 WRITE_BYTES = 64_000
 """Entries of one queue that are written at once."""
+WAITING_BYTES_MAX = 64 << 20
+"""Entries of all queues that wait to be written."""
 FILL_COUNT_MAX = 3_200
 """Entries of lost messages made at once."""
 
@@ -45,6 +47,8 @@ class EntryRebuild:
         self._next: dict[tuple[str, int], int] | None = {} if whole else None
         """Of a scan from the log's beginning: queue → next offset. A scan of a part does not know what comes first."""
         self._ranges: dict[tuple[str, int], _Range] = {}
+        self._waiting_bytes = 0
+        """Of all ranges."""
         self._lost_at: int | None = None
         """Where the last stretch began."""
         self.stretches: list[Stretch] = []
@@ -76,11 +80,8 @@ class EntryRebuild:
         if record.queue_offset > wanted.next:
             self._lose(wanted, record.queue_offset, record.position)
         wanted.fills = True
-        wanted.waiting += entry_of(record)
-        wanted.next += 1
+        self._add(wanted, entry_of(record), 1)
         self.count += 1
-        if len(wanted.waiting) >= WRITE_BYTES:
-            self._write(wanted)
 
     def frame(self, first: StoredRecord, sequence: FrameSequence) -> None:
         pass
@@ -106,10 +107,17 @@ class EntryRebuild:
         self.lost.append((queue.topic, queue.queue_id, wanted.next, end))
         while wanted.next < end:
             count = min(FILL_COUNT_MAX, end - wanted.next)
-            wanted.waiting += lost_entry(position) * count
-            wanted.next += count
-            if len(wanted.waiting) >= WRITE_BYTES:
-                self._write(wanted)
+            self._add(wanted, lost_entry(position) * count, count)
+
+    def _add(self, wanted: _Range, entries: bytes, count: int) -> None:
+        wanted.waiting += entries
+        wanted.next += count
+        self._waiting_bytes += len(entries)
+        if len(wanted.waiting) >= WRITE_BYTES:
+            self._write(wanted)
+        elif self._waiting_bytes > WAITING_BYTES_MAX:
+            for each in self._ranges.values():
+                self._write(each)
 
     def _write(self, wanted: _Range) -> None:
         first = wanted.next - len(wanted.waiting) // ENTRY_BYTES
@@ -118,4 +126,5 @@ class EntryRebuild:
             data = bytes(wanted.waiting[skip * ENTRY_BYTES :])
             self._files.write(wanted.queue, (first + skip) * ENTRY_BYTES, data)
             wanted.queue.rewrite(first + skip, data)
+        self._waiting_bytes -= len(wanted.waiting)
         wanted.waiting.clear()

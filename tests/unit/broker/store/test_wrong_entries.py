@@ -4,7 +4,10 @@ from typing import Any
 
 import pytest
 
+from lockstep.broker.store import rebuild
 from lockstep.broker.store.frame import ENTRY, ENTRY_BYTES
+from lockstep.broker.store.rebuild import EntryRebuild
+from lockstep.broker.store.scan import StoredRecord
 from lockstep.testing.simulation.disk import SimFiles
 from support.store_kit import SYNC, append, confirmed, kill, open_store, read_told
 
@@ -70,4 +73,32 @@ async def test_an_entry_that_is_too_low_in_the_middle_hides_no_message_from_rete
     first = store._log.start // 4096 * 4
     told = await read_told(store)
     assert [offset for offset in range(first, 24) if offset not in told.found] == []
+    await store.close()
+
+
+async def test_entries_that_wait_to_be_written_have_a_limit_over_all_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rebuild, "WAITING_BYTES_MAX", 50 * ENTRY_BYTES)
+    files = SimFiles()
+    store = await open_store(files, **SMALL)
+    queue_count, count = 20, 30
+    for number in range(count):
+        for queue_id in range(queue_count):
+            append(store, b"m%d" % number, queue_id=queue_id)
+    await confirmed(store)
+    await store.write_snapshot([])
+    await kill(store, files)
+    files.remove_tree("/store/consumequeue/orders")
+    waiting = []
+    record = EntryRebuild.record
+
+    def counted(sink: EntryRebuild, each: StoredRecord) -> None:
+        record(sink, each)
+        waiting.append(sum(len(wanted.waiting) for wanted in sink._ranges.values()))
+
+    monkeypatch.setattr(EntryRebuild, "record", counted)
+    store = await open_store(files, **SMALL)
+    assert len(waiting) >= queue_count * count
+    assert max(waiting) <= 50 * ENTRY_BYTES
+    for queue_id in range(queue_count):
+        assert list((await read_told(store, "orders", queue_id)).found.values()) == [b"m%d" % number for number in range(count)]
     await store.close()
