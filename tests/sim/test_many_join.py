@@ -5,7 +5,7 @@ from collections import Counter
 from functools import partial
 
 from lockstep.client import ConsumeOrderlyStatus, ConsumerEvent, PullConsumer, PushConsumer, QueueAssigned
-from lockstep.client.consumer.arrivals import CALM_MS, QUIET_MS
+from lockstep.client.consumer.rebalance_delay import CALM_MS, QUIET_MS
 from lockstep.testing import TestCluster
 
 MEMBERS = 50

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lockstep.client import ConcurrentlyContext, ConsumeConcurrentlyStatus, MessageExt, PushConsumer
-from lockstep.client.consumer.concurrently import Crew
+from lockstep.client.consumer.concurrent_model import ConcurrentModel
 from lockstep.runtime.log import announce, configure
 
 DONE, LATER = ConsumeConcurrentlyStatus.CONSUME_SUCCESS, ConsumeConcurrentlyStatus.RECONSUME_LATER
@@ -56,7 +56,7 @@ class Worker:
 
 def die_after_send_back() -> None:
     """kill -9 of this process, when the broker has the first message that failed and progress does not know it yet."""
-    original = Crew._send_back
+    original = ConcurrentModel._send_back
 
     async def send_back(*arguments: Any) -> bool:
         taken = await original(*arguments)
@@ -64,7 +64,7 @@ def die_after_send_back() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return taken
 
-    Crew._send_back = send_back  # type: ignore[method-assign]
+    ConcurrentModel._send_back = send_back  # type: ignore[method-assign]
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
 from types import FrameType
 
-from lockstep.client.consumer.member import Member
+from lockstep.client.consumer.base_consumer import BaseConsumer
 from lockstep.protocol.errors import ConfigError, StateError
 from lockstep.runtime.daemon import Tasks, new_event_loop
 from lockstep.runtime.log import get_logger
@@ -34,7 +34,7 @@ def run(*services: AbstractAsyncContextManager[object]) -> None:
         StateError: No signal would arrive: this is not the main thread, or it runs an event loop.
         Exception: What killed a consumer, or kept a service from starting.
     """
-    consumers = [service for service in services if isinstance(service, Member)]
+    consumers = [service for service in services if isinstance(service, BaseConsumer)]
     if not consumers:
         raise ConfigError("run() waits for the end of its consumers, and none was given: run(consumer), or run(producer, consumer)")
     if _loop_runs():
@@ -43,7 +43,7 @@ def run(*services: AbstractAsyncContextManager[object]) -> None:
         runner.run(_serve(services, consumers))
 
 
-async def _serve(services: Sequence[AbstractAsyncContextManager[object]], consumers: Sequence[Member]) -> None:
+async def _serve(services: Sequence[AbstractAsyncContextManager[object]], consumers: Sequence[BaseConsumer]) -> None:
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
     serving, signalled = True, False
@@ -70,7 +70,7 @@ async def _serve(services: Sequence[AbstractAsyncContextManager[object]], consum
                 await asyncio.gather(*(consumer.stop() for consumer in consumers))
 
 
-async def _one_died_or_all_ended(consumers: Sequence[Member]) -> None:
+async def _one_died_or_all_ended(consumers: Sequence[BaseConsumer]) -> None:
     tasks = Tasks()
     left = {tasks.spawn(consumer.ended.wait(), f"{consumer.group} end") for consumer in consumers}
     try:

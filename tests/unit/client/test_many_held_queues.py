@@ -19,7 +19,7 @@ from support.loops import turns
 from support.scripted_broker import advance, scripted_cluster
 
 FEW, MANY = 20, 80
-SESSION = "/consumer/session.py"
+SESSION = "/consumer/broker_session.py"
 
 
 async def steps_of_one_message(count: int, commit: str) -> int:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import pytest
 
 from lockstep.client import OrderlyContext, QueueGap
-from lockstep.client.consumer.arrivals import CALM_MS
 from lockstep.client.consumer.membership import ROUND_MS
+from lockstep.client.consumer.rebalance_delay import CALM_MS
 from lockstep.protocol.bodies import LockAnswer, LockItem, SyncItem, Verdict
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import SubscriptionConflictError

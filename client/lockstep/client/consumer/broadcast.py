@@ -11,10 +11,10 @@ from typing import ClassVar, TypeVar
 
 from lockstep.client.broker_link import BrokerLink
 from lockstep.client.consumer.config import ConsumerConfig
+from lockstep.client.consumer.interfaces import QueueHandler
 from lockstep.client.consumer.local_offsets import LocalOffsets, Place
 from lockstep.client.consumer.offset_file import OffsetFile
 from lockstep.client.consumer.ownership import Event, QueueOwnership, Sent, State
-from lockstep.client.consumer.parties import QueueParty
 from lockstep.client.consumer.shared_ownership import SharedOwnership
 from lockstep.client.instance import Instance
 from lockstep.protocol.bodies import LockAnswer, StartPoint, Verdict
@@ -88,7 +88,7 @@ class LocalProgress:
         self._jobs = Tasks()
         self._job: asyncio.Task[object] | None = None
         self.tasks = Tasks()
-        self.parties: dict[QueueOwnership, QueueParty] = {}
+        self.parties: dict[QueueOwnership, QueueHandler] = {}
 
     async def open(self) -> None:
         """ConfigError where the file can't be this consumer's, see OffsetFile.open."""
@@ -238,13 +238,13 @@ class LocalSession:
         self.proof = Always()
         self.awaited = False
         self._progress = progress
-        self._party: QueueParty | None = None
+        self._party: QueueHandler | None = None
         self._loop = asyncio.get_running_loop()
 
-    def add(self, party: QueueParty) -> None:
+    def add(self, party: QueueHandler) -> None:
         self._party = self._progress.parties[party.own] = party
 
-    def remove(self, party: QueueParty) -> None:
+    def remove(self, party: QueueHandler) -> None:
         self._progress.parties.pop(party.own, None)
         self._party = None
 
@@ -255,7 +255,7 @@ class LocalSession:
             party.own.in_lock = True
             self._progress.tasks.spawn(self._begin(party), f"{party.own.group} {party.own.queue} start")
 
-    async def _begin(self, party: QueueParty) -> None:
+    async def _begin(self, party: QueueHandler) -> None:
         own = party.own
         place: Place | None = None
         while own.wanted and place is None:
@@ -307,7 +307,7 @@ class LocalSession:
         if self._party is not None and own.changed == changed:
             self._party.cancel_soon()
 
-    def went_back(self, party: QueueParty, first: int, end: int) -> None:
+    def went_back(self, party: QueueHandler, first: int, end: int) -> None:
         """The queue ends before this member's offset: its broker lost messages, and others have their offsets now. All come again."""
         own = party.own
         log.error("queue.went_back", queue=str(own.queue), offset=own.offset, end=end, goes_on_at=first)

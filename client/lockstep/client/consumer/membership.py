@@ -1,21 +1,21 @@
 """One consumer's membership of its group: member lists, rebalance rounds, its queues. RocketMQ: RebalanceImpl, RebalanceService.
 
-A round is one call of `plan` (rebalance.py) and changes what is wanted; ownership.py and session.py do the rest. Rounds run every 20 s and
-when a list or a layout has changed: at once, or when those who join together are all there (arrivals.py). A list is asked for when any
-answer or notice names a higher version than the one known.
+A round is one call of `plan` (rebalance.py) and changes which queues are wanted; ownership.py and broker_session.py acquire and release
+them. Rounds run every 20 s and after each change of a list or a layout; members that join together share one round (rebalance_delay.py).
+A list is requested whenever a response or notice names a higher version than the known one.
 """
 
 import asyncio
 from collections.abc import Iterable, Mapping
 
 from lockstep.client.broker_link import BrokerLink
-from lockstep.client.consumer.arrivals import Arrivals
 from lockstep.client.consumer.broadcast import LocalSession
+from lockstep.client.consumer.broker_session import BrokerSession
+from lockstep.client.consumer.broker_sessions import BrokerSessions
 from lockstep.client.consumer.health import BrokerHealth, QueueHealth
+from lockstep.client.consumer.queue_worker import Consumption, QueueWorker
 from lockstep.client.consumer.rebalance import ListChange, MemberLists, RebalancePlan, Wanted, by_hand, by_one_list, everything, plan
-from lockstep.client.consumer.session import BrokerSession
-from lockstep.client.consumer.sessions import Sessions
-from lockstep.client.consumer.worker import Consumption, QueueWorker
+from lockstep.client.consumer.rebalance_delay import RebalanceDelay
 from lockstep.client.features import check_features
 from lockstep.client.instance import Instance
 from lockstep.protocol.bodies import HeartbeatReply, ListVersion, MemberList, QueueFreeBody
@@ -40,12 +40,12 @@ ASK_AGAIN_MS = 500
 class Membership:
     """Between the instance's hooks and the queues' workers. `begin` after the join, `drain` to leave."""
 
-    def __init__(self, instance: Instance, sessions: Sessions, use: Consumption) -> None:
+    def __init__(self, instance: Instance, sessions: BrokerSessions, use: Consumption) -> None:
         self._instance = instance
         self._sessions = sessions
         self._use = use
         self._lists = MemberLists(instance.client_id)
-        self._arrivals = Arrivals()
+        self._arrivals = RebalanceDelay()
         self._sharing_later = False
         self._workers: dict[MessageQueue, QueueWorker] = {}
         self._wanted: Wanted = {}

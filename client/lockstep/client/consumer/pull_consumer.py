@@ -12,14 +12,14 @@ from collections.abc import Iterable, Sequence
 from typing import Self, Unpack
 
 from lockstep.client.config import takes_settings_of
+from lockstep.client.consumer.base_consumer import BaseConsumer
 from lockstep.client.consumer.health import ConsumerState
 from lockstep.client.consumer.joining import is_routed
 from lockstep.client.consumer.loop_watch import LoopWatch
-from lockstep.client.consumer.member import Member
+from lockstep.client.consumer.poll_model import PollModel
 from lockstep.client.consumer.pull_config import PullConsumerConfig, PullConsumerOptions
+from lockstep.client.consumer.queue_worker import Consumption, Grant, QueueWorker
 from lockstep.client.consumer.shared_ownership import SharedOwnership
-from lockstep.client.consumer.shelf import Shelf
-from lockstep.client.consumer.worker import Consumption, Holding, QueueWorker
 from lockstep.client.features import CONSUMING_CONCURRENTLY
 from lockstep.client.instance import Instance
 from lockstep.protocol.allocate import BY_HAND, word_of
@@ -41,7 +41,7 @@ COMMIT_WAIT_MS = 30_000
 """How long commit() waits for the brokers' answers."""
 
 
-class PullConsumer(Member):
+class PullConsumer(BaseConsumer):
     """Gives messages to whoever asks: `await consumer.poll()`, or `async for message in consumer`. One caller at a time.
 
     It takes the settings of PullConsumerConfig. Raises ConfigError for one out of range and for an address that is none,
@@ -60,7 +60,7 @@ class PullConsumer(Member):
         self.config = PullConsumerConfig(**options)
         super().__init__(group, nameserver, host, self.config.consumer())
         self._by_hand: dict[MessageQueue, None] = {}
-        self._shelf = Shelf()
+        self._shelf = PollModel()
         self._polling = False
 
     # --------------------------------------------------------------------------------------------------------------- set-up
@@ -244,7 +244,7 @@ class PullConsumer(Member):
             left = [str(worker.queue) for worker, _, offset in waiting if worker.own.settled_offset < offset]
             raise TransportError(f"commit of {', '.join(left)}: no answer within {COMMIT_WAIT_MS} ms; it is sent again by itself") from None
 
-    async def _answered(self, waiting: Sequence[tuple[QueueWorker, Holding, int]]) -> None:
+    async def _answered(self, waiting: Sequence[tuple[QueueWorker, Grant, int]]) -> None:
         left = waiting
         while left := [each for each in left if each[0].own.settled_offset < each[2]]:
             self._shelf.void |= {worker.queue: offset for worker, holding, offset in left if not holding.alive}
@@ -258,7 +258,7 @@ class PullConsumer(Member):
             places = ", ".join(f"{queue} at {offset}" for queue, offset in void.items())
             raise StaleEpochError(f"commit of {places}: its progress was set anew, or it is another member's now; poll goes on from there")
 
-    async def _go_back(self, back: Sequence[tuple[QueueWorker, Holding]], *, patient: bool = False) -> None:
+    async def _go_back(self, back: Sequence[tuple[QueueWorker, Grant]], *, patient: bool = False) -> None:
         """What was handed out is done, and these went back, by a seek: a reset of the group's progress there, under a new generation.
 
         A reset of somebody else's that came before counts: then this one is void.

@@ -22,7 +22,7 @@ from lockstep.protocol.message import MessageExt, decode_messages
 from lockstep.runtime.log import get_logger
 
 if TYPE_CHECKING:
-    from lockstep.client.consumer.worker import Holding, QueueWorker
+    from lockstep.client.consumer.queue_worker import Grant, QueueWorker
 
 log = get_logger("client.consumer")
 
@@ -40,7 +40,7 @@ _SUBSCRIPTION_UNKNOWN = {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSC
 _PULL_CODES = {ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED}
 
 
-async def pull(worker: "QueueWorker", holding: "Holding") -> None:
+async def pull(worker: "QueueWorker", holding: "Grant") -> None:
     """Runs as long as the holding is alive; cancelled when it is lost."""
     use, own, link, messages = worker.use, worker.own, worker.session.link, holding.messages
     config, queue, clock = use.config, worker.queue, use.host.clock
@@ -83,7 +83,7 @@ async def pull(worker: "QueueWorker", holding: "Holding") -> None:
             await asyncio.sleep(pause_ms / 1000)
 
 
-def _take_in(worker: "QueueWorker", holding: "Holding", response: Command, offset: int) -> int:
+def _take_in(worker: "QueueWorker", holding: "Grant", response: Command, offset: int) -> int:
     """Acts on one answer; how long to wait before the next pull."""
     if response.code == ResponseCode.STALE_EPOCH:
         worker.fenced(holding, by="PULL")

@@ -3,8 +3,9 @@
 from typing import TypeVar, Unpack
 
 from lockstep.client.config import takes_settings_of
+from lockstep.client.consumer.base_consumer import BaseConsumer
 from lockstep.client.consumer.broadcast import LocalOwnership, LocalProgress
-from lockstep.client.consumer.concurrently import Crew, consume_concurrently
+from lockstep.client.consumer.concurrent_model import ConcurrentModel, consume_concurrently
 from lockstep.client.consumer.config import ConsumerConfig, ConsumerOptions
 from lockstep.client.consumer.health import ConsumerState
 from lockstep.client.consumer.hooks import ConsumeHook, watched
@@ -18,11 +19,10 @@ from lockstep.client.consumer.listener import (
     listener_name,
 )
 from lockstep.client.consumer.loop_watch import LoopWatch
-from lockstep.client.consumer.member import Member
-from lockstep.client.consumer.orderly import consume
+from lockstep.client.consumer.ordered_model import consume
 from lockstep.client.consumer.ownership import QueueOwnership
+from lockstep.client.consumer.queue_worker import Consumption, progress
 from lockstep.client.consumer.shared_ownership import SharedOwnership
-from lockstep.client.consumer.worker import Consumption, progress
 from lockstep.client.features import (
     CONSUMING_ALONE,
     CONSUMING_AND_GIVING_UP,
@@ -47,7 +47,7 @@ ListenerT = TypeVar("ListenerT", bound=OrderlyListener)
 ConcurrentT = TypeVar("ConcurrentT", bound=ConcurrentlyListener)
 
 
-class PushConsumer(Member):
+class PushConsumer(BaseConsumer):
     """Consumes topics, in order within each queue (`orderly`) or not (`concurrently`).
 
     One listener per consumer; everything runs on the event loop that `start` ran on.
@@ -162,7 +162,7 @@ class PushConsumer(Member):
             local=LocalProgress(instance, self.config, self.group) if self.config.broadcasting else None,
         )
         if self._is_concurrent:
-            use.crew = Crew(use)
+            use.crew = ConcurrentModel(use)
         if use.local is not None:
             self._tasks.spawn(use.local.run(), f"{self.group} offsets")
         return use

@@ -6,11 +6,11 @@ from typing import Any
 
 from lockstep.client.consumer import broadcast
 from lockstep.client.consumer.broadcast import LocalOwnership, LocalProgress, LocalSession
-from lockstep.client.consumer.concurrently import Crew, Running
+from lockstep.client.consumer.concurrent_model import ConcurrentModel, Running
 from lockstep.client.consumer.local_offsets import LocalOffsets, Place
 from lockstep.client.consumer.offset_file import OffsetFile
 from lockstep.client.consumer.ownership import QueueOwnership
-from lockstep.client.consumer.worker import QueueWorker
+from lockstep.client.consumer.queue_worker import QueueWorker
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.queue import MessageQueue
@@ -137,34 +137,34 @@ def commit_each_does_not_wait_for_the_file(patch: Patches) -> None:
 def what_a_member_fails_stays(patch: Patches) -> None:
     """What a broadcasting member's concurrent listener fails is dropped: progress moves over it."""
 
-    async def stays(self: Crew, running: Running, failed: Sequence[MessageExt], level: int) -> bool:
+    async def stays(self: ConcurrentModel, running: Running, failed: Sequence[MessageExt], level: int) -> bool:
         return True
 
-    patch.set(Crew, "_send_all_back", stays)
+    patch.set(ConcurrentModel, "_send_all_back", stays)
 
 
 @mutant(WORLD)
 def what_a_member_fails_comes_again(patch: Patches) -> None:
     """What a broadcasting member's concurrent listener fails is dropped: it is not tried again."""
 
-    async def again(self: Crew, running: Running, failed: Sequence[MessageExt], level: int) -> bool:
+    async def again(self: ConcurrentModel, running: Running, failed: Sequence[MessageExt], level: int) -> bool:
         self._again(running, list(failed))
         return True
 
-    patch.set(Crew, "_send_all_back", again)
+    patch.set(ConcurrentModel, "_send_all_back", again)
 
 
 @mutant(WORLD)
 def what_a_member_fails_is_sent_back(patch: Patches) -> None:
     """What a broadcasting member's concurrent listener fails is nobody else's business: nothing is sent back."""
 
-    async def back(self: Crew, running: Running, failed: Sequence[MessageExt], level: int) -> bool:
+    async def back(self: ConcurrentModel, running: Running, failed: Sequence[MessageExt], level: int) -> bool:
         for message in failed:
             await self._send_back(running, message, level)
         self._finish(running, failed)
         return True
 
-    patch.set(Crew, "_send_all_back", back)
+    patch.set(ConcurrentModel, "_send_all_back", back)
 
 
 @mutant(WORLD)

@@ -5,14 +5,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from lockstep.client.consumer import ownership, rebalance
+from lockstep.client.consumer.base_consumer import ANSWER_WAIT_MS, BaseConsumer
+from lockstep.client.consumer.broker_session import BrokerSession
+from lockstep.client.consumer.lease_timers import LockSchedule, Proof, Stamp
 from lockstep.client.consumer.listener import Cancelled
-from lockstep.client.consumer.member import ANSWER_WAIT_MS, Member
 from lockstep.client.consumer.membership import Membership
 from lockstep.client.consumer.ownership import Event, QueueOwnership, State
+from lockstep.client.consumer.queue_worker import QueueWorker
 from lockstep.client.consumer.rebalance import ListChange, MemberLists
-from lockstep.client.consumer.schedule import LockSchedule, Proof, Stamp
-from lockstep.client.consumer.session import BrokerSession
-from lockstep.client.consumer.worker import QueueWorker
 from lockstep.client.instance import Instance
 from lockstep.protocol.allocate import BY_BROKER, allocate
 from lockstep.protocol.bodies import ListVersion, MemberList
@@ -31,7 +31,7 @@ def no_deadline(patch: Patches) -> None:
 @mutant(
     "late",
     "pause",
-    aimed="tests/unit/client/test_schedule.py::test_nothing_is_proven_before_the_first_lock_of_a_connection_is_answered",
+    aimed="tests/unit/client/test_lease_timers.py::test_nothing_is_proven_before_the_first_lock_of_a_connection_is_answered",
 )
 def proof_before_lock(patch: Patches) -> None:
     """On a new connection nothing is proven until its first LOCK is answered."""
@@ -112,7 +112,7 @@ def prefetch_kept_when_fenced(patch: Patches) -> None:
 def drained_before_leaving(patch: Patches) -> None:
     """Stop leaves the member lists first, then drains and releases."""
 
-    async def stop(self: Member) -> None:
+    async def stop(self: BaseConsumer) -> None:
         instance, membership = self._instance, self._membership
         assert instance is not None
         assert membership is not None
@@ -127,7 +127,7 @@ def drained_before_leaving(patch: Patches) -> None:
             await self._let_go(instance)
             self.ended.set()
 
-    patch.set(Member, "_stop", stop)
+    patch.set(BaseConsumer, "_stop", stop)
 
 
 @mutant(
@@ -219,7 +219,7 @@ def only_the_clock_asks_for_queues(patch: Patches) -> None:
     patch.set(LockSchedule, "trigger", lambda self: None)
 
 
-@mutant("handover", aimed="tests/unit/client/test_schedule.py::test_a_trigger_while_one_is_in_flight_sends_another_after_the_answer")
+@mutant("handover", aimed="tests/unit/client/test_lease_timers.py::test_a_trigger_while_one_is_in_flight_sends_another_after_the_answer")
 def a_reason_during_a_lock_is_forgotten(patch: Patches) -> None:
     """A reason that comes while a LOCK is in flight sends another one behind it."""
     trigger = LockSchedule.trigger

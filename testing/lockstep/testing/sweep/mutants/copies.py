@@ -12,7 +12,7 @@ from lockstep.broker.processors import send_back
 from lockstep.broker.processors.send_back import SendBackProcessor
 from lockstep.broker.reconcile import Reconciliation
 from lockstep.broker.tables.delay_table import DelayTable
-from lockstep.client.consumer.concurrently import Crew, Running
+from lockstep.client.consumer.concurrent_model import ConcurrentModel, Running
 from lockstep.client.consumer.config import OrderedRetry
 from lockstep.client.consumer.process_queue import ProcessQueue
 from lockstep.client.errors import QueueUnavailableError, SendTimeoutError
@@ -41,25 +41,25 @@ def progress_passes_what_is_unfinished(patch: Patches) -> None:
 @mutant(WORLD)
 def a_send_back_that_failed_counts(patch: Patches) -> None:
     """What could not be sent back waits here and is called again."""
-    back = Crew._send_back
+    back = ConcurrentModel._send_back
 
-    async def taken(self: Crew, running: Running, message: MessageExt, level: int) -> bool:
+    async def taken(self: ConcurrentModel, running: Running, message: MessageExt, level: int) -> bool:
         await back(self, running, message, level)
         return True
 
-    patch.set(Crew, "_send_back", taken)
+    patch.set(ConcurrentModel, "_send_back", taken)
 
 
 @mutant(WORLD)
 def send_backs_are_not_awaited(patch: Patches) -> None:
     """Progress moves over what was sent back when the broker has answered."""
-    everything = Crew._send_all_back
+    everything = ConcurrentModel._send_all_back
 
-    async def early(self: Crew, running: Running, failed: Any, level: int) -> bool:
+    async def early(self: ConcurrentModel, running: Running, failed: Any, level: int) -> bool:
         self._finish(running, list(failed))
         return await everything(self, running, failed, level)
 
-    patch.set(Crew, "_send_all_back", early)
+    patch.set(ConcurrentModel, "_send_all_back", early)
 
 
 @mutant(
@@ -74,13 +74,13 @@ def ended_calls_run_too_long(patch: Patches) -> None:
 @mutant(WORLD)
 def a_batch_in_part_counts_as_whole(patch: Patches) -> None:
     """What stands behind `ack_index` was not handled."""
-    judge = Crew._judge
+    judge = ConcurrentModel._judge
 
-    async def whole(self: Crew, running: Running, result: object, error: BaseException | None) -> None:
+    async def whole(self: ConcurrentModel, running: Running, result: object, error: BaseException | None) -> None:
         running.context.ack_index = len(running.batch) - 1
         await judge(self, running, result, error)
 
-    patch.set(Crew, "_judge", whole)
+    patch.set(ConcurrentModel, "_judge", whole)
 
 
 @mutant(WORLD)

@@ -6,12 +6,12 @@ from typing import Any
 from lockstep.broker import letter
 from lockstep.broker.coordination import Coordination
 from lockstep.broker.processors import pull
-from lockstep.client.consumer import session
+from lockstep.client.consumer import broker_session
+from lockstep.client.consumer.poll_model import PollModel
 from lockstep.client.consumer.process_queue import ProcessQueue
+from lockstep.client.consumer.progress_query import query_header, read_query
 from lockstep.client.consumer.pull_consumer import PullConsumer
-from lockstep.client.consumer.query import query_header, read_query
-from lockstep.client.consumer.shelf import Shelf
-from lockstep.client.consumer.worker import QueueWorker
+from lockstep.client.consumer.queue_worker import QueueWorker
 from lockstep.protocol import message
 from lockstep.protocol.bodies import StartPoint
 from lockstep.protocol.errors import StateError
@@ -27,9 +27,9 @@ WORLD = "readers"
 @mutant(WORLD)
 def what_is_on_the_shelf_counts(patch: Patches) -> None:
     """A commit covers what polls have given, not what is fetched."""
-    settle = Shelf.settle
+    settle = PollModel.settle
 
-    def everything(self: Shelf) -> Any:
+    def everything(self: PollModel) -> Any:
         for queue, (worker, holding) in self._held.items():
             if holding.messages.commit_offset >= worker.own.offset and holding.messages.waiting:
                 self._moved.pop(queue, None)
@@ -37,20 +37,20 @@ def what_is_on_the_shelf_counts(patch: Patches) -> None:
                 worker.session.changed(worker.own)
         return settle(self)
 
-    patch.set(Shelf, "settle", everything)
+    patch.set(PollModel, "settle", everything)
 
 
 @mutant(WORLD)
 def what_a_poll_gives_is_done(patch: Patches) -> None:
     """With auto-commit what a poll gave is done with the next one, not at once."""
-    take = Shelf.take
+    take = PollModel.take
 
-    def at_once(self: Shelf, count: int) -> list[MessageExt]:
+    def at_once(self: PollModel, count: int) -> list[MessageExt]:
         batch = take(self, count)
         self.settle()
         return batch
 
-    patch.set(Shelf, "take", at_once)
+    patch.set(PollModel, "take", at_once)
 
 
 @mutant(WORLD)
@@ -69,7 +69,7 @@ def a_seek_leaves_what_was_fetched(patch: Patches) -> None:
 def a_queue_that_goes_is_given_on(patch: Patches) -> None:
     """A queue that was taken away gives no more messages: what is on its shelf goes with it."""
 
-    def whatever(self: Shelf, count: int) -> list[MessageExt]:
+    def whatever(self: PollModel, count: int) -> list[MessageExt]:
         for queue in [queue for queue in self._ready if queue not in self.paused]:
             del self._ready[queue]
             worker, holding = self._held[queue]
@@ -84,7 +84,7 @@ def a_queue_that_goes_is_given_on(patch: Patches) -> None:
                 return batch
         return []
 
-    patch.set(Shelf, "take", whatever)
+    patch.set(PollModel, "take", whatever)
 
 
 @mutant(WORLD)
@@ -95,7 +95,7 @@ def every_queue_begins_at_its_first_message(patch: Patches) -> None:
         answer = read_query(own, response)
         return answer if answer is None else replace(answer, offset=0)
 
-    patch.set(session, "read_query", from_the_start)
+    patch.set(broker_session, "read_query", from_the_start)
 
 
 @mutant(WORLD)
@@ -121,20 +121,20 @@ def a_commit_is_not_awaited(patch: Patches) -> None:
 @mutant(WORLD)
 def a_commit_never_goes_back(patch: Patches) -> None:
     """A commit behind a seek takes the group along, also back."""
-    settle = Shelf.settle
+    settle = PollModel.settle
 
-    def forward(self: Shelf) -> Any:
+    def forward(self: PollModel) -> Any:
         settle(self)
         self._moved.clear()
         return []
 
-    patch.set(Shelf, "settle", forward)
+    patch.set(PollModel, "settle", forward)
 
 
 @mutant(WORLD)
 def pauses_are_forgotten(patch: Patches) -> None:
     """Polls pass over a queue that is paused."""
-    patch.set(Shelf, "pause", lambda self, queue: None)
+    patch.set(PollModel, "pause", lambda self, queue: None)
 
 
 @mutant(WORLD)
@@ -190,7 +190,7 @@ def the_first_tag_counts(patch: Patches) -> None:
 @mutant(WORLD)
 def what_tags_leave_out_holds_progress_up(patch: Patches) -> None:
     """A pull consumer's progress goes over what its tags leave out."""
-    patch.set(Shelf, "moved", lambda self, worker, holding: None)
+    patch.set(PollModel, "moved", lambda self, worker, holding: None)
 
 
 @mutant("retention")
@@ -227,7 +227,7 @@ def pull_consumers_begin_at_the_first_message(patch: Patches) -> None:
     def first(party: Any) -> Any:
         return replace(query_header(party), where=StartPoint.FIRST_OFFSET)
 
-    patch.set(session, "query_header", first)
+    patch.set(broker_session, "query_header", first)
 
 
 @mutant(WORLD)
@@ -252,4 +252,4 @@ def copies_lose_their_flags(patch: Patches) -> None:
 )
 def what_was_asked_of_a_queue_comes_back(patch: Patches) -> None:
     """A pause, and a seek before its broker has told, count while the queue is assigned."""
-    patch.set(Shelf, "forget", lambda self, queue: None)
+    patch.set(PollModel, "forget", lambda self, queue: None)

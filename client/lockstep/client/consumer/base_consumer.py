@@ -10,13 +10,13 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from lockstep.client.config import nameserver_addresses
+from lockstep.client.consumer.broker_sessions import BrokerSessions
 from lockstep.client.consumer.config import ConsumerConfig
 from lockstep.client.consumer.events import ConsumerEvent
 from lockstep.client.consumer.health import BrokerHealth, ConsumerHealth, ConsumerState, QueueHealth
 from lockstep.client.consumer.joining import join
 from lockstep.client.consumer.membership import Membership
-from lockstep.client.consumer.sessions import Sessions
-from lockstep.client.consumer.worker import Consumption
+from lockstep.client.consumer.queue_worker import Consumption
 from lockstep.client.features import check_features
 from lockstep.client.instance import ConsumerHooks, Instance
 from lockstep.protocol.bodies import ConsumerGroup, StartPolicy
@@ -37,7 +37,7 @@ CANCEL_WAIT_MS = 1_000
 """How long it then waits for listeners that do not end when cancelled."""
 
 
-class Member:
+class BaseConsumer:
     """A member of a consumer group, from its start to its end."""
 
     def __init__(self, group: str, nameserver: str | list[str] | tuple[str, ...], host: Host | None, settings: ConsumerConfig) -> None:
@@ -56,7 +56,7 @@ class Member:
         self._callbacks: list[Callable[[ConsumerEvent], object]] = []
         self._instance: Instance | None = None
         self._membership: Membership | None = None
-        self._sessions: Sessions | None = None
+        self._sessions: BrokerSessions | None = None
         self._use: Consumption | None = None
         self._registered = False
         self._tasks = Tasks(on_failure=self._die)
@@ -113,7 +113,7 @@ class Member:
         try:
             await instance.start()
             use = self._use = self._make_use(instance)
-            self._sessions = sessions = instance.one_of(Sessions, lambda: Sessions(instance.host, lambda: instance.closing))
+            self._sessions = sessions = instance.one_of(BrokerSessions, lambda: BrokerSessions(instance.host, lambda: instance.closing))
             membership = self._membership = Membership(instance, sessions, use)
             sessions.enter(self.group, membership)
             await self._prepare(instance)

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lockstep.client.consumer.broadcast import LocalProgress
-from lockstep.client.consumer.concurrently import Crew
+from lockstep.client.consumer.concurrent_model import ConcurrentModel
 from lockstep.client.consumer.config import ConsumerConfig
 from lockstep.client.consumer.events import ConsumerEvent, QueueAssigned, QueueGap, QueueRevoked
 from lockstep.client.consumer.health import QueueHealth
+from lockstep.client.consumer.interfaces import QueueSession
 from lockstep.client.consumer.listener import Fence, Listener, OrderlyContext
 from lockstep.client.consumer.loop_watch import LoopWatch
 from lockstep.client.consumer.ownership import QueueOwnership, State
-from lockstep.client.consumer.parties import QueueSession
 from lockstep.client.consumer.process_queue import FlowLimits, ProcessQueue
 from lockstep.client.consumer.pull_loop import pull
 from lockstep.protocol.bodies import LockAnswer, StartPolicy
@@ -56,11 +56,11 @@ class Consumption:
     failed: Callable[[BaseException], None]
     """Going on is impossible: the consumer drains and ends."""
     finished: Callable[["QueueWorker"], None]
-    moved: "Callable[[QueueWorker, Holding], None]"
+    moved: "Callable[[QueueWorker, Grant], None]"
     """What was seen of a queue holds nothing to consume: its position has moved without a call."""
     ownership: type[QueueOwnership]
     """How its queues are held."""
-    run: "Callable[[QueueWorker, Holding], Coroutine[Any, Any, None]]"
+    run: "Callable[[QueueWorker, Grant], Coroutine[Any, Any, None]]"
     """What becomes of a held queue's messages."""
     features: tuple[str, ...]
     """What brokers must be able to do for it."""
@@ -71,7 +71,7 @@ class Consumption:
     local: LocalProgress | None = None
     """Broadcasting: every queue is this member's, and the progress its own."""
     paused: bool = False
-    crew: Crew | None = None
+    crew: ConcurrentModel | None = None
     """A concurrent listener's calls; None: the listener is an orderly one."""
 
     cluster: tuple[str, ...] = ()
@@ -87,7 +87,7 @@ class Consumption:
 
 
 @dataclass(slots=True, eq=False)
-class Holding:
+class Grant:
     """One grant at work. `alive` until its epoch (a concurrent group's generation) is gone."""
 
     epoch: int
@@ -118,7 +118,7 @@ class Holding:
 
 
 class QueueWorker:
-    """The session's QueueParty for one queue of one consumer."""
+    """The session's QueueHandler for one queue of one consumer."""
 
     __slots__ = (
         "_gap_told",
@@ -139,7 +139,7 @@ class QueueWorker:
         self.own = use.ownership(use.group, queue)
         self.session = session
         self.use = use
-        self.holding: Holding | None = None
+        self.holding: Grant | None = None
         self.call: OrderlyContext | None = None
         """The running call's context."""
         self.call_started_ms = 0
@@ -231,7 +231,7 @@ class QueueWorker:
         own, config = self.own, self.use.config
         limits = FlowLimits(config.queue_count_max, config.queue_bytes_max, config.queue_span_max)
         fence = Fence(own.group, self.queue.topic, self.queue.broker_name, self.queue.queue_id, answer.epoch)
-        self.holding = holding = Holding(answer.epoch, fence, ProcessQueue(answer.offset, answer.attempts, limits))
+        self.holding = holding = Grant(answer.epoch, fence, ProcessQueue(answer.offset, answer.attempts, limits))
         log.info(
             "queue.assigned", group=own.group, queue=str(self.queue), epoch=answer.epoch, offset=answer.offset, attempts=answer.attempts
         )
@@ -293,7 +293,7 @@ class QueueWorker:
             log.warning("queue.gap", group=self.own.group, queue=str(self.queue), first=first, end=end)
             self.use.tell(QueueGap(self.queue, first, end))
 
-    def fenced(self, holding: Holding, *, by: str) -> None:
+    def fenced(self, holding: Grant, *, by: str) -> None:
         """Request `by` this holding met STALE_EPOCH. After a release its freeing does that, and the release's answer says more."""
         if self.own.state in (State.RELEASED, State.UNSURE):
             return
@@ -303,7 +303,7 @@ class QueueWorker:
             self.session.trigger()
 
 
-def progress(worker: QueueWorker, holding: Holding) -> None:
+def progress(worker: QueueWorker, holding: Grant) -> None:
     """What was seen and holds nothing to consume is done."""
     worker.own.progressed(holding.epoch, holding.messages.commit_offset)
     worker.session.changed(worker.own)

@@ -1,7 +1,7 @@
 """QUERY_CONSUMER_OFFSET of a concurrent group, and its answer in the words of a LOCK's."""
 
+from lockstep.client.consumer.interfaces import QueueHandler
 from lockstep.client.consumer.ownership import QueueOwnership
-from lockstep.client.consumer.parties import QueueParty
 from lockstep.protocol.bodies import LockAnswer, Verdict
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import RemoteProtocolError
@@ -12,7 +12,7 @@ from lockstep.runtime.log import get_logger
 log = get_logger("client.consumer")
 
 
-def query_header(party: QueueParty) -> QueryConsumerOffsetHeader:
+def query_header(party: QueueHandler) -> QueryConsumerOffsetHeader:
     queue = party.own.queue
     policy = party.start_policy(queue.topic)
     return QueryConsumerOffsetHeader(party.own.group, queue.topic, queue.queue_id, policy.where, policy.timestamp_ms, policy.since)

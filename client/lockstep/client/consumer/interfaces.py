@@ -7,7 +7,7 @@ from lockstep.client.consumer.ownership import QueueOwnership
 from lockstep.protocol.bodies import ListVersion, LockAnswer, StartPolicy
 
 
-class QueueParty(Protocol):
+class QueueHandler(Protocol):
     """Who acts on what a session hears of one queue."""
 
     @property
@@ -50,10 +50,10 @@ class QueueSession(Protocol):
     @property
     def proof(self) -> Deadline: ...
 
-    def add(self, party: QueueParty) -> None:
+    def add(self, party: QueueHandler) -> None:
         """From now on it is told of its queue."""
 
-    def remove(self, party: QueueParty) -> None:
+    def remove(self, party: QueueHandler) -> None:
         """Its machine is done."""
 
     def trigger(self) -> None:
@@ -62,11 +62,11 @@ class QueueSession(Protocol):
     def changed(self, own: QueueOwnership, *, urgent: bool = False) -> None:
         """Progress, or a release; `urgent`: somebody waits for it."""
 
-    def went_back(self, party: QueueParty, first: int, end: int) -> None:
+    def went_back(self, party: QueueHandler, first: int, end: int) -> None:
         """The queue now has the messages `first` ≤ offset < `end`, and its consumer was behind that."""
 
 
-class GroupParty(Protocol):
+class GroupHandler(Protocol):
     """Who acts on what a session hears of one group."""
 
     def heard(self, link: BrokerLink, version: ListVersion) -> None: ...

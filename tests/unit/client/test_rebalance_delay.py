@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.client.consumer.arrivals import CALM_MS, LONGEST_MS, QUIET_MS, Arrivals
+from lockstep.client.consumer.rebalance_delay import CALM_MS, LONGEST_MS, QUIET_MS, RebalanceDelay
 
 
 @pytest.mark.parametrize("before", [[], [0], [0, 10_000], [0, 400, 900]])
 def test_who_comes_into_calm_gets_its_share_at_once(before: list[int]) -> None:
-    arrivals = Arrivals()
+    arrivals = RebalanceDelay()
     for now_ms in before:
         arrivals.came(now_ms)
     arrivals.shared()
@@ -18,7 +18,7 @@ def test_who_comes_into_calm_gets_its_share_at_once(before: list[int]) -> None:
 
 
 def test_who_comes_soon_after_another_waits_until_it_is_quiet() -> None:
-    arrivals = Arrivals()
+    arrivals = RebalanceDelay()
     arrivals.came(0)
     arrivals.came(CALM_MS - 1)
     assert arrivals.due_ms == CALM_MS - 1 + QUIET_MS
@@ -27,7 +27,7 @@ def test_who_comes_soon_after_another_waits_until_it_is_quiet() -> None:
 
 
 def test_sharing_ends_the_wait() -> None:
-    arrivals = Arrivals()
+    arrivals = RebalanceDelay()
     arrivals.came(0)
     arrivals.came(1)
     arrivals.shared()
@@ -36,7 +36,7 @@ def test_sharing_ends_the_wait() -> None:
 
 @given(st.lists(st.integers(0, 3_000), max_size=60))
 def test_nobody_waits_for_longer_than_the_limit(steps_ms: list[int]) -> None:
-    arrivals, now_ms, waiting_since_ms = Arrivals(), 0, None
+    arrivals, now_ms, waiting_since_ms = RebalanceDelay(), 0, None
     for step_ms in steps_ms:
         now_ms += step_ms
         if arrivals.due_ms is not None and arrivals.due_ms <= now_ms:

@@ -9,10 +9,10 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from lockstep.client.consumer.calls import Answer, call, ends_the_consumer
 from lockstep.client.consumer.config import clamp_suspend_ms
 from lockstep.client.consumer.events import MessageDeadLettered, QueueBlocked
 from lockstep.client.consumer.listener import STEPS, ConsumeOrderlyStatus, OrderlyContext, Step, read_result
+from lockstep.client.consumer.listener_call import Answer, call, ends_the_consumer
 from lockstep.client.consumer.loop_watch import BLOCKED_MS
 from lockstep.client.consumer.ownership import State
 from lockstep.protocol.codes import RequestCode
@@ -23,7 +23,7 @@ from lockstep.protocol.properties import REASON_LENGTH_MAX
 from lockstep.runtime.log import get_logger
 
 if TYPE_CHECKING:
-    from lockstep.client.consumer.worker import Holding, QueueWorker
+    from lockstep.client.consumer.queue_worker import Grant, QueueWorker
 
 log = get_logger("client.consumer")
 
@@ -32,7 +32,7 @@ SLICE_MS = 5
 _SUCCESS = ConsumeOrderlyStatus.SUCCESS
 
 
-async def consume(worker: "QueueWorker", holding: "Holding") -> None:
+async def consume(worker: "QueueWorker", holding: "Grant") -> None:
     """The runner of one holding."""
     own, use, session, messages = worker.own, worker.use, worker.session, holding.messages
     boot_ms, proof, watch = use.host.clock.boot_ms, session.proof, use.watch
@@ -110,7 +110,7 @@ async def _call(worker: "QueueWorker", batch: list[MessageExt], context: Orderly
 
 def _process(
     worker: "QueueWorker",
-    holding: "Holding",
+    holding: "Grant",
     batch: list[MessageExt],
     context: OrderlyContext,
     result: object,
@@ -143,7 +143,7 @@ def _process(
 
 
 async def _is_given_up(
-    worker: "QueueWorker", holding: "Holding", batch: list[MessageExt], context: OrderlyContext, result: object, error: BaseException | None
+    worker: "QueueWorker", holding: "Grant", batch: list[MessageExt], context: OrderlyContext, result: object, error: BaseException | None
 ) -> bool:
     """The batch has failed for the last time, and its messages are in the group's dead-letter topic: each by one request.
 
@@ -172,7 +172,7 @@ async def _is_given_up(
     return holding.alive
 
 
-def _leave_behind(worker: "QueueWorker", holding: "Holding", batch: list[MessageExt]) -> int:
+def _leave_behind(worker: "QueueWorker", holding: "Grant", batch: list[MessageExt]) -> int:
     """The batch was dead-lettered: it counts as handled. What the listener has not committed yet keeps it company."""
     if holding.messages.taken == len(batch):
         holding.messages.commit()
@@ -187,7 +187,7 @@ def _suspend_ms(worker: "QueueWorker", context: OrderlyContext) -> int:
 
 
 def _put_back(
-    worker: "QueueWorker", holding: "Holding", batch: list[MessageExt], context: OrderlyContext, wrong: BaseException | str | None
+    worker: "QueueWorker", holding: "Grant", batch: list[MessageExt], context: OrderlyContext, wrong: BaseException | str | None
 ) -> int:
     """The batch failed: it waits again, one attempt more."""
     use, retry = worker.use, worker.use.config.retry
@@ -208,7 +208,7 @@ def _put_back(
     return retry.backoff.pause_ms(attempts)
 
 
-def _first_time(holding: "Holding", offset: int, wrong: BaseException | str) -> BaseException | None:
+def _first_time(holding: "Grant", offset: int, wrong: BaseException | str) -> BaseException | None:
     """The error whose traceback is told: the first of its kind at this offset under this grant, not each attempt's."""
     if isinstance(wrong, str) or holding.traced == (offset, type(wrong)):
         return None
@@ -216,13 +216,13 @@ def _first_time(holding: "Holding", offset: int, wrong: BaseException | str) -> 
     return wrong
 
 
-async def _rest(holding: "Holding") -> None:
+async def _rest(holding: "Grant") -> None:
     """Until somebody wakes the runner. It looked and found nothing to do in this very step, so no wake can be lost."""
     holding.run_wake.clear()
     await holding.run_wake.wait()
 
 
-async def _pause(holding: "Holding", pause_ms: int, boot_ms: Callable[[], int]) -> None:
+async def _pause(holding: "Grant", pause_ms: int, boot_ms: Callable[[], int]) -> None:
     """Between two calls of one batch; ends early where the holding does."""
     until_ms = boot_ms() + pause_ms
     while holding.alive and (left_ms := until_ms - boot_ms()) > 0:
@@ -234,7 +234,7 @@ async def _pause(holding: "Holding", pause_ms: int, boot_ms: Callable[[], int]) 
             pass
 
 
-async def _settled(worker: "QueueWorker", holding: "Holding") -> None:
+async def _settled(worker: "QueueWorker", holding: "Grant") -> None:
     """commit="each": until the broker has answered the commit."""
     offset = worker.own.offset
     worker.session.changed(worker.own, urgent=True)
@@ -242,7 +242,7 @@ async def _settled(worker: "QueueWorker", holding: "Holding") -> None:
         await _rest(holding)
 
 
-def _warn_uncommitted(worker: "QueueWorker", holding: "Holding") -> None:
+def _warn_uncommitted(worker: "QueueWorker", holding: "Grant") -> None:
     """Manual commit: what is never committed fills the queue's share, and then nothing is pulled any more."""
     taken = holding.messages.taken
     if taken and not holding.warned and not holding.messages.room():

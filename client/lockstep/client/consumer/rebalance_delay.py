@@ -13,7 +13,7 @@ QUIET_MS = 500
 LONGEST_MS = 2_000
 
 
-class Arrivals:
+class RebalanceDelay:
     """Of one group, as one member sees them. Times in ms of any clock that does not jump."""
 
     __slots__ = ("_first_ms", "_last_ms", "due_ms")

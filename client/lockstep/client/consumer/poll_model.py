@@ -19,10 +19,10 @@ from lockstep.protocol.message import MessageExt
 from lockstep.protocol.queue import MessageQueue
 
 if TYPE_CHECKING:
-    from lockstep.client.consumer.worker import Holding, QueueWorker
+    from lockstep.client.consumer.queue_worker import Grant, QueueWorker
 
 
-class Shelf:
+class PollModel:
     """The queues of one pull consumer. `changed` is set with whatever somebody may wait for."""
 
     def __init__(self) -> None:
@@ -32,13 +32,13 @@ class Shelf:
         """Where a queue is to go on as soon as it is held."""
         self.void: dict[MessageQueue, int] = {}
         """Queues whose grant ended with messages handed out and not done, and the offset behind them: no commit counts for these."""
-        self._held: dict[MessageQueue, tuple[QueueWorker, Holding]] = {}
+        self._held: dict[MessageQueue, tuple[QueueWorker, Grant]] = {}
         self._ready: OrderedDict[MessageQueue, None] = OrderedDict()
         """Queues with messages, the next one first."""
         self._moved: dict[MessageQueue, None] = {}
         """Queues whose position is ahead of what is done, or behind it after a seek."""
 
-    async def serve(self, worker: "QueueWorker", holding: "Holding") -> None:
+    async def serve(self, worker: "QueueWorker", holding: "Grant") -> None:
         """The runner of one holding: puts it on the shelf until its grant ends."""
         queue = worker.queue
         self._held[queue] = worker, holding
@@ -54,7 +54,7 @@ class Shelf:
         self.changed.set()
         worker.look()
 
-    def _ended(self, worker: "QueueWorker", holding: "Holding") -> None:
+    def _ended(self, worker: "QueueWorker", holding: "Grant") -> None:
         """The grant is over: what is on the shelf goes, and what was handed out and is not done comes again."""
         queue = worker.queue
         if self._held.get(queue, (None, None))[1] is holding:
@@ -67,12 +67,12 @@ class Shelf:
             worker.own.call_ended(holding.epoch, 0, 0)
             worker.session.trigger()
 
-    def moved(self, worker: "QueueWorker", holding: "Holding") -> None:
+    def moved(self, worker: "QueueWorker", holding: "Grant") -> None:
         """The position moved over what holds nothing to hand out."""
         if self.holding(worker.queue) is holding:
             self._moved.setdefault(worker.queue)
 
-    def holding(self, queue: MessageQueue) -> "Holding | None":
+    def holding(self, queue: MessageQueue) -> "Grant | None":
         """None: the queue is not held now."""
         held = self._held.get(queue)
         return held[1] if held is not None and held[1].alive else None
@@ -104,9 +104,9 @@ class Shelf:
                 return batch
         return []
 
-    def settle(self) -> "list[tuple[QueueWorker, Holding]]":
+    def settle(self) -> "list[tuple[QueueWorker, Grant]]":
         """Everything handed out is done: told to the queues' sessions. Answers the queues that went back, by a seek: they are not told."""
-        back: dict[MessageQueue, tuple[QueueWorker, Holding]] = {}
+        back: dict[MessageQueue, tuple[QueueWorker, Grant]] = {}
         for queue in list(self._moved):
             worker, holding = self._held[queue]
             if not holding.alive:

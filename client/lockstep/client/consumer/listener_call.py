@@ -10,7 +10,7 @@ from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.log import get_logger
 
 if TYPE_CHECKING:
-    from lockstep.client.consumer.worker import Consumption
+    from lockstep.client.consumer.queue_worker import Consumption
 
 log = get_logger("client.consumer")
 

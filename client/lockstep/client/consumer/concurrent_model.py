@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lockstep.client.consumer.calls import call, ends_the_consumer
 from lockstep.client.consumer.events import MessageDeadLettered
 from lockstep.client.consumer.listener import ConcurrentlyContext, ConsumeConcurrentlyStatus, read_concurrent_result
+from lockstep.client.consumer.listener_call import call, ends_the_consumer
 from lockstep.client.consumer.ownership import State
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.delays import FIRST_RETRY_LEVEL, failed_times
@@ -27,7 +27,7 @@ from lockstep.protocol.message import MessageExt
 from lockstep.runtime.log import get_logger
 
 if TYPE_CHECKING:
-    from lockstep.client.consumer.worker import Consumption, Holding, QueueWorker
+    from lockstep.client.consumer.queue_worker import Consumption, Grant, QueueWorker
 
 log = get_logger("client.consumer")
 
@@ -51,7 +51,7 @@ class Running:
     """A call of the listener."""
 
     worker: "QueueWorker"
-    holding: "Holding"
+    holding: "Grant"
     batch: list[MessageExt]
     context: ConcurrentlyContext
     started_ms: int
@@ -61,13 +61,13 @@ class Running:
     """The listener is through; what it failed may be on its way back."""
 
 
-class Crew:
+class ConcurrentModel:
     """The calls of one consumer. `look` when a holding may have something to call for."""
 
     def __init__(self, use: "Consumption") -> None:
         self._use = use
         self._boot_ms = use.host.clock.boot_ms
-        self._ready: OrderedDict[Holding, QueueWorker] = OrderedDict()
+        self._ready: OrderedDict[Grant, QueueWorker] = OrderedDict()
         """Holdings with waiting messages, the next one first."""
         self._running: dict[Running, None] = {}
         self._slice_end_ms = 0
@@ -77,13 +77,13 @@ class Crew:
         """The calls that work on a queue."""
         return [each for each in self._running if each.worker is worker]
 
-    def look(self, worker: "QueueWorker", holding: "Holding") -> None:
+    def look(self, worker: "QueueWorker", holding: "Grant") -> None:
         """Messages may wait here."""
         if self._callable(worker, holding):
             self._ready.setdefault(holding, worker)
             self._hire()
 
-    def _callable(self, worker: "QueueWorker", holding: "Holding") -> bool:
+    def _callable(self, worker: "QueueWorker", holding: "Grant") -> bool:
         waits = bool(holding.again) or holding.messages.waiting > 0
         return waits and holding.alive and worker.own.state is State.HELD and not self._use.paused
 
@@ -164,7 +164,7 @@ class Crew:
         if done < len(batch):
             await self._send_all_back(running, batch[done:], context.delay_level_when_next_consume)
 
-    def _first_of_its_kind(self, holding: "Holding", error: BaseException | None) -> BaseException | None:
+    def _first_of_its_kind(self, holding: "Grant", error: BaseException | None) -> BaseException | None:
         """The error whose traceback is told: the first of its kind under this holding, not each message's."""
         if error is None or (holding.traced is not None and holding.traced[1] is type(error)):
             return None
@@ -278,11 +278,11 @@ def _note(running: Running, message: MessageExt, error: Exception) -> None:
         log.warning("send_back.refused", **facts, error=str(error), then=then)
 
 
-def _is_gone(holding: "Holding") -> bool:
+def _is_gone(holding: "Grant") -> bool:
     return not holding.alive
 
 
-async def consume_concurrently(worker: "QueueWorker", holding: "Holding") -> None:
+async def consume_concurrently(worker: "QueueWorker", holding: "Grant") -> None:
     """The runner of one holding: hands it to the crew whenever somebody wakes it."""
     crew = worker.use.crew
     assert crew is not None

@@ -1,8 +1,8 @@
 """The session of one instance with one broker: LOCK, SYNC and proof of life for all its groups.
 
-RocketMQ: RebalanceImpl.lockAll, RemoteBrokerOffsetStore. One LOCK and one SYNC with items in flight, a proof of life an interval, and one
-timer. `_pump` looks at the schedules (schedule.py) and the queues' machines (ownership.py), sends what is due and sets the timer to what
-is due next; answers, triggers and link changes lead back to it. Nothing here awaits.
+RocketMQ: RebalanceImpl.lockAll, RemoteBrokerOffsetStore. At any time one LOCK and one SYNC with items are in flight; an empty SYNC proves
+life at each interval. `_pump` is the only place that sends: it asks the timers (lease_timers.py) and the queues' machines (ownership.py)
+what is due, sends it and arms one timer for what is due next. Responses, triggers and changes of the link call it. Nothing here awaits.
 """
 
 import asyncio
@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from lockstep.client.broker_link import BrokerLink
+from lockstep.client.consumer.interfaces import GroupHandler, QueueHandler
+from lockstep.client.consumer.lease_timers import LockSchedule, Proof, Stamp, SyncSchedule
 from lockstep.client.consumer.ownership import Event, QueueOwnership, Sent, State
-from lockstep.client.consumer.parties import GroupParty, QueueParty
-from lockstep.client.consumer.query import query_header, read_query
-from lockstep.client.consumer.schedule import LockSchedule, Proof, Stamp, SyncSchedule
+from lockstep.client.consumer.progress_query import query_header, read_query
 from lockstep.protocol.bodies import (
     ListVersion,
     LockAnswer,
@@ -48,7 +48,7 @@ SILENCE_CHECK_MS = 100
 class BrokerSession:
     """One per (instance, broker). `deadline_ms` is read before each call of a listener: at that boot time or later none may start."""
 
-    def __init__(self, link: BrokerLink, host: Host, groups: Mapping[str, GroupParty]) -> None:
+    def __init__(self, link: BrokerLink, host: Host, groups: Mapping[str, GroupHandler]) -> None:
         self.link = link
         self.proof = Proof()
         self.awaited = False
@@ -56,7 +56,7 @@ class BrokerSession:
         self._groups = groups
         self._clock = host.clock
         self._loop = asyncio.get_running_loop()
-        self._parties: dict[QueueOwnership, QueueParty] = {}
+        self._parties: dict[QueueOwnership, QueueHandler] = {}
         self._changed: dict[QueueOwnership, None] = {}
         """Queues that SYNC may have something to say of."""
         self._draining: dict[QueueOwnership, None] = {}
@@ -78,15 +78,15 @@ class BrokerSession:
 
     # -------------------------------------------------------------------------------------------------------------- queues
 
-    def add(self, party: QueueParty) -> None:
+    def add(self, party: QueueHandler) -> None:
         """From now on the queue is named in LOCK and SYNC as its machine says. Adding it again changes nothing."""
         self._parties[party.own] = party
 
-    def went_back(self, party: QueueParty, first: int, end: int) -> None:
+    def went_back(self, party: QueueHandler, first: int, end: int) -> None:
         """A pull was told that the queue ends before its offset. The broker ends the grant of what it has lost: STALE follows."""
         log.error("pull.moved_back", queue=str(party.own.queue), offset=party.own.offset, end=end)
 
-    def remove(self, party: QueueParty) -> None:
+    def remove(self, party: QueueHandler) -> None:
         """Forget a queue whose machine is done."""
         assert party.own.done, party.own
         self._parties.pop(party.own, None)
@@ -401,7 +401,7 @@ class BrokerSession:
                 answered = partial(self._query_answered, party, sent, connection)
                 self._request(RequestCode.QUERY_CONSUMER_OFFSET, None, ANSWER_TIMEOUT_MS, answered, header)
 
-    def _query_answered(self, party: QueueParty, sent: Sent, connection: int, future: "asyncio.Future[Command]") -> None:
+    def _query_answered(self, party: QueueHandler, sent: Sent, connection: int, future: "asyncio.Future[Command]") -> None:
         own = party.own
         response = self._read(future, connection, "QUERY_CONSUMER_OFFSET")
         if connection != self._connection:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lockstep.client.consumer.schedule import LockSchedule, Proof, SyncSchedule
+from lockstep.client.consumer.lease_timers import LockSchedule, Proof, SyncSchedule
 
 GRACE_MS, SESSION_MS = 3_000, 20_000
 

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 
 from lockstep.client.broker_link import BrokerLink
-from lockstep.client.consumer.parties import GroupParty
-from lockstep.client.consumer.schedule import Proof
-from lockstep.client.consumer.session import BrokerSession
+from lockstep.client.consumer.broker_session import BrokerSession
+from lockstep.client.consumer.interfaces import GroupHandler
+from lockstep.client.consumer.lease_timers import Proof
 from lockstep.runtime.host import Host
 
 
-class Sessions:
+class BrokerSessions:
     """The broker sessions of one instance, shared by its consumers, and the groups they serve."""
 
     def __init__(self, host: Host, over: Callable[[], bool]) -> None:
@@ -17,9 +17,9 @@ class Sessions:
         self._host = host
         self._over = over
         self._sessions: dict[str, BrokerSession] = {}
-        self._groups: dict[str, GroupParty] = {}
+        self._groups: dict[str, GroupHandler] = {}
 
-    def enter(self, group: str, party: GroupParty) -> None:
+    def enter(self, group: str, party: GroupHandler) -> None:
         self._groups[group] = party
         for session in self._sessions.values():
             session.go_on()

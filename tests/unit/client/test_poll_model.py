@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from lockstep.client.consumer.listener import Fence
 from lockstep.client.consumer.ownership import Sent
+from lockstep.client.consumer.poll_model import PollModel
 from lockstep.client.consumer.process_queue import FlowLimits, ProcessQueue
+from lockstep.client.consumer.queue_worker import Grant, QueueWorker
 from lockstep.client.consumer.shared_ownership import SharedOwnership
-from lockstep.client.consumer.shelf import Shelf
-from lockstep.client.consumer.worker import Holding, QueueWorker
 from lockstep.protocol.bodies import LockAnswer, Verdict
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.queue import MessageQueue
@@ -32,7 +32,7 @@ class Queue:
     """One held queue, and what the test knows of it."""
 
     queue: MessageQueue
-    shelf: Shelf
+    shelf: PollModel
     matched: list[int] = field(default_factory=list)
     end: int = 0
     begun: int = 0
@@ -46,7 +46,7 @@ class Queue:
         self.own = SharedOwnership("reports", self.queue)
         self.own.want()
         self.own.lock_answered(Sent(self.own, None, None, 0), LockAnswer("reports", "orders", self.queue.queue_id, Verdict.OK, epoch=1))
-        self.holding = Holding(1, Fence("reports", "orders", "a", 0, 1), ProcessQueue(0, 0, FlowLimits(1_000, 1 << 30, 1 << 30)))
+        self.holding = Grant(1, Fence("reports", "orders", "a", 0, 1), ProcessQueue(0, 0, FlowLimits(1_000, 1 << 30, 1 << 30)))
         clock = SimpleNamespace(boot_ms=lambda: 0)
         tasks = SimpleNamespace(spawn=lambda coroutine, name: coroutine.close())
         self.worker = cast(
@@ -98,7 +98,7 @@ STEPS = st.lists(
 @given(STEPS)
 def test_messages_leave_in_order_and_once_and_only_settling_says_that_they_are_done(steps: list[tuple[str, Any, Any]]) -> None:
     async def main() -> None:
-        shelf = Shelf()
+        shelf = PollModel()
         held = [Queue(queue, shelf) for queue in QUEUES]
         runners = [asyncio.ensure_future(shelf.serve(each.worker, each.holding)) for each in held]
         await asyncio.sleep(0)
@@ -121,7 +121,7 @@ def test_messages_leave_in_order_and_once_and_only_settling_says_that_they_are_d
     asyncio.run(main())
 
 
-def apply(shelf: Shelf, held: list[Queue], what: str, one: Any, other: Any) -> None:
+def apply(shelf: PollModel, held: list[Queue], what: str, one: Any, other: Any) -> None:
     if what == "arrive":
         held[one].arrive(other)
     elif what == "take":
