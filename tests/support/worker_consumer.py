@@ -153,11 +153,11 @@ def record_accepted(name: str, path: str) -> None:
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     settle = QueueOwnership._settle
 
-    def settle_and_record(own: QueueOwnership, sent: Sent) -> None:
-        before = own.settled_offset
-        settle(own, sent)
-        if own.settled_offset > before:
-            accepted = Accepted(name, str(own.queue), own.epoch, before, own.settled_offset, now_us())
+    def settle_and_record(ownership: QueueOwnership, sent: Sent) -> None:
+        before = ownership.settled_offset
+        settle(ownership, sent)
+        if ownership.settled_offset > before:
+            accepted = Accepted(name, str(ownership.queue), ownership.token, before, ownership.settled_offset, now_us())
             os.write(file, (accepted.line() + "\n").encode())
 
     QueueOwnership._settle = settle_and_record  # type: ignore[method-assign]
@@ -166,12 +166,12 @@ def record_accepted(name: str, path: str) -> None:
 def say_held(consumer: PushConsumer) -> None:
     """Counts, bytes and spans, which `health()` does not tell in full."""
     membership = consumer._membership
-    held = [(worker, worker.holding.messages) for worker in (membership.workers if membership else []) if worker.holding]
+    held = [(worker, worker.grant.messages) for worker in (membership.workers if membership else []) if worker.grant]
     say(
         "consumer.held",
         queues={
             str(worker.queue): {
-                "state": worker.own.state.value,
+                "state": worker.ownership.state.value,
                 "count": m.count,
                 "bytes": m.size_bytes,
                 "span": m.span,

@@ -352,7 +352,7 @@ def test_why_a_message_could_not_be_sent_back_is_told_and_a_refusal_for_good_onc
             await w.producer.send_batch([Message("orders", body) for body in (b"x", b"y")])
             await w.cluster.advance(seconds=17)
             assert len(w.seen) == 8, "called, and again after 5, 10 and 15 s"
-            assert not next(iter(consumer._membership.workers)).holding.refused  # type: ignore[union-attr]
+            assert not next(iter(consumer._membership.workers))._runner.refused  # type: ignore[union-attr]
 
     caplog.set_level("WARNING")
     simulate(main)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from lockstep.client.consumer.broadcast import WRITE_MS, LocalOwnership, LocalProgress
+from lockstep.client.consumer.broadcast import WRITE_MS, LocalProgress
 from lockstep.client.consumer.config import ConsumerConfig
 from lockstep.client.consumer.local_offsets import LocalOffsets
-from lockstep.client.consumer.ownership import Sent
+from lockstep.client.consumer.ownership import GrantPolicy, QueueOwnership
 from lockstep.protocol.bodies import LockAnswer, Verdict
 from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.host import Host
@@ -57,13 +57,13 @@ class Bench:
         host = Host(here.clock, here.random, self.files, self.threads, here.boot_id)  # type: ignore[arg-type]
         instance: Any = SimpleNamespace(host=host, routes=None)
         self.progress = LocalProgress(instance, ConsumerConfig(offset_dir="/offsets"), "prices")
-        self.own = LocalOwnership("prices", QUEUE)
+        self.own = QueueOwnership("prices", QUEUE, GrantPolicy.LOCAL)
 
     async def __aenter__(self) -> "Bench":
         await self.progress.open()
         self.progress._book.since("orders", 1)
         self.own.want()
-        self.own.lock_answered(Sent(self.own, None, None, 0), LockAnswer("prices", "orders", 0, Verdict.OK, epoch=1))
+        self.own.lock_answered(self.own.grant_requested(), LockAnswer("prices", "orders", 0, Verdict.OK, epoch=1))
         self.task = asyncio.ensure_future(self.progress.run())
         return self
 
@@ -144,11 +144,11 @@ async def test_a_start_that_is_cancelled_gives_the_file_back(at_s: float) -> Non
 
 async def test_what_was_written_for_an_earlier_grant_says_nothing_of_this_one() -> None:
     async with Bench() as bench:
-        bench.progress.parties[bench.own] = SimpleNamespace(answered=lambda: None)  # type: ignore[assignment]
+        bench.progress.handlers[bench.own] = SimpleNamespace(answered=lambda: None)  # type: ignore[assignment]
         bench.done(90, urgent=True)
         await asyncio.sleep(0.01)
         bench.own.stale(1)
-        bench.own.lock_answered(Sent(bench.own, None, None, 0), LockAnswer("prices", "orders", 0, Verdict.OK, epoch=2, offset=10))
+        bench.own.lock_answered(bench.own.grant_requested(), LockAnswer("prices", "orders", 0, Verdict.OK, epoch=2, offset=10))
         await asyncio.sleep(0.1)
         assert bench.own.settled_offset == 10
         bench.own.progressed(2, 11)

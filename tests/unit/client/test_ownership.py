@@ -93,7 +93,7 @@ def test_every_pair_goes_where_the_table_says_and_nowhere_else(state: State, eve
 def test_a_queue_that_comes_back_before_its_release_was_sent_goes_on_with_its_epoch(state: State) -> None:
     own = in_state(state)
     own.want()
-    assert (own.state, own.epoch, own.sync_item()) == (State.HELD, 7, None)
+    assert (own.state, own.token, own.sync_item()) == (State.HELD, 7, None)
     assert own.drain_at_ms is None
 
 
@@ -102,7 +102,7 @@ def test_a_queue_whose_release_was_sent_is_acquired_anew_only_after_the_answer(s
     own = in_state(state)
     own.want()
     assert own.state is state
-    assert not own.may_lock
+    assert not own.may_acquire
     own.lock_answered(own.lock_sent(LockItem("billing", "orders", 2, 7, 100)), answer(0, Verdict.STALE))
     assert own.state is State.WANTED
     assert own.lock_item() == LockItem("billing", "orders", 2)
@@ -157,7 +157,7 @@ def test_a_stale_answer_for_an_epoch_no_longer_held_is_ignored() -> None:
     assert lock(own, answer(8)) is Event.GRANTED
     assert own.sync_answered(sent, SyncAnswer(Verdict.STALE, 7)) is None
     assert own.stale(7) is False
-    assert (own.state, own.epoch) == (State.HELD, 8)
+    assert (own.state, own.token) == (State.HELD, 8)
 
 
 def test_an_answer_that_names_another_epoch_is_ignored() -> None:
@@ -178,7 +178,7 @@ def test_a_renewal_that_is_not_ok_never_keeps_the_queue(verdict: Verdict) -> Non
 def test_a_refused_wish_stays_a_wish(verdict: Verdict) -> None:
     own = wanted()
     assert lock(own, answer(0, verdict)) is None
-    assert own.may_lock
+    assert own.may_acquire
 
 
 def test_results_are_named_by_lock_and_committed_by_sync_once() -> None:
@@ -310,30 +310,30 @@ def test_against_a_broker_that_answers_anything_in_any_order(steps: list[str]) -
             case "unwant":
                 own.unwant(now, 5_000)
             case "lock" if not locks and (item := own.lock_item()) is not None:
-                assert item.epoch == own.epoch or (item.epoch is None and not own.running and not own.holds)
+                assert item.epoch == own.token or (item.epoch is None and not own.running and not own.holds)
                 locks.append(own.lock_sent(item))
             case "lock_ok" if locks:
                 sent = locks.pop()
                 epoch += 1
-                own.lock_answered(sent, answer(epoch if sent.epoch is None else sent.epoch, offset=own.offset))
+                own.lock_answered(sent, answer(epoch if sent.token is None else sent.token, offset=own.offset))
             case "lock_stale" if locks:
                 own.lock_answered(locks.pop(), answer(0, Verdict.STALE))
             case "lock_no" if locks:
                 own.lock_answered(locks.pop(), answer(0, Verdict.HELD))
             case "sync" if not syncs and (sync_item := own.sync_item()) is not None:
-                assert sync_item.epoch == own.epoch
+                assert sync_item.epoch == own.token
                 assert not (sync_item.release and own.running and sync_item.offset is not None)
                 syncs.append(own.sync_sent(sync_item))
             case "sync_ok" if syncs:
                 sent = syncs.pop()
-                own.sync_answered(sent, SyncAnswer(Verdict.OK, sent.epoch))
+                own.sync_answered(sent, SyncAnswer(Verdict.OK, sent.token))
             case "sync_stale" if syncs:
                 sent = syncs.pop()
-                own.sync_answered(sent, SyncAnswer(Verdict.STALE, sent.epoch))
+                own.sync_answered(sent, SyncAnswer(Verdict.STALE, sent.token))
             case "start" if own.state is State.HELD and not own.running:
                 own.call_started()
             case "end" if own.running:
-                own.call_ended(own.epoch, own.offset + 1, 0)
+                own.call_ended(own.token, own.offset + 1, 0)
             case "limit":
                 now += 5_000
                 own.tick(now)
@@ -342,7 +342,7 @@ def test_against_a_broker_that_answers_anything_in_any_order(steps: list[str]) -
                 locks.clear()
                 syncs.clear()
             case "pull_stale":
-                own.stale(own.epoch)
+                own.stale(own.token)
             case _:
                 pass
         assert own.state is not State.HELD or own.wanted

@@ -1,4 +1,4 @@
-"""The shelf: messages leave it in order, once, and count as done only when somebody says so."""
+"""A poll model: messages leave it in order, once, and count as done only when somebody says so."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -8,12 +8,11 @@ from typing import Any, cast
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.client.consumer.listener import Fence
-from lockstep.client.consumer.ownership import Sent
+from lockstep.client.consumer.consume_model import HeldQueue
+from lockstep.client.consumer.grant import Grant
+from lockstep.client.consumer.ownership import GrantPolicy, QueueOwnership
 from lockstep.client.consumer.poll_model import PollModel
 from lockstep.client.consumer.process_queue import FlowLimits, ProcessQueue
-from lockstep.client.consumer.queue_worker import Grant, QueueWorker
-from lockstep.client.consumer.shared_ownership import SharedOwnership
 from lockstep.protocol.bodies import LockAnswer, Verdict
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.queue import MessageQueue
@@ -32,7 +31,7 @@ class Queue:
     """One held queue, and what the test knows of it."""
 
     queue: MessageQueue
-    shelf: PollModel
+    polls: PollModel
     matched: list[int] = field(default_factory=list)
     end: int = 0
     begun: int = 0
@@ -43,38 +42,37 @@ class Queue:
     """What the caller has said is done."""
 
     def __post_init__(self) -> None:
-        self.own = SharedOwnership("reports", self.queue)
+        self.own = QueueOwnership("reports", self.queue, GrantPolicy.SHARED)
         self.own.want()
-        self.own.lock_answered(Sent(self.own, None, None, 0), LockAnswer("reports", "orders", self.queue.queue_id, Verdict.OK, epoch=1))
-        self.holding = Grant(1, Fence("reports", "orders", "a", 0, 1), ProcessQueue(0, 0, FlowLimits(1_000, 1 << 30, 1 << 30)))
+        answer = LockAnswer("reports", "orders", self.queue.queue_id, Verdict.OK, generation=1)
+        self.own.lock_answered(self.own.grant_requested(), answer)
+        self.grant = Grant(1, ProcessQueue(0, 0, FlowLimits(1_000, 1 << 30, 1 << 30)))
         clock = SimpleNamespace(boot_ms=lambda: 0)
-        tasks = SimpleNamespace(spawn=lambda coroutine, name: coroutine.close())
-        self.worker = cast(
-            QueueWorker,
-            SimpleNamespace(
-                queue=self.queue,
-                own=self.own,
-                session=SimpleNamespace(changed=lambda own: None, trigger=lambda: None),
-                use=SimpleNamespace(host=SimpleNamespace(clock=clock), tasks=tasks),
-                call_started_ms=0,
-                look=lambda: None,
-            ),
+        held = SimpleNamespace(
+            queue=self.queue,
+            ownership=self.own,
+            session=SimpleNamespace(changed=lambda ownership: None, trigger=lambda: None),
+            ctx=SimpleNamespace(host=SimpleNamespace(clock=clock)),
+            call_started_ms=0,
+            fetch=lambda grant, runner: None,
+            look=lambda: None,
         )
+        self.runner = self.polls.runner(cast(HeldQueue, held), self.grant)
 
     def arrive(self, wanted: list[bool]) -> None:
         """A pull's answer: those of the next messages that the subscription wants."""
-        first = self.holding.messages.next_offset
+        first = self.grant.messages.next_offset
         self.end = max(self.end, first + len(wanted))
         new = [first + index for index, want in enumerate(wanted) if want]
         self.matched = sorted({*self.matched, *new} - {first + index for index, want in enumerate(wanted) if not want})
         messages = [cast(MessageExt, Stored(self.queue, offset)) for offset in new]
-        if self.holding.messages.put(messages, first + len(wanted), len(wanted)):
-            self.shelf.moved(self.worker, self.holding)
-        self.holding.run_wake.set()
+        if self.grant.messages.put(messages, first + len(wanted), len(wanted)):
+            self.runner.position_moved()
+        self.grant.run_wake.set()
 
     @property
     def position(self) -> int:
-        position = self.shelf.position(self.queue)
+        position = self.polls.position(self.queue)
         assert position is not None
         return position
 
@@ -98,19 +96,19 @@ STEPS = st.lists(
 @given(STEPS)
 def test_messages_leave_in_order_and_once_and_only_settling_says_that_they_are_done(steps: list[tuple[str, Any, Any]]) -> None:
     async def main() -> None:
-        shelf = PollModel()
-        held = [Queue(queue, shelf) for queue in QUEUES]
-        runners = [asyncio.ensure_future(shelf.serve(each.worker, each.holding)) for each in held]
+        polls = PollModel()
+        held = [Queue(queue, polls) for queue in QUEUES]
+        runners = [asyncio.ensure_future(each.runner.run()) for each in held]
         await asyncio.sleep(0)
         for what, one, other in steps:
-            apply(shelf, held, what, one, other)
+            apply(polls, held, what, one, other)
             await asyncio.sleep(0)
             for each in held:
                 assert each.handed == [offset for offset in each.matched if each.begun <= offset < each.position], "in order, each once"
                 assert each.own.offset == each.done, "nothing else says that it is done"
         for each in held:
-            shelf.resume(each.queue)
-        while batch := shelf.take(5):
+            polls.resume(each.queue)
+        while batch := polls.take(5):
             note(held, batch)
         for each in held:
             assert each.handed == [offset for offset in each.matched if offset >= each.begun], "nothing stays behind"
@@ -121,30 +119,30 @@ def test_messages_leave_in_order_and_once_and_only_settling_says_that_they_are_d
     asyncio.run(main())
 
 
-def apply(shelf: PollModel, held: list[Queue], what: str, one: Any, other: Any) -> None:
+def apply(polls: PollModel, held: list[Queue], what: str, one: Any, other: Any) -> None:
     if what == "arrive":
         held[one].arrive(other)
     elif what == "take":
-        batch = shelf.take(one)
+        batch = polls.take(one)
         assert len(batch) <= one
         assert len({cast(Any, message).queue for message in batch}) <= 1, "of one queue"
-        assert not any(cast(Any, message).queue in shelf.paused for message in batch)
+        assert not any(cast(Any, message).queue in polls.paused for message in batch)
         note(held, batch)
     elif what == "settle":
-        back = {worker.queue for worker, _ in shelf.settle()}
+        back = {runner.queue.queue for runner in polls.settle()}
         for each in held:
             assert (each.queue in back) == (each.position < each.done), "what went back is told, and left to the caller"
             each.done = max(each.done, each.position)
     elif what == "seek":
         each = held[one]
         place = min(other, each.end)
-        shelf.seek(each.queue, place)
+        polls.seek(each.queue, place)
         each.begun, each.handed = place, []
         each.matched = [offset for offset in each.matched if offset < place]  # the rest is fetched anew
     elif what == "pause":
-        shelf.pause(QUEUES[one])
+        polls.pause(QUEUES[one])
     else:
-        shelf.resume(QUEUES[one])
+        polls.resume(QUEUES[one])
 
 
 def note(held: list[Queue], batch: list[MessageExt]) -> None:

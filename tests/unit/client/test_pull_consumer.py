@@ -243,8 +243,8 @@ def test_a_commit_in_the_very_turn_of_the_loop_in_which_the_grant_ended_is_refus
                 assert consumer._membership is not None
                 worker = consumer._membership.worker(QUEUE)
                 assert worker is not None
-                assert worker.holding is not None
-                worker.fenced(worker.holding, by="PULL")
+                assert worker.grant is not None
+                worker.fenced(worker.grant, by="PULL")
                 with pytest.raises(StaleEpochError, match="at 5"):
                     await consumer.commit()
                 await consumer.commit()

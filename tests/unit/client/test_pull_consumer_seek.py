@@ -139,7 +139,7 @@ def test_going_back_where_the_broker_refuses_it_holds_up_no_poll(auto_commit: bo
             async with w.subscribed(auto_commit=auto_commit) as consumer:
                 await drained(consumer)
                 await consumer.commit()
-                consumer._shelf.seek(QUEUE, -5)  # as if retention had taken what was there a moment ago
+                consumer._polls.seek(QUEUE, -5)  # as if retention had taken what was there a moment ago
                 if not auto_commit:
                     with pytest.raises(BrokerError, match="expected 0 to 10"):
                         await consumer.commit()
@@ -184,13 +184,13 @@ def test_what_was_asked_of_a_queue_goes_with_it_to_another_member_and_does_not_c
             await w.cluster.advance(seconds=1)
             one.pause()
             for queue in one.assignment():
-                one._shelf.seeks[queue] = 2  # as if the broker had not told yet where to begin
+                one._polls.seeks[queue] = 2  # as if the broker had not told yet where to begin
             async with w.subscribed() as two:
                 await w.cluster.advance(seconds=3)
                 (kept,), (moved,) = one.assignment(), two.assignment()
             await w.cluster.advance(seconds=3)
             assert one.assignment() == (kept, moved) or one.assignment() == (moved, kept)
-            assert one._shelf.seeks == {kept: 2}
+            assert one._polls.seeks == {kept: 2}
             for queue in (kept, moved):
                 await w.send(0, 3, queue=queue)
             assert await drained(one) == [0, 1, 2], "of the queue that moved"
@@ -267,7 +267,7 @@ def test_a_queue_that_is_given_up_while_another_goes_back_is_not_set_back() -> N
                 await consumer.commit()
                 for queue in (other, QUEUE):
                     await consumer.seek(queue, 1)
-                assert list(consumer._shelf._moved) == [other, QUEUE]
+                assert [runner.queue.queue for runner in consumer._polls._moved] == [other, QUEUE]
                 await w.cluster.pause("broker-b")
                 committing = asyncio.ensure_future(consumer.commit())
                 await w.cluster.advance(seconds=0.5)

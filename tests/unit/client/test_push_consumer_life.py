@@ -291,9 +291,9 @@ async def test_events_and_health_tell_what_is_held() -> None:
         assert not consumer.health().ok
         async with consumer:
             await settle()
-            assert told == [QueueAssigned(MessageQueue("orders", "a", 0), 1, 0), QueueAssigned(MessageQueue("orders", "a", 1), 1, 0)]
+            assert told == [QueueAssigned(MessageQueue("orders", "a", number), 0, epoch=1, generation=1) for number in range(2)]
             health = consumer.health()
             assert health.ok
             assert [queue.state for queue in health.queues] == ["held", "held"]
-        assert told[2:] == [QueueRevoked(MessageQueue("orders", "a", 0), 1, False), QueueRevoked(MessageQueue("orders", "a", 1), 1, False)]
+        assert told[2:] == [QueueRevoked(MessageQueue("orders", "a", number), False, epoch=1, generation=1) for number in range(2)]
         await consumer.wait_closed()

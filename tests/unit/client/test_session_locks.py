@@ -135,7 +135,7 @@ async def test_a_stale_commit_drops_the_queue_and_what_was_fetched_and_acquires_
             handled.gate.set()
             handled.gate = None
             await advance(0.2)
-            assert told[0] == QueueRevoked(QUEUE_0, 1, True)
+            assert told[0] == QueueRevoked(QUEUE_0, True, epoch=1, generation=1)
             assert handled.bodies[-1] == b"1"
             assert handled.calls[-1][2].fence.epoch == 3
             assert a.committed(G, "orders", 0) >= 1
@@ -173,7 +173,7 @@ async def test_a_stale_pull_drops_the_queue_and_cancels_the_running_call() -> No
             await settle()
             a.steal(G, "orders", 0)
             await settle()
-            assert told == [QueueRevoked(QUEUE_0, 1, True)]
+            assert told == [QueueRevoked(QUEUE_0, True, epoch=1, generation=1)]
             assert handled.calls[0][2].cancelled.is_set()
             a.free(G, "orders", 0)
             await advance(0.1)

@@ -1,7 +1,6 @@
 """A concurrent group's queue between consumer and broker: QUERY grants, SYNC commits under the generation, nothing is locked."""
 
-from lockstep.client.consumer.ownership import Event, State
-from lockstep.client.consumer.shared_ownership import SharedOwnership
+from lockstep.client.consumer.ownership import Event, GrantPolicy, QueueOwnership, State
 from lockstep.protocol.bodies import LockAnswer, SyncAnswer, SyncItem, Verdict
 from lockstep.protocol.queue import MessageQueue
 
@@ -9,11 +8,11 @@ QUEUE = MessageQueue("orders", "a", 2)
 GENERATION = 77
 
 
-def granted(offset: int = 5) -> SharedOwnership:
-    own = SharedOwnership("g", QUEUE)
+def granted(offset: int = 5) -> QueueOwnership:
+    own = QueueOwnership("g", QUEUE, GrantPolicy.SHARED)
     own.want()
-    sent = own.query_sent()
-    answer = LockAnswer("g", "orders", 2, Verdict.OK, epoch=GENERATION, offset=offset, generation=GENERATION)
+    sent = own.grant_requested()
+    answer = LockAnswer("g", "orders", 2, Verdict.OK, offset=offset, generation=GENERATION)
     assert own.lock_answered(sent, answer) is Event.GRANTED
     return own
 
@@ -23,17 +22,17 @@ def item(offset: int) -> SyncItem:
 
 
 def test_it_is_asked_for_once_and_never_named_in_a_lock() -> None:
-    own = SharedOwnership("g", QUEUE)
-    assert not own.asks
+    own = QueueOwnership("g", QUEUE, GrantPolicy.SHARED)
+    assert not own.may_query
     own.want()
-    assert own.asks
+    assert own.may_query
     assert own.lock_item() is None
-    own.query_sent()
-    assert not own.asks, "an answer is on its way"
+    own.grant_requested()
+    assert not own.may_query, "an answer is on its way"
     own.cut()
-    assert own.asks, "no more"
+    assert own.may_query, "no more"
     own = granted()
-    assert (own.state, own.asks, own.lock_item()) == (State.HELD, False, None)
+    assert (own.state, own.may_query, own.lock_item()) == (State.HELD, False, None)
 
 
 def test_commits_carry_the_generation_and_what_was_not_answered_is_offered_again_after_a_cut() -> None:
@@ -80,13 +79,13 @@ def test_a_stale_generation_ends_it_and_it_is_asked_for_anew() -> None:
     own.progressed(GENERATION, 9)
     sent = own.sync_sent(item(9))
     assert own.sync_answered(sent, SyncAnswer(Verdict.STALE)) is Event.STALE
-    assert (own.state, own.asks) == (State.WANTED, True)
+    assert (own.state, own.may_query) == (State.WANTED, True)
 
 
 def test_while_old_calls_run_it_is_not_asked_for() -> None:
     own = granted()
     own.call_started()
     assert own.stale(GENERATION)
-    assert (own.state, own.asks) == (State.WANTED, False)
+    assert (own.state, own.may_query) == (State.WANTED, False)
     own.call_ended(GENERATION, 0, 0)
-    assert own.asks
+    assert own.may_query

@@ -5,6 +5,7 @@ NEW --start()--> STARTING --joined--> RUNNING --stop()--> STOPPING --drained--> 
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self, TypeVar
@@ -12,14 +13,15 @@ from typing import Self, TypeVar
 from lockstep.client.config import nameserver_addresses
 from lockstep.client.consumer.broker_sessions import BrokerSessions
 from lockstep.client.consumer.config import ConsumerConfig
+from lockstep.client.consumer.consume_model import ConsumeModel
+from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.events import ConsumerEvent
 from lockstep.client.consumer.health import BrokerHealth, ConsumerHealth, ConsumerState, QueueHealth
 from lockstep.client.consumer.joining import join
 from lockstep.client.consumer.membership import Membership
-from lockstep.client.consumer.queue_worker import Consumption
 from lockstep.client.features import check_features
 from lockstep.client.instance import ConsumerHooks, Instance
-from lockstep.protocol.bodies import ConsumerGroup, StartPolicy
+from lockstep.protocol.bodies import ConsumerGroup
 from lockstep.protocol.errors import StateError, SubscriptionConflictError
 from lockstep.protocol.names import check_group, check_topic
 from lockstep.protocol.tags import TagFilter
@@ -37,7 +39,7 @@ CANCEL_WAIT_MS = 1_000
 """How long it then waits for listeners that do not end when cancelled."""
 
 
-class BaseConsumer:
+class BaseConsumer(ABC):
     """A member of a consumer group, from its start to its end."""
 
     def __init__(self, group: str, nameserver: str | list[str] | tuple[str, ...], host: Host | None, settings: ConsumerConfig) -> None:
@@ -57,7 +59,8 @@ class BaseConsumer:
         self._instance: Instance | None = None
         self._membership: Membership | None = None
         self._sessions: BrokerSessions | None = None
-        self._use: Consumption | None = None
+        self._ctx: ConsumerContext | None = None
+        self._model: ConsumeModel | None = None
         self._registered = False
         self._tasks = Tasks(on_failure=self._die)
         self._runs = Tasks(on_failure=self._die)
@@ -83,19 +86,25 @@ class BaseConsumer:
 
     # ------------------------------------------------------------------------------------------- what each kind has of its own
 
+    @abstractmethod
     def _check_start(self) -> None:
-        """StateError, ConfigError: something is missing that must be set before the start."""
+        """Raise StateError or ConfigError if something is missing that must be set before the start."""
 
-    def _make_use(self, instance: Instance) -> Consumption:
-        """What its queues share."""
-        raise NotImplementedError
+    @abstractmethod
+    def _make_context(self, instance: Instance) -> ConsumerContext:
+        """Returns what the consumer's queues share."""
 
+    @abstractmethod
+    def _make_model(self, ctx: ConsumerContext) -> ConsumeModel:
+        """Returns what becomes of the messages of its queues."""
+
+    @abstractmethod
     async def _prepare(self, instance: Instance) -> None:
-        """What must be there before the group is joined."""
+        """Get ready what must be there before the group is joined."""
 
+    @abstractmethod
     def _contract(self) -> ConsumerGroup:
-        """What HEART_BEAT says of the group."""
-        raise NotImplementedError
+        """Returns what HEART_BEAT declares about the group."""
 
     # ---------------------------------------------------------------------------------------------------------------- start
 
@@ -112,9 +121,10 @@ class BaseConsumer:
         instance = self._instance = Instance.current(self._nameserver, group=self.group, host=self._host)
         try:
             await instance.start()
-            use = self._use = self._make_use(instance)
+            ctx = self._ctx = self._make_context(instance)
+            model = self._model = self._make_model(ctx)
             self._sessions = sessions = instance.one_of(BrokerSessions, lambda: BrokerSessions(instance.host, lambda: instance.closing))
-            membership = self._membership = Membership(instance, sessions, use)
+            membership = self._membership = Membership(instance, sessions, ctx, model)
             sessions.enter(self.group, membership)
             await self._prepare(instance)
             instance.register_consumer(self.group, self._contract, self._hooks())
@@ -124,14 +134,14 @@ class BaseConsumer:
                 raise self.failure
             for link in instance.links():
                 if link.up and link.view is not None:
-                    check_features(link.view, use.features)
+                    check_features(link.view, ctx.features)
         except BaseException as error:  # re-raised
             await self._undo_start(instance, refused=isinstance(error, SubscriptionConflictError))
             raise
         self.state = ConsumerState.RUNNING
-        use.watch.start()
+        model.start()
         membership.begin()
-        log.info("consumer.started", group=self.group, client_id=instance.client_id, topics=list(use.filters))
+        log.info("consumer.started", group=self.group, client_id=instance.client_id, topics=list(ctx.filters))
         return self
 
     def _hooks(self) -> ConsumerHooks:
@@ -148,10 +158,6 @@ class BaseConsumer:
             on_failed=self._die,
         )
 
-    def _start_policy(self, topic: str) -> StartPolicy:
-        since = None if self._membership is None else self._membership.since(topic)
-        return StartPolicy(self.group, topic, self._settings.consume_from_where, self._settings.consume_timestamp_ms, since)
-
     async def _undo_start(self, instance: Instance, *, refused: bool) -> None:
         self.state = ConsumerState.NEW
         self.failure = None
@@ -161,7 +167,7 @@ class BaseConsumer:
                 await instance.leave(self.group)
             instance.unregister_consumer(self.group)
         await self._let_go(instance)
-        self._instance = self._membership = self._use = None
+        self._instance = self._membership = self._ctx = self._model = None
 
     # ----------------------------------------------------------------------------------------------------------------- stop
 
@@ -211,8 +217,8 @@ class BaseConsumer:
     async def _let_go(self, instance: Instance) -> None:
         """End what runs, give the instance back. A listener that does not end when cancelled is left alone."""
         membership, sessions = self._membership, self._sessions
-        if self._use is not None:
-            self._use.watch.stop()
+        if self._model is not None:
+            self._model.stop()
         if membership is not None:
             runs = self._running_tasks(membership)
             for worker in membership.workers:
@@ -226,16 +232,16 @@ class BaseConsumer:
                 if left:
                     log.warning("listener.left_running", group=self.group, calls=len(left))
         await self._tasks.cancel_all()
-        if self._use is not None and self._use.local is not None:
-            await self._use.local.close()
+        if self._ctx is not None and self._ctx.local is not None:
+            await self._ctx.local.close()
         if sessions is not None:
             sessions.leave(self.group)
         await instance.close(group=self.group)
 
     def _running_tasks(self, membership: Membership) -> list[asyncio.Task[None]]:
-        """The tasks in which listeners run."""
-        crew = None if self._use is None else self._use.crew
-        return [*(task for worker in membership.workers for task in worker.running_tasks()), *(() if crew is None else crew.tasks)]
+        """Returns the tasks in which listeners run."""
+        runners = [task for worker in membership.workers for task in worker.running_tasks()]
+        return runners if self._model is None else [*runners, *self._model.tasks()]
 
     def _die(self, error: BaseException) -> None:
         """What makes going on impossible: drain, then `wait_closed()` raises it."""
@@ -270,11 +276,11 @@ class BaseConsumer:
             now_ms = self._instance.host.clock.boot_ms()
             brokers, queues = self._membership.broker_health(now_ms), self._membership.queue_health(now_ms)
         client_id = None if self._instance is None else self._instance.client_id
-        paused = self._use is not None and self._use.paused
+        paused = self._ctx is not None and self._ctx.paused
         failure = None if self.failure is None else f"{type(self.failure).__name__}: {self.failure}"
         return ConsumerHealth(self.group, client_id, self.state, paused, failure, brokers, queues)
 
-    def _tell(self, event: ConsumerEvent) -> None:
+    def _report(self, event: ConsumerEvent) -> None:
         for callback in self._callbacks:
             try:
                 callback(event)

@@ -1,7 +1,7 @@
 """Broadcasting: a member has every queue, locks none and keeps its progress in a file. RocketMQ: RebalancePushImpl, LocalFileOffsetStore.
 
-What a broker session is for a clustering queue, a LocalSession is here: it grants from the file, and commits go to the file. Workers, pull
-loops and listeners notice no difference. The file is written at most once a second, at the end, and at once for a runner that waits
+A LocalSession takes the place of the broker session: it grants from the file, and commits go to the file. Workers, pull loops and listeners
+are the same. The file is written at most once a second, at the end, and at once for a runner that waits
 (`commit="each"`). Where a queue begins, or begins anew, is in the file before its first message is handled: a crash skips nothing.
 """
 
@@ -15,7 +15,6 @@ from lockstep.client.consumer.interfaces import QueueHandler
 from lockstep.client.consumer.local_offsets import LocalOffsets, Place
 from lockstep.client.consumer.offset_file import OffsetFile
 from lockstep.client.consumer.ownership import Event, QueueOwnership, Sent, State
-from lockstep.client.consumer.shared_ownership import SharedOwnership
 from lockstep.client.instance import Instance
 from lockstep.protocol.bodies import LockAnswer, StartPoint, Verdict
 from lockstep.protocol.codes import RequestCode
@@ -34,29 +33,6 @@ WRITE_MS = 1_000
 """Between two writes of the file that nobody waits for: what a crash repeats at most. RocketMQ: 5 s."""
 AGAIN_MS = 1_000
 """A start that a broker could not tell is asked for again after this."""
-
-
-class LocalOwnership(SharedOwnership):
-    """A queue that is held as long as it is wanted: nobody else can have it."""
-
-    __slots__ = ()
-
-    @property
-    def asks(self) -> bool:
-        return False
-
-    def let_go(self) -> None:
-        """RELEASING → GONE: its offset is in the book."""
-        self._on(Event.SENT)
-        self._on(Event.ANSWERED)
-
-    def pull_fence(self, epoch: int) -> tuple[int | None, int | None]:
-        return None, None
-
-    def kept(self, epoch: int, offset: int, attempts: int) -> None:
-        """The file has it. What was so under an earlier grant says nothing of this one, which may have begun before it."""
-        if epoch == self.epoch:
-            self._settled = max(self._settled, (offset, attempts))
 
 
 class Always:
@@ -88,7 +64,7 @@ class LocalProgress:
         self._jobs = Tasks()
         self._job: asyncio.Task[object] | None = None
         self.tasks = Tasks()
-        self.parties: dict[QueueOwnership, QueueHandler] = {}
+        self.handlers: dict[QueueOwnership, QueueHandler] = {}
 
     async def open(self) -> None:
         """ConfigError where the file can't be this consumer's, see OffsetFile.open."""
@@ -106,14 +82,14 @@ class LocalProgress:
             await self._write()
         self._file.release()
 
-    def next_epoch(self) -> int:
-        """Rises with each grant of this member, through its restarts."""
+    def next_token(self) -> int:
+        """Returns a number that rises with each grant of this member, through its restarts."""
         self._grants += 1
         return self._book.starts << 32 | self._grants
 
-    def note(self, own: QueueOwnership, *, urgent: bool = False) -> None:
+    def note(self, ownership: QueueOwnership, *, urgent: bool = False) -> None:
         """The queue's progress, for the next write."""
-        changed = own.holds and self._set(own.queue, Place(own.offset, own.attempts))
+        changed = ownership.holds and self._set(ownership.queue, Place(ownership.offset, ownership.attempts))
         self._urgent = self._urgent or urgent
         if changed or urgent:
             self._wake.set()
@@ -123,9 +99,9 @@ class LocalProgress:
         self._changes += changed
         return changed
 
-    def begin_anew(self, own: QueueOwnership, offset: int) -> None:
+    def begin_anew(self, ownership: QueueOwnership, offset: int) -> None:
         """Whatever was consumed of the queue, it goes on there."""
-        self._begin_at(own.queue, Place(offset, 0))
+        self._begin_at(ownership.queue, Place(offset, 0))
 
     def _begin_at(self, queue: MessageQueue, place: Place) -> None:
         self._set(queue, place)
@@ -196,7 +172,7 @@ class LocalProgress:
     async def _write(self) -> None:
         self._urgent = False
         count = self._changes
-        told = [(own, own.epoch, own.offset, own.attempts) for own in self.parties if own.holds]
+        written = [(ownership, ownership.token, ownership.offset, ownership.attempts) for ownership in self.handlers if ownership.holds]
         error = await self._to_its_end(self._file.write, self._book.encode())
         if error is not None:
             self._urgent = True
@@ -211,11 +187,11 @@ class LocalProgress:
         async with self._done:
             self._written = count
             self._done.notify_all()
-        for own, epoch, offset, attempts in told:
-            party = self.parties.get(own)
-            if party is not None and isinstance(own, LocalOwnership):
-                own.kept(epoch, offset, attempts)
-                party.answered()
+        for ownership, token, offset, attempts in written:
+            handler = self.handlers.get(ownership)
+            if handler is not None:
+                ownership.stored_locally(token, offset, attempts)
+                handler.answered()
 
     async def _to_its_end(self, call: Callable[..., T], *arguments: object) -> T | OSError | ConfigError:
         """In a thread, to its end whoever waits for it; what it returns or raises."""
@@ -238,80 +214,80 @@ class LocalSession:
         self.proof = Always()
         self.awaited = False
         self._progress = progress
-        self._party: QueueHandler | None = None
+        self._handler: QueueHandler | None = None
         self._loop = asyncio.get_running_loop()
 
-    def add(self, party: QueueHandler) -> None:
-        self._party = self._progress.parties[party.own] = party
+    def add(self, handler: QueueHandler) -> None:
+        self._handler = self._progress.handlers[handler.ownership] = handler
 
-    def remove(self, party: QueueHandler) -> None:
-        self._progress.parties.pop(party.own, None)
-        self._party = None
+    def remove(self, handler: QueueHandler) -> None:
+        self._progress.handlers.pop(handler.ownership, None)
+        self._handler = None
 
     def trigger(self) -> None:
         """The queue is wanted and not held, or is held no more."""
-        party = self._party
-        if party is not None and party.own.may_lock and not party.own.in_lock:
-            party.own.in_lock = True
-            self._progress.tasks.spawn(self._begin(party), f"{party.own.group} {party.own.queue} start")
+        handler = self._handler
+        if handler is not None and handler.ownership.may_acquire and not handler.ownership.in_lock:
+            sent = handler.ownership.grant_requested()
+            self._progress.tasks.spawn(self._begin(handler, sent), f"{handler.ownership.group} {handler.ownership.queue} start")
 
-    async def _begin(self, party: QueueHandler) -> None:
-        own = party.own
+    async def _begin(self, handler: QueueHandler, sent: Sent) -> None:
+        ownership = handler.ownership
         place: Place | None = None
-        while own.wanted and place is None:
+        while ownership.wanted and place is None:
             try:
-                place = await self._progress.start_of(own.queue, self.link)
+                place = await self._progress.start_of(ownership.queue, self.link)
             except (TransportError, BrokerError, RemoteProtocolError) as error:
-                log.info("start.unknown", queue=str(own.queue), error=str(error), again_ms=AGAIN_MS)
+                log.info("start.unknown", queue=str(ownership.queue), error=str(error), again_ms=AGAIN_MS)
                 await asyncio.sleep(AGAIN_MS / 1000)
         if place is None:
-            own.in_lock = False
-            party.answered()
+            ownership.in_lock = False
+            handler.answered()
             return
-        key = (own.group, own.queue.topic, own.queue.queue_id)
-        epoch = self._progress.next_epoch()
-        answer = LockAnswer(*key, Verdict.OK, epoch=epoch, offset=place.offset, attempts=place.attempts)
-        granted = own.lock_answered(Sent(own, None, None, 0), answer)
-        if granted is Event.GRANTED and own.state is State.HELD:
-            party.granted(answer)
+        key = (ownership.group, ownership.queue.topic, ownership.queue.queue_id)
+        token = self._progress.next_token()
+        answer = LockAnswer(*key, Verdict.OK, epoch=token, offset=place.offset, attempts=place.attempts)
+        granted = ownership.lock_answered(sent, answer)
+        if granted is Event.GRANTED and ownership.state is State.HELD:
+            handler.granted(answer)
         elif granted is Event.GRANTED:
-            self.changed(own, urgent=True)
-        party.answered()
+            self.changed(ownership, urgent=True)
+        handler.answered()
 
-    def changed(self, own: QueueOwnership, *, urgent: bool = False) -> None:
+    def changed(self, ownership: QueueOwnership, *, urgent: bool = False) -> None:
         """Progress, or a state to act on."""
-        self._progress.note(own, urgent=urgent and own.state is State.HELD)
-        if own.state is State.RELEASING:
-            self._loop.call_soon(self._let_go, own)
-        elif own.state is State.DRAINING and own.drain_at_ms is not None:
+        self._progress.note(ownership, urgent=urgent and ownership.state is State.HELD)
+        if ownership.state is State.RELEASING:
+            self._loop.call_soon(self._let_go, ownership)
+        elif ownership.state is State.DRAINING and ownership.drain_at_ms is not None:
             now_ms = self._progress.now_ms()
-            self._loop.call_later(max(own.drain_at_ms - now_ms, 0) / 1000, self._limit, own, own.changed)
-            if own.cancel_at_ms is not None:
-                self._loop.call_later(max(own.cancel_at_ms - now_ms, 0) / 1000, self._cancel, own, own.changed)
+            self._loop.call_later(max(ownership.drain_at_ms - now_ms, 0) / 1000, self._limit, ownership, ownership.changed)
+            if ownership.cancel_at_ms is not None:
+                self._loop.call_later(max(ownership.cancel_at_ms - now_ms, 0) / 1000, self._cancel, ownership, ownership.changed)
 
-    def _let_go(self, own: QueueOwnership) -> None:
-        party = self._party
-        if party is not None and own.state is State.RELEASING and isinstance(own, LocalOwnership):
-            own.let_go()
-            party.lost(fenced=False)
+    def _let_go(self, ownership: QueueOwnership) -> None:
+        handler = self._handler
+        if handler is not None and ownership.state is State.RELEASING:
+            ownership.released_locally()
+            handler.lost(fenced=False)
             self.trigger()
 
-    def _limit(self, own: QueueOwnership, changed: int) -> None:
+    def _limit(self, ownership: QueueOwnership, changed: int) -> None:
         """The drain limit has passed; what is still running counts no more."""
-        party = self._party
-        if party is not None and own.changed == changed and own.tick(self._progress.now_ms()):
-            party.given_up()
-            self._let_go(own)
+        handler = self._handler
+        if handler is not None and ownership.changed == changed and ownership.tick(self._progress.now_ms()):
+            handler.given_up()
+            self._let_go(ownership)
 
-    def _cancel(self, own: QueueOwnership, changed: int) -> None:
-        if self._party is not None and own.changed == changed:
-            self._party.cancel_soon()
+    def _cancel(self, ownership: QueueOwnership, changed: int) -> None:
+        if self._handler is not None and ownership.changed == changed:
+            self._handler.cancel_soon()
 
-    def went_back(self, party: QueueHandler, first: int, end: int) -> None:
+    def went_back(self, handler: QueueHandler, first: int, end: int) -> None:
         """The queue ends before this member's offset: its broker lost messages, and others have their offsets now. All come again."""
-        own = party.own
-        log.error("queue.went_back", queue=str(own.queue), offset=own.offset, end=end, goes_on_at=first)
-        if own.stale(own.epoch):
-            self._progress.begin_anew(own, first)
-            party.lost(fenced=True)
+        ownership = handler.ownership
+        log.error("queue.went_back", queue=str(ownership.queue), offset=ownership.offset, end=end, goes_on_at=first)
+        if ownership.stale(ownership.token):
+            self._progress.begin_anew(ownership, first)
+            handler.lost(fenced=True)
             self.trigger()

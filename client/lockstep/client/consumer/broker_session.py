@@ -56,7 +56,7 @@ class BrokerSession:
         self._groups = groups
         self._clock = host.clock
         self._loop = asyncio.get_running_loop()
-        self._parties: dict[QueueOwnership, QueueHandler] = {}
+        self._handlers: dict[QueueOwnership, QueueHandler] = {}
         self._changed: dict[QueueOwnership, None] = {}
         """Queues that SYNC may have something to say of."""
         self._draining: dict[QueueOwnership, None] = {}
@@ -74,46 +74,46 @@ class BrokerSession:
         self._closed = False
 
     def __repr__(self) -> str:
-        return f"<BrokerSession {self.link.name} connection {self._connection} queues {len(self._parties)}>"
+        return f"<BrokerSession {self.link.name} connection {self._connection} queues {len(self._handlers)}>"
 
     # -------------------------------------------------------------------------------------------------------------- queues
 
-    def add(self, party: QueueHandler) -> None:
+    def add(self, handler: QueueHandler) -> None:
         """From now on the queue is named in LOCK and SYNC as its machine says. Adding it again changes nothing."""
-        self._parties[party.own] = party
+        self._handlers[handler.ownership] = handler
 
-    def went_back(self, party: QueueHandler, first: int, end: int) -> None:
+    def went_back(self, handler: QueueHandler, first: int, end: int) -> None:
         """A pull was told that the queue ends before its offset. The broker ends the grant of what it has lost: STALE follows."""
-        log.error("pull.moved_back", queue=str(party.own.queue), offset=party.own.offset, end=end)
+        log.error("pull.moved_back", queue=str(handler.ownership.queue), offset=handler.ownership.offset, end=end)
 
-    def remove(self, party: QueueHandler) -> None:
+    def remove(self, handler: QueueHandler) -> None:
         """Forget a queue whose machine is done."""
-        assert party.own.done, party.own
-        self._parties.pop(party.own, None)
-        self._changed.pop(party.own, None)
-        self._draining.pop(party.own, None)
+        assert handler.ownership.done, handler.ownership
+        self._handlers.pop(handler.ownership, None)
+        self._changed.pop(handler.ownership, None)
+        self._draining.pop(handler.ownership, None)
 
     def forsake(self, group: str) -> bool:
         """Forget a group's queues as they are: the next LOCK names none of them, and the broker frees them. True: some were held."""
-        gone = [own for own in self._parties if own.group == group]
-        for own in gone:
-            del self._parties[own]
-            self._changed.pop(own, None)
-            self._draining.pop(own, None)
+        gone = [ownership for ownership in self._handlers if ownership.group == group]
+        for ownership in gone:
+            del self._handlers[ownership]
+            self._changed.pop(ownership, None)
+            self._draining.pop(ownership, None)
         self.trigger()
-        return any(own.holds or own.in_lock for own in gone)
+        return any(ownership.holds or ownership.in_lock for ownership in gone)
 
     def trigger(self) -> None:
         """A reason for LOCK: it leaves at once, or after the one in flight."""
         self._lock.trigger()
         self.pump_soon()
 
-    def changed(self, own: QueueOwnership, *, urgent: bool = False) -> None:
+    def changed(self, ownership: QueueOwnership, *, urgent: bool = False) -> None:
         """SYNC has something to say of the queue: within 100 ms, or (a release, an awaited commit) at once."""
-        urgent = urgent or own.state is State.RELEASING
+        urgent = urgent or ownership.state is State.RELEASING
         timed = bool(self._changed)
-        self._changed[own] = None
-        self._watch(own)
+        self._changed[ownership] = None
+        self._watch(ownership)
         if urgent:
             self._sync.hurry()
         if urgent or not timed:  # else the timer is set to the next SYNC
@@ -129,7 +129,7 @@ class BrokerSession:
 
     @property
     def holding(self) -> bool:
-        return any(party.own.holds for party in self._parties.values())
+        return any(handler.ownership.holds for handler in self._handlers.values())
 
     # ---------------------------------------------------------------------------------------------------------- connection
 
@@ -152,9 +152,9 @@ class BrokerSession:
         self.proof.cut()
         self._sync.cut()
         self._silence_seen_ms = None
-        for own in self._parties:
-            own.cut()
-            self._changed[own] = None
+        for ownership in self._handlers:
+            ownership.cut()
+            self._changed[ownership] = None
         self.pump_soon()
 
     def retire(self, over: Callable[[], bool]) -> None:
@@ -209,10 +209,10 @@ class BrokerSession:
             self._timer.cancel()
         self._timer = self._loop.call_later(max(due_ms - now_ms, 1) / 1000, self._pump)
 
-    def _watch(self, own: QueueOwnership) -> None:
+    def _watch(self, ownership: QueueOwnership) -> None:
         """The queue's state may have changed: its drain limit is watched from now on if it has one."""
-        if own.state is State.DRAINING and own in self._parties:
-            self._draining[own] = None
+        if ownership.state is State.DRAINING and ownership in self._handlers:
+            self._draining[ownership] = None
 
     def _watch_calls(self, now_ms: int) -> int:
         """Drain limits and the proof's lapse; when to look again."""
@@ -222,23 +222,23 @@ class BrokerSession:
         if not lapsed and self.holding:
             next_ms = min(next_ms, deadline_ms)
         if lapsed and not self._lapse_told:
-            for party in list(self._parties.values()):
-                if party.own.fenced:
-                    party.cancel_soon()
-        for own in list(self._draining):
-            party = self._parties[own]
-            if own.state is not State.DRAINING or own.drain_at_ms is None:
-                del self._draining[own]
+            for handler in list(self._handlers.values()):
+                if handler.ownership.exclusive:
+                    handler.cancel_soon()
+        for ownership in list(self._draining):
+            handler = self._handlers[ownership]
+            if ownership.state is not State.DRAINING or ownership.drain_at_ms is None:
+                del self._draining[ownership]
                 continue
-            if own.tick(now_ms):
-                party.given_up()
-                self._changed[own] = None
+            if ownership.tick(now_ms):
+                handler.given_up()
+                self._changed[ownership] = None
                 self._sync.hurry()
                 continue
-            if own.cancel_at_ms is not None and now_ms >= own.cancel_at_ms:
-                own.cancel_at_ms = None
-                party.cancel_soon()
-            next_ms = min(next_ms, own.drain_at_ms, own.cancel_at_ms or own.drain_at_ms)
+            if ownership.cancel_at_ms is not None and now_ms >= ownership.cancel_at_ms:
+                ownership.cancel_at_ms = None
+                handler.cancel_soon()
+            next_ms = min(next_ms, ownership.drain_at_ms, ownership.cancel_at_ms or ownership.drain_at_ms)
         self._lapse_told = lapsed
         return next_ms
 
@@ -307,14 +307,14 @@ class BrokerSession:
             self._lapse_told = False
             if self.awaited:
                 self.awaited = False
-                for party in list(self._parties.values()):
-                    party.answered()
+                for handler in list(self._handlers.values()):
+                    handler.answered()
 
     def _hear(self, versions: Mapping[str, ListVersion]) -> None:
         for group, version in versions.items():
-            party = self._groups.get(group)
-            if party is not None:
-                party.heard(self.link, version)
+            handler = self._groups.get(group)
+            if handler is not None:
+                handler.heard(self.link, version)
 
     # ---------------------------------------------------------------------------------------------------------------- LOCK
 
@@ -322,14 +322,14 @@ class BrokerSession:
         items: list[LockItem] = []
         sent: list[Sent] = []
         starts: dict[tuple[str, str], StartPolicy] = {}
-        for party in self._parties.values():
-            item = party.own.lock_item()
+        for handler in self._handlers.values():
+            item = handler.ownership.lock_item()
             if item is None:
                 continue
             items.append(item)
-            sent.append(party.own.lock_sent(item))
+            sent.append(handler.ownership.lock_sent(item))
             if item.epoch is None and (item.group, item.topic) not in starts:
-                starts[item.group, item.topic] = party.start_policy(item.topic)
+                starts[item.group, item.topic] = handler.start_policy(item.topic)
         stamp = self.proof.sent(now_ms, lock=True)
         self._lock.sent(now_ms)
         body = ReconcileBody(tuple(items), tuple(starts.values()))
@@ -344,7 +344,7 @@ class BrokerSession:
         if response is None:
             self._lock.failed(self._clock.boot_ms())
             for one in sent:
-                one.owner.lock_failed()
+                one.ownership.lock_failed()
             self.pump_soon()
             return
         try:
@@ -359,79 +359,81 @@ class BrokerSession:
         self._proven(stamp)
         for one, answer in zip(sent, reply.items, strict=True):
             self._one_locked(one, answer)
-        for party in list(self._parties.values()):
-            if not party.own.fenced:
-                party.answered()  # nothing was asked for it: it goes on where the connection stands
+        for handler in list(self._handlers.values()):
+            if not handler.ownership.exclusive:
+                handler.answered()  # nothing was asked for it: it goes on where the connection stands
         self._hear(reply.versions)
-        if self._over is not None and not self._parties:
+        if self._over is not None and not self._handlers:
             self.close()
         self.pump_soon()
 
     def _one_locked(self, sent: Sent, answer: LockAnswer) -> None:
-        own = sent.owner
-        party = self._parties.get(own)
-        event = own.lock_answered(sent, answer)
-        if party is None:
+        ownership = sent.ownership
+        handler = self._handlers.get(ownership)
+        event = ownership.lock_answered(sent, answer)
+        if handler is None:
             return  # forsaken: the next LOCK does not name it, which frees it
-        self._watch(own)
-        if event is Event.GRANTED and own.state is State.HELD:
-            party.granted(answer)
-        elif event is Event.GRANTED or (event is Event.RENEWED and own.state is State.RELEASING):
-            self.changed(own, urgent=True)
+        self._watch(ownership)
+        if event is Event.GRANTED and ownership.state is State.HELD:
+            handler.granted(answer)
+        elif event is Event.GRANTED or (event is Event.RENEWED and ownership.state is State.RELEASING):
+            self.changed(ownership, urgent=True)
         elif event is Event.RENEWED:
-            self._changed[own] = None
-            party.gap(answer.gap_first, answer.gap_end)
+            self._changed[ownership] = None
+            handler.gap(answer.gap_first, answer.gap_end)
         elif event is Event.STALE:
-            log.warning("queue.fenced", group=own.group, queue=str(own.queue), epoch=sent.epoch, by="LOCK", verdict=answer.verdict.name)
-            party.lost(fenced=True)
+            log.warning(
+                "queue.fenced", group=ownership.group, queue=str(ownership.queue), **ownership.names, by="LOCK", verdict=answer.verdict.name
+            )
+            handler.lost(fenced=True)
             self.trigger()
         elif answer.verdict in (Verdict.NOT_YOURS, Verdict.REFUSED):
-            log.info("lock.refused", group=own.group, queue=str(own.queue), verdict=answer.verdict.name, remark=answer.remark)
-            if answer.verdict is Verdict.NOT_YOURS and own.group in self._groups:
-                self._groups[own.group].doubted(self.link)
-        party.answered()
+            log.info("lock.refused", group=ownership.group, queue=str(ownership.queue), verdict=answer.verdict.name, remark=answer.remark)
+            if answer.verdict is Verdict.NOT_YOURS and ownership.group in self._groups:
+                self._groups[ownership.group].doubted(self.link)
+        handler.answered()
 
     # --------------------------------------------------------------------------------------------------------------- QUERY
 
     def _send_queries(self) -> None:
         """One for each queue of a concurrent group that is wanted and not held."""
-        for party in list(self._parties.values()):
-            if party.own.asks:
-                sent, connection, header = party.own.query_sent(), self._connection, query_header(party)
-                answered = partial(self._query_answered, party, sent, connection)
+        for handler in list(self._handlers.values()):
+            if handler.ownership.may_query:
+                sent, connection, header = handler.ownership.grant_requested(), self._connection, query_header(handler)
+                answered = partial(self._query_answered, handler, sent, connection)
                 self._request(RequestCode.QUERY_CONSUMER_OFFSET, None, ANSWER_TIMEOUT_MS, answered, header)
 
-    def _query_answered(self, party: QueueHandler, sent: Sent, connection: int, future: "asyncio.Future[Command]") -> None:
-        own = party.own
+    def _query_answered(self, handler: QueueHandler, sent: Sent, connection: int, future: "asyncio.Future[Command]") -> None:
+        ownership = handler.ownership
         response = self._read(future, connection, "QUERY_CONSUMER_OFFSET")
         if connection != self._connection:
             return
-        answer = None if response is None else read_query(own, response)
-        event = None if answer is None else own.lock_answered(sent, answer)
-        own.in_lock = False
-        if own not in self._parties:
+        answer = None if response is None else read_query(ownership, response)
+        event = None if answer is None else ownership.lock_answered(sent, answer)
+        ownership.in_lock = False
+        if ownership not in self._handlers:
             return
-        self._watch(own)
+        self._watch(ownership)
         if answer is None:
-            if own.group in self._groups:
-                self._groups[own.group].doubted(self.link)
+            if ownership.group in self._groups:
+                self._groups[ownership.group].doubted(self.link)
             self._loop.call_later(QUERY_AGAIN_MS / 1000, self.trigger)
-        elif event is Event.GRANTED and own.state is State.HELD:
-            party.granted(answer)
+        elif event is Event.GRANTED and ownership.state is State.HELD:
+            handler.granted(answer)
         elif event is Event.GRANTED:
-            self.changed(own, urgent=True)
-        party.answered()
+            self.changed(ownership, urgent=True)
+        handler.answered()
 
     # ---------------------------------------------------------------------------------------------------------------- SYNC
 
     def _send_sync(self, now_ms: int) -> None:
         items: list[SyncItem] = []
         sent: list[Sent] = []
-        for own in self._changed:
-            item = own.sync_item()
+        for ownership in self._changed:
+            item = ownership.sync_item()
             if item is not None:
                 items.append(item)
-                sent.append(own.sync_sent(item))
+                sent.append(ownership.sync_sent(item))
         self._changed.clear()
         if not items:
             self._sync.calm()
@@ -456,21 +458,21 @@ class BrokerSession:
         self._sync.answered()
         self._proven(stamp)
         for one, answer in zip(sent, reply.items, strict=True):
-            own = one.owner
-            party = self._parties.get(own)
-            event = own.sync_answered(one, answer)
-            if party is None:
+            ownership = one.ownership
+            handler = self._handlers.get(ownership)
+            event = ownership.sync_answered(one, answer)
+            if handler is None:
                 continue
-            self._watch(own)
+            self._watch(ownership)
             if event is Event.STALE:
                 facts = {"verdict": answer.verdict.name, "remark": answer.remark, "offset": one.offset}
-                log.warning("queue.fenced", group=own.group, queue=str(own.queue), epoch=one.epoch, by="SYNC", **facts)
-                party.lost(fenced=True)
+                log.warning("queue.fenced", group=ownership.group, queue=str(ownership.queue), **ownership.names, by="SYNC", **facts)
+                handler.lost(fenced=True)
                 self.trigger()
             elif event is Event.ANSWERED and one.release:
-                party.lost(fenced=False)
+                handler.lost(fenced=False)
                 self.trigger()
-            party.answered()
+            handler.answered()
         self._hear(reply.versions)
         self.pump_soon()
 

@@ -19,8 +19,8 @@ class BrokerSessions:
         self._sessions: dict[str, BrokerSession] = {}
         self._groups: dict[str, GroupHandler] = {}
 
-    def enter(self, group: str, party: GroupHandler) -> None:
-        self._groups[group] = party
+    def enter(self, group: str, handler: GroupHandler) -> None:
+        self._groups[group] = handler
         for session in self._sessions.values():
             session.go_on()
 

@@ -1,41 +1,40 @@
-"""Calling a concurrent listener: up to `concurrency` calls at a time over all queues. RocketMQ: ConsumeMessageConcurrentlyService.
+"""Calls the listener concurrently: up to `concurrency` calls at a time over all queues. RocketMQ: ConsumeMessageConcurrentlyService.
 
     taken ─▶ called ─▶ done ──────────────────────────────▶ finished: progress goes to the smallest unfinished offset
                   └──▶ failed ─▶ sent back to the broker ─▶ finished: it comes again from %RETRY%group, or goes to %DLQ%group
                                  └─ that failed ─▶ called again here after 5 s
 
-So progress moves on whether or not the listener succeeded, and never over a message that is neither done nor stored again. A call that runs
-longer than `consume_timeout_ms` has its messages sent back; its result counts no more. There is no task or timer per message.
+So progress moves on whether or not the listener succeeded, and never over a message that is neither done nor stored again. The messages of
+a call that runs longer than `consume_timeout_ms` are sent back, and its result no longer counts. There is no task or timer per message.
 """
 
 import asyncio
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING
 
+from lockstep.client.consumer.consume_model import HeldQueue
+from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.events import MessageDeadLettered
+from lockstep.client.consumer.grant import Grant
 from lockstep.client.consumer.listener import ConcurrentlyContext, ConsumeConcurrentlyStatus, read_concurrent_result
-from lockstep.client.consumer.listener_call import call, ends_the_consumer
+from lockstep.client.consumer.listener_calls import ListenerCalls, ends_the_consumer
 from lockstep.client.consumer.ownership import State
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.delays import FIRST_RETRY_LEVEL, failed_times
 from lockstep.protocol.errors import BrokerError, TransportError
 from lockstep.protocol.headers.send import SendBackHeader
 from lockstep.protocol.message import MessageExt
+from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.log import get_logger
-
-if TYPE_CHECKING:
-    from lockstep.client.consumer.queue_worker import Consumption, Grant, QueueWorker
 
 log = get_logger("client.consumer")
 
-AGAIN_MS = 5_000
-"""What can't be sent back is called again here after this. RocketMQ: submitConsumeRequestLater."""
+CALL_AGAIN_MS = 5_000
+"""A message that can't be sent back is called again here after this. RocketMQ: submitConsumeRequestLater."""
 SEND_BACK_TIMEOUT_MS = 5_000
 """RocketMQ: consumerSendMessageBack's timeout."""
-OFFSETS_TOLD = 10
+OFFSETS_LOGGED = 10
 """Of the messages that are dropped at once."""
 SLICE_MS = 5
 """After so long without letting the loop go on, the calls do."""
@@ -50,53 +49,68 @@ _SUCCESS = ConsumeConcurrentlyStatus.CONSUME_SUCCESS
 class Running:
     """A call of the listener."""
 
-    worker: "QueueWorker"
-    holding: "Grant"
+    runner: "ConcurrentRunner"
     batch: list[MessageExt]
     context: ConcurrentlyContext
     started_ms: int
     expired: bool = False
     """It ran too long: its messages are sent back, or being sent."""
     ended: bool = False
-    """The listener is through; what it failed may be on its way back."""
+    """The listener has returned; what it failed may be on its way back."""
 
 
 class ConcurrentModel:
-    """The calls of one consumer. `look` when a holding may have something to call for."""
+    """The consume model of `@consumer.concurrently`: the calls of one consumer."""
 
-    def __init__(self, use: "Consumption") -> None:
-        self._use = use
-        self._boot_ms = use.host.clock.boot_ms
-        self._ready: OrderedDict[Grant, QueueWorker] = OrderedDict()
-        """Holdings with waiting messages, the next one first."""
+    def __init__(self, ctx: ConsumerContext, listener: ListenerCalls) -> None:
+        self._ctx = ctx
+        self._listener = listener
+        self._boot_ms = ctx.host.clock.boot_ms
+        self._ready: OrderedDict[ConcurrentRunner, None] = OrderedDict()
+        """Queues with waiting messages, the next one first."""
         self._running: dict[Running, None] = {}
         self._slice_end_ms = 0
-        self.tasks: dict[asyncio.Task[None], None] = {}
+        self._tasks: dict[asyncio.Task[None], None] = {}
 
-    def running(self, worker: "QueueWorker") -> list[Running]:
-        """The calls that work on a queue."""
-        return [each for each in self._running if each.worker is worker]
+    def start(self) -> None:
+        self._listener.watch.start()
+        self._ctx.tasks.spawn(self._expire_calls(), f"{self._ctx.group} consume timeout")
 
-    def look(self, worker: "QueueWorker", holding: "Grant") -> None:
-        """Messages may wait here."""
-        if self._callable(worker, holding):
-            self._ready.setdefault(holding, worker)
-            self._hire()
+    def stop(self) -> None:
+        self._listener.watch.stop()
 
-    def _callable(self, worker: "QueueWorker", holding: "Grant") -> bool:
-        waits = bool(holding.again) or holding.messages.waiting > 0
-        return waits and holding.alive and worker.own.state is State.HELD and not self._use.paused
+    def runner(self, queue: HeldQueue, grant: Grant) -> "ConcurrentRunner":
+        return ConcurrentRunner(self, queue, grant)
 
-    def _hire(self) -> None:
-        if self._ready and len(self.tasks) < self._use.config.concurrency:
-            task = self._use.runs.spawn(self._work(), f"{self._use.group} call")
-            self.tasks[task] = None
-            task.add_done_callback(lambda done: self.tasks.pop(done, None))
+    def tasks(self) -> "list[asyncio.Task[None]]":
+        return list(self._tasks)
+
+    def unassigned(self, queue: MessageQueue) -> None:
+        pass
+
+    # ---------------------------------------------------------------------------------------------------------- which is next
+
+    def look(self, runner: "ConcurrentRunner") -> None:
+        """Call the listener for this queue if messages wait and a call is free."""
+        if self._callable(runner):
+            self._ready.setdefault(runner)
+            self._add_task()
+
+    def _callable(self, runner: "ConcurrentRunner") -> bool:
+        grant = runner.grant
+        waits = bool(runner.again) or grant.messages.waiting > 0
+        return waits and grant.alive and runner.queue.ownership.state is State.HELD and not self._ctx.paused
+
+    def _add_task(self) -> None:
+        if self._ready and len(self._tasks) < self._ctx.config.concurrency:
+            task = self._ctx.runs.spawn(self._work(), f"{self._ctx.group} call")
+            self._tasks[task] = None
+            task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
     async def _work(self) -> None:
-        """One call after the other while something waits."""
+        """Make one call after the other while messages wait."""
         while (running := self._next()) is not None:
-            self._hire()
+            self._add_task()
             await self._run(running)
             now_ms = self._boot_ms()
             if now_ms >= self._slice_end_ms:
@@ -106,187 +120,207 @@ class ConcurrentModel:
     def _next(self) -> Running | None:
         """The next batch, of one queue after the other."""
         while self._ready:
-            holding, worker = self._ready.popitem(last=False)
-            if not self._callable(worker, holding):
+            runner, _ = self._ready.popitem(last=False)
+            if not self._callable(runner):
                 continue
-            batch = holding.again.popleft() if holding.again else holding.messages.take(self._use.config.batch_count)
-            if holding.again or holding.messages.waiting:
-                self._ready[holding] = worker
-            context = ConcurrentlyContext(worker.queue, len(batch), partial(_is_gone, holding))
-            return Running(worker, holding, batch, context, self._boot_ms())
+            messages = runner.grant.messages
+            batch = runner.again.popleft() if runner.again else messages.take(self._ctx.config.batch_count)
+            if runner.again or messages.waiting:
+                self._ready[runner] = None
+            context = ConcurrentlyContext(runner.queue.queue, len(batch), runner.is_over)
+            return Running(runner, batch, context, self._boot_ms())
         return None
 
     # --------------------------------------------------------------------------------------------------------------- one call
 
     async def _run(self, running: Running) -> None:
-        worker, own = running.worker, running.worker.own
+        runner, context, queue = running.runner, running.context, running.runner.queue
         self._running[running] = None
-        if not own.running:
-            own.call_started()
-            worker.call_started_ms = running.started_ms
+        queue.calls[context] = None
+        if not queue.ownership.running:
+            queue.ownership.call_started()
+            queue.call_started_ms = running.started_ms
         try:
-            result, error = await call(self._use, worker.queue, running.batch, running.context)
+            result, error = await self._listener.call(queue.queue, running.batch, context)
             running.ended = True
-            self._watch(running)
-            whole = running.context.ack_index == len(running.batch) - 1
-            if result is _SUCCESS and whole and running.holding.alive and not running.expired:
-                self._finish(running, running.batch)
+            if self._listener.in_loop:
+                self._listener.watch.call_ended(running.started_ms, self._boot_ms())
+            whole = context.ack_index == len(running.batch) - 1
+            if result is _SUCCESS and whole and runner.grant.alive and not running.expired:
+                runner.finish(running.batch)
             else:
-                await self._judge(running, result, error)
+                await self._process(running, result, error)
             if error is not None and ends_the_consumer(error):
-                self._use.failed(error)
+                self._ctx.fail(error)
         finally:
             del self._running[running]
-            self._ended(running)
+            del queue.calls[context]
+            if not queue.calls:
+                runner.last_call_ended()
 
-    def _watch(self, running: Running) -> None:
-        if self._use.in_loop:
-            self._use.watch.call_ended(running.started_ms, self._boot_ms())
-
-    async def _judge(self, running: Running, result: object, error: BaseException | None) -> None:
-        """What the call's result means for its messages."""
-        worker, holding, batch, context = running.worker, running.holding, running.batch, running.context
-        if not holding.alive or running.expired:
-            facts = {"queue": str(worker.queue), "offset": batch[0].queue_offset, "expired": running.expired}
-            log.warning("result.was_stale", listener=self._use.listener_name, **facts)
+    async def _process(self, running: Running, result: object, error: BaseException | None) -> None:
+        """Act on a result that is not a plain success of the whole batch."""
+        runner, batch, context = running.runner, running.batch, running.context
+        place: dict[str, object] = {"queue": str(runner.queue.queue), "offset": batch[0].queue_offset}
+        if not runner.grant.alive or running.expired:
+            log.warning("result.was_stale", listener=self._ctx.listener_name, **place, expired=running.expired)
             return
         status, wrong = (ConsumeConcurrentlyStatus.RECONSUME_LATER, None) if error is not None else read_concurrent_result(result)
         if error is not None or wrong is not None:
             why = f"{type(error).__name__}: {error}" if error is not None else wrong
-            facts = {"queue": str(worker.queue), "offset": batch[0].queue_offset, "count": len(batch), "error": why}
-            log.warning("call.failed", listener=self._use.listener_name, **facts, exc_info=self._first_of_its_kind(holding, error))
+            facts = {"count": len(batch), "error": why}
+            log.warning("call.failed", listener=self._ctx.listener_name, **place, **facts, exc_info=runner.traceback(error))
         done = len(batch)
         if status is ConsumeConcurrentlyStatus.RECONSUME_LATER:
             done = 0
         elif type(context.ack_index) is int:
             done = min(max(context.ack_index + 1, 0), len(batch))
-        self._finish(running, batch[:done])
+        runner.finish(batch[:done])
         if done < len(batch):
             await self._send_all_back(running, batch[done:], context.delay_level_when_next_consume)
 
-    def _first_of_its_kind(self, holding: "Grant", error: BaseException | None) -> BaseException | None:
-        """The error whose traceback is told: the first of its kind under this holding, not each message's."""
-        if error is None or (holding.traced is not None and holding.traced[1] is type(error)):
-            return None
-        holding.traced = (0, type(error))
-        return error
-
     async def _send_all_back(self, running: Running, failed: Sequence[MessageExt], level: int) -> bool:
-        """True: the broker has all of them. In broadcasting nobody has: they are dropped, as RocketMQ does."""
-        if self._use.local is not None:
-            facts = {"queue": str(running.worker.queue), "offsets": [message.queue_offset for message in failed[:OFFSETS_TOLD]]}
-            log.warning("message.dropped", group=self._use.group, **facts, count=len(failed), why="a broadcasting group has no retries")
-            self._finish(running, failed)
+        """Return whether the broker has stored all of them again. In broadcasting they are dropped, as in RocketMQ."""
+        runner = running.runner
+        queue = str(runner.queue.queue)
+        if self._ctx.local is not None:
+            facts = {"queue": queue, "offsets": [message.queue_offset for message in failed[:OFFSETS_LOGGED]]}
+            log.warning("message.dropped", group=self._ctx.group, **facts, count=len(failed), why="a broadcasting group has no retries")
+            runner.finish(failed)
             return True
         if type(level) is not int:
-            log.warning("result.bad_delay_level", listener=self._use.listener_name, level=repr(level)[:40], taken_as=0)
+            log.warning("result.bad_delay_level", listener=self._ctx.listener_name, level=repr(level)[:40], taken_as=0)
             level = 0
-        taken = await asyncio.gather(*(self._send_back(running, message, level) for message in failed))
-        self._finish(running, [message for message, ok in zip(failed, taken, strict=True) if ok])
+        taken = await asyncio.gather(*(self._send_back(runner, message, level) for message in failed))
+        runner.finish([message for message, ok in zip(failed, taken, strict=True) if ok])
         left = [message for message, ok in zip(failed, taken, strict=True) if not ok]
-        if left and running.holding.alive and (running.ended or not running.expired):
-            later = sum(message.queue_offset not in running.holding.refused for message in left)
+        if left and runner.grant.alive and (running.ended or not running.expired):
+            later = sum(message.queue_offset not in runner.refused for message in left)
             if later:
-                why = running.holding.not_sent_back
-                log.warning("send_back.later", queue=str(running.worker.queue), count=later, again_ms=AGAIN_MS, error=why)
-            asyncio.get_running_loop().call_later(AGAIN_MS / 1000, self._again, running, left)
+                log.warning("send_back.later", queue=queue, count=later, again_ms=CALL_AGAIN_MS, error=runner.not_sent_back)
+            asyncio.get_running_loop().call_later(CALL_AGAIN_MS / 1000, self._call_again, runner, left)
         return not left
 
-    def _again(self, running: Running, left: list[MessageExt]) -> None:
-        running.holding.again.append(left)
-        self.look(running.worker, running.holding)
+    def _call_again(self, runner: "ConcurrentRunner", left: list[MessageExt]) -> None:
+        runner.again.append(left)
+        self.look(runner)
 
-    async def _send_back(self, running: Running, message: MessageExt, level: int) -> bool:
-        """False: the broker does not have it, as far as is known."""
-        worker = running.worker
+    async def _send_back(self, runner: "ConcurrentRunner", message: MessageExt, level: int) -> bool:
+        """Return False if the broker has not stored the message again, as far as is known."""
+        ctx, queue = self._ctx, runner.queue
         header = SendBackHeader(
             message.physical_offset,
-            worker.own.group,
+            ctx.group,
             level,
             message.message_id,
             message.topic,
-            max_reconsume_times=self._use.config.max_reconsume_times,
+            max_reconsume_times=ctx.config.max_reconsume_times,
         )
         try:
-            await worker.session.link.call(RequestCode.CONSUMER_SEND_MSG_BACK, header, timeout_ms=SEND_BACK_TIMEOUT_MS)
+            await queue.session.link.call(RequestCode.CONSUMER_SEND_MSG_BACK, header, timeout_ms=SEND_BACK_TIMEOUT_MS)
         except (TransportError, BrokerError) as error:
-            log.info("send_back.failed", queue=str(worker.queue), offset=message.queue_offset, error=str(error))
-            _note(running, message, error)
+            log.info("send_back.failed", queue=str(queue.queue), offset=message.queue_offset, error=str(error))
+            runner.note_failed_send_back(message, error)
             return False
-        if level < 0 or message.reconsume_times >= self._use.config.max_reconsume_times:
+        if level < 0 or message.reconsume_times >= ctx.config.max_reconsume_times:
             attempts = message.reconsume_times + 1
             why = "given up by its listener" if level < 0 else failed_times(attempts)
-            facts = {"queue": str(worker.queue), "offset": message.queue_offset, "attempts": attempts, "error": why}
-            log.error("message.dead_lettered", group=worker.own.group, **facts)
-            self._use.tell(MessageDeadLettered(worker.queue, message.queue_offset, attempts, why))
+            facts = {"queue": str(queue.queue), "offset": message.queue_offset, "attempts": attempts, "error": why}
+            log.error("message.dead_lettered", group=ctx.group, **facts)
+            ctx.report(MessageDeadLettered(queue.queue, message.queue_offset, attempts, why))
         return True
-
-    def _finish(self, running: Running, messages: Sequence[MessageExt]) -> None:
-        """These are done, or stored again: progress may move over them."""
-        worker, holding = running.worker, running.holding
-        if not messages or not holding.alive:
-            return
-        if holding.refused:
-            holding.refused.difference_update(message.queue_offset for message in messages)
-        if holding.messages.finish(messages):
-            worker.own.progressed(holding.epoch, holding.messages.commit_offset)
-            worker.session.changed(worker.own)
-        if holding.pull_waits and holding.messages.room():
-            holding.pull_wake.set()
-
-    def _ended(self, running: Running) -> None:
-        """The last call of a queue is over: what drains is released, what is gone may be asked for again."""
-        worker, holding = running.worker, running.holding
-        if self.running(worker):
-            return
-        worker.own.call_ended(holding.epoch, holding.messages.commit_offset, 0)
-        worker.session.changed(worker.own)
-        if not holding.alive:
-            worker.session.trigger()
-            worker.look()
 
     # ------------------------------------------------------------------------------------------------------------- too long
 
-    async def sweep(self) -> None:
-        """Until the consumer ends: the messages of calls that run too long are sent back."""
-        timeout_ms = self._use.config.consume_timeout_ms
+    async def _expire_calls(self) -> None:
+        """Send the messages of calls that run too long back, until the consumer ends."""
+        timeout_ms = self._ctx.config.consume_timeout_ms
         while True:
             await asyncio.sleep(timeout_ms / SWEEPS / 1000)
             now_ms = self._boot_ms()
             for running in [each for each in self._running if now_ms - each.started_ms >= timeout_ms]:
-                if running.holding.alive and not running.ended and not running.expired:
+                if running.runner.grant.alive and not running.ended and not running.expired:
                     await self._expire(running, now_ms)
 
     async def _expire(self, running: Running, now_ms: int) -> None:
         running.expired = True
         running.context.cancel()
-        facts = {"queue": str(running.worker.queue), "offset": running.batch[0].queue_offset, "started_ms_ago": now_ms - running.started_ms}
-        log.warning("call.expired", listener=self._use.listener_name, **facts, then="its messages are sent back")
+        facts = {"offset": running.batch[0].queue_offset, "started_ms_ago": now_ms - running.started_ms}
+        queue = str(running.runner.queue.queue)
+        log.warning("call.expired", listener=self._ctx.listener_name, queue=queue, **facts, then="its messages are sent back")
         if not await self._send_all_back(running, running.batch, FIRST_RETRY_LEVEL):
-            running.expired = False  # its own result counts, or the next sweep tries again; where it has ended, they are called again
+            running.expired = False  # its own result counts, or the next sweep tries again; if it has ended, they are called again
 
 
-def _note(running: Running, message: MessageExt, error: Exception) -> None:
-    """Why it could not be sent back; a refusal that trying again does not mend is told by message, and once."""
-    holding = running.holding
-    if not isinstance(error, BrokerError) or error.retriable:
-        holding.not_sent_back = str(error)
-    elif message.queue_offset not in holding.refused:
-        holding.refused.add(message.queue_offset)
-        facts = {"queue": str(running.worker.queue), "offset": message.queue_offset, "message_id": message.message_id}
-        then = f"it is called here until it succeeds, {AGAIN_MS // 1000} s after each call"
-        log.warning("send_back.refused", **facts, error=str(error), then=then)
+class ConcurrentRunner:
+    """One grant of one queue."""
 
+    __slots__ = ("_logged", "_model", "again", "grant", "not_sent_back", "queue", "refused")
 
-def _is_gone(holding: "Grant") -> bool:
-    return not holding.alive
+    def __init__(self, model: ConcurrentModel, queue: HeldQueue, grant: Grant) -> None:
+        self._model = model
+        self.queue = queue
+        self.grant = grant
+        self.again: deque[list[MessageExt]] = deque()
+        """Taken messages for which the listener is to be called once more from here."""
+        self.not_sent_back = ""
+        """Why a message could not be sent back, the last time."""
+        self.refused: set[int] = set()
+        """Offsets of unfinished messages whose send back was refused for good, which is logged once."""
+        self._logged: type[BaseException] | None = None
+        """The kind of the failure whose traceback was logged last."""
 
+    async def run(self) -> None:
+        while self.grant.alive:
+            self._model.look(self)
+            await self.grant.rest()
 
-async def consume_concurrently(worker: "QueueWorker", holding: "Grant") -> None:
-    """The runner of one holding: hands it to the crew whenever somebody wakes it."""
-    crew = worker.use.crew
-    assert crew is not None
-    while holding.alive:
-        holding.run_wake.clear()
-        crew.look(worker, holding)
-        await holding.run_wake.wait()
+    def position_moved(self) -> None:
+        self.queue.ownership.progressed(self.grant.token, self.grant.messages.commit_offset)
+        self.queue.session.changed(self.queue.ownership)
+
+    def resume(self) -> None:
+        pass
+
+    def give_up(self) -> None:
+        """What is finished has been committed. Each call goes on, and its context says that it is cancelled."""
+
+    def is_over(self) -> bool:
+        return not self.grant.alive
+
+    def finish(self, messages: Sequence[MessageExt]) -> None:
+        """These messages are done, or stored again: progress may move over them."""
+        grant = self.grant
+        if not messages or not grant.alive:
+            return
+        if self.refused:
+            self.refused.difference_update(message.queue_offset for message in messages)
+        if grant.messages.finish(messages):
+            self.position_moved()
+        grant.wake_pull()
+
+    def last_call_ended(self) -> None:
+        """No call works on the queue: release it if it drains, and acquire it again if this grant has ended."""
+        ownership, session = self.queue.ownership, self.queue.session
+        ownership.call_ended(self.grant.token, self.grant.messages.commit_offset, 0)
+        session.changed(ownership)
+        if not self.grant.alive:
+            session.trigger()
+            self.queue.look()
+
+    def traceback(self, error: BaseException | None) -> BaseException | None:
+        """Return the error if its traceback is to be logged: for the first of its kind under this grant."""
+        if error is None or self._logged is type(error):
+            return None
+        self._logged = type(error)
+        return error
+
+    def note_failed_send_back(self, message: MessageExt, error: Exception) -> None:
+        """Keep why it failed. A refusal for good, which no repetition changes, is logged once for each message."""
+        if not isinstance(error, BrokerError) or error.retriable:
+            self.not_sent_back = str(error)
+        elif message.queue_offset not in self.refused:
+            self.refused.add(message.queue_offset)
+            facts = {"queue": str(self.queue.queue), "offset": message.queue_offset, "message_id": message.message_id}
+            then = f"it is called here until it succeeds, {CALL_AGAIN_MS // 1000} s after each call"
+            log.warning("send_back.refused", **facts, error=str(error), then=then)

@@ -7,20 +7,26 @@ from lockstep.protocol.queue import MessageQueue
 
 @dataclass(frozen=True, slots=True)
 class QueueAssigned:
-    """Consumption begins at `offset` under `epoch`: the broker granted the queue. Of a concurrent group `epoch` is the generation."""
+    """The queue was granted to this consumer: consumption begins at `offset`."""
 
     queue: MessageQueue
-    epoch: int
     offset: int
+    epoch: int | None
+    """The fencing token of the grant (Fence.epoch), which rises with each grant of the queue; the member's own in broadcasting. None in a
+    concurrent group, which locks no queue."""
+    generation: int | None
+    """The generation of the group's progress in the queue, which rises with each reset; None in broadcasting."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueRevoked:
-    """The queue is no longer this consumer's. `fenced`: by a higher epoch, not by a release of its own."""
+    """The queue is no longer this consumer's. `fenced`: another grant or a reset ended this one, not a release by this consumer."""
 
     queue: MessageQueue
-    epoch: int
     fenced: bool
+    epoch: int | None
+    generation: int | None
+    """As in QueueAssigned."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,6 @@ class QueueHealth:
     queue: MessageQueue
     state: str
     """A state of ownership.py: wanted, held, draining, releasing, released, unsure, gone (an old listener still runs)."""
-    epoch: int
     offset: int
     """Next offset to consume, as far as results are in."""
     committed_offset: int
@@ -46,6 +45,10 @@ class QueueHealth:
     """How long the listener has been at it; None: no call runs."""
     blocked: bool
     """Its first batch has failed so often that QueueBlocked was reported: `max_attempts` times, or 3 times if attempts are unlimited."""
+    epoch: int | None
+    """The fencing token of its grant; None in a concurrent group. 0 before the first grant."""
+    generation: int | None
+    """The generation of the group's progress; None before the first grant and in broadcasting."""
 
 
 @dataclass(frozen=True, slots=True)

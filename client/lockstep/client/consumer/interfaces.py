@@ -1,4 +1,4 @@
-"""Who acts on what a broker session hears: a queue's worker, a group's membership."""
+"""What a broker session reports, and to whom: to the worker of a queue, and to a group's membership."""
 
 from typing import Protocol
 
@@ -8,28 +8,28 @@ from lockstep.protocol.bodies import ListVersion, LockAnswer, StartPolicy
 
 
 class QueueHandler(Protocol):
-    """Who acts on what a session hears of one queue."""
+    """Handles what a session reports about one queue."""
 
     @property
-    def own(self) -> QueueOwnership: ...
+    def ownership(self) -> QueueOwnership: ...
 
     def granted(self, answer: LockAnswer) -> None:
-        """`own` is HELD: consumption begins at the answer's offset."""
+        """The queue is HELD: consumption begins at the answer's offset."""
 
     def lost(self, fenced: bool) -> None:
-        """The epoch is gone: by a higher one (fenced), or because the release was answered."""
+        """The grant has ended: by a newer one (fenced), or because the release was answered."""
 
     def given_up(self) -> None:
-        """The running call is past its drain limit and counts no more."""
+        """The running call is past its drain limit: its result no longer counts."""
 
     def cancel_soon(self) -> None:
-        """The running call's result may no longer be accepted: tell it."""
+        """The result of the running call may be refused: set the call's `cancelled` event."""
 
     def answered(self) -> None:
-        """Progress was answered, or life is proven again: whoever waits for that looks again."""
+        """Progress was answered, or life is proven again: wake up whatever waits for that."""
 
     def gap(self, first: int | None, end: int | None) -> None:
-        """Retention took these messages before the group consumed them. None: it did not."""
+        """Retention removed the messages `first` ≤ offset < `end` before the group consumed them. None: it did not."""
 
     def start_policy(self, topic: str) -> StartPolicy: ...
 
@@ -41,7 +41,7 @@ class Deadline(Protocol):
 
 
 class QueueSession(Protocol):
-    """What a queue's worker talks to: a broker's session, or in broadcasting the file beside it."""
+    """What a queue's worker talks to: a broker's session, or in broadcasting the member's own file."""
 
     link: BrokerLink
     awaited: bool
@@ -50,26 +50,39 @@ class QueueSession(Protocol):
     @property
     def proof(self) -> Deadline: ...
 
-    def add(self, party: QueueHandler) -> None:
-        """From now on it is told of its queue."""
+    def add(self, handler: QueueHandler) -> None:
+        """Acquire, renew and release the queue as its machine says, and report to the handler."""
 
-    def remove(self, party: QueueHandler) -> None:
-        """Its machine is done."""
+    def remove(self, handler: QueueHandler) -> None:
+        """Forget the queue: its machine is done."""
 
     def trigger(self) -> None:
-        """A queue is wanted that is not held, or is held no more."""
+        """Look for queues to acquire or to release: one is wanted that is not held, or is no longer held."""
 
-    def changed(self, own: QueueOwnership, *, urgent: bool = False) -> None:
-        """Progress, or a release; `urgent`: somebody waits for it."""
+    def changed(self, ownership: QueueOwnership, *, urgent: bool = False) -> None:
+        """Send progress or a release; `urgent`: at once, because something waits for the response."""
 
-    def went_back(self, party: QueueHandler, first: int, end: int) -> None:
-        """The queue now has the messages `first` ≤ offset < `end`, and its consumer was behind that."""
+    def went_back(self, handler: QueueHandler, first: int, end: int) -> None:
+        """The queue now holds the messages `first` ≤ offset < `end`, and this member's offset is above `end`."""
 
 
 class GroupHandler(Protocol):
-    """Who acts on what a session hears of one group."""
+    """A consumer's membership of its group, as sessions and workers see it."""
 
-    def heard(self, link: BrokerLink, version: ListVersion) -> None: ...
+    def heard(self, link: BrokerLink, version: ListVersion) -> None:
+        """A response named the version of the member list."""
 
     def doubted(self, link: BrokerLink) -> None:
-        """A queue that was asked for is not this member's by the broker's list: ask for that list."""
+        """The broker's list does not give a queue to this member that it asked for: request the list."""
+
+    def start_policy(self, topic: str) -> StartPolicy:
+        """Returns where the group begins in a queue of the topic that it has no progress of."""
+
+    def hear_since(self, topic: str, since: int) -> None:
+        """A broker resolved the start policy for the topic at this layout counter."""
+
+    def beat_soon(self) -> None:
+        """A broker does not know the group's subscription: send a heartbeat."""
+
+    def forget(self, handler: QueueHandler) -> None:
+        """The queue's machine is done."""

@@ -12,13 +12,17 @@ from lockstep.client.broker_link import BrokerLink
 from lockstep.client.consumer.broadcast import LocalSession
 from lockstep.client.consumer.broker_session import BrokerSession
 from lockstep.client.consumer.broker_sessions import BrokerSessions
+from lockstep.client.consumer.consume_model import ConsumeModel
+from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.health import BrokerHealth, QueueHealth
-from lockstep.client.consumer.queue_worker import Consumption, QueueWorker
+from lockstep.client.consumer.interfaces import QueueHandler
+from lockstep.client.consumer.ownership import GrantPolicy
+from lockstep.client.consumer.queue_worker import QueueWorker
 from lockstep.client.consumer.rebalance import ListChange, MemberLists, RebalancePlan, Wanted, by_hand, by_one_list, everything, plan
 from lockstep.client.consumer.rebalance_delay import RebalanceDelay
 from lockstep.client.features import check_features
 from lockstep.client.instance import Instance
-from lockstep.protocol.bodies import HeartbeatReply, ListVersion, MemberList, QueueFreeBody
+from lockstep.protocol.bodies import HeartbeatReply, ListVersion, MemberList, QueueFreeBody, StartPolicy
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
@@ -40,10 +44,11 @@ ASK_AGAIN_MS = 500
 class Membership:
     """Between the instance's hooks and the queues' workers. `begin` after the join, `drain` to leave."""
 
-    def __init__(self, instance: Instance, sessions: BrokerSessions, use: Consumption) -> None:
+    def __init__(self, instance: Instance, sessions: BrokerSessions, ctx: ConsumerContext, model: ConsumeModel) -> None:
         self._instance = instance
         self._sessions = sessions
-        self._use = use
+        self._ctx = ctx
+        self._model = model
         self._lists = MemberLists(instance.client_id)
         self._arrivals = RebalanceDelay()
         self._sharing_later = False
@@ -73,10 +78,6 @@ class Membership:
         """None: nothing is known of it yet."""
         return self._workers.get(queue)
 
-    @property
-    def any_running(self) -> bool:
-        return any(worker.own.running for worker in self._workers.values())
-
     # ------------------------------------------------------------------------------------------------------------ lifetime
 
     def begin(self) -> None:
@@ -87,9 +88,7 @@ class Membership:
             if link.up and link.view is not None:
                 self.link_up(link, link.view)
         self.rebalance()
-        self._use.tasks.spawn(self._rounds(), f"{self._use.group} rounds")
-        if self._use.crew is not None:
-            self._use.tasks.spawn(self._use.crew.sweep(), f"{self._use.group} sweep")
+        self._ctx.tasks.spawn(self._rounds(), f"{self._ctx.group} rounds")
 
     async def drain(self, drain_ms: int) -> None:
         """Want nothing any more; returns when every queue is released and no call runs."""
@@ -101,10 +100,11 @@ class Membership:
         if self._workers:
             await self._empty.wait()
 
-    def forget(self, worker: QueueWorker) -> None:
-        """The worker is done."""
-        if self._workers.get(worker.queue) is worker:
-            del self._workers[worker.queue]
+    def forget(self, handler: QueueHandler) -> None:
+        """The queue's machine is done."""
+        queue = handler.ownership.queue
+        if self._workers.get(queue) is handler:
+            del self._workers[queue]
         if not self._workers:
             self._empty.set()
 
@@ -119,7 +119,7 @@ class Membership:
 
     async def _rounds(self) -> None:
         while True:
-            missing = any(self._instance.routes.layout(topic) is None for topic in self._use.filters)
+            missing = any(self._instance.routes.layout(topic) is None for topic in self._ctx.filters)
             await asyncio.sleep((MISSING_TOPIC_MS if missing else ROUND_MS) / 1000)
             if missing:
                 self._instance.watch.refresh_soon()
@@ -134,16 +134,16 @@ class Membership:
         if not self._joined or self._leaving:
             return
         self._arrivals.shared()
-        instance, use = self._instance, self._use
-        layouts = {topic: instance.routes.layout(topic) for topic in use.filters}
+        instance, ctx = self._instance, self._ctx
+        layouts = {topic: instance.routes.layout(topic) for topic in ctx.filters}
         try:
             round_ = self._plan(layouts)
         except LocalProtocolError as error:
-            log.error("rebalance.failed", group=use.group, error=str(error), then="what is held stays; the next round tries again")
+            log.error("rebalance.failed", group=ctx.group, error=str(error), then="what is held stays; the next round tries again")
             return
         wanted = dict(round_.wanted)
         for queue in round_.lost:
-            self._workers[queue].unwant(use.config.drain_timeout_ms)
+            self._workers[queue].unwant(ctx.config.drain_timeout_ms)
         for queue in round_.gained:
             link = instance.link(queue.broker_name)
             if link is None:
@@ -152,12 +152,12 @@ class Membership:
             self._make_worker(queue, link).want()
         self._wanted = wanted
         for queue in round_.lost:
-            use.unassigned(queue)
+            self._model.unassigned(queue)
         if round_.gained and self._last_decides:
             self._decide([queue.topic for queue in round_.gained])
         if round_.gained or round_.lost:
             gained, lost = _names(round_.gained), _names(round_.lost)
-            log.info("queues.rebalanced", group=use.group, wanted=len(wanted), gained=gained, lost=lost)
+            log.info("queues.rebalanced", group=ctx.group, wanted=len(wanted), gained=gained, lost=lost)
 
     def _decide(self, topics: Iterable[str]) -> None:
         """This member was given queues of these topics: its subscriptions count from now on. RocketMQ: messageQueueChanged, subVersion.
@@ -166,14 +166,14 @@ class Membership:
         """
         now_ms = self._instance.host.clock.wall_ms()
         self.sub_versions |= {topic: max(now_ms, self.sub_versions.get(topic, 0) + 1) for topic in topics}
-        self._use.tasks.spawn(self._instance.heartbeat_now(), f"{self._use.group} subscriptions")
+        self._ctx.tasks.spawn(self._instance.heartbeat_now(), f"{self._ctx.group} subscriptions")
 
     def _plan(self, layouts: Mapping[str, TopicLayout | None]) -> RebalancePlan:
-        if self._use.local is not None:
+        if self._ctx.local is not None:
             return everything(layouts, previous=self._wanted)
-        if self._use.by_hand is not None:
-            return by_hand(self._use.by_hand, layouts, previous=self._wanted)
-        me, strategy = self._instance.client_id, self._use.config.allocate
+        if self._ctx.assigned is not None:
+            return by_hand(self._ctx.assigned, layouts, previous=self._wanted)
+        me, strategy = self._instance.client_id, self._ctx.config.allocate
         return plan(me, strategy, layouts, self._lists, previous=self._wanted, reachable=self._reachable)
 
     def _reachable(self, broker_name: str) -> bool:
@@ -183,8 +183,10 @@ class Membership:
     def _make_worker(self, queue: MessageQueue, link: BrokerLink) -> QueueWorker:
         worker = self._workers.get(queue)
         if worker is None:
-            session, local = self._session(link), self._use.local
-            worker = self._workers[queue] = QueueWorker(queue, session if local is None else LocalSession(link, local), self._use)
+            session, local = self._session(link), self._ctx.local
+            worker = self._workers[queue] = QueueWorker(
+                queue, session if local is None else LocalSession(link, local), self._ctx, self._model, self
+            )
         return worker
 
     def _session(self, link: BrokerLink) -> BrokerSession:
@@ -198,23 +200,23 @@ class Membership:
         """LOCK leaves at the end of this loop turn, so that it names what the fresh list gives."""
         if self._joined:
             self._session(link)
-            for worker in self.workers if self._use.local is not None else ():
+            for worker in self.workers if self._ctx.local is not None else ():
                 worker.answered()
             try:
-                check_features(reply, self._use.features)
+                check_features(reply, self._ctx.features)
             except RequestCodeNotSupportedError as error:
-                self._use.failed(error)
-        if self._leaving and self._use.group in reply.groups:
+                self._ctx.fail(error)
+        if self._leaving and self._ctx.group in reply.groups:
             self._leave_again(link)
         self.view(link, reply)
-        if by_one_list(self._use.config.allocate, self._lists) and not self._sharing_later:
+        if by_one_list(self._ctx.config.allocate, self._lists) and not self._sharing_later:
             self.rebalance()  # that list is another broker's now, maybe, though none has changed
 
     def link_down(self, link: BrokerLink) -> None:
         self._sessions.of(link).disconnected()
 
     def view(self, link: BrokerLink, reply: HeartbeatReply) -> None:
-        group = reply.groups.get(self._use.group)
+        group = reply.groups.get(self._ctx.group)
         if group is None:
             self._ask(link)  # not named there for now: its old contract passes
             return
@@ -232,7 +234,7 @@ class Membership:
             self._ask(link)
 
     def queue_free(self, link: BrokerLink, body: QueueFreeBody) -> None:
-        log.debug("queue.freed", group=self._use.group, broker=link.name, queues=len(body.queues))
+        log.debug("queue.freed", group=self._ctx.group, broker=link.name, queues=len(body.queues))
         self._session(link).trigger()
 
     def heard(self, link: BrokerLink, version: ListVersion) -> None:
@@ -243,9 +245,10 @@ class Membership:
     def doubted(self, link: BrokerLink) -> None:
         self._ask(link)
 
-    def since(self, topic: str) -> int | None:
-        """The lowest layout counter at which any broker resolved this group's start policy for the topic."""
-        return self._since.get(topic)
+    def start_policy(self, topic: str) -> StartPolicy:
+        """Returns where the group begins, and the lowest layout counter at which any broker resolved that for the topic, if known."""
+        config = self._ctx.config
+        return StartPolicy(self._ctx.group, topic, config.consume_from_where, config.consume_timestamp_ms, self._since.get(topic))
 
     def hear_since(self, topic: str, since: int) -> None:
         if since > 0:
@@ -255,7 +258,7 @@ class Membership:
 
     def _adopt(self, link: BrokerLink, members: MemberList) -> None:
         change = self._lists.adopt(link.name, members)
-        if change is ListChange.NEWCOMER and self._joined and self._use.ownership.fenced:
+        if change is ListChange.NEWCOMER and self._joined and self._ctx.policy is GrantPolicy.LOCKED:
             self._arrivals.came(self._now_ms())
         if change is ListChange.NOTHING:
             return
@@ -263,7 +266,7 @@ class Membership:
             self.rebalance()
         elif not self._sharing_later:
             self._sharing_later = True
-            self._use.tasks.spawn(self._share_later(), f"{self._use.group} arrivals")
+            self._ctx.tasks.spawn(self._share_later(), f"{self._ctx.group} arrivals")
 
     async def _share_later(self) -> None:
         try:
@@ -286,7 +289,7 @@ class Membership:
     def _ask(self, link: BrokerLink) -> None:
         if self._joined and not self._leaving and link.up and link.name not in self._asking:
             self._asking[link.name] = None
-            self._use.tasks.spawn(self._ask_list(link), f"{self._use.group} list of {link.name}")
+            self._ctx.tasks.spawn(self._ask_list(link), f"{self._ctx.group} list of {link.name}")
 
     async def _ask_list(self, link: BrokerLink) -> None:
         """GET_CONSUMER_LIST_BY_GROUP until the list is as new as what was heard of it; without me: heartbeat, ask again, drop nothing."""
@@ -309,21 +312,21 @@ class Membership:
 
     async def _fetch(self, link: BrokerLink) -> MemberList | None:
         try:
-            response: Command = await link.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, GroupHeader(self._use.group))
+            response: Command = await link.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, GroupHeader(self._ctx.group))
             return decode_body(MemberList, response.body)
         except (BrokerError, RemoteProtocolError) as error:
-            log.warning("list.refused", group=self._use.group, broker=link.name, error=str(error))
+            log.warning("list.refused", group=self._ctx.group, broker=link.name, error=str(error))
             return None
 
     async def _beat(self) -> None:
-        log.info("list.without_me", group=self._use.group, then="heartbeat")
+        log.info("list.without_me", group=self._ctx.group, then="heartbeat")
         await self._instance.heartbeat_now()
 
     def beat_soon(self) -> None:
-        """A broker does not know this group's subscription."""
+        """Send a heartbeat: a broker does not know this group's subscription."""
         if not self._beating:
             self._beating = True
-            self._use.tasks.spawn(self._beat_once(), f"{self._use.group} heartbeat")
+            self._ctx.tasks.spawn(self._beat_once(), f"{self._ctx.group} heartbeat")
 
     async def _beat_once(self) -> None:
         try:
@@ -335,20 +338,20 @@ class Membership:
     def _leave_again(self, link: BrokerLink) -> None:
         """The HEART_BEAT that was on its way when the consumer left named the group: it is a member there, and would be for the grace."""
         answer = link.request(
-            RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader(self._instance.client_id, consumer_group=self._use.group)
+            RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader(self._instance.client_id, consumer_group=self._ctx.group)
         )
         answer.add_done_callback(lambda future: None if future.cancelled() else future.exception() and None)
 
     # --------------------------------------------------------------------------------------------------------------- health
 
     def broker_health(self, now_ms: int) -> tuple[BrokerHealth, ...]:
-        names = {name: None for topic in self._use.filters for name in self._instance.routes.brokers_of(topic)}
+        names = {name: None for topic in self._ctx.filters for name in self._instance.routes.brokers_of(topic)}
         found = []
         for name in sorted(names):
             link = self._instance.link(name)
             proof = self._sessions.proof_of(name)
             proven_ms = None if proof is None else proof.proven_ms
-            if self._use.local is not None and link is not None and link.up:
+            if self._ctx.local is not None and link is not None and link.up:
                 proven_ms = now_ms  # no life has to be proven
             ago_ms = None if proven_ms is None else now_ms - proven_ms
             found.append(BrokerHealth(name, link is not None and link.up, ago_ms, 0 if proof is None else proof.grace_ms))

@@ -1,18 +1,21 @@
-"""Calling the listener for one held queue, one batch after the other. RocketMQ: ConsumeMessageOrderlyService.ConsumeRequest.
+"""Calls the listener for held queues, in order: in each queue one batch after the other.
+
+RocketMQ: ConsumeMessageOrderlyService.ConsumeRequest.
 
 A batch starts only while the queue is HELD, life is proven (boot time < proven + grace − 500 ms), the consumer is not paused and the queue
-is not blocked. The result is processed before the next batch; it counts only while the epoch is still held. There is no task, timer or lock
+is not blocked. The result is processed before the next batch; it counts only while the grant is still held. There is no task, timer or lock
 per message: an async listener is awaited in the queue's own task, which lets the loop go on every 5 ms.
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from lockstep.client.consumer.config import clamp_suspend_ms
+from lockstep.client.consumer.consume_model import HeldQueue
+from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.events import MessageDeadLettered, QueueBlocked
-from lockstep.client.consumer.listener import STEPS, ConsumeOrderlyStatus, OrderlyContext, Step, read_result
-from lockstep.client.consumer.listener_call import Answer, call, ends_the_consumer
+from lockstep.client.consumer.grant import Grant
+from lockstep.client.consumer.listener import STEPS, ConsumeOrderlyStatus, Fence, OrderlyContext, Step, read_result
+from lockstep.client.consumer.listener_calls import ListenerCalls, Outcome, ends_the_consumer
 from lockstep.client.consumer.loop_watch import BLOCKED_MS
 from lockstep.client.consumer.ownership import State
 from lockstep.protocol.codes import RequestCode
@@ -20,10 +23,8 @@ from lockstep.protocol.errors import BrokerError, TransportError
 from lockstep.protocol.headers.send import DeadLetterHeader
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.properties import REASON_LENGTH_MAX
+from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.log import get_logger
-
-if TYPE_CHECKING:
-    from lockstep.client.consumer.queue_worker import Grant, QueueWorker
 
 log = get_logger("client.consumer")
 
@@ -32,219 +33,274 @@ SLICE_MS = 5
 _SUCCESS = ConsumeOrderlyStatus.SUCCESS
 
 
-async def consume(worker: "QueueWorker", holding: "Grant") -> None:
-    """The runner of one holding."""
-    own, use, session, messages = worker.own, worker.use, worker.session, holding.messages
-    boot_ms, proof, watch = use.host.clock.boot_ms, session.proof, use.watch
-    batch_count, each = use.config.batch_count, use.config.commit == "each"
-    slice_end_ms = boot_ms() + SLICE_MS
-    lapsed = _lapsed(worker)
-    while holding.alive:
-        now_ms = boot_ms()
-        if own.state is not State.HELD or use.paused or holding.blocked:
-            await _rest(holding)
-            continue
-        if now_ms >= proof.deadline_ms:
-            session.awaited = True
-            await _rest(holding)
-            continue
-        batch = messages.take(batch_count)
-        if not batch:
-            _warn_uncommitted(worker, holding)
-            await _rest(holding)
-            slice_end_ms = boot_ms() + SLICE_MS
-            continue
-        context = OrderlyContext(worker.queue, holding.fence, messages.batch_attempts, lapsed)
-        own.call_started()
-        worker.call = context
-        worker.call_started_ms = now_ms
-        result, error = await _call(worker, batch, context)
-        worker.call = None
-        if (result is _SUCCESS or (result is None and error is None)) and context.auto_commit and holding.alive:
-            own.call_ended(holding.epoch, messages.commit(), messages.committed_attempts)
-            session.changed(own)
-            pause_ms = 0
-        else:
-            if await _is_given_up(worker, holding, batch, context, result, error):
-                pause_ms = _leave_behind(worker, holding, batch)
+class OrderedModel:
+    """The consume model of `@consumer.orderly`."""
+
+    def __init__(self, ctx: ConsumerContext, listener: ListenerCalls) -> None:
+        self._ctx = ctx
+        self._listener = listener
+
+    def start(self) -> None:
+        self._listener.watch.start()
+
+    def stop(self) -> None:
+        self._listener.watch.stop()
+
+    def runner(self, queue: HeldQueue, grant: Grant) -> "OrderedRunner":
+        return OrderedRunner(self._ctx, self._listener, queue, grant)
+
+    def tasks(self) -> "list[asyncio.Task[None]]":
+        return []
+
+    def unassigned(self, queue: MessageQueue) -> None:
+        pass
+
+
+class OrderedRunner:
+    """One grant of one queue."""
+
+    __slots__ = (
+        "_blocked",
+        "_ctx",
+        "_given_up",
+        "_grant",
+        "_listener",
+        "_logged",
+        "_messages",
+        "_ownership",
+        "_queue",
+        "_session",
+        "_task",
+        "_warned",
+    )
+
+    def __init__(self, ctx: ConsumerContext, listener: ListenerCalls, queue: HeldQueue, grant: Grant) -> None:
+        self._ctx = ctx
+        self._listener = listener
+        self._queue = queue
+        self._grant = grant
+        self._messages = grant.messages
+        self._ownership = queue.ownership
+        self._session = queue.session
+        self._blocked = False
+        """Attempts are exhausted: no call until `resume()` or the next grant."""
+        self._given_up = False
+        """The running call is past its drain limit, and this task was cancelled to end it."""
+        self._warned = False
+        """Uncommitted messages fill the queue's share, which was logged."""
+        self._logged: tuple[int, type[BaseException]] | None = None
+        """Offset and kind of the failure whose traceback was logged last."""
+        self._task: asyncio.Task[None] | None = None
+        """While a call runs: the task that awaits it."""
+
+    async def run(self) -> None:
+        grant, ctx, queue, ownership, session, messages = (
+            self._grant,
+            self._ctx,
+            self._queue,
+            self._ownership,
+            self._session,
+            self._messages,
+        )
+        boot_ms, proof, listener, calls = ctx.host.clock.boot_ms, session.proof, self._listener, queue.calls
+        batch_count, each = ctx.config.batch_count, ctx.config.commit == "each"
+        fence = Fence(ctx.group, queue.queue.topic, queue.queue.broker_name, queue.queue.queue_id, grant.token)
+        slice_end_ms = boot_ms() + SLICE_MS
+
+        def lapsed() -> bool:
+            return boot_ms() >= proof.deadline_ms
+
+        while grant.alive:
+            now_ms = boot_ms()
+            if ownership.state is not State.HELD or ctx.paused or self._blocked:
+                await grant.rest()
+                continue
+            if now_ms >= proof.deadline_ms:
+                session.awaited = True
+                await grant.rest()
+                continue
+            batch = messages.take(batch_count)
+            if not batch:
+                self._warn_uncommitted()
+                await grant.rest()
+                slice_end_ms = boot_ms() + SLICE_MS
+                continue
+            context = OrderlyContext(queue.queue, fence, messages.batch_attempts, lapsed)
+            ownership.call_started()
+            calls[context] = None
+            queue.call_started_ms = now_ms
+            result, error = await self._call(batch, context)
+            del calls[context]
+            if (result is _SUCCESS or (result is None and error is None)) and context.auto_commit and grant.alive:
+                ownership.call_ended(grant.token, messages.commit(), messages.committed_attempts)
+                session.changed(ownership)
+                pause_ms = 0
             else:
-                pause_ms = _process(worker, holding, batch, context, result, error)
-            if error is not None and ends_the_consumer(error):
-                use.failed(error)
-        ended_ms = boot_ms()
-        if ended_ms - now_ms >= BLOCKED_MS and use.in_loop:
-            watch.call_ended(now_ms, ended_ms)
-        if not holding.alive:
-            break
-        if pause_ms:
-            await _pause(holding, pause_ms, boot_ms)
-        elif each:
-            await _settled(worker, holding)
-        if holding.pull_waits and messages.room():
-            holding.pull_wake.set()
-            slice_end_ms = 0
-        if ended_ms >= slice_end_ms:
-            await asyncio.sleep(0)
-            slice_end_ms = boot_ms() + SLICE_MS
+                if await self._dead_letter(batch, context, result, error):
+                    pause_ms = self._pass_over(batch)
+                else:
+                    pause_ms = self._process(batch, context, result, error)
+                if error is not None and ends_the_consumer(error):
+                    ctx.fail(error)
+            ended_ms = boot_ms()
+            if ended_ms - now_ms >= BLOCKED_MS and listener.in_loop:
+                listener.watch.call_ended(now_ms, ended_ms)
+            if not grant.alive:
+                break
+            if pause_ms:
+                await self._pause(pause_ms)
+            elif each:
+                await self._settled()
+            if grant.pull_waits and messages.room():
+                grant.pull_wake.set()
+                slice_end_ms = 0
+            if ended_ms >= slice_end_ms:
+                await asyncio.sleep(0)
+                slice_end_ms = boot_ms() + SLICE_MS
 
+    def position_moved(self) -> None:
+        self._ownership.progressed(self._grant.token, self._messages.commit_offset)
+        self._session.changed(self._ownership)
 
-def _lapsed(worker: "QueueWorker") -> Callable[[], bool]:
-    clock, proof = worker.use.host.clock, worker.session.proof
-    return lambda: clock.boot_ms() >= proof.deadline_ms
+    def resume(self) -> None:
+        self._blocked = False
 
+    def give_up(self) -> None:
+        """Cancel a listener that is awaited on the loop. Dead letters of a call that has ended are written, or refused."""
+        if self._listener.in_loop and self._task is not None:
+            self._given_up = True
+            self._task.cancel()
 
-async def _call(worker: "QueueWorker", batch: list[MessageExt], context: OrderlyContext) -> Answer:
-    """The listener's result, or what it raised; a call that was given up is cancelled and counts as failed."""
-    task = asyncio.current_task()
-    assert task is not None
-    try:
-        return await call(worker.use, worker.queue, batch, context, lambda: worker.given_up_call)
-    except asyncio.CancelledError:
-        worker.own.running = False  # the consumer ends: nobody waits for a result
-        raise
-    finally:
-        if worker.given_up_call:
-            worker.given_up_call = False
-            task.uncancel()
-
-
-def _process(
-    worker: "QueueWorker",
-    holding: "Grant",
-    batch: list[MessageExt],
-    context: OrderlyContext,
-    result: object,
-    error: BaseException | None,
-) -> int:
-    """Everything but a plain SUCCESS: what the result does to the queue; how long to pause before the next call, 0: not at all."""
-    own, use, messages = worker.own, worker.use, holding.messages
-    if not holding.alive:
-        own.call_ended(holding.epoch, 0, 0)
-        facts = {"queue": str(worker.queue), "epoch": holding.epoch, "offset": batch[0].queue_offset}
-        log.warning("result.was_stale", listener=use.listener_name, **facts)
-        worker.session.trigger()
-        worker.look()
-        return 0
-    status, wrong = read_result(result) if error is None else (ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT, error)
-    step = STEPS[context.auto_commit, status]
-    pause_ms = 0
-    if step is Step.COMMIT:
-        if context.auto_commit and status is not _SUCCESS:
-            log.warning("result.needs_manual_commit", listener=use.listener_name, status=status.value, taken_as="SUCCESS")
-        messages.commit()
-    elif step is Step.ROLL_BACK:
-        messages.roll_back()
-        pause_ms = _suspend_ms(worker, context)
-    elif step is Step.PUT_BACK:
-        pause_ms = _put_back(worker, holding, batch, context, wrong)
-    own.call_ended(holding.epoch, messages.commit_offset, messages.committed_attempts)
-    worker.session.changed(own)
-    return pause_ms
-
-
-async def _is_given_up(
-    worker: "QueueWorker", holding: "Grant", batch: list[MessageExt], context: OrderlyContext, result: object, error: BaseException | None
-) -> bool:
-    """The batch has failed for the last time, and its messages are in the group's dead-letter topic: each by one request.
-
-    False as well where that could not be done: it is called again, and given up after the next failure.
-    """
-    use, own, messages = worker.use, worker.own, holding.messages
-    attempts = messages.batch_attempts + 1 if holding.alive else 0
-    if not use.config.retry.gives_up(attempts):
-        return False
-    status, wrong = read_result(result) if error is None else (ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT, error)
-    if STEPS[context.auto_commit, status] is not Step.PUT_BACK or (error is not None and ends_the_consumer(error)):
-        return False
-    why = str(wrong) if not isinstance(wrong, BaseException) else f"{type(wrong).__name__}: {wrong}"
-    advance = messages.taken == len(batch)
-    for message in batch:
-        place = (own.group, worker.queue.topic, worker.queue.queue_id, holding.epoch, message.queue_offset)
-        header = DeadLetterHeader(*place, attempts, why[:REASON_LENGTH_MAX], advance)
+    async def _call(self, batch: list[MessageExt], context: OrderlyContext) -> Outcome:
+        """Return the listener's result, or what it raised; a call that was given up is cancelled and counts as failed."""
+        self._task = task = asyncio.current_task()
+        assert task is not None
         try:
-            await worker.session.link.call(RequestCode.DEAD_LETTER, header)
-        except (TransportError, BrokerError) as failed:
-            log.warning("dead_letter.failed", queue=str(worker.queue), offset=message.queue_offset, error=str(failed))
+            return await self._listener.call(self._queue.queue, batch, context, lambda: self._given_up)
+        except asyncio.CancelledError:
+            self._ownership.running = False  # the consumer ends and waits for no result
+            del self._queue.calls[context]
+            raise
+        finally:
+            self._task = None
+            if self._given_up:
+                self._given_up = False
+                task.uncancel()
+
+    def _process(self, batch: list[MessageExt], context: OrderlyContext, result: object, error: BaseException | None) -> int:
+        """Act on a result that is not a plain SUCCESS. Returns how long to pause before the next call (ms)."""
+        grant, ownership, messages = self._grant, self._ownership, self._messages
+        if not grant.alive:
+            ownership.call_ended(grant.token, 0, 0)
+            log.warning("result.was_stale", listener=self._ctx.listener_name, epoch=grant.token, **self._place(batch))
+            self._session.trigger()
+            self._queue.look()
+            return 0
+        status, wrong = read_result(result) if error is None else (ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT, error)
+        step = STEPS[context.auto_commit, status]
+        pause_ms = 0
+        if step is Step.COMMIT:
+            if context.auto_commit and status is not _SUCCESS:
+                log.warning("result.needs_manual_commit", listener=self._ctx.listener_name, status=status.value, taken_as="SUCCESS")
+            messages.commit()
+        elif step is Step.ROLL_BACK:
+            messages.roll_back()
+            pause_ms = self._suspend_ms(context)
+        elif step is Step.PUT_BACK:
+            pause_ms = self._put_back(batch, context, wrong)
+        ownership.call_ended(grant.token, messages.commit_offset, messages.committed_attempts)
+        self._session.changed(ownership)
+        return pause_ms
+
+    def _place(self, batch: list[MessageExt]) -> dict[str, object]:
+        return {"queue": str(self._queue.queue), "offset": batch[0].queue_offset}
+
+    async def _dead_letter(self, batch: list[MessageExt], context: OrderlyContext, result: object, error: BaseException | None) -> bool:
+        """Copy a batch that has failed for the last time to the group's dead-letter topic, each message by one request.
+
+        Returns False if the batch has attempts left, and if it could not be copied: it is called again, and copied after the next failure.
+        """
+        ctx, grant, queue, messages = self._ctx, self._grant, self._queue.queue, self._messages
+        attempts = messages.batch_attempts + 1 if grant.alive else 0
+        if not ctx.config.retry.gives_up(attempts):
             return False
-        facts = {"queue": str(worker.queue), "offset": message.queue_offset, "attempts": attempts, "error": why}
-        log.error("message.dead_lettered", group=own.group, **facts)
-        use.tell(MessageDeadLettered(worker.queue, message.queue_offset, attempts, why))
-    return holding.alive
+        status, wrong = read_result(result) if error is None else (ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT, error)
+        if STEPS[context.auto_commit, status] is not Step.PUT_BACK or (error is not None and ends_the_consumer(error)):
+            return False
+        why = str(wrong) if not isinstance(wrong, BaseException) else f"{type(wrong).__name__}: {wrong}"
+        advance = messages.taken == len(batch)
+        for message in batch:
+            place = (ctx.group, queue.topic, queue.queue_id, grant.token, message.queue_offset)
+            header = DeadLetterHeader(*place, attempts, why[:REASON_LENGTH_MAX], advance)
+            try:
+                await self._session.link.call(RequestCode.DEAD_LETTER, header)
+            except (TransportError, BrokerError) as failed:
+                log.warning("dead_letter.failed", queue=str(queue), offset=message.queue_offset, error=str(failed))
+                return False
+            facts = {"queue": str(queue), "offset": message.queue_offset, "attempts": attempts, "error": why}
+            log.error("message.dead_lettered", group=ctx.group, **facts)
+            ctx.report(MessageDeadLettered(queue, message.queue_offset, attempts, why))
+        return grant.alive
 
+    def _pass_over(self, batch: list[MessageExt]) -> int:
+        """Count a dead-lettered batch as handled. If the listener has uncommitted messages before it, it stays uncommitted with them."""
+        if self._messages.taken == len(batch):
+            self._messages.commit()
+        self._ownership.call_ended(self._grant.token, self._messages.commit_offset, self._messages.committed_attempts)
+        self._session.changed(self._ownership)
+        return 0
 
-def _leave_behind(worker: "QueueWorker", holding: "Grant", batch: list[MessageExt]) -> int:
-    """The batch was dead-lettered: it counts as handled. What the listener has not committed yet keeps it company."""
-    if holding.messages.taken == len(batch):
-        holding.messages.commit()
-    worker.own.call_ended(holding.epoch, holding.messages.commit_offset, holding.messages.committed_attempts)
-    worker.session.changed(worker.own)
-    return 0
+    def _suspend_ms(self, context: OrderlyContext) -> int:
+        asked_ms = context.suspend_current_queue_time_ms
+        return clamp_suspend_ms(self._ctx.config.suspend_current_queue_time_ms if asked_ms is None else asked_ms)
 
+    def _put_back(self, batch: list[MessageExt], context: OrderlyContext, wrong: BaseException | str | None) -> int:
+        """Let a failed batch wait for its next attempt. Returns how long to pause before it (ms)."""
+        ctx, retry = self._ctx, self._ctx.config.retry
+        attempts = self._messages.put_back()
+        offset = batch[0].queue_offset
+        why = "the listener returned SUSPEND_CURRENT_QUEUE_A_MOMENT"
+        if wrong is not None:
+            why = wrong if isinstance(wrong, str) else f"{type(wrong).__name__}: {wrong}"
+            facts = {"attempts": attempts, "error": why}
+            log.warning("call.failed", listener=ctx.listener_name, **self._place(batch), **facts, exc_info=self._traceback(offset, wrong))
+        self._ownership.error = why[:REASON_LENGTH_MAX]
+        if retry.tells(attempts):
+            log.warning("queue.blocked", group=ctx.group, **self._place(batch), attempts=attempts, error=why)
+            ctx.report(QueueBlocked(self._queue.queue, offset, attempts, why))
+        self._blocked = retry.blocks(attempts)
+        if wrong is None or context.suspend_current_queue_time_ms is not None:
+            return self._suspend_ms(context)
+        return retry.backoff.pause_ms(attempts)
 
-def _suspend_ms(worker: "QueueWorker", context: OrderlyContext) -> int:
-    asked_ms = context.suspend_current_queue_time_ms
-    return clamp_suspend_ms(worker.use.config.suspend_current_queue_time_ms if asked_ms is None else asked_ms)
+    def _traceback(self, offset: int, wrong: BaseException | str) -> BaseException | None:
+        """Return the error if its traceback is to be logged: for the first of its kind at this offset under this grant."""
+        if isinstance(wrong, str) or self._logged == (offset, type(wrong)):
+            return None
+        self._logged = (offset, type(wrong))
+        return wrong
 
+    async def _pause(self, pause_ms: int) -> None:
+        """Wait between two calls of one batch, at most until the grant ends."""
+        grant, boot_ms = self._grant, self._ctx.host.clock.boot_ms
+        until_ms = boot_ms() + pause_ms
+        while grant.alive and (left_ms := until_ms - boot_ms()) > 0:
+            try:
+                async with asyncio.timeout(left_ms / 1000):
+                    await grant.rest()
+            except TimeoutError:
+                pass
 
-def _put_back(
-    worker: "QueueWorker", holding: "Grant", batch: list[MessageExt], context: OrderlyContext, wrong: BaseException | str | None
-) -> int:
-    """The batch failed: it waits again, one attempt more."""
-    use, retry = worker.use, worker.use.config.retry
-    attempts = holding.messages.put_back()
-    offset = batch[0].queue_offset
-    why = "the listener returned SUSPEND_CURRENT_QUEUE_A_MOMENT"
-    if wrong is not None:
-        why = wrong if isinstance(wrong, str) else f"{type(wrong).__name__}: {wrong}"
-        facts = {"queue": str(worker.queue), "offset": offset, "attempts": attempts, "error": why}
-        log.warning("call.failed", listener=use.listener_name, **facts, exc_info=_first_time(holding, offset, wrong))
-    worker.own.error = why[:REASON_LENGTH_MAX]
-    if retry.tells(attempts):
-        log.warning("queue.blocked", group=use.group, queue=str(worker.queue), offset=offset, attempts=attempts, error=why)
-        use.tell(QueueBlocked(worker.queue, offset, attempts, why))
-    holding.blocked = retry.blocks(attempts)
-    if wrong is None or context.suspend_current_queue_time_ms is not None:
-        return _suspend_ms(worker, context)
-    return retry.backoff.pause_ms(attempts)
+    async def _settled(self) -> None:
+        """commit="each": wait until the broker has answered the commit."""
+        offset = self._ownership.offset
+        self._session.changed(self._ownership, urgent=True)
+        while self._grant.alive and self._ownership.settled_offset < offset:
+            await self._grant.rest()
 
-
-def _first_time(holding: "Grant", offset: int, wrong: BaseException | str) -> BaseException | None:
-    """The error whose traceback is told: the first of its kind at this offset under this grant, not each attempt's."""
-    if isinstance(wrong, str) or holding.traced == (offset, type(wrong)):
-        return None
-    holding.traced = (offset, type(wrong))
-    return wrong
-
-
-async def _rest(holding: "Grant") -> None:
-    """Until somebody wakes the runner. It looked and found nothing to do in this very step, so no wake can be lost."""
-    holding.run_wake.clear()
-    await holding.run_wake.wait()
-
-
-async def _pause(holding: "Grant", pause_ms: int, boot_ms: Callable[[], int]) -> None:
-    """Between two calls of one batch; ends early where the holding does."""
-    until_ms = boot_ms() + pause_ms
-    while holding.alive and (left_ms := until_ms - boot_ms()) > 0:
-        holding.run_wake.clear()
-        try:
-            async with asyncio.timeout(left_ms / 1000):
-                await holding.run_wake.wait()
-        except TimeoutError:
-            pass
-
-
-async def _settled(worker: "QueueWorker", holding: "Grant") -> None:
-    """commit="each": until the broker has answered the commit."""
-    offset = worker.own.offset
-    worker.session.changed(worker.own, urgent=True)
-    while holding.alive and worker.own.settled_offset < offset:
-        await _rest(holding)
-
-
-def _warn_uncommitted(worker: "QueueWorker", holding: "Grant") -> None:
-    """Manual commit: what is never committed fills the queue's share, and then nothing is pulled any more."""
-    taken = holding.messages.taken
-    if taken and not holding.warned and not holding.messages.room():
-        holding.warned = True
-        log.warning("queue.full_of_uncommitted", listener=worker.use.listener_name, queue=str(worker.queue), taken=taken)
+    def _warn_uncommitted(self) -> None:
+        """Warn once if the listener, which commits by hand, has left so many messages uncommitted that no more are pulled."""
+        taken = self._messages.taken
+        if taken and not self._warned and not self._messages.room():
+            self._warned = True
+            log.warning("queue.full_of_uncommitted", listener=self._ctx.listener_name, queue=str(self._queue.queue), taken=taken)

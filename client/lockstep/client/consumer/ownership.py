@@ -18,10 +18,11 @@ RocketMQ: RebalanceImpl, ProcessQueue.locked.
     GONE       GRANTED     RELEASING    a grant for a queue no longer wanted is released at once
 
 `wanted` (list and layout give the queue to this client, and the consumer is not stopping) bends the state after each event:
-WANTED not wanted → GONE; HELD not wanted → DRAINING; DRAINING or RELEASING wanted again → HELD with its epoch (the release was not sent);
-GONE wanted → WANTED. RELEASED and UNSURE stay: the answer comes first, then the queue is acquired anew.
+WANTED not wanted → GONE; HELD not wanted → DRAINING; DRAINING or RELEASING wanted again → HELD under its grant (the release was not sent);
+GONE wanted → WANTED. RELEASED and UNSURE stay: the response comes first, then the queue is acquired again.
 
-A pair that is not in the table changes nothing. An answer for another epoch than the current one is ignored.
+A pair that is not in the table changes nothing. Each grant has a fencing token; a response about another token than the current one is
+ignored. What the token is, who grants, and what ends a grant depend on the policy (GrantPolicy): the machine is the same for all.
 """
 
 from collections.abc import Mapping
@@ -77,17 +78,33 @@ BENDS: Mapping[tuple[State, bool], State] = {
     (State.GONE, True): State.WANTED,
 }
 
+
+class GrantPolicy(Enum):
+    """How a member acquires a queue, and what the grant excludes."""
+
+    LOCKED = "locked"
+    """LOCK grants the queue to one member at a time, under an epoch: the token. The grant lasts while proof of life is renewed, and a
+    result counts only while it lasts."""
+    SHARED = "shared"
+    """QUERY_CONSUMER_OFFSET grants the queue, under the generation of the group's progress: the token. No other member is excluded: when
+    the list gives the queue to another one, that one begins at the committed offset at once, and the calls that run here finish beside
+    it. A release is the last commit. No life has to be proven, and after a lost connection the last commit is sent again."""
+    LOCAL = "local"
+    """The member grants the queue to itself, under a number from its own file: the token. Broadcasting: no broker has a part in it."""
+
+
 _HOLDING = frozenset({State.HELD, State.DRAINING, State.RELEASING, State.UNSURE})
-"""Named in LOCK with the epoch. RELEASED is not: its release left earlier on this very connection."""
-_WITH_EPOCH = _HOLDING | {State.RELEASED}
+"""Named in LOCK with the token. RELEASED is not: its release left earlier on this very connection."""
+_WITH_TOKEN = _HOLDING | {State.RELEASED}
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
     """One item as it left in SYNC or LOCK: its answer is about this and nothing later."""
 
-    owner: "QueueOwnership"
-    epoch: int | None
+    ownership: "QueueOwnership"
+    token: int | None
+    """None: it asked for a grant."""
     offset: int | None
     attempts: int
     release: bool = False
@@ -99,9 +116,6 @@ class QueueOwnership:
     `changed` counts the state's changes: a shell that looks again after an await compares it.
     """
 
-    fenced = True
-    """Held under a lock, so that a result may become void with the proof of life."""
-
     __slots__ = (
         "_fenced",
         "_settled",
@@ -110,23 +124,24 @@ class QueueOwnership:
         "cancel_at_ms",
         "changed",
         "drain_at_ms",
-        "epoch",
         "error",
         "generation",
         "group",
         "in_lock",
         "offset",
         "outlived",
+        "policy",
         "queue",
         "running",
-        "since",
         "state",
+        "token",
         "wanted",
     )
 
-    def __init__(self, group: str, queue: MessageQueue) -> None:
+    def __init__(self, group: str, queue: MessageQueue, policy: GrantPolicy = GrantPolicy.LOCKED) -> None:
         self.group = group
         self.queue = queue
+        self.policy = policy
         self.state = State.GONE
         self.wanted = False
         self.running = False
@@ -135,11 +150,12 @@ class QueueOwnership:
         """A call of another consumer of this process, one that has stopped without it, still works on the queue: likewise."""
         self.in_lock = False
         """Named without an epoch in a LOCK that is not answered yet."""
-        self.epoch = 0
-        self.generation = 0
-        self.since = 0
+        self.token = 0
+        """The fencing token of the current grant, or of the last one."""
+        self.generation: int | None = None
+        """The generation of the group's progress under that grant; None in broadcasting."""
         self.offset = 0
-        """Next offset to consume, as far as results are in; valid while an epoch is held."""
+        """Next offset to consume, as far as results are in; valid while a grant is held."""
         self.attempts = 0
         self.error: str | None = None
         """Why the last of these attempts failed."""
@@ -154,7 +170,24 @@ class QueueOwnership:
         """(offset, attempts) that the broker has answered OK last."""
 
     def __repr__(self) -> str:
-        return f"<{self.group} {self.queue} {self.state.value} epoch {self.epoch} offset {self.offset}{' running' if self.running else ''}>"
+        return f"<{self.group} {self.queue} {self.state.value} token {self.token} offset {self.offset}{' running' if self.running else ''}>"
+
+    # -------------------------------------------------------------------------------------------------------------- grant
+
+    @property
+    def exclusive(self) -> bool:
+        """The broker grants the queue to one member at a time: results count only while life is proven."""
+        return self.policy is GrantPolicy.LOCKED
+
+    @property
+    def epoch(self) -> int | None:
+        """The token of a grant that no other member shares; None in a concurrent group."""
+        return None if self.policy is GrantPolicy.SHARED else self.token
+
+    @property
+    def names(self) -> dict[str, int | None]:
+        """The `epoch` and the `generation` of the grant, as events and logs name it."""
+        return {"epoch": self.epoch, "generation": self.generation}
 
     # -------------------------------------------------------------------------------------------------------------- state
 
@@ -178,8 +211,8 @@ class QueueOwnership:
 
     @property
     def holds(self) -> bool:
-        """An epoch is held as far as this side knows: proof of life is due every grace/3."""
-        return self.state in _WITH_EPOCH
+        """A grant is held as far as this side knows: under a lock, proof of life is due every grace/3."""
+        return self.state in _WITH_TOKEN
 
     @property
     def done(self) -> bool:
@@ -219,11 +252,12 @@ class QueueOwnership:
         assert not self.running, self
         self.running = True
 
-    def call_ended(self, epoch: int, offset: int, attempts: int) -> bool:
-        """The running call is over: results are in up to `offset` under `epoch`. False: that epoch is not held any more, they are void."""
+    def call_ended(self, token: int, offset: int, attempts: int) -> bool:
+        """The running call has ended, under the grant `token`: results are in up to `offset`. Returns False if they are void, because that
+        grant is gone."""
         self.running = False
         self._fenced = False
-        counts = epoch == self.epoch and self.state in _HOLDING
+        counts = token == self.token and self.state in _HOLDING
         if counts:
             self.offset = offset
             self.attempts = attempts
@@ -231,36 +265,33 @@ class QueueOwnership:
             self._on(Event.ENDED)
         return counts
 
-    def progressed(self, epoch: int, offset: int) -> None:
-        """Without a call: everything below `offset` was filtered or is gone."""
-        if epoch == self.epoch and self.state in _HOLDING and offset > self.offset:
+    def progressed(self, token: int, offset: int) -> None:
+        """Move progress without a call: everything below `offset` was filtered, removed or finished."""
+        if token == self.token and self.state in _HOLDING and offset > self.offset:
             self.offset = offset
             self.attempts = 0
 
     # --------------------------------------------------------------------------------------------------------------- LOCK
 
-    @property
-    def asks(self) -> bool:
-        """QUERY_CONSUMER_OFFSET is to ask for it: never of a queue that is locked."""
-        return False
-
-    def query_sent(self) -> Sent:
-        raise NotImplementedError
-
-    def pull_fence(self, epoch: int) -> tuple[int | None, int | None]:
-        """(epoch, generation) that a pull under this grant carries."""
-        return epoch, None
+    def pull_fence(self, token: int) -> tuple[int | None, int | None]:
+        """Returns the (epoch, generation) that a pull under this grant carries."""
+        if self.policy is GrantPolicy.LOCKED:
+            return token, None
+        return None, token if self.policy is GrantPolicy.SHARED else None
 
     @property
-    def may_lock(self) -> bool:
+    def may_acquire(self) -> bool:
+        """The queue is wanted and not held, and no call of this process works on it."""
         return self.state is State.WANTED and not self.running and not self.outlived
 
     def lock_item(self) -> LockItem | None:
         """How LOCK names the queue now; None: it does not."""
-        if self.may_lock:
+        if self.policy is not GrantPolicy.LOCKED:
+            return None
+        if self.may_acquire:
             return LockItem(self.group, self.queue.topic, self.queue.queue_id)
         if self.state in _HOLDING:
-            return LockItem(self.group, self.queue.topic, self.queue.queue_id, self.epoch, self.offset, self.attempts)
+            return LockItem(self.group, self.queue.topic, self.queue.queue_id, self.token, self.offset, self.attempts)
         return None
 
     def lock_sent(self, item: LockItem) -> Sent:
@@ -271,17 +302,17 @@ class QueueOwnership:
         return Sent(self, item.epoch, item.offset, item.attempts)
 
     def lock_answered(self, sent: Sent, answer: LockAnswer) -> Event | None:
-        """What the answer meant: GRANTED, RENEWED, STALE, or None (refused for now, or about an epoch that is not held any more)."""
-        if sent.epoch is None:
+        """Returns what the response means: GRANTED, RENEWED, STALE, or None (refused for now, or about a grant that is gone)."""
+        if sent.token is None:
             self.in_lock = False
             if answer.verdict is not Verdict.OK or self.state not in (State.WANTED, State.GONE):
                 return None
             self._grant(answer)
             self._on(Event.GRANTED)
             return Event.GRANTED
-        if sent.epoch != self.epoch or self.state not in _WITH_EPOCH:
+        if sent.token != self.token or self.state not in _WITH_TOKEN:
             return None
-        if answer.verdict is Verdict.OK and answer.epoch == sent.epoch:
+        if answer.verdict is Verdict.OK and answer.epoch == sent.token:
             self._settle(sent)
             self._on(Event.RENEWED)
             return Event.RENEWED
@@ -298,9 +329,9 @@ class QueueOwnership:
             self._settled = max(self._settled, (sent.offset, sent.attempts))
 
     def _grant(self, answer: LockAnswer) -> None:
-        self.epoch = answer.epoch
-        self.generation = answer.generation
-        self.since = answer.since
+        shared = self.policy is GrantPolicy.SHARED
+        self.token = answer.generation if shared else answer.epoch
+        self.generation = None if self.policy is GrantPolicy.LOCAL else answer.generation
         self.offset = answer.offset
         self.attempts = answer.attempts
         self.error = None
@@ -325,23 +356,25 @@ class QueueOwnership:
         """How SYNC names the queue now; None: nothing to say."""
         if not self.dirty:
             return None
+        place = (self.group, self.queue.topic, self.queue.queue_id)
+        if self.policy is GrantPolicy.SHARED:  # a release is a commit as well: what is finished counts, whatever still runs
+            return SyncItem(*place, None, self.token, self.offset)
         release = self.state is State.RELEASING
         offset = None if release and self._fenced else self.offset
         attempts = 0 if offset is None else self.attempts
         error = self.error if attempts else None
-        return SyncItem(self.group, self.queue.topic, self.queue.queue_id, self.epoch, None, offset, attempts, release, error)
+        return SyncItem(*place, self.token, None, offset, attempts, release, error)
 
     def sync_sent(self, item: SyncItem) -> Sent:
-        assert item.epoch == self.epoch, (self, item)
+        assert self.token in (item.epoch, item.generation), (self, item)
         if item.offset is not None:
             self._told = (item.offset, item.attempts)
-        if item.release:
-            self._on(Event.SENT)
-        return Sent(self, item.epoch, item.offset, item.attempts, item.release)
+        release = self._on(Event.SENT)
+        return Sent(self, self.token, item.offset, item.attempts, release)
 
     def sync_answered(self, sent: Sent, answer: SyncAnswer) -> Event | None:
-        """ANSWERED, STALE, or None where the answer is about an epoch that is not held any more."""
-        if sent.epoch != self.epoch or self.state not in _WITH_EPOCH or (answer.epoch is not None and answer.epoch != sent.epoch):
+        """Returns ANSWERED, STALE, or None if the response is about a grant that is gone."""
+        if sent.token != self.token or self.state not in _WITH_TOKEN or (answer.epoch is not None and answer.epoch != sent.token):
             return None
         if answer.verdict is not Verdict.OK and not sent.release:
             return Event.STALE if self._on(Event.STALE) else None
@@ -353,11 +386,37 @@ class QueueOwnership:
 
     # --------------------------------------------------------------------------------------------------------- connection
 
-    def stale(self, epoch: int) -> bool:
-        """A pull was told that `epoch` is not the current one. False: it is not held here any more, ignore it."""
-        return epoch == self.epoch and self.state in _WITH_EPOCH and self._on(Event.STALE)
+    def stale(self, token: int) -> bool:
+        """End the grant: a request under `token` was refused as stale. False: that grant is gone already."""
+        return token == self.token and self.state in _WITH_TOKEN and self._on(Event.STALE)
 
     def cut(self) -> None:
-        """The connection is gone: what left on it unanswered is offered again by the next LOCK, which names the queue with its epoch."""
+        """Note that the connection is gone. What left on it unanswered is offered again: by the next LOCK, which names the queue with its
+        epoch, or by the next SYNC, if nothing is locked."""
         self.in_lock = False
         self._on(Event.CUT)
+        if self.policy is GrantPolicy.SHARED:
+            self._told = self._settled
+            self._on(Event.RENEWED)
+
+    # ------------------------------------------------------------------------------------------------------ shared, and local
+
+    @property
+    def may_query(self) -> bool:
+        """QUERY_CONSUMER_OFFSET has to ask for the queue."""
+        return self.policy is GrantPolicy.SHARED and self.may_acquire and not self.in_lock
+
+    def grant_requested(self) -> Sent:
+        """A grant is on its way, by QUERY_CONSUMER_OFFSET or from the member's file. Returns what its answer is about."""
+        self.in_lock = True
+        return Sent(self, None, None, 0)
+
+    def released_locally(self) -> None:
+        """RELEASING → GONE: the offset is in the member's table."""
+        self._on(Event.SENT)
+        self._on(Event.ANSWERED)
+
+    def stored_locally(self, token: int, offset: int, attempts: int) -> None:
+        """The member's file has this progress. One of an earlier grant is ignored: the current grant may have begun before it."""
+        if token == self.token:
+            self._settled = max(self._settled, (offset, attempts))

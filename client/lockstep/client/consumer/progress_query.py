@@ -1,4 +1,4 @@
-"""QUERY_CONSUMER_OFFSET of a concurrent group, and its answer in the words of a LOCK's."""
+"""QUERY_CONSUMER_OFFSET of a concurrent group, and its response as the LockAnswer that a LOCK of the queue would have."""
 
 from lockstep.client.consumer.interfaces import QueueHandler
 from lockstep.client.consumer.ownership import QueueOwnership
@@ -12,27 +12,26 @@ from lockstep.runtime.log import get_logger
 log = get_logger("client.consumer")
 
 
-def query_header(party: QueueHandler) -> QueryConsumerOffsetHeader:
-    queue = party.own.queue
-    policy = party.start_policy(queue.topic)
-    return QueryConsumerOffsetHeader(party.own.group, queue.topic, queue.queue_id, policy.where, policy.timestamp_ms, policy.since)
+def query_header(handler: QueueHandler) -> QueryConsumerOffsetHeader:
+    queue = handler.ownership.queue
+    policy = handler.start_policy(queue.topic)
+    return QueryConsumerOffsetHeader(handler.ownership.group, queue.topic, queue.queue_id, policy.where, policy.timestamp_ms, policy.since)
 
 
-def read_query(own: QueueOwnership, response: Command) -> LockAnswer | None:
-    """The grant: the generation stands for the epoch. None: the broker answered what can't be read."""
+def read_query(ownership: QueueOwnership, response: Command) -> LockAnswer | None:
+    """Return the grant; it has a generation and no epoch. None if the response can't be read."""
     try:
         reply = from_plain(ProgressReply, response.fields)
         if reply.generation is None:
             raise RemoteProtocolError("the answer to a start policy names no generation")
     except RemoteProtocolError as error:
-        log.error("query.unreadable", group=own.group, queue=str(own.queue), error=str(error))
+        log.error("query.unreadable", group=ownership.group, queue=str(ownership.queue), error=str(error))
         return None
     return LockAnswer(
-        own.group,
-        own.queue.topic,
-        own.queue.queue_id,
+        ownership.group,
+        ownership.queue.topic,
+        ownership.queue.queue_id,
         Verdict.OK,
-        epoch=reply.generation,
         offset=reply.offset,
         generation=reply.generation,
         since=reply.since or 0,

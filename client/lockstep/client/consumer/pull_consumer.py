@@ -13,13 +13,14 @@ from typing import Self, Unpack
 
 from lockstep.client.config import takes_settings_of
 from lockstep.client.consumer.base_consumer import BaseConsumer
+from lockstep.client.consumer.context import ConsumerContext
+from lockstep.client.consumer.grant import Grant
 from lockstep.client.consumer.health import ConsumerState
 from lockstep.client.consumer.joining import is_routed
-from lockstep.client.consumer.loop_watch import LoopWatch
-from lockstep.client.consumer.poll_model import PollModel
+from lockstep.client.consumer.ownership import GrantPolicy
+from lockstep.client.consumer.poll_model import PollModel, PollRunner
 from lockstep.client.consumer.pull_config import PullConsumerConfig, PullConsumerOptions
-from lockstep.client.consumer.queue_worker import Consumption, Grant, QueueWorker
-from lockstep.client.consumer.shared_ownership import SharedOwnership
+from lockstep.client.consumer.queue_worker import QueueWorker
 from lockstep.client.features import CONSUMING_CONCURRENTLY
 from lockstep.client.instance import Instance
 from lockstep.protocol.allocate import BY_HAND, word_of
@@ -60,7 +61,7 @@ class PullConsumer(BaseConsumer):
         self.config = PullConsumerConfig(**options)
         super().__init__(group, nameserver, host, self.config.consumer())
         self._by_hand: dict[MessageQueue, None] = {}
-        self._shelf = PollModel()
+        self._polls = PollModel()
         self._polling = False
 
     # --------------------------------------------------------------------------------------------------------------- set-up
@@ -85,10 +86,10 @@ class PullConsumer(BaseConsumer):
             return
         instance = self._running()
         await _check_queues(instance, wanted)
-        assert self._use is not None
+        assert self._ctx is not None
         self._by_hand.clear()
         self._by_hand.update(wanted)
-        self._use.filters = _all_of(self._by_hand)
+        self._ctx.filters = _all_of(self._by_hand)
         assert self._membership is not None
         self._membership.rebalance()
         # A broker that is met only now may refuse the group: then the consumer ends, and this wait with it.
@@ -108,39 +109,36 @@ class PullConsumer(BaseConsumer):
 
     # ------------------------------------------------------------------------------------------- for what members have alike
 
+    def _check_start(self) -> None:
+        """A pull consumer may start without queues: `assign` gives it some later."""
+
     async def _prepare(self, instance: Instance) -> None:
         await _check_queues(instance, self._by_hand)
         for topic in self._expressions:
             if not await is_routed(instance, topic):
                 log.warning("topic.missing", group=self.group, topic=topic, then="consumption begins when it is there")
 
-    def _make_use(self, instance: Instance) -> Consumption:
+    def _make_context(self, instance: Instance) -> ConsumerContext:
         by_hand = not self._expressions
         subscribed = {topic: TagFilter.parse(expression) for topic, expression in self._expressions.items()}
-        return Consumption(
+        return ConsumerContext(
             group=self.group,
             config=self._settings,
-            listener=_nobody,
+            policy=GrantPolicy.SHARED,
+            features=CONSUMING_CONCURRENTLY,
             listener_name="poll",
-            in_loop=False,
             filters=_all_of(self._by_hand) if by_hand else subscribed,
             host=instance.host,
             tasks=self._tasks,
             runs=self._runs,
-            watch=LoopWatch(instance.host, "poll", lambda: False),
-            tell=self._tell,
-            start_policy=self._start_policy,
-            heard_since=lambda topic, since: self._membership.hear_since(topic, since) if self._membership else None,
-            lapsed_subscription=lambda: self._membership.beat_soon() if self._membership else None,
-            failed=self._die,
-            finished=lambda worker: self._membership.forget(worker) if self._membership else None,
-            unassigned=self._shelf.forget,
-            moved=self._shelf.moved,
-            ownership=SharedOwnership,
-            run=self._shelf.serve,
-            features=CONSUMING_CONCURRENTLY,
-            by_hand=self._by_hand if by_hand else None,
+            report=self._report,
+            fail=self._die,
+            assigned=self._by_hand if by_hand else None,
+            cluster=instance.nameservers.addresses,
         )
+
+    def _make_model(self, ctx: ConsumerContext) -> PollModel:
+        return self._polls
 
     def _contract(self) -> ConsumerGroup:
         return ConsumerGroup(
@@ -155,7 +153,7 @@ class PullConsumer(BaseConsumer):
 
     def _stop_soon(self) -> None:
         super()._stop_soon()
-        self._shelf.close()
+        self._polls.close()
 
     def _running(self) -> Instance:
         """StateError unless it runs; what killed it."""
@@ -199,16 +197,16 @@ class PullConsumer(BaseConsumer):
         self._polling = True
         try:
             if self.config.auto_commit:
-                await self._go_back(self._shelf.settle(), patient=True)
-                self._shelf.void.clear()  # polled on: it comes again
-            batch = self._shelf.take(count)
+                await self._go_back(self._polls.settle(), patient=True)
+                self._polls.void.clear()  # polled on: it comes again
+            batch = self._polls.take(count)
             if batch:
                 return batch
             async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
                 while self.state is ConsumerState.RUNNING and not batch:
-                    self._shelf.changed.clear()
-                    await self._shelf.changed.wait()
-                    batch = self._shelf.take(count)
+                    self._polls.changed.clear()
+                    await self._polls.changed.wait()
+                    batch = self._polls.take(count)
             if self.failure is not None and not batch:
                 raise self.failure
             return batch
@@ -227,74 +225,75 @@ class PullConsumer(BaseConsumer):
         """
         self._running()
         assert self._membership is not None
-        back = self._shelf.settle()
-        went = {worker.queue for worker, _ in back}
+        back = self._polls.settle()
+        went = {runner.queue.queue for runner in back}
         # The grants of now: one that ends while a reset is awaited has not taken what it is offered.
-        holding = [(worker, worker.holding) for worker in self._membership.workers if worker.queue not in went]
-        waiting = [(worker, held, worker.own.offset) for worker, held in holding if held is not None]
+        held = [(worker, worker.grant) for worker in self._membership.workers if worker.queue not in went]
+        waiting = [(worker, grant, worker.ownership.offset) for worker, grant in held if grant is not None]
         await self._go_back(back)
-        self._tell_void()
-        for worker, held, offset in waiting:
-            if held.alive and worker.own.settled_offset < offset:
-                worker.session.changed(worker.own, urgent=True)
+        self._raise_void()
+        for worker, grant, offset in waiting:
+            if grant.alive and worker.ownership.settled_offset < offset:
+                worker.session.changed(worker.ownership, urgent=True)
         try:
             async with asyncio.timeout(COMMIT_WAIT_MS / 1000):
                 await self._answered(waiting)
         except TimeoutError:
-            left = [str(worker.queue) for worker, _, offset in waiting if worker.own.settled_offset < offset]
+            left = [str(worker.queue) for worker, _, offset in waiting if worker.ownership.settled_offset < offset]
             raise TransportError(f"commit of {', '.join(left)}: no answer within {COMMIT_WAIT_MS} ms; it is sent again by itself") from None
 
     async def _answered(self, waiting: Sequence[tuple[QueueWorker, Grant, int]]) -> None:
         left = waiting
-        while left := [each for each in left if each[0].own.settled_offset < each[2]]:
-            self._shelf.void |= {worker.queue: offset for worker, holding, offset in left if not holding.alive}
-            self._tell_void()
-            self._shelf.changed.clear()
-            await self._shelf.changed.wait()
+        while left := [each for each in left if each[0].ownership.settled_offset < each[2]]:
+            self._polls.void |= {worker.queue: offset for worker, grant, offset in left if not grant.alive}
+            self._raise_void()
+            self._polls.changed.clear()
+            await self._polls.changed.wait()
 
-    def _tell_void(self) -> None:
-        void, self._shelf.void = self._shelf.void, {}
+    def _raise_void(self) -> None:
+        void, self._polls.void = self._polls.void, {}
         if void:
             places = ", ".join(f"{queue} at {offset}" for queue, offset in void.items())
             raise StaleEpochError(f"commit of {places}: its progress was set anew, or it is another member's now; poll goes on from there")
 
-    async def _go_back(self, back: Sequence[tuple[QueueWorker, Grant]], *, patient: bool = False) -> None:
-        """What was handed out is done, and these went back, by a seek: a reset of the group's progress there, under a new generation.
+    async def _go_back(self, back: Sequence[PollRunner], *, patient: bool = False) -> None:
+        """Reset the group's progress in queues that a seek moved back, to where they are now, under a new generation.
 
-        A reset of somebody else's that came before counts: then this one is void.
+        If another reset came first, that one counts, and this one is void.
         """
-        for worker, holding in back:
-            offset, queue = holding.messages.commit_offset, worker.queue
-            if not holding.alive:  # while another one went back
-                self._shelf.void[queue] = offset
+        for runner in back:
+            grant, queue = runner.grant, runner.queue.queue
+            offset = grant.messages.commit_offset
+            if not grant.alive:  # it ended while another queue was reset
+                self._polls.void[queue] = offset
                 continue
-            body = ResetBody(self.group, queue.topic, (QueueOffset(queue.queue_id, offset, holding.epoch),))
+            body = ResetBody(self.group, queue.topic, (QueueOffset(queue.queue_id, offset, grant.token),))
             try:
-                await worker.session.link.call(RequestCode.RESET_OFFSETS, None, body)
+                await runner.queue.session.link.call(RequestCode.RESET_OFFSETS, None, body)
             except StaleEpochError:
-                self._shelf.void[queue] = offset
-                worker.fenced(holding, by="RESET_OFFSETS")
+                self._polls.void[queue] = offset
+                runner.queue.fenced(grant, by="RESET_OFFSETS")
                 continue
             except (TransportError, BrokerError) as error:
                 if not patient:
                     raise
                 log.warning("commit.deferred", group=self.group, queue=str(queue), offset=offset, error=str(error))
                 continue
-            if holding.alive and worker.own.stale(holding.epoch):
-                worker.lost(fenced=True)
-                worker.session.trigger()
+            if grant.alive and runner.queue.ownership.stale(grant.token):
+                runner.queue.lost(fenced=True)
+                runner.queue.session.trigger()
 
     def committed(self, queue: MessageQueue) -> int | None:
         """Next offset to consume of the group, as the broker has answered it last; None: it has not told yet. StateError: not assigned."""
         worker = self._worker(queue)
-        return None if worker is None or worker.holding is None else worker.own.settled_offset
+        return None if worker is None or worker.grant is None else worker.ownership.settled_offset
 
     # ----------------------------------------------------------------------------------------------------------------- seek
 
     def position(self, queue: MessageQueue) -> int | None:
         """Offset of the next message that a poll of this queue hands out; None: the broker has not told yet. StateError: not assigned."""
         self._worker(queue)
-        return self._shelf.seeks.get(queue, self._shelf.position(queue))
+        return self._polls.seeks.get(queue, self._polls.position(queue))
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on there, whatever was handed out; what is fetched of the queue is dropped. The next commit takes the group along.
@@ -304,17 +303,17 @@ class PullConsumer(BaseConsumer):
         first, end = await self._bounds(queue)
         if not first <= offset <= end:
             raise LocalProtocolError(f"seek of {queue} to {offset}: it holds {first} to {end}")
-        self._shelf.seek(queue, offset)
+        self._polls.seek(queue, offset)
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
         """`seek` to the first message that is stored."""
         first, _ = await self._bounds(queue)
-        self._shelf.seek(queue, first)
+        self._polls.seek(queue, first)
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
         """`seek` behind the last message: only what comes from now on."""
         _, end = await self._bounds(queue)
-        self._shelf.seek(queue, end)
+        self._polls.seek(queue, end)
 
     async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The first message stored at that time (ms since 1970) or later, else the next offset: for `seek`. StateError: not assigned."""
@@ -355,16 +354,12 @@ class PullConsumer(BaseConsumer):
         """
         for queue in queues or self.assignment():
             self._worker(queue)
-            self._shelf.pause(queue)
+            self._polls.pause(queue)
 
     def resume(self, *queues: MessageQueue) -> None:
         """Polls give messages of these queues (none named: of all) again."""
-        for queue in queues or list(self._shelf.paused):
-            self._shelf.resume(queue)
-
-
-async def _nobody(_: object, __: object) -> None:
-    """A pull consumer calls nobody."""
+        for queue in queues or list(self._polls.paused):
+            self._polls.resume(queue)
 
 
 def _all_of(queues: Iterable[MessageQueue]) -> dict[str, TagFilter]:

@@ -10,8 +10,9 @@ another refusal   again after a pause
 """
 
 import asyncio
-from typing import TYPE_CHECKING
 
+from lockstep.client.consumer.consume_model import HeldQueue
+from lockstep.client.consumer.grant import Grant, Runner
 from lockstep.client.consumer.ownership import State
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
@@ -20,9 +21,6 @@ from lockstep.protocol.fields import from_plain
 from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND, PullHeader, PullReply
 from lockstep.protocol.message import MessageExt, decode_messages
 from lockstep.runtime.log import get_logger
-
-if TYPE_CHECKING:
-    from lockstep.client.consumer.queue_worker import Grant, QueueWorker
 
 log = get_logger("client.consumer")
 
@@ -40,30 +38,30 @@ _SUBSCRIPTION_UNKNOWN = {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSC
 _PULL_CODES = {ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED}
 
 
-async def pull(worker: "QueueWorker", holding: "Grant") -> None:
-    """Runs as long as the holding is alive; cancelled when it is lost."""
-    use, own, link, messages = worker.use, worker.own, worker.session.link, holding.messages
-    config, queue, clock = use.config, worker.queue, use.host.clock
-    while holding.alive:
+async def pull(held: HeldQueue, grant: Grant, runner: Runner) -> None:
+    """Fetch messages until the grant ends; cancelled when it is lost."""
+    ctx, ownership, link, messages = held.ctx, held.ownership, held.session.link, grant.messages
+    config, queue, clock = ctx.config, held.queue, ctx.host.clock
+    while grant.alive:
         room = messages.room()
-        if not room or own.state is not State.HELD or use.paused or not link.up:
-            holding.pull_waits = True
-            holding.pull_wake.clear()
-            await holding.pull_wake.wait()
-            holding.pull_waits = False
+        if not room or ownership.state is not State.HELD or ctx.paused or not link.up:
+            grant.pull_waits = True
+            grant.pull_wake.clear()
+            await grant.pull_wake.wait()
+            grant.pull_waits = False
             continue
         offset = messages.next_offset
-        epoch, generation = own.pull_fence(holding.epoch)
+        epoch, generation = ownership.pull_fence(grant.token)
         header = PullHeader(
-            own.group,
+            ctx.group,
             queue.topic,
             queue.queue_id,
             offset,
             max_msg_nums=min(room, config.pull_count),
-            sys_flag=SUSPEND if use.by_hand is None else SUSPEND | SUBSCRIPTION,
+            sys_flag=SUSPEND if ctx.assigned is None else SUSPEND | SUBSCRIPTION,
             suspend_timeout_millis=POLL_MS,
             max_msg_bytes=max(min(config.queue_bytes_max - messages.size_bytes, config.pull_bytes), 1),
-            subscription=None if use.by_hand is None else "*",
+            subscription=None if ctx.assigned is None else "*",
             epoch=epoch,
             generation=generation,
         )
@@ -74,65 +72,65 @@ async def pull(worker: "QueueWorker", holding: "Grant") -> None:
             log.debug("pull.unanswered", queue=str(queue), error=str(error))
             await asyncio.sleep(BUSY_PAUSE_MS / 1000)
             continue
-        if not holding.alive:
+        if not grant.alive:
             return
-        pause_ms = _take_in(worker, holding, response, offset)
+        pause_ms = _take_in(held, grant, runner, response, offset)
         if pause_ms == EMPTY_PAUSE_MS and clock.boot_ms() - asked_ms >= EMPTY_PAUSE_MS:
             pause_ms = 0
         if pause_ms:
             await asyncio.sleep(pause_ms / 1000)
 
 
-def _take_in(worker: "QueueWorker", holding: "Grant", response: Command, offset: int) -> int:
-    """Acts on one answer; how long to wait before the next pull."""
+def _take_in(held: HeldQueue, grant: Grant, runner: Runner, response: Command, offset: int) -> int:
+    """Act on one response. Returns how long to wait before the next pull (ms)."""
     if response.code == ResponseCode.STALE_EPOCH:
-        worker.fenced(holding, by="PULL")
+        held.fenced(grant, by="PULL")
         return 0
     if response.code not in _PULL_CODES:
         # After a leave the group may be unknown while this queue drains.
-        return _refused(worker, response) if worker.own.state is State.HELD else BUSY_PAUSE_MS
+        return _refused(held, response) if held.ownership.state is State.HELD else BUSY_PAUSE_MS
     try:
         reply = from_plain(PullReply, response.fields)
-        found = _read(worker, response, reply, offset)
+        found = _read(held, response, reply, offset)
     except RemoteProtocolError as error:
-        log.error("pull.unreadable", queue=str(worker.queue), offset=offset, error=str(error))
+        log.error("pull.unreadable", queue=str(held.queue), offset=offset, error=str(error))
         return ERROR_PAUSE_MS
-    worker.gap(reply.gap_first, reply.gap_end)
-    messages = holding.messages
+    held.gap(reply.gap_first, reply.gap_end)
+    messages = grant.messages
     if response.code == ResponseCode.PULL_OFFSET_MOVED:
         if reply.next_begin_offset <= offset:
-            worker.session.went_back(worker, reply.min_offset, reply.max_offset)
+            held.session.went_back(held, reply.min_offset, reply.max_offset)
             return ERROR_PAUSE_MS
         if reply.gap_first is None:
-            worker.gap(offset, reply.next_begin_offset)
+            held.gap(offset, reply.next_begin_offset)
         moved = messages.move(reply.next_begin_offset)
     else:
         moved = messages.put(found, max(reply.next_begin_offset, offset), len(response.body))
     if moved:
-        worker.use.moved(worker, holding)
+        runner.position_moved()
     if found:
-        holding.run_wake.set()
+        grant.run_wake.set()
         return 0
     return EMPTY_PAUSE_MS if reply.next_begin_offset <= offset else 0
 
 
-def _read(worker: "QueueWorker", response: Command, reply: PullReply, offset: int) -> list[MessageExt]:
-    """The matching messages of an answer; RemoteProtocolError where they can't be what was asked for."""
+def _read(held: HeldQueue, response: Command, reply: PullReply, offset: int) -> list[MessageExt]:
+    """Return the matching messages of a response. Raises RemoteProtocolError if they can't be what was asked for."""
     if response.code != ResponseCode.SUCCESS or not response.body:
         return []
     body = response.body if isinstance(response.body, bytes) else bytes(response.body)
-    found = decode_messages(body, worker.queue.broker_name)
+    found = decode_messages(body, held.queue.broker_name)
     if found and not (offset <= found[0].queue_offset <= found[-1].queue_offset < reply.next_begin_offset):
         span = f"{found[0].queue_offset} … {found[-1].queue_offset}"
         raise RemoteProtocolError(f"asked from {offset}, got offsets {span} and next {reply.next_begin_offset}")
-    tags = worker.use.filters.get(worker.queue.topic)  # None: it was assigned by hand, and is not any more
+    tags = held.ctx.filters.get(held.queue.topic)  # None: the user had assigned the queue, and has not any more
     return found if tags is None or tags.all else [message for message in found if tags.matches_tag(message.tags)]
 
 
-def _refused(worker: "QueueWorker", response: Command) -> int:
+def _refused(held: HeldQueue, response: Command) -> int:
     if response.code == ResponseCode.SYSTEM_BUSY:
         return BUSY_PAUSE_MS
-    log.warning("pull.refused", queue=str(worker.queue), code=response.code, remark=response.remark)
+    log.warning("pull.refused", queue=str(held.queue), code=response.code, remark=response.remark)
     if response.code in _SUBSCRIPTION_UNKNOWN:
-        worker.use.lapsed_subscription()
+        held.subscription_lapsed()
     return ERROR_PAUSE_MS

@@ -4,25 +4,24 @@ from typing import TypeVar, Unpack
 
 from lockstep.client.config import takes_settings_of
 from lockstep.client.consumer.base_consumer import BaseConsumer
-from lockstep.client.consumer.broadcast import LocalOwnership, LocalProgress
-from lockstep.client.consumer.concurrent_model import ConcurrentModel, consume_concurrently
+from lockstep.client.consumer.broadcast import LocalProgress
+from lockstep.client.consumer.concurrent_model import ConcurrentModel
 from lockstep.client.consumer.config import ConsumerConfig, ConsumerOptions
+from lockstep.client.consumer.consume_model import ConsumeModel
+from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.health import ConsumerState
-from lockstep.client.consumer.hooks import ConsumeHook, watched
+from lockstep.client.consumer.hooks import ConsumeHook
 from lockstep.client.consumer.joining import is_routed, ready_retries
 from lockstep.client.consumer.listener import (
     ConcurrentlyListener,
     Listener,
     OrderlyListener,
     check_listener,
-    is_async,
     listener_name,
 )
-from lockstep.client.consumer.loop_watch import LoopWatch
-from lockstep.client.consumer.ordered_model import consume
-from lockstep.client.consumer.ownership import QueueOwnership
-from lockstep.client.consumer.queue_worker import Consumption, progress
-from lockstep.client.consumer.shared_ownership import SharedOwnership
+from lockstep.client.consumer.listener_calls import ListenerCalls
+from lockstep.client.consumer.ordered_model import OrderedModel
+from lockstep.client.consumer.ownership import GrantPolicy
 from lockstep.client.features import (
     CONSUMING_ALONE,
     CONSUMING_AND_GIVING_UP,
@@ -122,50 +121,40 @@ class PushConsumer(BaseConsumer):
             raise ConfigError(f"{self.group} subscribes to nothing: call consumer.subscribe(topic) before the start")
 
     async def _prepare(self, instance: Instance) -> None:
-        assert self._use is not None
-        if self._use.local is not None:
-            await self._use.local.open()
+        assert self._ctx is not None
+        if self._ctx.local is not None:
+            await self._ctx.local.open()
         for topic in self._expressions:
             if not await is_routed(instance, topic):
                 log.warning("topic.missing", group=self.group, topic=topic, then="consumption begins when it is there")
         if self._has_retries:
             await ready_retries(instance, self.group)
 
-    def _make_use(self, instance: Instance) -> Consumption:
-        listener = self._listener
-        assert listener is not None
-        in_loop = is_async(listener)
-        name = listener_name(listener)
-        watch = LoopWatch(instance.host, name, lambda: in_loop and self._membership is not None and self._membership.any_running)
-        use = Consumption(
+    def _make_context(self, instance: Instance) -> ConsumerContext:
+        assert self._listener is not None
+        local = LocalProgress(instance, self.config, self.group) if self.config.broadcasting else None
+        if local is not None:
+            self._tasks.spawn(local.run(), f"{self.group} offsets")
+        return ConsumerContext(
             group=self.group,
             config=self.config,
-            listener=watched(listener, self.group, self._call_hooks),
-            listener_name=name,
-            in_loop=in_loop,
+            policy=GrantPolicy.LOCAL if local is not None else GrantPolicy.SHARED if self._is_concurrent else GrantPolicy.LOCKED,
+            features=self._features(),
+            listener_name=listener_name(self._listener),
             filters={topic: TagFilter.parse(expression) for topic, expression in self._subscribed().items()},
             host=instance.host,
             tasks=self._tasks,
             runs=self._runs,
-            watch=watch,
-            tell=self._tell,
-            start_policy=self._start_policy,
-            heard_since=lambda topic, since: self._membership.hear_since(topic, since) if self._membership else None,
-            lapsed_subscription=lambda: self._membership.beat_soon() if self._membership else None,
-            failed=self._die,
-            finished=lambda worker: self._membership.forget(worker) if self._membership else None,
-            moved=progress,
-            ownership=LocalOwnership if self.config.broadcasting else SharedOwnership if self._is_concurrent else QueueOwnership,
-            run=consume_concurrently if self._is_concurrent else consume,
-            features=self._features(),
+            report=self._report,
+            fail=self._die,
+            local=local,
             cluster=instance.nameservers.addresses,
-            local=LocalProgress(instance, self.config, self.group) if self.config.broadcasting else None,
         )
-        if self._is_concurrent:
-            use.crew = ConcurrentModel(use)
-        if use.local is not None:
-            self._tasks.spawn(use.local.run(), f"{self.group} offsets")
-        return use
+
+    def _make_model(self, ctx: ConsumerContext) -> ConsumeModel:
+        assert self._listener is not None
+        calls = ListenerCalls(ctx, self._listener, self._call_hooks)
+        return ConcurrentModel(ctx, calls) if self._is_concurrent else OrderedModel(ctx, calls)
 
     def _features(self) -> tuple[str, ...]:
         if self.config.broadcasting:
@@ -206,15 +195,15 @@ class PushConsumer(BaseConsumer):
 
     def pause(self) -> None:
         """No further pull and no further batch; locks, heartbeats and rebalance go on. Running calls end in their own time."""
-        if self._use is None:
+        if self._ctx is None:
             raise StateError(f"{self.group} is {self.state.value}: start it before pausing it")
-        self._use.paused = True
+        self._ctx.paused = True
         log.info("consumer.paused", group=self.group)
 
     def resume(self) -> None:
         """Go on after `pause`; a queue that stands still because its attempts are exhausted gets one call more."""
-        if self._use is None or self._membership is None:
+        if self._ctx is None or self._membership is None:
             raise StateError(f"{self.group} is {self.state.value}: start it before resuming it")
-        self._use.paused = False
+        self._ctx.paused = False
         self._membership.resume()
         log.info("consumer.resumed", group=self.group)

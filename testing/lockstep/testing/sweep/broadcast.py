@@ -103,8 +103,8 @@ class BroadcastRunner(GroupRunner):
     def _event(self, event: ConsumerEvent) -> None:
         if isinstance(event, QueueAssigned):
             queue = QueueKey(self._group, event.queue.broker_name, event.queue.topic, event.queue.queue_id)
-            self._grants[queue] = event.epoch
-            self._universe.history.append(MemberAssigned(*self._universe.place(), queue, event.epoch, event.offset))
+            epoch = self._grants[queue] = event.epoch or 0
+            self._universe.history.append(MemberAssigned(*self._universe.place(), queue, epoch, event.offset))
         else:
             super()._event(event)
 

@@ -119,7 +119,7 @@ class PullRunner:
         if not setting.by_hand:
             consumer.subscribe(TOPIC, setting.reader_expression)
         consumer.on_event(self._event)
-        forget, reader = consumer._shelf.forget, self._reader
+        forget, reader = consumer._polls.unassigned, self._reader
 
         def unassigned(queue: MessageQueue) -> None:
             universe = self._universe
@@ -128,7 +128,7 @@ class PullRunner:
             universe.history.append(QueueUnassigned(*universe.place(self._process), reader, _key(queue)))
             forget(queue)
 
-        consumer._shelf.forget = unassigned  # type: ignore[method-assign]
+        consumer._polls.unassigned = unassigned  # type: ignore[method-assign]
         return consumer
 
     async def _start(self, consumer: PullConsumer) -> bool:
@@ -170,9 +170,9 @@ class PullRunner:
             return
         place, queue = universe.place(self._process), _key(event.queue)
         if isinstance(event, QueueAssigned):
-            universe.history.append(QueueGiven(*place, self._reader, queue, event.epoch, event.offset))
+            universe.history.append(QueueGiven(*place, self._reader, queue, event.generation or 0, event.offset))
         elif isinstance(event, QueueRevoked):
-            universe.history.append(QueueTaken(*place, self._reader, queue, event.epoch))
+            universe.history.append(QueueTaken(*place, self._reader, queue, event.generation or 0))
         elif isinstance(event, QueueGap):
             universe.history.append(QueueGapSeen(*place, queue, event.first, event.end))
 

@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from lockstep.client.consumer import broadcast
-from lockstep.client.consumer.broadcast import LocalOwnership, LocalProgress, LocalSession
+from lockstep.client.consumer.broadcast import LocalProgress, LocalSession
 from lockstep.client.consumer.concurrent_model import ConcurrentModel, Running
 from lockstep.client.consumer.local_offsets import LocalOffsets, Place
 from lockstep.client.consumer.offset_file import OffsetFile
-from lockstep.client.consumer.ownership import QueueOwnership
+from lockstep.client.consumer.ownership import GrantPolicy, QueueOwnership
 from lockstep.client.consumer.queue_worker import QueueWorker
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.message import MessageExt
@@ -38,12 +38,12 @@ def the_file_is_ahead(patch: Patches) -> None:
     """The file has what was handled, not what was fetched."""
     note = LocalProgress.note
 
-    def ahead(self: LocalProgress, own: QueueOwnership, *, urgent: bool = False) -> None:
-        note(self, own, urgent=urgent)
-        worker = self.parties.get(own)
-        holding = worker.holding if isinstance(worker, QueueWorker) else None
-        if own.holds and holding is not None:
-            self._set(own.queue, Place(holding.messages.next_offset, 0))
+    def ahead(self: LocalProgress, ownership: QueueOwnership, *, urgent: bool = False) -> None:
+        note(self, ownership, urgent=urgent)
+        worker = self.handlers.get(ownership)
+        grant = worker.grant if isinstance(worker, QueueWorker) else None
+        if ownership.holds and grant is not None:
+            self._set(ownership.queue, Place(grant.messages.next_offset, 0))
             self._wake.set()
 
     patch.set(LocalProgress, "note", ahead)
@@ -128,7 +128,7 @@ def commit_each_does_not_wait_for_the_file(patch: Patches) -> None:
     """With commit="each" the next call waits until the file has the one before."""
 
     def settled(self: QueueOwnership) -> int:
-        return self.offset if isinstance(self, LocalOwnership) else self._settled[0]
+        return self.offset if self.policy is GrantPolicy.LOCAL else self._settled[0]
 
     patch.set(QueueOwnership, "settled_offset", property(settled))
 
@@ -148,7 +148,7 @@ def what_a_member_fails_comes_again(patch: Patches) -> None:
     """What a broadcasting member's concurrent listener fails is dropped: it is not tried again."""
 
     async def again(self: ConcurrentModel, running: Running, failed: Sequence[MessageExt], level: int) -> bool:
-        self._again(running, list(failed))
+        self._call_again(running.runner, list(failed))
         return True
 
     patch.set(ConcurrentModel, "_send_all_back", again)
@@ -160,8 +160,8 @@ def what_a_member_fails_is_sent_back(patch: Patches) -> None:
 
     async def back(self: ConcurrentModel, running: Running, failed: Sequence[MessageExt], level: int) -> bool:
         for message in failed:
-            await self._send_back(running, message, level)
-        self._finish(running, failed)
+            await self._send_back(running.runner, message, level)
+        running.runner.finish(failed)
         return True
 
     patch.set(ConcurrentModel, "_send_all_back", back)

@@ -93,7 +93,7 @@ def release_not_awaited(patch: Patches) -> None:
 @mutant("pause", "churn", aimed="tests/unit/client/test_ownership.py::test_a_queue_is_not_locked_again_while_its_old_listener_runs")
 def locked_while_an_old_call_runs(patch: Patches) -> None:
     """A queue whose old listener still runs in this process is not locked again by it."""
-    patch.set(QueueOwnership, "may_lock", property(lambda self: self.state is State.WANTED))
+    patch.set(QueueOwnership, "may_acquire", property(lambda self: self.state is State.WANTED))
 
 
 @mutant("stubborn")

@@ -12,7 +12,7 @@ from lockstep.broker.processors import send_back
 from lockstep.broker.processors.send_back import SendBackProcessor
 from lockstep.broker.reconcile import Reconciliation
 from lockstep.broker.tables.delay_table import DelayTable
-from lockstep.client.consumer.concurrent_model import ConcurrentModel, Running
+from lockstep.client.consumer.concurrent_model import ConcurrentModel, ConcurrentRunner, Running
 from lockstep.client.consumer.config import OrderedRetry
 from lockstep.client.consumer.process_queue import ProcessQueue
 from lockstep.client.errors import QueueUnavailableError, SendTimeoutError
@@ -43,8 +43,8 @@ def a_send_back_that_failed_counts(patch: Patches) -> None:
     """What could not be sent back waits here and is called again."""
     back = ConcurrentModel._send_back
 
-    async def taken(self: ConcurrentModel, running: Running, message: MessageExt, level: int) -> bool:
-        await back(self, running, message, level)
+    async def taken(self: ConcurrentModel, runner: ConcurrentRunner, message: MessageExt, level: int) -> bool:
+        await back(self, runner, message, level)
         return True
 
     patch.set(ConcurrentModel, "_send_back", taken)
@@ -56,7 +56,7 @@ def send_backs_are_not_awaited(patch: Patches) -> None:
     everything = ConcurrentModel._send_all_back
 
     async def early(self: ConcurrentModel, running: Running, failed: Any, level: int) -> bool:
-        self._finish(running, list(failed))
+        running.runner.finish(list(failed))
         return await everything(self, running, failed, level)
 
     patch.set(ConcurrentModel, "_send_all_back", early)
@@ -74,13 +74,13 @@ def ended_calls_run_too_long(patch: Patches) -> None:
 @mutant(WORLD)
 def a_batch_in_part_counts_as_whole(patch: Patches) -> None:
     """What stands behind `ack_index` was not handled."""
-    judge = ConcurrentModel._judge
+    process = ConcurrentModel._process
 
     async def whole(self: ConcurrentModel, running: Running, result: object, error: BaseException | None) -> None:
         running.context.ack_index = len(running.batch) - 1
-        await judge(self, running, result, error)
+        await process(self, running, result, error)
 
-    patch.set(ConcurrentModel, "_judge", whole)
+    patch.set(ConcurrentModel, "_process", whole)
 
 
 @mutant(WORLD)

@@ -30,11 +30,12 @@ def what_is_on_the_shelf_counts(patch: Patches) -> None:
     settle = PollModel.settle
 
     def everything(self: PollModel) -> Any:
-        for queue, (worker, holding) in self._held.items():
-            if holding.messages.commit_offset >= worker.own.offset and holding.messages.waiting:
-                self._moved.pop(queue, None)
-                worker.own.call_ended(holding.epoch, holding.messages.next_offset, 0)
-                worker.session.changed(worker.own)
+        for runner in self._held.values():
+            ownership, messages = runner.queue.ownership, runner.grant.messages
+            if messages.commit_offset >= ownership.offset and messages.waiting:
+                self._moved.pop(runner, None)
+                ownership.call_ended(runner.grant.token, messages.next_offset, 0)
+                runner.queue.session.changed(ownership)
         return settle(self)
 
     patch.set(PollModel, "settle", everything)
@@ -70,17 +71,16 @@ def a_queue_that_goes_is_given_on(patch: Patches) -> None:
     """A queue that was taken away gives no more messages: what is on its shelf goes with it."""
 
     def whatever(self: PollModel, count: int) -> list[MessageExt]:
-        for queue in [queue for queue in self._ready if queue not in self.paused]:
-            del self._ready[queue]
-            worker, holding = self._held[queue]
-            batch = holding.messages.take(count)
-            holding.messages.commit()
-            if holding.messages.waiting:
-                self._ready[queue] = None
-            holding.pull_wake.set()
+        for runner in [runner for runner in self._ready if runner.queue.queue not in self.paused]:
+            del self._ready[runner]
+            batch = runner.grant.messages.take(count)
+            runner.grant.messages.commit()
+            if runner.grant.messages.waiting:
+                self._ready[runner] = None
+            runner.grant.pull_wake.set()
             if batch:
-                self._moved.setdefault(queue)
-                worker.own.running = True
+                self._moved.setdefault(runner)
+                runner.queue.ownership.running = True
                 return batch
         return []
 
@@ -91,8 +91,8 @@ def a_queue_that_goes_is_given_on(patch: Patches) -> None:
 def every_queue_begins_at_its_first_message(patch: Patches) -> None:
     """A member that gets a queue, by hand too, reads the group's progress and goes on there."""
 
-    def from_the_start(own: Any, response: Any) -> Any:
-        answer = read_query(own, response)
+    def from_the_start(ownership: Any, response: Any) -> Any:
+        answer = read_query(ownership, response)
         return answer if answer is None else replace(answer, offset=0)
 
     patch.set(broker_session, "read_query", from_the_start)
@@ -103,9 +103,9 @@ def a_late_commit_is_not_told(patch: Patches) -> None:
     """commit() raises where what was at hand does not count any more."""
 
     def silent(self: PullConsumer) -> None:
-        self._shelf.void.clear()
+        self._polls.void.clear()
 
-    patch.set(PullConsumer, "_tell_void", silent)
+    patch.set(PullConsumer, "_raise_void", silent)
 
 
 @mutant(WORLD)
@@ -190,7 +190,7 @@ def the_first_tag_counts(patch: Patches) -> None:
 @mutant(WORLD)
 def what_tags_leave_out_holds_progress_up(patch: Patches) -> None:
     """A pull consumer's progress goes over what its tags leave out."""
-    patch.set(PollModel, "moved", lambda self, worker, holding: None)
+    patch.set(PollModel, "moved", lambda self, runner: None)
 
 
 @mutant("retention")
@@ -199,7 +199,7 @@ def gaps_are_told_to_listeners_only(patch: Patches) -> None:
     gap = QueueWorker.gap
 
     def silent(self: QueueWorker, first: int | None, end: int | None) -> None:
-        if self.use.listener_name != "poll":
+        if self.ctx.listener_name != "poll":
             gap(self, first, end)
 
     patch.set(QueueWorker, "gap", silent)
@@ -252,4 +252,4 @@ def copies_lose_their_flags(patch: Patches) -> None:
 )
 def what_was_asked_of_a_queue_comes_back(patch: Patches) -> None:
     """A pause, and a seek before its broker has told, count while the queue is assigned."""
-    patch.set(PollModel, "forget", lambda self, queue: None)
+    patch.set(PollModel, "unassigned", lambda self, queue: None)

@@ -1,0 +1,48 @@
+"""What all queues of one consumer share."""
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+
+from lockstep.client.consumer.broadcast import LocalProgress
+from lockstep.client.consumer.config import ConsumerConfig
+from lockstep.client.consumer.events import ConsumerEvent
+from lockstep.client.consumer.ownership import GrantPolicy
+from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.tags import TagFilter
+from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.host import Host
+
+
+@dataclass(slots=True)
+class ConsumerContext:
+    """One consumer, as its queues see it."""
+
+    group: str
+    config: ConsumerConfig
+    policy: GrantPolicy
+    """How its queues are acquired."""
+    features: tuple[str, ...]
+    """What each broker must support."""
+    listener_name: str
+    """How logs name the listener; "poll" for a pull consumer."""
+    filters: Mapping[str, TagFilter]
+    """By topic: what it subscribes to."""
+    host: Host
+    tasks: Tasks
+    runs: Tasks
+    """The tasks in which listeners run: they end when the listener does."""
+    report: Callable[[ConsumerEvent], None]
+    """Pass an event to the user's callbacks."""
+    fail: Callable[[BaseException], None]
+    """Stop the consumer: it can't go on. `wait_closed()` raises the error."""
+    assigned: Mapping[MessageQueue, None] | None = None
+    """The queues that the user has assigned; None: member lists and layouts decide."""
+    local: LocalProgress | None = None
+    """Broadcasting: every queue is this member's, and it keeps its progress itself."""
+    cluster: tuple[str, ...] = ()
+    """The addresses of its nameservers."""
+    paused: bool = False
+
+    def call_key(self, queue: MessageQueue) -> Hashable:
+        """Returns what names, in `Host.calls`, the calls of this process that work on the group's queue."""
+        return self.cluster, self.group, queue

@@ -1,0 +1,52 @@
+"""One grant of one queue, and what works under it: fetched messages, a pull loop and a runner."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from lockstep.client.consumer.process_queue import ProcessQueue
+
+
+class Runner(Protocol):
+    """Consumes the messages of one grant, in one task."""
+
+    async def run(self) -> None:
+        """Consume until the grant ends."""
+
+    def position_moved(self) -> None:
+        """The fetched part of the queue grew by messages that the subscription does not match: progress may move over them."""
+
+    def resume(self) -> None:
+        """Call the listener once more even if its attempts are exhausted."""
+
+    def give_up(self) -> None:
+        """Cancel the running call: its result no longer counts."""
+
+
+@dataclass(slots=True, eq=False)
+class Grant:
+    """A grant that is being consumed. `alive` until its token is no longer current."""
+
+    token: int
+    """QueueOwnership.token."""
+    messages: ProcessQueue
+    alive: bool = True
+    pull_waits: bool = False
+    """The pull loop waits for room, a resume or the link."""
+    run_wake: asyncio.Event = field(default_factory=asyncio.Event)
+    pull_wake: asyncio.Event = field(default_factory=asyncio.Event)
+    pull_task: "asyncio.Task[None] | None" = None
+
+    def wake(self) -> None:
+        self.run_wake.set()
+        self.pull_wake.set()
+
+    def wake_pull(self) -> None:
+        """Let the pull loop go on if it waits for room and there is some."""
+        if self.pull_waits and self.messages.room():
+            self.pull_wake.set()
+
+    async def rest(self) -> None:
+        """Wait for a wake-up. A runner calls it in the step in which it found nothing to do, so no wake-up is lost."""
+        self.run_wake.clear()
+        await self.run_wake.wait()
