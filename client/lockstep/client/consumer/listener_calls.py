@@ -37,15 +37,14 @@ class ListenerCalls:
 
         Raises CancelledError if this task is cancelled, unless the call was given up: then that is what the call raised.
         """
-        task = asyncio.current_task()
-        assert task is not None
         self._count += 1
         try:
             if self.in_loop:
                 return await self._listener(batch, context), None  # type: ignore[misc, arg-type]
             return await self._in_thread(queue, batch, context)
         except asyncio.CancelledError as error:
-            if not given_up() and task.cancelling():
+            task = asyncio.current_task()
+            if not given_up() and task is not None and task.cancelling():
                 raise
             return None, error
         except GeneratorExit:

@@ -91,7 +91,7 @@ class OrderedRunner:
         self._logged: tuple[int, type[BaseException]] | None = None
         """Offset and kind of the failure whose traceback was logged last."""
         self._task: asyncio.Task[None] | None = None
-        """While a call runs: the task that awaits it."""
+        """The task in which the listener is awaited."""
 
     async def run(self) -> None:
         grant, ctx, queue, ownership, session, messages = (
@@ -106,6 +106,7 @@ class OrderedRunner:
         batch_count, each = ctx.config.batch_count, ctx.config.commit == "each"
         fence = Fence(ctx.group, queue.queue.topic, queue.queue.broker_name, queue.queue.queue_id, grant.token)
         slice_end_ms = boot_ms() + SLICE_MS
+        self._task = asyncio.current_task()
 
         def lapsed() -> bool:
             return boot_ms() >= proof.deadline_ms
@@ -167,14 +168,12 @@ class OrderedRunner:
 
     def give_up(self) -> None:
         """Cancel a listener that is awaited on the loop. Dead letters of a call that has ended are written, or refused."""
-        if self._listener.in_loop and self._task is not None:
+        if self._listener.in_loop and self._queue.calls and self._task is not None:
             self._given_up = True
             self._task.cancel()
 
     async def _call(self, batch: list[MessageExt], context: OrderlyContext) -> Outcome:
         """Return the listener's result, or what it raised; a call that was given up is cancelled and counts as failed."""
-        self._task = task = asyncio.current_task()
-        assert task is not None
         try:
             return await self._listener.call(self._queue.queue, batch, context, lambda: self._given_up)
         except asyncio.CancelledError:
@@ -182,10 +181,9 @@ class OrderedRunner:
             del self._queue.calls[context]
             raise
         finally:
-            self._task = None
-            if self._given_up:
+            if self._given_up and self._task is not None:
                 self._given_up = False
-                task.uncancel()
+                self._task.uncancel()
 
     def _process(self, batch: list[MessageExt], context: OrderlyContext, result: object, error: BaseException | None) -> int:
         """Act on a result that is not a plain SUCCESS. Returns how long to pause before the next call (ms)."""
