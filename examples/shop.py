@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from lockstep.client import (
+    Client,
     ConcurrentlyContext,
     Message,
     MessageExt,
@@ -64,9 +65,9 @@ async def take_order(producer: Producer, order: str) -> bool:
     return True
 
 
-def shipping(nameserver: str, shop: Shop) -> PushConsumer:
+def shipping(client: Client, shop: Shop) -> PushConsumer:
     """The ordered consumer: a step that fails is tried again before the next step of any order of its queue."""
-    consumer = PushConsumer("shop-shipping", nameserver=nameserver, retry=OrderedRetry(max_attempts=16))
+    consumer = PushConsumer("shop-shipping", client=client, retry=OrderedRetry(max_attempts=16))
     consumer.subscribe(TOPIC)
 
     @consumer.orderly
@@ -80,9 +81,9 @@ def shipping(nameserver: str, shop: Shop) -> PushConsumer:
     return consumer
 
 
-def mailing(nameserver: str, shop: Shop) -> PushConsumer:
+def mailing(client: Client, shop: Shop) -> PushConsumer:
     """The concurrent consumer: a mail that fails is sent back to the broker and comes again later."""
-    consumer = PushConsumer("shop-mailing", nameserver=nameserver, concurrency=10, max_reconsume_times=3)
+    consumer = PushConsumer("shop-mailing", client=client, concurrency=10, max_reconsume_times=3)
     consumer.subscribe(TOPIC, "shipped")
 
     @consumer.concurrently
@@ -97,9 +98,9 @@ def mailing(nameserver: str, shop: Shop) -> PushConsumer:
     return consumer
 
 
-def auditing(nameserver: str) -> PullConsumer:
+def auditing(client: Client) -> PullConsumer:
     """The pull consumer: whoever polls it decides when."""
-    return PullConsumer("shop-audit", nameserver=nameserver).subscribe(TOPIC)
+    return PullConsumer("shop-audit", client=client).subscribe(TOPIC)
 
 
 @asynccontextmanager
@@ -136,9 +137,9 @@ async def customers(producer: Producer, consumers: Sequence[PushConsumer | PullC
 
 
 def main() -> None:
-    nameserver, shop = os.environ.get("LOCKSTEP_NAMESERVER", "127.0.0.1:9876"), Shop()
-    producer = Producer("shop", nameserver=nameserver)
-    ships, mails, audit = shipping(nameserver, shop), mailing(nameserver, shop), auditing(nameserver)
+    client, shop = Client(os.environ.get("LOCKSTEP_NAMESERVER", "127.0.0.1:9876")), Shop()  # all share its connections
+    producer = Producer("shop", client=client)
+    ships, mails, audit = shipping(client, shop), mailing(client, shop), auditing(client)
     run(producer, ships, mails, audit, audited(audit, shop), customers(producer, [ships, mails, audit], shop))
     in_order = all(tuple(steps) == STEPS for steps in shop.shipped.values())
     print(len(shop.shipped), "orders shipped" + (", each in order" if in_order else ""), flush=True)

@@ -42,7 +42,7 @@ class Handled:
 async def consuming(
     cluster: ScriptedCluster, handled: Callable[..., Any], *, expression: str = "*", **options: Any
 ) -> AsyncIterator[PushConsumer]:
-    consumer = PushConsumer(G, nameserver=cluster.nameserver, host=cluster.host, **options)
+    consumer = PushConsumer(G, client=cluster.client, **options)
     for topic in cluster.layouts:
         consumer.subscribe(topic, expression)
     consumer.orderly(handled)

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from lockstep.client.client import Client
 from lockstep.protocol.bodies import (
     BrokerAddress,
     FreeQueue,
@@ -382,6 +383,11 @@ class ScriptedCluster:
     server: Server
     ready: bool = True
     """A broker has registered since the nameserver's start."""
+
+    @functools.cached_property
+    def client(self) -> Client:
+        """What the test's consumers and producers share."""
+        return Client(self.nameserver, host=self.host)
 
     @property
     def nameserver(self) -> str:

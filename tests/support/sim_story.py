@@ -12,7 +12,7 @@ from typing import Any
 from lockstep.broker.app import Broker
 from lockstep.broker.config import BrokerConfig
 from lockstep.client import ConsumeOrderlyStatus, Producer, PushConsumer
-from lockstep.client.instance import Instance
+from lockstep.client.client import Client
 from lockstep.client.topics import create_topic
 from lockstep.nameserver.app import Nameserver
 from lockstep.nameserver.config import NameserverConfig
@@ -61,7 +61,7 @@ class Story:
         return main
 
     async def admin(self) -> None:
-        instance = Instance.current(f"{NAMESERVER}:9876")
+        instance = Client(f"{NAMESERVER}:9876").instance()
         await instance.start()
         await create_topic(instance, TOPIC, 4)
         await instance.close()

@@ -11,8 +11,6 @@ from lockstep.admin.interrupt import CommandInterruptedError, run_interruptible
 from lockstep.protocol.errors import ConfigError, LocalProtocolError, LockstepError
 from lockstep.runtime.text import printable
 
-DEFAULT_NAMESERVER = "127.0.0.1:9876"
-
 NameserverOption = Annotated[
     str,
     typer.Option(

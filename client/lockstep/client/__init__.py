@@ -1,5 +1,11 @@
 """The client SDK: producers and consumers. Everything that a program needs is imported from here."""
 
+from lockstep.client.client import (
+    Client,
+)
+from lockstep.client.config import (
+    ClientConfig,
+)
 from lockstep.client.consumer.config import (
     Backoff,
     ConsumeFromWhere,
@@ -137,6 +143,8 @@ __all__ = [
     "ByConfig",
     "ByMachineRoom",
     "Cancelled",
+    "Client",
+    "ClientConfig",
     "ConcurrentlyContext",
     "ConcurrentlyListener",
     "ConfigError",

@@ -1,20 +1,35 @@
-"""What a client instance may be told; every number has its unit in its name and its source beside it."""
+"""The settings of a client; every number has its unit in its name and its source beside it."""
 
 import difflib
 import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, fields
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 from lockstep.protocol.errors import ConfigError
 
 InitT = TypeVar("InitT", bound=Callable[..., None])
 
 
+Nameserver = str | list[str] | tuple[str, ...]
+"""One address or several: "HOST:PORT;HOST:PORT", or a list of them."""
+DEFAULT_NAMESERVER = "127.0.0.1:9876"
+
+
+class ClientOptions(TypedDict, total=False):
+    """The keywords of Client beside its nameserver: ClientConfig's fields."""
+
+    heartbeat_interval_ms: int
+    route_interval_ms: int
+    keepalive_interval_ms: int
+    request_timeout_ms: int
+    route_refresh_spacing_ms: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InstanceConfig:
-    """Times and limits that all producers and consumers of one instance share."""
+class ClientConfig:
+    """Times that all producers and consumers of one client share."""
 
     heartbeat_interval_ms: int = 30_000
     """RocketMQ: heartbeatBrokerInterval."""
@@ -27,8 +42,14 @@ class InstanceConfig:
     route_refresh_spacing_ms: int = 1_000
     """A refused connection or a stale layout asks for routes at most this often (ordering.md 1)."""
 
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if not (type(value) is int and value >= 1):
+                raise ConfigError(f"{f.name} {value!r}: expected an integer of at least 1")
 
-def nameserver_addresses(nameserver: str | list[str] | tuple[str, ...]) -> tuple[str, ...]:
+
+def nameserver_addresses(nameserver: Nameserver) -> tuple[str, ...]:
     """`"host:port;host:port"` or a list of them as a tuple; ConfigError names what does not fit."""
     given = nameserver.replace(",", ";").split(";") if isinstance(nameserver, str) else list(nameserver)
     addresses = tuple(dict.fromkeys(address.strip() for address in given if address.strip()))

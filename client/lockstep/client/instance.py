@@ -1,18 +1,17 @@
 """One client of one cluster in one event loop. RocketMQ: MQClientInstance (one per client id).
 
-Producers and consumers of one (running loop, nameserver list) share an instance: one session, one connection per broker, one route
-cache, one heartbeat. It is kept by reference count. A second consumer of one group gets an instance of its own, for a session holds each
-group once.
+What shares a Client in one event loop shares an instance: one session, one connection per broker, one route cache, one heartbeat. It is
+kept by reference count. A second consumer of one group gets an instance of its own, for a session names each group once.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
 
 from lockstep.client.broker_link import SHORTEST_SESSION_MS, BrokerLink, LinkHooks
-from lockstep.client.config import InstanceConfig, nameserver_addresses
+from lockstep.client.config import ClientConfig
+from lockstep.client.consumer.broker_sessions import BrokerSessions
 from lockstep.client.nameservers import Nameservers
 from lockstep.client.route_cache import RouteCache, RouteChange
 from lockstep.client.route_watch import RouteWatch
@@ -41,13 +40,10 @@ from lockstep.protocol.headers.clients import NotifyHeader, UnregisterClientHead
 from lockstep.protocol.queue import TopicLayout
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.endpoint import Endpoint
-from lockstep.runtime.host import Host, running_host
+from lockstep.runtime.host import Host
 from lockstep.runtime.log import get_logger
 
 log = get_logger("lockstep.client")
-
-T = TypeVar("T")
-
 
 CONFLICT_PAUSE_MS = 400
 """Below the 500 ms after which a consumer asks a broker again for the list that lacks it."""
@@ -108,7 +104,7 @@ def _is_about(error: BrokerError, consumer: _Consumer) -> bool:
     return f"group {consumer.group} " in error.remark
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ProducerHooks:
     """What an instance tells a producer."""
 
@@ -118,39 +114,10 @@ class ProducerHooks:
     """A topic has a higher layout than before, or is new."""
 
 
-_instances: list["Instance"] = []
-
-
 class Instance:
-    """The shared client: identity, routes, links, heartbeats. Get one by `Instance.current(…)`, give it back by `await close()`."""
+    """The shared client of one event loop: identity, routes, links, heartbeats. Get one by `Client.instance()`; `await close()` it."""
 
-    @classmethod
-    def current(
-        cls,
-        nameserver: str | list[str] | tuple[str, ...],
-        *,
-        group: str | None = None,
-        host: Host | None = None,
-        config: InstanceConfig | None = None,
-    ) -> "Instance":
-        """The running loop's instance for this nameserver list, one reference taken. `group` reserves a consumer group in it."""
-        loop = asyncio.get_running_loop()
-        addresses = nameserver_addresses(nameserver)
-        host = host or running_host()
-        _instances[:] = [instance for instance in _instances if not instance.loop.is_closed()]
-        for instance in _instances:
-            fits = instance.loop is loop and instance.nameservers.addresses == addresses and (host is None or instance.host is host)
-            if fits and not instance.closing and (config is None or instance.config == config) and group not in instance._reserved:
-                break
-        else:
-            instance = cls(addresses, host=host or Host.real(), config=config or InstanceConfig())
-            _instances.append(instance)
-        instance._references += 1
-        if group is not None:
-            instance._reserved[group] = None
-        return instance
-
-    def __init__(self, addresses: tuple[str, ...], *, host: Host, config: InstanceConfig) -> None:
+    def __init__(self, addresses: tuple[str, ...], *, host: Host, config: ClientConfig) -> None:
         self.loop = asyncio.get_running_loop()
         self.host = host
         self.config = config
@@ -166,16 +133,18 @@ class Instance:
         self._started: asyncio.Future[None] | None = None
         self._links: dict[str, BrokerLink] = {}
         self._consumers: dict[str, _Consumer] = {}
-        self._producers: dict[int, tuple[str, ProducerHooks]] = {}
-        self._shared: dict[type, object] = {}
+        self._producers: dict[ProducerHooks, str] = {}
+        self.sessions = BrokerSessions(host, lambda: self.closing)
         self.tasks = Tasks(on_failure=self._failed)
 
-    def one_of(self, kind: type[T], make: Callable[[], T]) -> T:
-        """What those who share this client share beside it, one of each kind: the first who asks makes it."""
-        shared = self._shared.get(kind)
-        if not isinstance(shared, kind):
-            self._shared[kind] = shared = make()
-        return shared
+    def reserve(self, group: str | None) -> bool:
+        """Take a reference, and the consumer group if one is named. Return False if the group is taken already."""
+        if group in self._reserved:
+            return False
+        self._references += 1
+        if group is not None:
+            self._reserved[group] = None
+        return True
 
     # -------------------------------------------------------------------------------------------------------------- identity
 
@@ -210,8 +179,6 @@ class Instance:
         if self._references > 0 or self.closing:
             return
         self.closing = True
-        if self in _instances:
-            _instances.remove(self)
         await self.tasks.cancel_all()
         for link in self.links():
             await link.close()
@@ -239,7 +206,7 @@ class Instance:
         log.info("layout.adopted", topic=layout.topic, counter=layout.version.counter, queues=layout.write_total)
         for consumer in list(self._consumers.values()):
             consumer.hooks.on_layout(layout)
-        for _, hooks in list(self._producers.values()):
+        for hooks in list(self._producers):
             hooks.on_layout(layout)
 
     def _make_link(self, name: str) -> BrokerLink:
@@ -292,22 +259,22 @@ class Instance:
             self.watch.expect(layout.topic, layout.version)
 
     def _tell_producers(self, link: BrokerLink) -> None:
-        for _, hooks in list(self._producers.values()):
+        for hooks in list(self._producers):
             hooks.on_link(link)
 
     # ------------------------------------------------------------------------------------------------------------ membership
 
-    def register_producer(self, owner: object, group: str, hooks: ProducerHooks) -> None:
-        """Name the producer group in heartbeats, and tell `owner` of links and layouts."""
-        self._producers[id(owner)] = (group, hooks)
+    def register_producer(self, group: str, hooks: ProducerHooks) -> None:
+        """Name the producer group in heartbeats, and call the hooks for links and layouts, until `unregister_producer(hooks)`."""
+        self._producers[hooks] = group
 
-    def unregister_producer(self, owner: object) -> None:
-        self._producers.pop(id(owner), None)
+    def unregister_producer(self, hooks: ProducerHooks) -> None:
+        self._producers.pop(hooks, None)
 
     def register_consumer(self, group: str, supplier: Callable[[], ConsumerGroup], hooks: ConsumerHooks) -> None:
         """Call the hooks for this group from now on; no heartbeat names it before `join`. `supplier` gives what HEART_BEAT says of it."""
         if group in self._consumers:
-            raise StateError(f'group "{group}" is in this client already: ask Instance.current(…, group=…) for one of its own')
+            raise StateError(f'group "{group}" is in this client already: ask Client.instance(group) for one of its own')
         self._consumers[group] = _Consumer(group, supplier, hooks)
 
     def unregister_consumer(self, group: str) -> None:
@@ -385,7 +352,7 @@ class Instance:
 
     def _describe(self, link: BrokerLink) -> HeartbeatBody:
         named = self._named(link)
-        groups = dict.fromkeys(group for group, _ in self._producers.values())
+        groups = dict.fromkeys(self._producers.values())
         return HeartbeatBody(
             self.client_id,
             tuple(consumer.supplier() for consumer in named),

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Collection, Container, Iterable
 
-from lockstep.client.config import InstanceConfig
+from lockstep.client.config import ClientConfig
 from lockstep.client.nameservers import Nameservers
 from lockstep.client.route_cache import RouteCache, RouteChange
 from lockstep.protocol.bodies import TopicRoute
@@ -22,7 +22,7 @@ class RouteWatch:
         self,
         known: RouteCache,
         nameservers: Nameservers,
-        config: InstanceConfig,
+        config: ClientConfig,
         clock: Clock,
         *,
         learnt: Callable[[TopicLayout, RouteChange], None],

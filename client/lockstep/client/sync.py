@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Unpack
 
-from lockstep.client.config import takes_settings_of
+from lockstep.client.config import Nameserver, takes_settings_of
 from lockstep.client.producer import producer as asynchronous
 from lockstep.client.producer.config import ProducerConfig, ProducerOptions, Require
 from lockstep.client.producer.hooks import SendHook
@@ -40,7 +40,7 @@ class Producer:
         self,
         group: str,
         *,
-        nameserver: str | list[str] | tuple[str, ...] = asynchronous.DEFAULT_NAMESERVER,
+        nameserver: Nameserver | None = None,
         **options: Unpack[ProducerOptions],
     ) -> None:
         self.group = group

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from lockstep.client.broker_link import BrokerLink
+from lockstep.client.client import Client
 from lockstep.client.instance import Instance
 from lockstep.client.topics import create_topic
 from lockstep.protocol.bodies import TopicList, TopicOffsets
@@ -231,7 +232,7 @@ def _seen(begun: "asyncio.Future[Command]") -> None:
 @asynccontextmanager
 async def connected(nameserver: tuple[str, ...], timeout_ms: int) -> AsyncIterator[Cluster]:
     """A client for as long as the block lasts; TransportError where no nameserver answers."""
-    instance = Instance.current(nameserver)
+    instance = Client(nameserver).instance()
     try:
         await instance.start()
         yield Cluster(instance, timeout_ms)
@@ -281,7 +282,7 @@ class Kept:
 
     async def _run(self, question: Callable[[Cluster], Coroutine[Any, Any, T]]) -> T:
         if self._instance is None:
-            instance = Instance.current(self._nameserver)
+            instance = Client(self._nameserver).instance()
             try:
                 await instance.start()
             except BaseException:  # re-raised

@@ -10,7 +10,7 @@ from typing import Literal
 from lockstep.admin.client import AdminClient
 from lockstep.admin.group_reading import read_group
 from lockstep.admin.group_report import GroupReport
-from lockstep.client.instance import Instance
+from lockstep.client.client import Client
 from lockstep.client.topics import create_topic
 from lockstep.protocol.errors import ConfigError, LockstepError, StateError
 from lockstep.runtime.host import Host
@@ -207,7 +207,7 @@ class TestCluster:
 
     async def create_topic(self, name: str, queues: int = 4) -> None:
         """`queues` on each broker. A topic that exists is left as it is."""
-        instance = Instance.current(self.nameserver)
+        instance = Client(self.nameserver).instance()
         try:
             await instance.start()
             await create_topic(instance, name, queues)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from lockstep.client import (
+    Client,
     ConcurrentlyContext,
     ConsumeConcurrentlyStatus,
     LocalProtocolError,
@@ -35,7 +36,8 @@ Seen = list[tuple[float, MessageExt]]
 @asynccontextmanager
 async def listening(cluster: TestCluster) -> AsyncIterator[tuple[Producer, Seen]]:
     await cluster.create_topic("orders", queues=2)
-    consumer = PushConsumer("billing", nameserver=cluster.nameserver)
+    client = Client(cluster.nameserver)
+    consumer = PushConsumer("billing", client=client)
     consumer.subscribe("orders")
     seen: Seen = []
 
@@ -44,7 +46,7 @@ async def listening(cluster: TestCluster) -> AsyncIterator[tuple[Producer, Seen]
         seen.extend((asyncio.get_running_loop().time(), message) for message in messages)
         return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
 
-    async with consumer, Producer("shop", nameserver=cluster.nameserver) as producer:
+    async with consumer, Producer("shop", client=client) as producer:
         yield producer, seen
 
 

@@ -6,12 +6,23 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Unpack
 
 import pytest
 
-from lockstep.client import StateError, SubscriptionConflictError, TopicNotExistError, TransportError
+from lockstep.client import (
+    ConfigError,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    StateError,
+    SubscriptionConflictError,
+    TopicNotExistError,
+    TransportError,
+)
 from lockstep.client.broker_link import BrokerLink
-from lockstep.client.config import InstanceConfig
+from lockstep.client.client import Client
+from lockstep.client.config import ClientOptions
 from lockstep.client.instance import ConsumerHooks, Instance
 from lockstep.client.topics import create_topic
 from lockstep.protocol.bodies import ConsumerGroup, FreeQueue, HeartbeatReply, QueueFreeBody, Subscription
@@ -62,8 +73,10 @@ def billing(group: str = "billing") -> ConsumerGroup:
 
 
 @asynccontextmanager
-async def instance_of(cluster: FakeCluster, *, group: str | None = None, config: InstanceConfig | None = None) -> AsyncIterator[Instance]:
-    instance = Instance.current(cluster.address, group=group, config=config)
+async def instance_of(
+    cluster: FakeCluster, *, client: Client | None = None, group: str | None = None, **options: Unpack[ClientOptions]
+) -> AsyncIterator[Instance]:
+    instance = (client or Client(cluster.address, **options)).instance(group)
     try:
         await instance.start()
         yield instance
@@ -82,30 +95,64 @@ async def linked(instance: Instance, topic: str = "t") -> list[BrokerLink]:
 # ---------------------------------------------------------------------------------------------------------------------- sharing
 
 
-async def test_one_loop_and_nameserver_list_share_an_instance_until_the_last_gives_it_back() -> None:
+async def test_what_is_given_one_client_shares_an_instance_until_the_last_gives_it_back() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster:
-        async with instance_of(cluster) as first:
-            async with instance_of(cluster) as second:
+        client = Client(cluster.address)
+        async with instance_of(cluster, client=client) as first:
+            async with instance_of(cluster, client=client) as second:
                 assert first is second
             assert not first.closing
-            async with instance_of(cluster, group="billing") as third:
+            async with instance_of(cluster, client=client, group="billing") as third:
                 assert third is first
+            async with instance_of(cluster) as other:
+                assert other is not first, "a client of its own"
         assert first.closing
         with pytest.raises(StateError):
             await first.start()
-        async with instance_of(cluster) as later:
+        async with instance_of(cluster, client=client) as later:
             assert later is not first
             assert later.session != first.session
 
 
+async def test_each_event_loop_has_an_instance_of_its_own() -> None:
+    client = Client("127.0.0.1:1")
+    mine = client.instance()
+
+    async def another() -> Instance:
+        return client.instance()
+
+    theirs = await asyncio.to_thread(lambda: asyncio.run(another()))
+    assert theirs is not mine
+    assert client.instance() is mine
+    for _ in range(2):
+        await mine.close()
+
+
+@pytest.mark.parametrize("kind", [Producer, PushConsumer, PullConsumer])
+def test_a_client_and_a_nameserver_are_not_both_given(kind: type[Producer] | type[PushConsumer] | type[PullConsumer]) -> None:
+    with pytest.raises(ConfigError, match="give one of them"):
+        kind("g", client=Client("127.0.0.1:1"), nameserver="127.0.0.1:1")
+    with pytest.raises(ConfigError, match="HOST:PORT"):
+        kind("g", nameserver="nowhere")
+
+
+def test_the_settings_of_a_client_are_checked() -> None:
+    with pytest.raises(ConfigError, match="heartbeat_interval_ms 0: expected an integer of at least 1"):
+        Client("127.0.0.1:1", heartbeat_interval_ms=0)
+    with pytest.raises(TypeError, match="did you mean 'heartbeat_interval_ms'"):
+        Client("127.0.0.1:1", heartbeat_interval=1)  # type: ignore[call-arg]
+
+
 async def test_a_second_consumer_of_one_group_gets_an_instance_of_its_own() -> None:
-    async with fake_cluster("a", topics={"t": 1}) as cluster, instance_of(cluster, group="billing") as first:
-        async with instance_of(cluster, group="billing") as second, instance_of(cluster, group="audit") as third:
-            assert second is not first
-            assert second.client_id != first.client_id
-            assert third is first
-        async with instance_of(cluster, group="billing") as again:
-            assert again is not first
+    async with fake_cluster("a", topics={"t": 1}) as cluster:
+        share = partial(instance_of, cluster, client=Client(cluster.address))
+        async with share(group="billing") as first:
+            async with share(group="billing") as second, share(group="audit") as third:
+                assert second is not first
+                assert second.client_id != first.client_id
+                assert third is first
+            async with share(group="billing") as again:
+                assert again is not first
 
 
 @pytest.mark.real_network
@@ -126,7 +173,7 @@ async def test_a_nameserver_that_is_gone_or_knows_no_broker_is_left_for_the_next
     async with fake_cluster("a", topics={"t": 1}) as good, fake_cluster("a") as empty:
         empty.ready = False
         for addresses in ([empty.address, good.address], ["127.0.0.1:1", good.address], ["127.0.0.1:1", empty.address, good.address]):
-            instance = Instance.current(addresses)
+            instance = Client(addresses).instance()
             await instance.start()
             assert await instance.watch.route("t") == good.topics["t"]
             asked = empty.asked
@@ -173,7 +220,7 @@ async def test_a_refused_connection_asks_for_the_route_again_and_the_new_address
 async def test_a_higher_layout_is_told_to_consumers_and_its_brokers_are_linked() -> None:
     async with fake_cluster("a", "b", topics={"t": 1}) as cluster:
         cluster.put(make_layout("t", "a"))
-        async with instance_of(cluster, config=InstanceConfig(route_refresh_spacing_ms=1)) as instance:
+        async with instance_of(cluster, route_refresh_spacing_ms=1) as instance:
             ears = Ears()
             instance.register_consumer("billing", billing, ears.hooks())
             await linked(instance)
@@ -188,7 +235,7 @@ async def test_a_higher_layout_is_told_to_consumers_and_its_brokers_are_linked()
 async def test_a_broker_whose_address_no_nameserver_knows_yet_is_asked_for_until_it_is_known() -> None:
     async with fake_cluster("a", "b", topics={"t": 1}) as cluster:
         late = cluster.brokers.pop("b")
-        async with instance_of(cluster, config=InstanceConfig(route_refresh_spacing_ms=1)) as instance:
+        async with instance_of(cluster, route_refresh_spacing_ms=1) as instance:
             await linked(instance)
             assert [link.name for link in instance.links()] == ["a"]
             asked = cluster.asked
@@ -220,7 +267,7 @@ async def test_a_broker_of_another_name_at_the_address_is_not_taken_for_the_one_
         cluster.put(make_layout("t", "a"))
         right = cluster.brokers["a"].address
         cluster.brokers["a"].address = cluster.brokers["b"].address
-        async with instance_of(cluster, config=InstanceConfig(route_refresh_spacing_ms=1)) as instance:
+        async with instance_of(cluster, route_refresh_spacing_ms=1) as instance:
             await instance.watch.route("t")
             (link,) = instance.links()
             await until(lambda: bool(cluster.brokers["b"].heartbeats))
@@ -260,7 +307,7 @@ async def test_a_connection_whose_empty_sync_stays_unanswered_is_made_again(monk
     monkeypatch.setattr(BrokerLink, "grace_ms", 20)
     async with (
         fake_cluster("a", topics={"t": 1}) as cluster,
-        instance_of(cluster, config=InstanceConfig(keepalive_interval_ms=10)) as instance,
+        instance_of(cluster, keepalive_interval_ms=10) as instance,
     ):
         (link,) = await linked(instance)
         await until(lambda: "a SYNC" in (cluster.brokers["a"].journal or []))
@@ -272,7 +319,7 @@ async def test_a_connection_whose_empty_sync_stays_unanswered_is_made_again(monk
 async def test_until_a_consumer_has_joined_the_instance_proves_life_itself() -> None:
     async with (
         fake_cluster("a", topics={"t": 1}) as cluster,
-        instance_of(cluster, config=InstanceConfig(keepalive_interval_ms=10)) as instance,
+        instance_of(cluster, keepalive_interval_ms=10) as instance,
     ):
         instance.register_consumer("billing", billing, Ears().hooks())
         await linked(instance)
@@ -304,7 +351,7 @@ async def test_joining_asks_broker_after_broker_in_name_order_and_only_then_name
 async def test_a_broker_that_becomes_known_during_the_join_is_joined_too() -> None:
     async with fake_cluster("a", "b", topics={"t": 1}) as cluster:
         late = cluster.brokers.pop("b")
-        async with instance_of(cluster, config=InstanceConfig(route_refresh_spacing_ms=1)) as instance:
+        async with instance_of(cluster, route_refresh_spacing_ms=1) as instance:
             instance.register_consumer("billing", billing, Ears().hooks())
             (link,) = await linked(instance)
             beat = link.beat
@@ -354,7 +401,7 @@ async def test_a_join_that_is_refused_anywhere_leaves_those_it_joined_and_raises
 async def test_a_broker_that_is_away_hears_of_the_group_when_it_comes() -> None:
     async with fake_cluster("a", "b", topics={"t": 1}) as cluster:
         await cluster.brokers["a"].stop()
-        async with instance_of(cluster, config=InstanceConfig(route_refresh_spacing_ms=1)) as instance:
+        async with instance_of(cluster, route_refresh_spacing_ms=1) as instance:
             instance.register_consumer("billing", billing, Ears().hooks())
             await instance.watch.route("t")
             await instance.join("billing")
@@ -391,7 +438,7 @@ async def test_a_broker_without_room_for_a_group_is_linked_and_takes_the_group_w
     async with fake_cluster("a", "b", topics={"t": 1}) as cluster:
         broker = cluster.brokers["b"]
         await broker.stop()
-        async with instance_of(cluster, config=InstanceConfig(route_refresh_spacing_ms=1)) as instance:
+        async with instance_of(cluster, route_refresh_spacing_ms=1) as instance:
             ears = Ears()
             for group in ("billing", "audit"):
                 instance.register_consumer(group, partial(billing, group), ears.hooks())
@@ -491,7 +538,8 @@ async def test_a_group_is_registered_once() -> None:
 
 async def test_two_who_create_one_topic_at_once_end_with_one_layout() -> None:
     async with fake_cluster("b", "a") as cluster:
-        first, second = Instance.current(cluster.address, group="g"), Instance.current(cluster.address, group="g")
+        client = Client(cluster.address)
+        first, second = client.instance("g"), client.instance("g")
         await first.start()
         await second.start()
         layouts = await asyncio.gather(create_topic(first, "t", 4), create_topic(second, "t", 4))

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from lockstep.client import ConsumeOrderlyStatus, Message, MessageModel, Producer, PushConsumer
-from lockstep.client.instance import Instance
+from lockstep.client.client import Client
 from lockstep.testing import TestCluster, simulate
 
 
@@ -14,10 +14,11 @@ def test_an_idle_client_keeps_its_connections_however_short_sessions_are(session
     async def main() -> None:
         async with TestCluster(brokers=2, session_timeout_ms=session_timeout_ms, disconnect_grace_ms=1_000) as cluster:
             await cluster.create_topic("t")
-            async with Producer("shop", nameserver=cluster.nameserver) as producer:
+            client = Client(cluster.nameserver)
+            async with Producer("shop", client=client) as producer:
                 await producer.send(Message("t", b"1"))
                 await cluster.advance(minutes=1)
-                instance = Instance.current(cluster.nameserver)
+                instance = client.instance()
                 connections = [link.connection for link in instance.links()]
                 await instance.close()
                 assert connections == [1, 1]
@@ -33,11 +34,12 @@ def test_a_consumer_without_a_queue_or_without_locks_keeps_them_too(model: Messa
         connections: list[int] = []
 
         async def member() -> None:
-            consumer = PushConsumer("billing", nameserver=cluster.nameserver, message_model=model).subscribe("t")
+            client = Client(cluster.nameserver)
+            consumer = PushConsumer("billing", client=client, message_model=model).subscribe("t")
             consumer.orderly(lambda messages, context: ConsumeOrderlyStatus.SUCCESS)
             async with consumer:
                 await asyncio.sleep(60)
-                instance = Instance.current(cluster.nameserver)
+                instance = client.instance()
                 connections.extend(link.connection for link in instance.links())
                 await instance.close()
 

@@ -21,6 +21,7 @@ from lockstep.client import (
     PullConsumer,
     PushConsumer,
 )
+from lockstep.client.client import Client
 from lockstep.client.instance import Instance
 from lockstep.protocol.bodies import TopicRoute
 from lockstep.protocol.queue import TopicLayout
@@ -107,7 +108,7 @@ def test_a_nameserver_that_hears_of_it_late_is_asked_every_second_and_for_this_t
         async with TestCluster(brokers=1) as cluster:
             for topic in (TOPIC, "other"):
                 await cluster.create_topic(topic, queues=1)
-            instance = Instance.current(cluster.nameserver)
+            instance = Client(cluster.nameserver).instance()
             await instance.start()
             for topic in (TOPIC, "other"):
                 await instance.watch.route(topic)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import pytest
 
 from lockstep.client import Backoff, ConsumeFromWhere, OrderedRetry, OrderlyContext, PushConsumer, QueueRevoked
-from lockstep.client.instance import Instance
 from lockstep.protocol.bodies import ConsumerGroup, LockItem, StartPoint, Subscription, SyncAnswer, Verdict
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.message import MessageExt
@@ -255,7 +254,7 @@ async def test_two_groups_of_one_loop_share_one_session_and_one_lock() -> None:
     async with scripted_cluster() as cluster:
         a, mine, other = cluster["a"], Handled(), Handled()
         async with consuming(cluster, mine):
-            second = PushConsumer("audit", nameserver=cluster.nameserver, host=cluster.host).subscribe("orders")
+            second = PushConsumer("audit", client=cluster.client).subscribe("orders")
             second.orderly(other)
             await second.start()
             await advance(0.05)
@@ -275,7 +274,7 @@ async def test_what_an_unreachable_broker_still_holds_is_freed_when_it_comes_bac
     """The instance lives on with a producer's reference: its session would keep the lock for ever."""
     async with scripted_cluster() as cluster:
         a = cluster["a"]
-        keeper = Instance.current(cluster.nameserver, host=cluster.host)
+        keeper = cluster.client.instance()
         await keeper.start()
         async with consuming(cluster, Handled(), stop_timeout_ms=100) as consumer:
             a.mute |= {SYNC, LOCK, EMPTY_SYNC, RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT}

@@ -25,7 +25,7 @@ def test_the_methods_have_the_same_arguments_and_defaults(name: str) -> None:
 
 def test_it_has_the_same_settings() -> None:
     asynchronous = parameters(Asynchronous)
-    assert parameters(Producer) == {name: found for name, found in asynchronous.items() if name not in ("host", "given_id")}
+    assert parameters(Producer) == {name: found for name, found in asynchronous.items() if name not in ("client", "host", "given_id")}
 
 
 def test_what_is_wrong_with_a_setting_is_said_when_it_is_made() -> None:

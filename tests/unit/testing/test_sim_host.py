@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from lockstep.client.client import Client
 from lockstep.client.instance import Instance
 from lockstep.runtime.host import Host
 from lockstep.runtime.log import configure, get_logger
@@ -130,9 +131,9 @@ def test_log_lines_bear_the_wall_time_of_the_machine_that_writes_them(sim: SimLo
     assert json.loads(stream.getvalue())["timestamp"] == "2026-01-01T01:00:01.250+00:00"
 
 
-def test_each_process_has_a_client_of_its_own_though_they_share_a_loop(sim: SimLoop) -> None:
+def test_each_process_has_its_own_host(sim: SimLoop) -> None:
     async def main() -> Instance:
-        return Instance.current("10.0.0.1:9876")
+        return Client("10.0.0.1:9876").instance()
 
     processes = [sim.start(sim.machine(f"10.0.1.{number}"), main) for number in (1, 2)]
     sim.run_until(1)

@@ -1,8 +1,9 @@
 """lockstep cluster: the brokers, their addresses, and whether this machine reaches them."""
 
 from lockstep.admin.client import AdminClient, gather
-from lockstep.admin.options import DEFAULT_NAMESERVER, JsonOption, NameserverOption, run
+from lockstep.admin.options import JsonOption, NameserverOption, run
 from lockstep.admin.render import print_json, print_table
+from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.runtime.host import Host
 
 

@@ -11,9 +11,10 @@ from lockstep.admin.commands.message import message_json
 from lockstep.admin.dead_letters import DeadLetter, Morgue, letters, morgues
 from lockstep.admin.group_reading import read_group
 from lockstep.admin.group_report import GroupReport
-from lockstep.admin.options import DEFAULT_NAMESERVER, CommandError, JsonOption, NameserverOption, run
+from lockstep.admin.options import CommandError, JsonOption, NameserverOption, run
 from lockstep.admin.render import body_text, print_json, print_table, say, stamp
 from lockstep.admin.replay import Outcome, Replay, words
+from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.client.producer.producer import Producer
 from lockstep.protocol.errors import ConfigError, TopicNotExistError
 from lockstep.protocol.names import DLQ_PREFIX, check_group, retry_topic

@@ -8,8 +8,9 @@ from lockstep.admin import diagnosis
 from lockstep.admin.client import AdminClient, gather
 from lockstep.admin.diagnosis import Finding
 from lockstep.admin.group_reading import read_groups
-from lockstep.admin.options import DEFAULT_NAMESERVER, JsonOption, NameserverOption, run
+from lockstep.admin.options import JsonOption, NameserverOption, run
 from lockstep.admin.render import print_json, print_table, say
+from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.protocol.bodies import BrokerAddress
 from lockstep.runtime.host import Host
 

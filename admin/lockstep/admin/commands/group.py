@@ -12,8 +12,9 @@ from lockstep.admin.commands.group_settings import create_command, update_comman
 from lockstep.admin.commands.reset import reset_command
 from lockstep.admin.group_reading import read_group
 from lockstep.admin.group_report import GroupReport
-from lockstep.admin.options import DEFAULT_NAMESERVER, CommandError, JsonOption, NameserverOption, run
+from lockstep.admin.options import CommandError, JsonOption, NameserverOption, run
 from lockstep.admin.render import ago, print_json, print_table, say
+from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.protocol.bodies import SubscriptionPolicy
 from lockstep.runtime.host import Host
 

@@ -5,8 +5,9 @@ from shlex import quote
 from lockstep.admin.client import AdminClient, by_name, gather
 from lockstep.admin.commands.group_settings import GroupArgument
 from lockstep.admin.group_reading import read_group
-from lockstep.admin.options import DEFAULT_NAMESERVER, CommandError, JsonOption, NameserverOption, run
+from lockstep.admin.options import CommandError, JsonOption, NameserverOption, run
 from lockstep.admin.render import print_json, say
+from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.protocol.errors import TopicNotExistError
 from lockstep.protocol.names import DLQ_PREFIX, RETRY_PREFIX, check_group
 from lockstep.runtime.host import Host

@@ -8,8 +8,9 @@ import typer
 from lockstep.admin.client import AdminClient, by_name, gather
 from lockstep.admin.group_reading import read_group
 from lockstep.admin.group_report import update_command as command_of
-from lockstep.admin.options import DEFAULT_NAMESERVER, CommandError, JsonOption, NameserverOption, run
+from lockstep.admin.options import CommandError, JsonOption, NameserverOption, run
 from lockstep.admin.render import print_json, say
+from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.protocol.bodies import GroupSettings, SubscriptionPolicy
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.names import check_group

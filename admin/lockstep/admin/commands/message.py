@@ -6,9 +6,10 @@ from typing import Annotated, Any
 import typer
 
 from lockstep.admin.client import AdminClient, gather
-from lockstep.admin.options import DEFAULT_NAMESERVER, CommandError, JsonOption, NameserverOption, run
+from lockstep.admin.options import CommandError, JsonOption, NameserverOption, run
 from lockstep.admin.render import body_text, print_json, print_table, stamp
 from lockstep.admin.tracking import MEANINGS, Track, tracks
+from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.protocol.bodies import BrokerAddress
 from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
 from lockstep.protocol.ids import names_a_store, parse_offset_message_id

@@ -7,9 +7,10 @@ import typer
 
 from lockstep.admin.client import AdminClient, by_name, gather
 from lockstep.admin.group_reading import read_group
-from lockstep.admin.options import DEFAULT_NAMESERVER, CommandError, JsonOption, NameserverOption, run
+from lockstep.admin.options import CommandError, JsonOption, NameserverOption, run
 from lockstep.admin.render import print_json, print_table, say
 from lockstep.admin.reset_plan import Move, Target, moves, parse_queue, parse_target
+from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.protocol.bodies import BrokerAddress, OffsetRange, QueueOffset, ResetBody
 from lockstep.protocol.names import check_group, check_topic
 from lockstep.protocol.queue import MessageQueue

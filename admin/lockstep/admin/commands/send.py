@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from lockstep.admin.client import AdminClient
-from lockstep.admin.options import DEFAULT_NAMESERVER, JsonOption, NameserverOption, run
+from lockstep.admin.options import JsonOption, NameserverOption, run
 from lockstep.admin.render import print_json, say
+from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.client.producer.producer import Producer
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.message import Message

@@ -9,8 +9,9 @@ import typer
 
 from lockstep.admin.client import READER, AdminClient, by_name, gather
 from lockstep.admin.commands.message import message_json
-from lockstep.admin.options import DEFAULT_NAMESERVER, NameserverOption, complain, run
+from lockstep.admin.options import NameserverOption, complain, run
 from lockstep.admin.render import body_text, json_text, stamp
+from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.protocol.bodies import TopicRoute
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import BrokerError, RemoteProtocolError, TransportError, broker_error

@@ -8,9 +8,10 @@ import typer
 from lockstep.admin.client import AdminClient, absent, by_name, gather
 from lockstep.admin.commands.topic_change import QUEUES_MAX, alter_command, delete_command, routed
 from lockstep.admin.commands.topic_forget import forget_deleted_command
-from lockstep.admin.options import DEFAULT_NAMESERVER, CommandError, JsonOption, NameserverOption, run
+from lockstep.admin.options import CommandError, JsonOption, NameserverOption, run
 from lockstep.admin.render import print_json, print_table, say
-from lockstep.client.instance import Instance
+from lockstep.client.client import Client
+from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.client.topics import create_topic
 from lockstep.protocol.errors import TopicNotExistError
 from lockstep.protocol.names import check_topic
@@ -71,7 +72,7 @@ async def _create(topic: str, queues: int, nameserver: str, as_json: bool) -> No
 
 
 async def create_and_wait(nameserver: str, topic: str, queues: int) -> TopicLayout:
-    instance = Instance.current(nameserver)
+    instance = Client(nameserver).instance()
     try:
         await instance.start()
         layout = await create_topic(instance, topic, queues)

@@ -10,8 +10,9 @@ import typer
 from lockstep.admin.client import AdminClient, absent, by_name, gather
 from lockstep.admin.group_reading import read_groups
 from lockstep.admin.layout_change import altered, counts
-from lockstep.admin.options import DEFAULT_NAMESERVER, CommandError, JsonOption, NameserverOption, complain, run
+from lockstep.admin.options import CommandError, JsonOption, NameserverOption, complain, run
 from lockstep.admin.render import print_json, say
+from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.protocol.errors import BrokerError, LockstepError, TopicNotExistError
 from lockstep.protocol.names import DLQ_PREFIX, RETRY_PREFIX, check_topic, is_system_topic
 from lockstep.protocol.queue import TopicLayout

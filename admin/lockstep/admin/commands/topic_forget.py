@@ -5,8 +5,9 @@ from typing import Annotated
 import typer
 
 from lockstep.admin.client import AdminClient, gather
-from lockstep.admin.options import DEFAULT_NAMESERVER, CommandError, JsonOption, NameserverOption, run
+from lockstep.admin.options import CommandError, JsonOption, NameserverOption, run
 from lockstep.admin.render import print_json, say
+from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.layouts import COUNTER_MAX
 from lockstep.protocol.queue import BEGAN_FIRST_DELETIONS_MAX

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self, TypeVar
 
-from lockstep.client.config import nameserver_addresses
+from lockstep.client.client import Client
 from lockstep.client.consumer.broker_sessions import BrokerSessions
 from lockstep.client.consumer.config import ConsumerConfig
 from lockstep.client.consumer.consume_model import ConsumeModel
@@ -26,7 +26,6 @@ from lockstep.protocol.errors import StateError, SubscriptionConflictError
 from lockstep.protocol.names import check_group, check_topic
 from lockstep.protocol.tags import TagFilter
 from lockstep.runtime.daemon import Tasks
-from lockstep.runtime.host import Host
 from lockstep.runtime.log import get_logger
 
 log = get_logger("client.consumer")
@@ -42,9 +41,8 @@ CANCEL_WAIT_MS = 1_000
 class BaseConsumer(ABC):
     """A member of a consumer group, from its start to its end."""
 
-    def __init__(self, group: str, nameserver: str | list[str] | tuple[str, ...], host: Host | None, settings: ConsumerConfig) -> None:
+    def __init__(self, group: str, client: Client, settings: ConsumerConfig) -> None:
         check_group(group)
-        nameserver_addresses(nameserver)
         self.group = group
         self.state = ConsumerState.NEW
         self.failure: BaseException | None = None
@@ -52,8 +50,7 @@ class BaseConsumer(ABC):
         self.ended = asyncio.Event()
         """Set when it has stopped or died."""
         self._settings = settings
-        self._nameserver = nameserver
-        self._host = host
+        self._client = client
         self._expressions: dict[str, str] = {}
         self._callbacks: list[Callable[[ConsumerEvent], object]] = []
         self._instance: Instance | None = None
@@ -118,12 +115,12 @@ class BaseConsumer(ABC):
             raise StateError(f"{self.group} is {self.state.value}: a consumer starts once; make a new one")
         self._check_start()
         self.state = ConsumerState.STARTING
-        instance = self._instance = Instance.current(self._nameserver, group=self.group, host=self._host)
+        instance = self._instance = self._client.instance(self.group)
         try:
             await instance.start()
             ctx = self._ctx = self._make_context(instance)
             model = self._model = self._make_model(ctx)
-            self._sessions = sessions = instance.one_of(BrokerSessions, lambda: BrokerSessions(instance.host, lambda: instance.closing))
+            sessions = self._sessions = instance.sessions
             membership = self._membership = Membership(instance, sessions, ctx, model)
             sessions.enter(self.group, membership)
             await self._prepare(instance)

@@ -11,7 +11,8 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Self, Unpack
 
-from lockstep.client.config import takes_settings_of
+from lockstep.client.client import Client, client_of
+from lockstep.client.config import Nameserver, takes_settings_of
 from lockstep.client.consumer.base_consumer import BaseConsumer
 from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.grant import Grant
@@ -54,12 +55,13 @@ class PullConsumer(BaseConsumer):
         self,
         group: str,
         *,
-        nameserver: str | list[str] | tuple[str, ...] = "127.0.0.1:9876",
+        nameserver: Nameserver | None = None,
+        client: Client | None = None,
         host: Host | None = None,
         **options: Unpack[PullConsumerOptions],
     ) -> None:
         self.config = PullConsumerConfig(**options)
-        super().__init__(group, nameserver, host, self.config.consumer())
+        super().__init__(group, client_of(client, nameserver, host), self.config.consumer())
         self._by_hand: dict[MessageQueue, None] = {}
         self._polls = PollModel()
         self._polling = False

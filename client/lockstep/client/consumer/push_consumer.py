@@ -2,7 +2,8 @@
 
 from typing import TypeVar, Unpack
 
-from lockstep.client.config import takes_settings_of
+from lockstep.client.client import Client, client_of
+from lockstep.client.config import Nameserver, takes_settings_of
 from lockstep.client.consumer.base_consumer import BaseConsumer
 from lockstep.client.consumer.broadcast import LocalProgress
 from lockstep.client.consumer.concurrent_model import ConcurrentModel
@@ -60,12 +61,13 @@ class PushConsumer(BaseConsumer):
         self,
         group: str,
         *,
-        nameserver: str | list[str] | tuple[str, ...] = "127.0.0.1:9876",
+        nameserver: Nameserver | None = None,
+        client: Client | None = None,
         host: Host | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> None:
         self.config = ConsumerConfig(**options)
-        super().__init__(group, nameserver, host, self.config)
+        super().__init__(group, client_of(client, nameserver, host), self.config)
         self._listener: Listener | None = None
         self._is_concurrent = False
         self._call_hooks: list[ConsumeHook] = []

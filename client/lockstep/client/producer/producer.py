@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Unpack
 
-from lockstep.client.config import nameserver_addresses, takes_settings_of
-from lockstep.client.instance import Instance, ProducerHooks
+from lockstep.client.client import Client, client_of
+from lockstep.client.config import Nameserver, takes_settings_of
+from lockstep.client.instance import ProducerHooks
 from lockstep.client.producer.batch import held_bytes_of
 from lockstep.client.producer.config import ProducerConfig, ProducerOptions, Require, check_terms
 from lockstep.client.producer.delayed import delay_of
@@ -23,8 +24,6 @@ from lockstep.protocol.message import Message
 from lockstep.protocol.names import check_group
 from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.host import Host
-
-DEFAULT_NAMESERVER = "127.0.0.1:9876"
 
 
 class Producer:
@@ -44,17 +43,16 @@ class Producer:
         self,
         group: str,
         *,
-        nameserver: str | list[str] | tuple[str, ...] = DEFAULT_NAMESERVER,
+        nameserver: Nameserver | None = None,
+        client: Client | None = None,
         host: Host | None = None,
         given_id: GivenId | None = None,
         **options: Unpack[ProducerOptions],
     ) -> None:
         check_group(group)
-        nameserver_addresses(nameserver)
         self.group = group
         self.config = ProducerConfig(**options)
-        self._nameserver = nameserver
-        self._host = host
+        self._client = client_of(client, nameserver, host)
         self._given_id = given_id
         self._starting = False
         self._closed = False
@@ -63,6 +61,7 @@ class Producer:
         self._shell: ProducerShell | None = None
         self._topics: Topics | None = None
         self._sends: Sends | None = None
+        self._instance_hooks: ProducerHooks | None = None
 
     # ------------------------------------------------------------------------------------------------------------------ life
 
@@ -71,7 +70,7 @@ class Producer:
         if self._shell is not None or self._starting or self._closed:
             raise StateError(f"producer {self.group} was {'closed' if self._closed else 'started'} before: make a new one")
         self._starting = True
-        instance = Instance.current(self._nameserver, host=self._host)
+        instance = self._client.instance()
         try:
             await instance.start()
             if self._closed:
@@ -84,7 +83,8 @@ class Producer:
         self._shell = shell = ProducerShell(instance, self.config, self._limit, self._given_id)
         self._topics = topics = Topics(self.group, shell)
         self._sends = Sends(self.group, self.config, topics, self._limit, shell, instance.host)
-        instance.register_producer(self, self.group, ProducerHooks(on_link=topics.link_changed, on_layout=topics.layout_changed))
+        self._instance_hooks = ProducerHooks(on_link=topics.link_changed, on_layout=topics.layout_changed)
+        instance.register_producer(self.group, self._instance_hooks)
 
     async def close(self) -> None:
         """Take no more sends, wait until those in flight have ended (each has its deadline), and leave.
@@ -103,7 +103,8 @@ class Producer:
             await self._limit.idle()
             await asyncio.sleep(0)  # one-way sends of this turn are written at its end
         finally:
-            shell.instance.unregister_producer(self)
+            if self._instance_hooks is not None:
+                shell.instance.unregister_producer(self._instance_hooks)
             shell.close()
             topics.fail_all()  # nothing is in flight unless this task was cancelled
             await shell.instance.close()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from lockstep.admin.client import AdminClient, by_name
 from lockstep.admin.reset_plan import Target, held_range, moves
-from lockstep.client.instance import Instance
+from lockstep.client.client import Client
 from lockstep.client.topics import create_topic
 from lockstep.protocol.bodies import DataVersion, OffsetRange, QueueOffset, RegisterBody, ResetBody
 from lockstep.protocol.codec.msgpack_body import encode_body
@@ -130,7 +130,7 @@ def recreate_main(universe: "Universe", topic: str, queues: int) -> Main:
     """`lockstep topic create`, until it is there."""
 
     async def main(stop: asyncio.Event) -> int:
-        instance = Instance.current(universe.nameserver, host=Host.current())
+        instance = Client(universe.nameserver, host=Host.current()).instance()
         while not stop.is_set():
             try:
                 await instance.start()

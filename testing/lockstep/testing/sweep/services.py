@@ -10,7 +10,7 @@ from pydantic import PrivateAttr
 from lockstep.broker.app import Broker
 from lockstep.broker.config import BrokerConfig
 from lockstep.broker.store import StoreConfig
-from lockstep.client.instance import Instance
+from lockstep.client.client import Client
 from lockstep.client.topics import create_topic
 from lockstep.nameserver.app import Nameserver
 from lockstep.nameserver.config import NameserverConfig
@@ -147,7 +147,7 @@ def creator_main(universe: "Universe", queues: int) -> Main:
     """Creates the topic as soon as every broker is there."""
 
     async def main(stop: asyncio.Event) -> int:
-        instance = Instance.current(universe.nameserver, host=Host.current())
+        instance = Client(universe.nameserver, host=Host.current()).instance()
         while not stop.is_set():
             try:
                 await instance.start()
