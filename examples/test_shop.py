@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from lockstep.client import Producer
+from lockstep.client import Client, Producer
 from lockstep.testing import TestCluster
 from shop import ORDERS, STEPS, TOPIC, Shop, audited, auditing, customers, mailing, shipping, take_order
 
@@ -14,9 +14,10 @@ from shop import ORDERS, STEPS, TOPIC, Shop, audited, auditing, customers, maili
 async def test_every_order_is_shipped_in_order_mailed_and_audited_whatever_dies(lockstep_cluster: TestCluster) -> None:
     cluster, shop = lockstep_cluster, Shop()
     await cluster.create_topic(TOPIC, queues=4)
-    audit = auditing(cluster.nameserver)
-    async with shipping(cluster.nameserver, shop), mailing(cluster.nameserver, shop), audit, audited(audit, shop):
-        async with Producer("shop", nameserver=cluster.nameserver) as producer:
+    client = Client(cluster.nameserver)
+    audit = auditing(client)
+    async with shipping(client, shop), mailing(client, shop), audit, audited(audit, shop):
+        async with Producer("shop", client=client) as producer:
             for order in range(1001, 1001 + ORDERS):
                 if order == 1005:
                     await cluster.kill("broker-a")

@@ -4,9 +4,10 @@ import pytest
 
 from lockstep.testing.sweep.checkers.delivery import check, recovery_s
 from lockstep.testing.sweep.copy_events import CopyStored, DeadLetterSent
-from lockstep.testing.sweep.events import Calm, ConsumerStarted, PowerCut, ProcessEnded, QueueGapSeen
+from lockstep.testing.sweep.events import BrokerOpened, Calm, ConsumerStarted, PowerCut, ProcessEnded, QueueGapSeen
 from lockstep.testing.sweep.history import CallResult, QueueKey
-from support.stories import C1, B, Q, Story
+from lockstep.testing.sweep.wire_events import CommitAnswered, GrantAnswered
+from support.stories import C1, B, Q, Story, epoch
 
 
 def story(*, calm_t: float = 5.0, expression: str = "*", begin: int = 0) -> Story:
@@ -68,6 +69,30 @@ def test_what_retention_removed_before_it_was_given_is_found_unless_the_power_ma
     if cut:
         told.add(ProcessEnded, 3.5, B, how="power").add(PowerCut, 3.5, ("B", 0))
     assert told.committed(6, 1, 2).read(500, b"m1", first=1).broken(check) == laws
+
+
+@pytest.mark.parametrize(
+    ("flush", "granted_t", "cut", "laws"),
+    [
+        ("async", 3.4, True, []),
+        ("async", 0.8, True, ["O5"]),  # synced before the power was cut
+        ("sync", 3.4, True, ["O5"]),
+        ("async", 3.4, False, ["O5"]),  # a killed process loses nothing
+    ],
+)
+def test_a_group_begins_again_only_if_a_power_cut_may_have_taken_its_beginning(
+    flush: str, granted_t: float, cut: bool, laws: list[str]
+) -> None:
+    told = Story(flush=flush).add(ConsumerStarted, 0.5, C1).add(Calm, 5.0, ("", 0)).granted(granted_t, 1, offset=0)
+    told.add(ProcessEnded, 3.5, B, how="power" if cut else "kill")
+    if cut:
+        told.add(PowerCut, 3.5, ("B", 0))
+    again = ("B", 2)
+    told.add(BrokerOpened, 4, again, term=101, flush=flush)
+    told.sent(4.1, b"m0", 0, answerer=again).sent(4.2, b"m1", 1, answerer=again).read(500, b"m0", b"m1")
+    told.add(GrantAnswered, 4.5, again, offset=1, generation=2, epoch=epoch(2))
+    told.call(4.6, 4.7, 2, 1).add(CommitAnswered, 6, again, epoch=epoch(2), offset=2)
+    assert told.broken(check) == laws
 
 
 def test_a_queue_that_is_not_accepted_to_its_end_is_found() -> None:

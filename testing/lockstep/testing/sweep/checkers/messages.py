@@ -6,6 +6,7 @@ from math import inf
 
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.names import DLQ_PREFIX
+from lockstep.testing.sweep.checkers.facts import Brokers
 from lockstep.testing.sweep.copy_events import CopyStored, DeadLetterAnswered, DeadLetterSent, DelayedAcked, SharedCallBegan
 from lockstep.testing.sweep.events import (
     CallBegan,
@@ -18,9 +19,9 @@ from lockstep.testing.sweep.events import (
     Stored,
 )
 from lockstep.testing.sweep.hand_events import ClassicLocked, ResetSent
-from lockstep.testing.sweep.history import History, QueueKey
+from lockstep.testing.sweep.history import Answer, History, QueueKey
 from lockstep.testing.sweep.reader_events import Polled, ReaderStarted
-from lockstep.testing.sweep.wire_events import FrameAnswered, FrameWritten, GrantAnswered, PullReceived
+from lockstep.testing.sweep.wire_events import FrameAnswered, FrameWritten, GrantAnswered, LockRefused, PullReceived
 
 _TOLD = (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
 
@@ -168,10 +169,28 @@ def tags_of(expression: str) -> set[str]:
 
 
 def first_offsets(history: History) -> dict[QueueKey, int]:
-    """Where each group began in each queue: what lies below is not its business."""
+    """Returns where each group began in each queue: messages below are not delivered to it.
+
+    One record of a broker says where a group begins in all its queues of a topic. If a power cut took that record, the broker knows nothing
+    of the group, which begins there again by its start policy: only grants from the first answer that no cut can have taken count then.
+    """
+    brokers = Brokers(history)
+    durable: dict[tuple[str, str, str], int] = {}
+    """(group, topic, broker) → place of the first answer that the broker knows for ever."""
+    grants: dict[QueueKey, list[tuple[int, int]]] = {}
+    """(place, offset)."""
+    for place, event in enumerate(history):
+        if not (isinstance(event, GrantAnswered) or (isinstance(event, LockRefused) and event.answer in (Answer.HELD, Answer.WAIT))):
+            continue
+        line = (event.queue.group, event.queue.topic, event.queue.broker)
+        if line not in durable and brokers.taken_by(event.queue.broker, event.process, place, event.t) is None:
+            durable[line] = place
+        if isinstance(event, GrantAnswered):
+            grants.setdefault(event.queue, []).append((place, event.offset))
     found: dict[QueueKey, int] = {}
-    for event in history.of(GrantAnswered):
-        found[event.queue] = min(event.offset, found.get(event.queue, event.offset))
+    for key, given in grants.items():
+        known = durable.get((key.group, key.topic, key.broker), inf)
+        found[key] = min([offset for place, offset in given if place >= known] or [offset for _, offset in given])
     for locked in history.of(ClassicLocked):
         if locked.granted:
             found.setdefault(locked.queue, 0)
