@@ -4,8 +4,7 @@ import asyncio
 
 import pytest
 
-from lockstep.client import Message, MessageQueue, Outcome, Producer, SendError, StateError, TopicNotExistError
-from lockstep.client.instance import _instances
+from lockstep.client import Client, Message, MessageQueue, Outcome, Producer, SendError, StateError, TopicNotExistError
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.protocol.queue import LayoutVersion, TopicLayout
 from support.fake_broker import fake_cluster, hang_up, ignore
@@ -91,7 +90,8 @@ async def test_what_is_in_flight_goes_on_when_another_broker_lacks_a_feature() -
 @pytest.mark.parametrize("again", ["start", "close"])
 async def test_a_producer_that_is_started_again_or_closed_while_it_starts_leaves_no_connection(again: str) -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster:
-        producer = Producer("g", nameserver=cluster.address)
+        client = Client(cluster.address)
+        producer = Producer("g", client=client)
         starting = asyncio.ensure_future(producer.start())
         await asyncio.sleep(0)
         if again == "start":
@@ -103,4 +103,4 @@ async def test_a_producer_that_is_started_again_or_closed_while_it_starts_leaves
         if again == "close":
             with pytest.raises(StateError, match="closed while it was started"):
                 await starting
-        assert not _instances
+        assert [instance.closing for instance in client._instances] == [True]
