@@ -73,6 +73,40 @@ def test_a_file_imports_only_from_floors_below(path: Path) -> None:
             assert there == here or FLOORS[there] < FLOORS[here] or (here, there) in PEERS, f"{place(path)} imports {name}"
 
 
+def module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts[1:]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def test_the_imports_of_the_product_form_no_circle() -> None:
+    """Those inside functions and under TYPE_CHECKING count too."""
+    product = {module_of(path): path for path in sources() if not place(path).startswith("testing/")}
+    needs: dict[str, set[str]] = {}
+    for name, path in product.items():
+        found = set(imported(path))
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                found |= {f"{node.module}.{alias.name}" for alias in node.names}
+        packages = {module for module in found if any(other.startswith(f"{module}.") for other in found)}
+        needs[name] = (found - packages) & product.keys() - {name}
+    while free := {name for name, below in needs.items() if not below & needs.keys()}:
+        needs = {name: below for name, below in needs.items() if name not in free}
+    assert not needs, f"these import each other: {', '.join(sorted(needs))}"
+
+
+LATE = {
+    "runtime/lockstep/runtime/metrics.py": "a process without an admin port does not load prometheus_client",
+    "runtime/lockstep/runtime/host.py": "a client does not load fcntl, which some systems lack",
+    "spark/lockstep/spark/__init__.py": "the package can be imported without pyspark",
+    "spark/lockstep/spark/report.py": "the page can be written without pyspark",
+}
+"""Files of the product that import types only for the type checker, and why."""
+
+
+def test_types_that_only_the_type_checker_imports_are_few_and_have_a_reason() -> None:
+    assert {place(p) for p in sources() if not place(p).startswith("testing/") and "TYPE_CHECKING" in p.read_text()} == LATE.keys()
+
+
 @pytest.mark.parametrize("path", [p for p in sources() if place(p).startswith("protocol/")], ids=place)
 def test_protocol_is_pure(path: Path) -> None:
     assert not PURE_FORBIDDEN & {name.split(".")[0] for name in imported(path)}

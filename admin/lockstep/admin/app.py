@@ -3,7 +3,6 @@
 import typer
 from typer.core import TyperCommand
 
-from lockstep.admin import cli
 from lockstep.admin.commands import dlq, group, message, store, topic
 from lockstep.admin.commands.bench import bench_command
 from lockstep.admin.commands.cluster import cluster_command
@@ -11,6 +10,7 @@ from lockstep.admin.commands.doctor import doctor_command
 from lockstep.admin.commands.send import send_command
 from lockstep.admin.commands.tail import tail_command
 from lockstep.admin.commands.up import up_command
+from lockstep.admin.servers import serve
 
 PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 
@@ -43,13 +43,13 @@ app.add_typer(store.app, name="store")
 @app.command("nameserver", context_settings=PASSED_ON)
 def nameserver_command(context: typer.Context) -> None:
     """Run a nameserver; `lockstep nameserver --help` lists its options."""
-    raise typer.Exit(cli.serve("nameserver", context.args))
+    raise typer.Exit(serve("nameserver", context.args))
 
 
 @app.command("broker", context_settings=PASSED_ON)
 def broker_command(context: typer.Context) -> None:
     """Run a broker; `lockstep broker --help` lists its options."""
-    raise typer.Exit(cli.serve("broker", context.args))
+    raise typer.Exit(serve("broker", context.args))
 
 
 for below in (app, topic.app, group.app, dlq.app, message.app, store.app):

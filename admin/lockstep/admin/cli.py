@@ -5,9 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from lockstep.admin.early import EXIT_INTERRUPTED, EarlySignal
-
-SERVERS = ("broker", "nameserver")
-"""Commands that are programs of their own: their arguments are theirs, --help too."""
+from lockstep.admin.servers import SERVERS, serve
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -39,17 +37,6 @@ def command(arguments: Sequence[str]) -> None:
         app(arguments, prog_name="lockstep")
     finally:
         early.end(before)
-
-
-def serve(name: str, argv: Sequence[str]) -> int:
-    """A server in this process until it is told to stop; its exit code."""
-    if name == "nameserver":
-        from lockstep.nameserver.__main__ import main as nameserver
-
-        return nameserver(argv)
-    from lockstep.broker.__main__ import main as broker
-
-    return broker(argv)
 
 
 if __name__ == "__main__":

@@ -2,13 +2,10 @@
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import TYPE_CHECKING
 
+from lockstep.client.producer.result import SendResult
 from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.queue import MessageQueue
-
-if TYPE_CHECKING:
-    from lockstep.client.producer.result import SendResult
 
 
 class Outcome(Enum):
@@ -62,7 +59,7 @@ class BatchSendError(SendError):
 
     outcome = Outcome.UNKNOWN
 
-    def __init__(self, results: "Sequence[SendResult | Exception]") -> None:
+    def __init__(self, results: Sequence[SendResult | Exception]) -> None:
         self.results = tuple(results)
         errors = [result for result in results if isinstance(result, Exception)]
         super().__init__(f"{len(errors)} of {len(results)} messages failed; the first one: {errors[0]}")
@@ -76,7 +73,7 @@ class NotDurableError(SendError):
 
     outcome = Outcome.UNKNOWN
 
-    def __init__(self, results: "Sequence[SendResult]", short: "SendResult") -> None:
+    def __init__(self, results: Sequence[SendResult], short: SendResult) -> None:
         self.results = tuple(results)
         super().__init__(f"{short.queue} offset {short.queue_offset}: stored with {short.status.value}, not as durably as required")
 

@@ -14,7 +14,7 @@ from lockstep.admin.early import EarlySignal
 from lockstep.admin.interrupt import CommandInterruptedError, run_interruptible
 from support.processes import clean_environment
 
-HANDLED_SINCE = "lockstep.admin.early"
+HANDLED_SINCE = "lockstep.admin.servers"
 """The handler is set before the import after this one."""
 MOMENTS = 8
 ENDED = (0, 130, -signal.SIGINT)
