@@ -7,8 +7,8 @@ over; its locks it loses only when it is over or lets them go. A classic client 
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from lockstep.broker.books import FREES_PER_TICK, Books
 from lockstep.broker.contract import differences
+from lockstep.broker.group_state import FREES_PER_TICK, GroupState
 from lockstep.broker.heartbeats import GROUPS_PER_CLIENT_MAX, Heartbeat
 from lockstep.broker.tables.group_table import Group
 from lockstep.broker.tables.session_table import Refusal, Session
@@ -33,10 +33,10 @@ class ClassicSeen:
 
 
 class Membership:
-    """Over the books: everything that changes a member list."""
+    """Over the state: everything that changes a member list."""
 
-    def __init__(self, books: Books) -> None:
-        self._books = books
+    def __init__(self, state: GroupState) -> None:
+        self._state = state
         self._classic: dict[tuple[str, str], ClassicSeen] = {}
         """(group, client id) → when and where the classic member was heard."""
         self._classic_on: dict[int, dict[tuple[str, str], None]] = {}
@@ -53,11 +53,11 @@ class Membership:
         Groups that are refused do not keep the others from being joined; the first refusal is raised when all are done.
         """
         body = heartbeat.body
-        if connection in self._books.closing:
+        if connection in self._state.closing:
             return None
         if body.session is None:
-            if self._books.sessions.of_connection(connection) is not None:
-                self._books.close(connection, "heartbeat without a session on a session's connection")
+            if self._state.sessions.of_connection(connection) is not None:
+                self._state.close(connection, "heartbeat without a session on a session's connection")
                 return None
             self._classic_heartbeat(connection, heartbeat, now_ms)
             return self._reply(body)
@@ -67,23 +67,23 @@ class Membership:
         pairs = zip(body.consumers, heartbeat.contracts, strict=True)
         refused = [error for entry, contract in pairs if (error := self._refusal(session, entry, contract))]
         named = {entry.group: None for entry in body.consumers}
-        for group in self._books.groups.of_session(session.id):
+        for group in self._state.groups.of_session(session.id):
             if group.name not in named:
-                self._books.leave(group.name, session.client_id)
+                self._state.leave(group.name, session.client_id)
         if refused:
             raise refused[0]
         return self._reply(body)
 
     def _bind(self, connection: int, session_id: str, body: HeartbeatBody, now_ms: int) -> Session | None:
-        books = self._books
-        bound = books.sessions.bind(session_id, body.client_id, connection=connection, number=body.connection, now_ms=now_ms)
+        state = self._state
+        bound = state.sessions.bind(session_id, body.client_id, connection=connection, number=body.connection, now_ms=now_ms)
         if bound is Refusal.DUPLICATE:
             raise DuplicateClientIdError(f"client id {body.client_id} belongs to a living session here: give each client an id of its own")
         if isinstance(bound, Refusal):
-            books.close(connection, f"heartbeat refused: {bound.value}")
+            state.close(connection, f"heartbeat refused: {bound.value}")
             return None
         if bound.older is not None:
-            books.close(bound.older, "a newer connection of its session took over")
+            state.close(bound.older, "a newer connection of its session took over")
         return bound.session
 
     def _refusal(self, session: Session, entry: ConsumerGroup, offered: ConsumerGroup) -> BrokerError | None:
@@ -95,32 +95,32 @@ class Membership:
         try:
             return self._join(session, entry, offered)
         finally:
-            self._books.tidy(entry.group)
+            self._state.tidy(entry.group)
 
     def _check_room(self, name: str, client_id: str, offered: ConsumerGroup) -> None:
         """NoPermissionError above a limit; ServiceNotAvailableError where the disk is too full for a new group or member."""
-        books = self._books
-        group = books.groups.get(name)
+        state = self._state
+        group = state.groups.get(name)
         if group is None or client_id not in group.members:
-            books.check_member(name, client_id)
+            state.check_member(name, client_id)
         if group is None or group.said.get(client_id) != offered.subscriptions:
-            books.check_subscriptions(name, client_id, offered.subscriptions)
-        books.begin(name)
+            state.check_subscriptions(name, client_id, offered.subscriptions)
+        state.begin(name)
 
     def _join(self, session: Session, entry: ConsumerGroup, offered: ConsumerGroup) -> SubscriptionConflictError | None:
-        books = self._books
-        group = books.groups.get(entry.group)
+        state = self._state
+        group = state.groups.get(entry.group)
         if group is not None and group.contract is not None and self._overrules(group, group.contract, session, entry, offered):
             pass
         elif group is not None and group.contract is not None and group.contract != offered:
             conflict = self._conflict(group, group.contract, session, offered)
             if conflict is not None:
                 return conflict
-            books.end_group(entry.group)
-            books.groups.agree(entry.group, offered)
+            state.end_group(entry.group)
+            state.groups.agree(entry.group, offered)
         elif group is None or group.contract is None:
-            books.groups.agree(entry.group, offered)
-        books.join(entry.group, session.client_id, session.id)
+            state.groups.agree(entry.group, offered)
+        state.join(entry.group, session.client_id, session.id)
         self._note_said(entry, session.client_id, offered.subscriptions)
         return None
 
@@ -129,45 +129,45 @@ class Membership:
 
         Who comes decides for all, and who brings a version above all others (it was given queues). Else who was there says nothing.
         """
-        books = self._books
-        if not books.settings.classic(group.name) or here == offered or replace(here, subscriptions=offered.subscriptions) != offered:
+        state = self._state
+        if not state.settings.classic(group.name) or here == offered or replace(here, subscriptions=offered.subscriptions) != offered:
             return False
         newer = any(each.sub_version > group.sub_versions.get(each.topic, 0) for each in entry.subscriptions)
         if newer or group.members.get(session.client_id) != session.id:
-            books.overruled[group.name] = books.overruled.get(group.name, 0) + 1
-            books.groups.agree(group.name, offered)
+            state.overruled[group.name] = state.overruled.get(group.name, 0) + 1
+            state.groups.agree(group.name, offered)
         return True
 
     def _note_said(self, entry: ConsumerGroup, client_id: str, said: tuple[Subscription, ...]) -> None:
-        group = self._books.groups.get(entry.group)
+        group = self._state.groups.get(entry.group)
         assert group is not None, "it was joined"
-        self._books.groups.note_said(group, client_id, said)
-        self._books.groups.note_versions(group, entry.subscriptions)
+        self._state.groups.note_said(group, client_id, said)
+        self._state.groups.note_versions(group, entry.subscriptions)
 
     def _conflict(self, group: Group, here: ConsumerGroup, session: Session, asked: ConsumerGroup) -> SubscriptionConflictError | None:
         """None: nobody else stands by the old contract, so it may be changed."""
-        books = self._books
+        state = self._state
         others = [client_id for client_id in group.member_ids if client_id != session.client_id]
-        draining = [each for each in books.locks.sessions_holding(group.name) if each != session.id]
-        if not others and not draining and group.name not in books.contracts_held:
+        draining = [each for each in state.locks.sessions_holding(group.name) if each != session.id]
+        if not others and not draining and group.name not in state.contracts_held:
             return None
         connected = [client_id for client_id in others if self._connected(group, client_id)]
-        text = f"group {group.name} has another contract at {books.config.broker_name}: {'; '.join(differences(here, asked))}. "
+        text = f"group {group.name} has another contract at {state.config.broker_name}: {'; '.join(differences(here, asked))}. "
         text += f"Members: {', '.join(others[:8]) or 'none'}{' …' if len(others) > 8 else ''}. Stop them, or use their settings"
         return SubscriptionConflictError(text if connected else text + SubscriptionConflictError.PASSING)
 
     def _connected(self, group: Group, client_id: str) -> bool:
         session_id = group.members[client_id]
         if session_id is None:
-            return client_id in self._books.classic_connections
-        session = self._books.sessions.get(session_id)
+            return client_id in self._state.classic_connections
+        session = self._state.sessions.get(session_id)
         return session is not None and session.connection is not None
 
     def _reply(self, body: HeartbeatBody) -> HeartbeatReply:
-        books, config = self._books, self._books.config
+        state, config = self._state, self._state.config
         return HeartbeatReply(
             broker_name=config.broker_name,
-            term=books.term,
+            term=state.term,
             features=config.features,
             limits=config.limits,
             disconnect_grace_ms=config.disconnect_grace_ms,
@@ -176,32 +176,32 @@ class Membership:
         )
 
     def _view(self, name: str) -> GroupView:
-        group = self._books.groups.get(name)
+        group = self._state.groups.get(name)
         topics = [] if group is None or group.contract is None else [each.topic for each in group.contract.subscriptions]
-        since = {topic: counter for topic in topics if (counter := self._books.progress.since(name, topic)) is not None}
-        last_decides = self._books.settings.classic(name)
-        return GroupView(self.member_list(name) or MemberList((), self._books.version(name)), since, last_decides)
+        since = {topic: counter for topic in topics if (counter := self._state.progress.since(name, topic)) is not None}
+        last_decides = self._state.settings.classic(name)
+        return GroupView(self.member_list(name) or MemberList((), self._state.version(name)), since, last_decides)
 
     def member_list(self, name: str) -> MemberList | None:
         """None: the group has no member here."""
-        group = self._books.groups.get(name)
+        group = self._state.groups.get(name)
         if group is None or not group.members:
             return None
-        return MemberList(group.member_ids, self._books.version(name), group.classic)
+        return MemberList(group.member_ids, self._state.version(name), group.classic)
 
     # ------------------------------------------------------------------------------------------------------------ leaving
 
     def unregister(self, connection: int, client_id: str, name: str, now_ms: int) -> bool:
         """Leave first, then drain: off the list at once, session and locks stay. False: the connection is being closed."""
-        books = self._books
-        group = books.groups.get(name)
-        session = books.sessions.heard(connection, now_ms)
+        state = self._state
+        group = state.groups.get(name)
+        session = state.sessions.heard(connection, now_ms)
         if session is not None:
             if group is not None and session.client_id == client_id and group.members.get(client_id) == session.id:
-                books.leave(name, client_id)
+                state.leave(name, client_id)
             return True
         if group is not None and group.members.get(client_id) is not None:
-            books.close(connection, "UNREGISTER_CLIENT of a session on a connection that is not its own")
+            state.close(connection, "UNREGISTER_CLIENT of a session on a connection that is not its own")
             return False
         seen = self._classic.get((name, client_id))
         if seen is not None and seen.connection == connection:
@@ -210,24 +210,24 @@ class Membership:
 
     def closed(self, connection: int, now_ms: int) -> None:
         """A session's grace begins; a classic client is gone; any other connection's close means nothing."""
-        self._books.closing.pop(connection, None)
-        self._books.sessions.closed(connection, now_ms)
+        self._state.closing.pop(connection, None)
+        self._state.sessions.closed(connection, now_ms)
         self._classic_clients.pop(connection, None)
         for name, client_id in list(self._classic_on.get(connection, ())):
             self._classic_leave(name, client_id)
 
     def expire(self, now_ms: int) -> None:
         """Ends the sessions that are over, as far as FREES_PER_TICK allows, and the classic members that are silent."""
-        books = self._books
+        state = self._state
         left = FREES_PER_TICK
-        for session in books.sessions.overdue(now_ms):
+        for session in state.sessions.overdue(now_ms):
             if session.connection is not None:
-                books.close(session.connection, "nothing was heard of its session for the session timeout")
+                state.close(session.connection, "nothing was heard of its session for the session timeout")
             left -= self._end(session, left)
         for (name, client_id), seen in list(self._classic.items()):
             if now_ms > seen.until_ms:
                 if seen.connection is not None:
-                    books.close(seen.connection, "nothing was heard of its classic client")
+                    state.close(seen.connection, "nothing was heard of its classic client")
                 self._classic_leave(name, client_id)
 
     def _end(self, session: Session, count_max: int) -> int:
@@ -235,26 +235,26 @@ class Membership:
 
         It is forgotten last: what `count_max` or an error leaves, the next call does.
         """
-        books = self._books
-        for group in books.groups.of_session(session.id):
-            books.leave(group.name, session.client_id)
-        held = books.locks.held_by(session.id)
+        state = self._state
+        for group in state.groups.of_session(session.id):
+            state.leave(group.name, session.client_id)
+        held = state.locks.held_by(session.id)
         for key in held[:count_max]:
-            books.free(key)
+            state.free(key)
         if len(held) <= count_max:
-            books.sessions.remove(session)
+            state.sessions.remove(session)
         return min(len(held), count_max)
 
     # ------------------------------------------------------------------------------------------------------------ classic
 
     def _classic_heartbeat(self, connection: int, heartbeat: Heartbeat, now_ms: int) -> None:
         """RocketMQ's registry: the newest connection of a client id counts, the newer subscription version wins."""
-        books, body = self._books, heartbeat.body
+        state, body = self._state, heartbeat.body
         self._classic_clients[connection] = body.client_id
         refused: list[BrokerError] = []
         for entry, contract in zip(body.consumers, heartbeat.contracts, strict=True):
-            key, until_ms = (entry.group, body.client_id), now_ms + books.config.classic_member_ms
-            group = books.groups.get(entry.group)
+            key, until_ms = (entry.group, body.client_id), now_ms + state.config.classic_member_ms
+            group = state.groups.get(entry.group)
             if group is not None and group.members.get(body.client_id) is not None:
                 raise DuplicateClientIdError(
                     f"client id {body.client_id} belongs to a living session here: give each client an id of its own"
@@ -270,11 +270,11 @@ class Membership:
                 if seen is not None:
                     self._classic_seen(key, replace(seen, connection=here, until_ms=until_ms))
                 continue
-            books.join(entry.group, body.client_id, None)
+            state.join(entry.group, body.client_id, None)
             self._classic_seen(key, ClassicSeen(connection, until_ms, size))
-            books.classic_connections[body.client_id] = connection
+            state.classic_connections[body.client_id] = connection
             self._note_said(entry, body.client_id, contract.subscriptions)
-            group = books.groups.get(entry.group)
+            group = state.groups.get(entry.group)
             assert group is not None, "it was joined"
             known, newer = group.subscriptions, {}
             for each in entry.subscriptions:
@@ -309,10 +309,10 @@ class Membership:
     def _classic_leave(self, name: str, client_id: str) -> None:
         self._classic_seen((name, client_id), None)
         if client_id not in self._classic_count:
-            self._books.classic_connections.pop(client_id, None)
-        group = self._books.groups.get(name)
+            self._state.classic_connections.pop(client_id, None)
+        group = self._state.groups.get(name)
         if group is not None and group.members.get(client_id) is None:
-            self._books.leave(name, client_id)
+            self._state.leave(name, client_id)
 
     def _classic_seen(self, key: tuple[str, str], seen: ClassicSeen | None) -> None:
         """Sets when and where a classic member was heard; None: it is none any more."""
@@ -339,26 +339,26 @@ class Membership:
     def classic_heard(self, name: str, client_id: str) -> tuple[int | None, int]:
         """The connection of a classic member (None: not back since the start) and when it was heard."""
         seen = self._classic[name, client_id]
-        config = self._books.config
+        config = self._state.config
         return seen.connection, seen.until_ms - (config.classic_restart_ms if seen.connection is None else config.classic_member_ms)
 
     # -------------------------------------------------------------------------------------------------------------- start
 
     def recorded(self, now_ms: int) -> None:
         """Everyone whom the log names is there and has the grace (classic: 30 s) from now."""
-        books = self._books
-        for group in books.groups:
+        state = self._state
+        for group in state.groups:
             for client_id, session_id in group.members.items():
                 if session_id is None:
-                    self._classic_seen((group.name, client_id), ClassicSeen(None, now_ms + books.config.classic_restart_ms))
+                    self._classic_seen((group.name, client_id), ClassicSeen(None, now_ms + state.config.classic_restart_ms))
                 else:
-                    books.sessions.recorded(session_id, client_id, now_ms)
-        for _, lock in books.locks:
+                    state.sessions.recorded(session_id, client_id, now_ms)
+        for _, lock in state.locks:
             if lock.held and lock.session is not None and lock.client_id is not None:
-                books.sessions.recorded(lock.session, lock.client_id, now_ms)
+                state.sessions.recorded(lock.session, lock.client_id, now_ms)
 
     def next_due_ms(self) -> int | None:
         dues = [seen.until_ms + 1 for seen in self._classic.values()]
-        if (due := self._books.sessions.next_due_ms()) is not None:
+        if (due := self._state.sessions.next_due_ms()) is not None:
             dues.append(due)
         return min(dues, default=None)

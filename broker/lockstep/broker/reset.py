@@ -5,39 +5,39 @@ what it fetched, and goes on from the new offset as soon as its listener has end
 queue before that member has heard of it (O3), or its session has ended.
 """
 
-from lockstep.broker.books import Books
+from lockstep.broker.group_state import GroupState
 from lockstep.broker.tables.progress_table import Progress
 from lockstep.protocol.bodies import QueueOffset, ResetBody, ResetReply
 from lockstep.protocol.errors import LocalProtocolError, StaleEpochError, TopicNotExistError
 from lockstep.protocol.names import check_group
 
 
-def reset(books: Books, body: ResetBody) -> ResetReply:
+def reset(state: GroupState, body: ResetBody) -> ResetReply:
     """All queues or, where one can't be set (TopicNotExistError, LocalProtocolError, StaleEpochError), none."""
     check_group(body.group)
-    group = books.groups.get(body.group)
+    group = state.groups.get(body.group)
     if group is not None and group.contract is not None and group.contract.broadcasting:
         raise LocalProtocolError(f"group {body.group} is broadcasting: each member keeps its own progress, there is none here to reset")
     for wanted in body.queues:
-        if not books.has_queue(body.topic, wanted.queue_id):
-            raise TopicNotExistError(f"{body.topic} has no readable queue {wanted.queue_id} at {books.config.broker_name}")
-        first, end = books.bounds.bounds(body.topic, wanted.queue_id)[0], books.bounds.end_offset(body.topic, wanted.queue_id)
+        if not state.has_queue(body.topic, wanted.queue_id):
+            raise TopicNotExistError(f"{body.topic} has no readable queue {wanted.queue_id} at {state.config.broker_name}")
+        first, end = state.bounds.bounds(body.topic, wanted.queue_id)[0], state.bounds.end_offset(body.topic, wanted.queue_id)
         if not first <= wanted.offset <= end:
-            what = f"offset {wanted.offset} of {body.topic} queue {wanted.queue_id} at {books.config.broker_name}"
+            what = f"offset {wanted.offset} of {body.topic} queue {wanted.queue_id} at {state.config.broker_name}"
             raise LocalProtocolError(f"{what}: expected {first} to {end}; nothing was reset here")
-        now = books.progress.get((body.group, body.topic, wanted.queue_id))
+        now = state.progress.get((body.group, body.topic, wanted.queue_id))
         if wanted.generation is not None and (now is None or now.generation != wanted.generation):
             raise StaleEpochError(
                 f"generation {wanted.generation} of {body.group} at {body.topic} queue {wanted.queue_id} is over; nothing was reset here"
             )
     ids = dict.fromkeys(wanted.queue_id for wanted in body.queues)
-    books.check_progress(body.group, body.topic, sum(books.progress.get((body.group, body.topic, queue_id)) is None for queue_id in ids))
-    books.begin(body.group)
+    state.check_progress(body.group, body.topic, sum(state.progress.get((body.group, body.topic, queue_id)) is None for queue_id in ids))
+    state.begin(body.group)
     before = []
     for wanted in body.queues:
         key = (body.group, body.topic, wanted.queue_id)
-        progress = books.progress.get(key)
+        progress = state.progress.get(key)
         before.append(QueueOffset(wanted.queue_id, -1 if progress is None else progress.offset))
-        books.progress.set(key, Progress(books.fence.draw(), wanted.offset))
-        books.supersede(key)
+        state.progress.set(key, Progress(state.fence.draw(), wanted.offset))
+        state.supersede(key)
     return ResetReply(tuple(before))

@@ -57,7 +57,7 @@ def test_every_request_has_64_kib_unless_it_names_queues_layouts_or_carries_mess
 
 
 def test_a_lock_and_a_sync_of_all_queues_of_a_broker_fit() -> None:
-    group, topic = "payments-reconciliation", "orders-of-the-day"
+    group, topic = "payments-lock_sync", "orders-of-the-day"
     lock = ReconcileBody(tuple(LockItem(group, topic, queue_id, 1_800_000_000_000) for queue_id in range(QUEUES_MAX)))
     sync = SyncBody(tuple(SyncItem(group, topic, queue_id, 1_800_000_000_000, 0, 1 << 60) for queue_id in range(QUEUES_MAX)))
     for body in (lock, sync):

@@ -262,9 +262,9 @@ class World:
                 assert row.epoch >= self.highest.get(row.queue_id, 0), "a recorded epoch fell"
         locks = self.bench.c.snapshot()["locks"]
         assert len({tuple(lock[:3]) for lock in locks}) == len(locks), "two sessions hold one queue"
-        books = self.bench.c._books
-        assert books.locks._topics == Counter(key[1] for key, _ in books.locks)
-        assert books.progress._topics == Counter(topic for group in books.progress.groups() for topic in books.progress.topics(group))
+        state = self.bench.c._state
+        assert state.locks._topics == Counter(key[1] for key, _ in state.locks)
+        assert state.progress._topics == Counter(topic for group in state.progress.groups() for topic in state.progress.topics(group))
 
     def check_replay(self) -> None:
         """The log alone, any record twice, and a snapshot with the tail give the state that is here; a snapshot stays as it was taken."""

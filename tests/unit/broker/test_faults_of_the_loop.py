@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from lockstep.broker.app import Broker
-from lockstep.broker.books import Books
 from lockstep.broker.effects import CloseConnection, DrainFault
+from lockstep.broker.group_state import GroupState
 from lockstep.broker.processors.pull import PullProcessor
 from lockstep.broker.services import Effects
 from lockstep.broker.store import Store, StoreDiskError
@@ -149,8 +149,8 @@ def test_an_error_while_notices_are_made_takes_neither_closes_nor_stale_pulls_wi
     a = Client(bench, "a")
     a.connect()
     bench.c.drain()
-    bench.c._books.close(a.connection, "its session is over")
-    fails_once(Books, "_free_queue_effects", monkeypatch)
+    bench.c._state.close(a.connection, "its session is over")
+    fails_once(GroupState, "_free_queue_effects", monkeypatch)
     effects = bench.c.drain()
     assert [type(each) for each in effects] == [CloseConnection, DrainFault]
 
@@ -165,6 +165,6 @@ async def test_effects_go_on_where_their_callback_fails(monkeypatch: pytest.Monk
 
     fails_once(Effects, "_carry_out", monkeypatch)
     Effects(bench.c, cast(Any, {7: Peer()}), cast(Any, None))
-    bench.c._books.close(7, "its session is over")
+    bench.c._state.close(7, "its session is over")
     await until(lambda: closed == ["its session is over"])
     assert events(caplog) == ["turn.failed"]

@@ -49,7 +49,7 @@ def next_day(on: Bench, days: int = 1) -> list[str]:
     """What is forgotten as days pass, day by day."""
     gone = []
     for _ in range(days):
-        today = on.c._books.activity.today + 1
+        today = on.c._state.activity.today + 1
         assert on.c.set_day(today * DAY_MS)
         gone += [group for group in idle_groups(on.c) if on.c.forget_group(group) is not None]
     return gone
@@ -431,7 +431,7 @@ def test_a_question_about_one_group_looks_at_that_group_alone() -> None:
     for number in range(50):
         commit(on, f"g{number}")
     looked: list[str] = []
-    table = on.c._books.progress
+    table = on.c._state.progress
     of_topic = table.of_topic
 
     def counted(group: str, topic: str) -> Any:

@@ -7,7 +7,7 @@ from typing import TypeVar, cast
 
 import pytest
 
-from lockstep.broker import reconcile
+from lockstep.broker import lock_sync
 from lockstep.broker.app import LANES
 from lockstep.broker.coordination import Coordination, CoordinationConfig
 from lockstep.broker.effects import CloseConnection, PushQueueFree
@@ -256,7 +256,7 @@ async def test_many_locks_by_time_at_once_look_up_no_more_often_than_run_at_once
 async def test_one_lock_by_time_looks_up_so_many_queues_and_the_member_asks_again_for_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(reconcile, "TIMES_MAX", 6)
+    monkeypatch.setattr(lock_sync, "TIMES_MAX", 6)
     desk = Desk()
     topics = [f"t{number}" for number in range(3)]
     for topic in topics:

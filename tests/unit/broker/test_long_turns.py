@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from lockstep.broker.books import FREES_PER_TICK
 from lockstep.broker.coordination import Coordination
 from lockstep.broker.effects import Notify, PushQueueFree, StalePulls
+from lockstep.broker.group_state import FREES_PER_TICK
 from lockstep.broker.journal import Journal
 from lockstep.broker.processors import client
 from lockstep.broker.services import MOVES_PER_SLICE, NOTICES_PER_TURN_MIN, STEPS_PER_TURN, Effects, Keeper
@@ -197,7 +197,7 @@ async def test_a_close_a_stale_pull_and_a_free_queue_do_not_wait_for_notices() -
     bench.c.drain()
     a.lock(0, 1, 2, 3)
     bench.c.drain()
-    books = bench.c._books
+    state = bench.c._state
     Effects(bench.c, Ends(), cast(Any, Pulls()))
     groups = tuple(ordered(f"g{number}", expression="*") for number in range(100))
     members = [Client(bench, f"m{number}", *groups) for number in range(50)]
@@ -205,9 +205,9 @@ async def test_a_close_a_stale_pull_and_a_free_queue_do_not_wait_for_notices() -
         each.connect()
     await counted.until(lambda: len(done) >= 2 * STEPS_PER_TURN)
     begun = len(counted.turns)
-    held = next(key for key, lock in books.locks if lock.held)
-    books.end(held)
-    books.close(b.connection, "its session is over")
+    held = next(key for key, lock in state.locks if lock.held)
+    state.end(held)
+    state.close(b.connection, "its session is over")
     await counted.until(lambda: sum(1 for each in done if each[2] == "NOTIFY_CONSUMER_IDS_CHANGED") >= 100 * 50)
     ended = {what: turn for turn, _, what in done if turn > begun and what != "NOTIFY_CONSUMER_IDS_CHANGED"}
     assert ended == {"closed": begun + 1, "stale": begun + 1, "QUEUE_FREE": begun + 1}
@@ -289,7 +289,7 @@ async def test_groups_that_retention_moves_are_moved_in_slices(monkeypatch: pyte
     counted = Counted()
     bench = Bench(layout(queues=QUEUES))
     generations = [Progress(number + 1, 5) for number in range(QUEUES)]
-    progress = bench.c._books.progress
+    progress = bench.c._state.progress
     for queue_id, each in enumerate(generations):
         progress.set((GROUP, TOPIC, queue_id), each)
     monkeypatch.setattr(ProgressTable, "set", counted.of(ProgressTable.set))
@@ -329,13 +329,13 @@ def lines_to_delete(others: int) -> int:
     a.connect()
     for topic, count in ((TOPIC, 4), ("other", others)):
         for queue_id in range(count):
-            bench.c._books.progress.set((GROUP, topic, queue_id), Progress(1, 0))
-            bench.c._books.grant((GROUP, topic, queue_id), a.session, "a")
+            bench.c._state.progress.set((GROUP, topic, queue_id), Progress(1, 0))
+            bench.c._state.grant((GROUP, topic, queue_id), a.session, "a")
     bench.c.drain()
     bench.layouts.adopt(layout(queues=0, counter=2))
     with Steps("broker/tables/") as steps:
         bench.c.layout_changed(TOPIC)
-    assert sorted(topic for (_, topic, _), _ in bench.c._books.locks) == ["other"] * others
+    assert sorted(topic for (_, topic, _), _ in bench.c._state.locks) == ["other"] * others
     return steps.count
 
 
@@ -363,7 +363,7 @@ async def test_groups_and_sequences_that_may_be_forgotten_are_looked_at_in_slice
     counted = Counted()
     bench = Bench()
     for number in range(3 * SLICE_ITEMS):
-        bench.c._books.activity.active(f"g{number}")
+        bench.c._state.activity.active(f"g{number}")
     sequences = SequenceTable()
     for number in range(3 * SLICE_ITEMS):
         scope = Scope("ab" * 16, 0, TOPIC, number)
@@ -450,7 +450,7 @@ def test_a_tick_looks_at_the_leases_that_are_over_and_frees_so_many_at_a_time() 
     bench.advance(1_000)
     lives.lock(*range(2 * FREES_PER_TICK + 1, 3 * FREES_PER_TICK))
     bench.c.tick(bench.now_ms)
-    with Steps("lockstep/broker/classic.py") as steps:
+    with Steps("lockstep/broker/legacy_clients.py") as steps:
         bench.c.tick(bench.now_ms)
     assert steps.count < 20
     held = bench.c.held_count(GROUP)
@@ -474,7 +474,7 @@ def test_a_tick_frees_so_many_locks_of_sessions_that_are_over() -> None:
         assert bench.c.tick(bench.now_ms) == bench.now_ms + 1
         assert (bench.c.held_count(GROUP), bench.lists()) == (left, ())
     bench.c.tick(bench.now_ms)
-    assert (bench.c.held_count(GROUP), len(bench.c._books.sessions)) == (0, 0)
+    assert (bench.c.held_count(GROUP), len(bench.c._state.sessions)) == (0, 0)
 
 
 def test_a_session_that_comes_back_while_its_locks_are_freed_keeps_the_others() -> None:

@@ -156,7 +156,7 @@ def test_nothing_is_counted_when_all_have_left() -> None:
     for each in members:
         each.close()
     on.advance(200_000)
-    table = on.c._books.groups.subscriptions
+    table = on.c._state.groups.subscriptions
     assert (on.c.members_count, on.c.subscription_bytes, len(table)) == (0, 0, 0)
 
 
@@ -169,7 +169,7 @@ def test_versions_of_topics_that_nobody_subscribes_to_are_forgotten() -> None:
     for first in range(0, 5_000, 50):
         member.groups = (subscribed(50, first),)
         member.beat()
-    group = on.c._books.groups.get("g")
+    group = on.c._state.groups.get("g")
     assert group is not None
     assert len(group.sub_versions) <= 2 * 51
     assert group.sub_versions["kept"] == 7

@@ -104,7 +104,7 @@ def test_a_lock_that_names_a_queue_twice_is_refused_whole() -> None:
     assert bench.c.snapshot() == before
 
 
-# ------------------------------------------------------------------------------------------------------------- reconciliation
+# ------------------------------------------------------------------------------------------------------------- lock_sync
 
 
 def test_what_the_list_does_not_name_is_freed_and_told_to_whom_it_belongs() -> None:

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Protocol
 
 from lockstep.broker.coordination import Coordination
+from lockstep.broker.lock_sync import OffsetsByTime, start_policy
 from lockstep.broker.processors.lock import START_LANE, TimeIndex, offsets_by_time
-from lockstep.broker.reconcile import OffsetsByTime, start_policy
 from lockstep.protocol.bodies import LockItem, ReconcileBody, StartPolicy, Verdict
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import NotYoursError, QueryNotFoundError, ServiceNotAvailableError

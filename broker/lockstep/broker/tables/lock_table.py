@@ -10,7 +10,7 @@ A lock of (group, topic, queue) is the last epoch, to whom it was granted, and w
     ended              raised   nobody             no     no old epoch is good any more: reset, assumed loss, contract dropped or changed
 
 An epoch is good only for the session to which it was granted and only if it equals the recorded one. A classic client's lock has no
-session and never a good epoch; its lease is kept in classic.py.
+session and never a good epoch; its lease is kept in legacy_clients.py.
 """
 
 from collections import Counter

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from lockstep.broker.books import Books
 from lockstep.broker.coordination import Coordination
 from lockstep.broker.delays import GroupTopics
+from lockstep.broker.group_state import GroupState
 from lockstep.broker.store import Store
 from lockstep.broker.tables.lock_table import LockTable
 from lockstep.broker.tables.settings_table import SettingsTable
@@ -50,9 +50,9 @@ def a_topic_is_created_for_a_copy_that_is_refused(patch: Patches) -> None:
 @mutant("swarm", aimed=f"{GROUPS}::test_a_group_that_comes_and_goes_counts_while_its_topic_is_here")
 def groups_leave_their_topics_behind(patch: Patches) -> None:
     """A group counts while its retry or dead letter topic is here and it is not idle."""
-    tidy: Any = Books.tidy
+    tidy: Any = GroupState.tidy
 
-    def without_topics(self: Books, group: str) -> None:
+    def without_topics(self: GroupState, group: str) -> None:
         counted: Any = self.own_queue_count
         self.own_queue_count = lambda topic: 0  # type: ignore[method-assign]
         try:
@@ -60,19 +60,19 @@ def groups_leave_their_topics_behind(patch: Patches) -> None:
         finally:
             self.own_queue_count = counted  # type: ignore[method-assign]
 
-    patch.set(Books, "tidy", without_topics)
+    patch.set(GroupState, "tidy", without_topics)
 
 
 @mutant("swarm", aimed=f"{GROUPS}::test_one_commit_does_not_let_a_group_begin_in_the_other_queues_beyond_the_limit")
 def one_queue_stands_for_its_topic(patch: Patches) -> None:
     """A start counts all the queues in which it begins."""
-    patch.set(Books, "missing_progress_count", lambda self, group, topic: 1)
+    patch.set(GroupState, "missing_progress_count", lambda self, group, topic: 1)
 
 
 @mutant("swarm", aimed=f"{GROUPS}::test_locks_of_strangers_have_a_limit")
 def any_number_of_locks_is_kept(patch: Patches) -> None:
     """A broker keeps so many locks; a request for more locks none of its queues."""
-    patch.set(Books, "check_locks", lambda self, key, count: None)
+    patch.set(GroupState, "check_locks", lambda self, key, count: None)
 
 
 @mutant("swarm", aimed=f"{GROUPS}::test_a_refusal_leaves_nothing_behind")
@@ -81,7 +81,7 @@ def a_refused_reset_counts_its_group(patch: Patches) -> None:
     reset: Any = Coordination.reset
 
     def begun_first(self: Coordination, body: Any) -> Any:
-        self._books.begin(body.group)
+        self._state.begin(body.group)
         return reset(self, body)
 
     patch.set(Coordination, "reset", begun_first)
@@ -90,7 +90,7 @@ def a_refused_reset_counts_its_group(patch: Patches) -> None:
 @mutant("swarm", aimed=f"{DELETED}::test_a_group_with_members_is_refused_and_they_are_named")
 def groups_in_use_are_deleted(patch: Patches) -> None:
     """A group with a member or a held queue is not deleted."""
-    patch.set(Books, "check_unused", lambda self, group: None)
+    patch.set(GroupState, "check_unused", lambda self, group: None)
 
 
 @mutant("swarm", aimed=f"{DELETED}::test_groups_with_settings_make_room_when_they_are_deleted")
@@ -109,11 +109,11 @@ def settings_outlive_their_group(patch: Patches) -> None:
 def a_deletion_in_memory(patch: Patches) -> None:
     """The deletion of a group is recorded."""
 
-    def unrecorded(self: Books, group: str) -> None:
+    def unrecorded(self: GroupState, group: str) -> None:
         self.activity.apply(("group.forgotten", group))
         self.drop_group(group)
 
-    patch.set(Books, "forget", unrecorded)
+    patch.set(GroupState, "forget", unrecorded)
 
 
 @mutant("swarm", aimed=f"{DELETED}::test_without_a_flag_settings_go_and_progress_stays_as_in_rocketmq")

@@ -4,12 +4,12 @@ from dataclasses import replace
 from typing import Any
 
 from lockstep.broker import app
-from lockstep.broker.books import Books
-from lockstep.broker.classic import ClassicRules, PullCheck
 from lockstep.broker.coordination import Coordination
 from lockstep.broker.effects import Notify
+from lockstep.broker.group_state import GroupState
+from lockstep.broker.legacy_clients import LegacyClients, PullCheck
+from lockstep.broker.lock_sync import LockSync
 from lockstep.broker.membership import Membership
-from lockstep.broker.reconcile import Reconciliation
 from lockstep.broker.services import Effects
 from lockstep.broker.store import Store
 from lockstep.broker.tables.group_table import GroupTable
@@ -29,25 +29,25 @@ def epochs_are_not_checked(patch: Patches) -> None:
 @mutant("net", "pause", aimed="tests/sim/test_aimed.py::test_a_pull_under_an_epoch_that_was_beaten_is_stale")
 def pulls_are_not_checked(patch: Patches) -> None:
     """A pull under an epoch that is not good is answered STALE_EPOCH."""
-    check = ClassicRules.check_pull
+    check = LegacyClients.check_pull
 
-    def unchecked(self: ClassicRules, *facts: Any) -> PullCheck | None:
+    def unchecked(self: LegacyClients, *facts: Any) -> PullCheck | None:
         found = check(self, *facts)
         return None if found is None else replace(found, stale=False)
 
-    patch.set(ClassicRules, "check_pull", unchecked)
+    patch.set(LegacyClients, "check_pull", unchecked)
 
 
 @mutant("pause", aimed="tests/sim/test_aimed.py::test_what_a_silent_client_wakes_up_on_is_closed")
 def silent_connection_left_open(patch: Patches) -> None:
     """A session that was silent for its timeout loses its connection too."""
-    close = Books.close
+    close = GroupState.close
 
-    def lenient(self: Books, connection: int, reason: str) -> None:
+    def lenient(self: GroupState, connection: int, reason: str) -> None:
         if "session timeout" not in reason:
             close(self, connection, reason)
 
-    patch.set(Books, "close", lenient)
+    patch.set(GroupState, "close", lenient)
 
 
 @mutant("pause", "churn", aimed="tests/unit/broker/test_membership_sessions.py::test_a_closed_session_keeps_locks_and_place_for_the_grace")
@@ -130,7 +130,7 @@ def omitted_locks_are_kept(patch: Patches) -> None:
 @mutant("churn", "net", aimed="tests/unit/broker/test_app.py::test_a_released_queue_is_offered_to_whom_the_list_names")
 def anybody_may_lock(patch: Patches) -> None:
     """A LOCK for a queue that the broker's list gives to another is answered NOT_YOURS."""
-    patch.set(Reconciliation, "_lists", lambda self, group, session, key: True)
+    patch.set(LockSync, "_lists", lambda self, group, session, key: True)
 
 
 @mutant(
@@ -138,31 +138,31 @@ def anybody_may_lock(patch: Patches) -> None:
 )
 def freed_epochs_never_come_back(patch: Patches) -> None:
     """A freed epoch is good until a higher one exists: its own session holds the queue again by naming it."""
-    renew = Reconciliation._renew
+    renew = LockSync._renew
 
-    def never(self: Reconciliation, session: Session, key: Key, item: Any, epoch: int, now_ms: int) -> Any:
-        lock = self._books.locks.get(key)
+    def never(self: LockSync, session: Session, key: Key, item: Any, epoch: int, now_ms: int) -> Any:
+        lock = self._state.locks.get(key)
         if lock is not None and not lock.held:
             lock = None
         answer = renew(self, session, key, item, epoch, now_ms)
         return replace(answer, verdict=Verdict.STALE) if lock is None else answer
 
-    patch.set(Reconciliation, "_renew", never)
+    patch.set(LockSync, "_renew", never)
 
 
 @mutant("net", "pause")
 def own_acquire_keeps_the_epoch(patch: Patches) -> None:
     """Every acquire raises the epoch, one's own too."""
-    grant = Books.grant
+    grant = GroupState.grant
 
-    def same(self: Books, key: Key, session: str | None, client_id: str) -> int:
+    def same(self: GroupState, key: Key, session: str | None, client_id: str) -> int:
         lock = self.locks.get(key)
         if lock is None or lock.session != session or session is None:
             return grant(self, key, session, client_id)
         self.locks.grant(key, lock.epoch, session, client_id)
         return lock.epoch
 
-    patch.set(Books, "grant", same)
+    patch.set(GroupState, "grant", same)
 
 
 @mutant("power", "disk")
@@ -182,7 +182,7 @@ def generations_stay(patch: Patches) -> None:
 )
 def a_changed_contract_keeps_its_grants(patch: Patches) -> None:
     """When a contract is dropped or changed its grants end."""
-    patch.set(Books, "end_group", lambda self, group: None)
+    patch.set(GroupState, "end_group", lambda self, group: None)
 
 
 @mutant("recontract")
@@ -234,28 +234,28 @@ def lower_commits_are_stored(patch: Patches) -> None:
 @mutant("late", "pause", aimed="tests/sim/test_aimed.py::test_who_has_lost_a_lock_is_still_a_member")
 def a_lost_lock_removes_the_member(patch: Patches) -> None:
     """A lost lock does not change membership."""
-    renew = Reconciliation._renew
+    renew = LockSync._renew
 
-    def remove(self: Reconciliation, session: Session, key: Key, item: Any, epoch: int, now_ms: int) -> Any:
+    def remove(self: LockSync, session: Session, key: Key, item: Any, epoch: int, now_ms: int) -> Any:
         answer = renew(self, session, key, item, epoch, now_ms)
         if answer.verdict is Verdict.STALE:
-            self._books.leave(key[0], session.client_id)
+            self._state.leave(key[0], session.client_id)
         return answer
 
-    patch.set(Reconciliation, "_renew", remove)
+    patch.set(LockSync, "_renew", remove)
 
 
 @mutant("handover")
 def no_queue_free(patch: Patches) -> None:
     """Whom a free queue belongs to is told."""
-    patch.set(Books, "tell_free", lambda self, key: None)
-    patch.set(Books, "tell_topic_free", lambda self, group, topic: None)
+    patch.set(GroupState, "tell_free", lambda self, key: None)
+    patch.set(GroupState, "tell_topic_free", lambda self, group, topic: None)
 
 
 @mutant("alter", aimed="tests/unit/client/test_new_layouts.py::test_what_is_sent_to_new_queues_is_consumed_soon")
 def new_layouts_are_not_told(patch: Patches) -> None:
     """A topic's new layout is told to who subscribes to it."""
-    patch.set(Books, "tell_layout", lambda self, topic: None)
+    patch.set(GroupState, "tell_layout", lambda self, topic: None)
 
 
 @mutant("handover", aimed="tests/unit/broker/test_services.py::test_effects_reach_whom_they_are_meant_for_and_nobody_who_is_gone")
@@ -276,7 +276,7 @@ def no_hold_after_a_loss(patch: Patches) -> None:
     opened = Coordination.opened
 
     def unheld(self: Coordination, now_ms: int) -> None:
-        self._books.holding = False
+        self._state.holding = False
         opened(self, now_ms)
 
     patch.set(Coordination, "opened", unheld)
@@ -288,7 +288,7 @@ def a_second_start_forgets_the_hold(patch: Patches) -> None:
     started = Coordination.started
 
     def forgetful(self: Coordination, term: int, *, assumed_loss: bool, now_ms: int) -> None:
-        self._books.holding = False
+        self._state.holding = False
         started(self, term, assumed_loss=assumed_loss, now_ms=now_ms)
 
     patch.set(Coordination, "started", forgetful)
@@ -332,7 +332,7 @@ def a_longer_grace_is_forgotten(patch: Patches) -> None:
     started = Coordination.started
 
     def forgetful(self: Coordination, term: int, *, assumed_loss: bool, now_ms: int) -> None:
-        self._books.told_grace_ms = 0
+        self._state.told_grace_ms = 0
         started(self, term, assumed_loss=assumed_loss, now_ms=now_ms)
 
     patch.set(Coordination, "started", forgetful)

@@ -4,13 +4,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from lockstep.broker.books import Books
 from lockstep.broker.coordination import Coordination
 from lockstep.broker.delays import Delays, GroupTopics
+from lockstep.broker.group_state import GroupState
 from lockstep.broker.letter import failed_copy
+from lockstep.broker.lock_sync import LockSync
 from lockstep.broker.processors import send_back
 from lockstep.broker.processors.send_back import SendBackProcessor
-from lockstep.broker.reconcile import Reconciliation
 from lockstep.broker.tables.delay_table import DelayTable
 from lockstep.client.consumer.concurrent_model import ConcurrentModel, ConcurrentRunner, Running
 from lockstep.client.consumer.config import OrderedRetry
@@ -144,12 +144,12 @@ def a_letter_leaves_progress_where_it_is(patch: Patches) -> None:
 @mutant(WORLD)
 def a_repeated_letter_is_written_again(patch: Patches) -> None:
     """A DEAD_LETTER whose message progress has passed was done before."""
-    done = Reconciliation.dead_lettered
+    done = LockSync.dead_lettered
 
-    def never(self: Reconciliation, *facts: Any) -> bool | None:
+    def never(self: LockSync, *facts: Any) -> bool | None:
         return None if done(self, *facts) is None else False
 
-    patch.set(Reconciliation, "dead_lettered", never)
+    patch.set(LockSync, "dead_lettered", never)
 
 
 @mutant(WORLD)
@@ -161,28 +161,28 @@ def letters_are_written_early(patch: Patches) -> None:
 @mutant(WORLD)
 def generations_are_not_checked(patch: Patches) -> None:
     """A commit under a generation that is over is STALE."""
-    sync = Reconciliation._sync_generation
+    sync = LockSync._sync_generation
 
-    def any_generation(self: Reconciliation, key: Any, item: Any, now_ms: int) -> Any:
-        progress = self._books.progress.get(key)
+    def any_generation(self: LockSync, key: Any, item: Any, now_ms: int) -> Any:
+        progress = self._state.progress.get(key)
         if progress is not None and item.generation is not None:
             item = replace(item, generation=progress.generation)
         return sync(self, key, item, now_ms)
 
-    patch.set(Reconciliation, "_sync_generation", any_generation)
+    patch.set(LockSync, "_sync_generation", any_generation)
 
 
 @mutant(WORLD)
 def anybody_begins_anywhere(patch: Patches) -> None:
     """A member begins where its group's progress is."""
-    granted = Reconciliation._granted
+    granted = LockSync._granted
 
-    def ahead(self: Reconciliation, session: Any, key: Any, epoch: int) -> Any:
+    def ahead(self: LockSync, session: Any, key: Any, epoch: int) -> Any:
         answer = granted(self, session, key, epoch)
-        books: Books = self._books
-        return answer if books.locks.holder(key) is not None else replace(answer, offset=books.bounds.end_offset(key[1], key[2]))
+        state: GroupState = self._state
+        return answer if state.locks.holder(key) is not None else replace(answer, offset=state.bounds.end_offset(key[1], key[2]))
 
-    patch.set(Reconciliation, "_granted", ahead)
+    patch.set(LockSync, "_granted", ahead)
 
 
 @mutant(

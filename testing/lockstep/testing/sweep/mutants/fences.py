@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from lockstep.broker.lock_sync import LockSync
 from lockstep.broker.processors.pull import Pull, PullProcessor
-from lockstep.broker.reconcile import Reconciliation
 from lockstep.broker.store import reader
 from lockstep.broker.tables.lock_table import Key
 from lockstep.broker.tables.session_table import Session
@@ -17,36 +17,36 @@ from lockstep.testing.sweep.mutants.registry import Patches, mutant
 )
 def a_freed_epoch_is_renewed_against_the_list(patch: Patches) -> None:
     """A freed epoch is held again only by the session to which the list gives the queue."""
-    renew, lists = Reconciliation._renew, Reconciliation._lists
+    renew, lists = LockSync._renew, LockSync._lists
     renewing: set[int] = set()
 
-    def renewed(self: Reconciliation, *facts: Any) -> Any:
+    def renewed(self: LockSync, *facts: Any) -> Any:
         renewing.add(id(self))
         try:
             return renew(self, *facts)
         finally:
             renewing.discard(id(self))
 
-    def listed(self: Reconciliation, group: Any, session: Session, key: Key) -> bool:
+    def listed(self: LockSync, group: Any, session: Session, key: Key) -> bool:
         return id(self) in renewing or lists(self, group, session, key)
 
-    patch.set(Reconciliation, "_renew", renewed)
-    patch.set(Reconciliation, "_lists", listed)
+    patch.set(LockSync, "_renew", renewed)
+    patch.set(LockSync, "_lists", listed)
 
 
 @mutant("reset", aimed="tests/unit/broker/test_reconcile_sync.py::test_a_superseded_epoch_is_stale_for_everything_and_named_in_the_answer")
 def a_stale_release_frees_any_grant(patch: Patches) -> None:
     """A release under a superseded epoch frees the queue only where the same session holds it."""
-    sync_item = Reconciliation._sync_item
+    sync_item = LockSync._sync_item
 
-    def freeing(self: Reconciliation, session: Session, item: SyncItem, now_ms: int) -> SyncAnswer:
+    def freeing(self: LockSync, session: Session, item: SyncItem, now_ms: int) -> SyncAnswer:
         key = (item.group, item.topic, item.queue_id)
-        lock = self._books.locks.get(key)
+        lock = self._state.locks.get(key)
         if item.release and item.epoch is not None and lock is not None and lock.held and not lock.good(session.id, item.epoch):
-            self._books.free(key)
+            self._state.free(key)
         return sync_item(self, session, item, now_ms)
 
-    patch.set(Reconciliation, "_sync_item", freeing)
+    patch.set(LockSync, "_sync_item", freeing)
 
 
 @mutant("cold_reads")

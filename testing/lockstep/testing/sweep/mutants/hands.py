@@ -7,9 +7,9 @@ from typing import Any
 
 from lockstep.admin import group_reading, interrupt
 from lockstep.admin.client import AdminClient
-from lockstep.broker.books import Books
-from lockstep.broker.classic import ClassicRules
-from lockstep.broker.reconcile import Reconciliation
+from lockstep.broker.group_state import GroupState
+from lockstep.broker.legacy_clients import LegacyClients
+from lockstep.broker.lock_sync import LockSync
 from lockstep.broker.store import Store
 from lockstep.broker.tables.lock_table import Key, LockTable
 from lockstep.broker.tables.progress_table import Progress, ProgressTable
@@ -27,13 +27,13 @@ LIVES = "tests/unit/broker/test_topic_lives.py::"
 @mutant("reset")
 def a_reset_frees_the_queue_at_once(patch: Patches) -> None:
     """Nobody else is granted a queue that was reset before its holder has heard of it."""
-    patch.set(Books, "supersede", Books.end)
+    patch.set(GroupState, "supersede", GroupState.end)
 
 
 @mutant("reset")
 def a_reset_keeps_the_grant(patch: Patches) -> None:
     """A reset ends the grant: what is finished of before is STALE."""
-    patch.set(Books, "supersede", lambda self, key: None)
+    patch.set(GroupState, "supersede", lambda self, key: None)
 
 
 @mutant("reset")
@@ -77,16 +77,16 @@ def superseded_locks_in_memory(patch: Patches) -> None:
 @mutant("reset_restart")
 def a_lost_stale_frees_the_queue(patch: Patches) -> None:
     """A holder has heard of a reset when its LOCK does not name the queue, not when the answer that says so was written."""
-    renew = Reconciliation._renew
+    renew = LockSync._renew
 
-    def heard(self: Reconciliation, session: Session, key: Key, item: Any, epoch: int, now_ms: int) -> Any:
+    def heard(self: LockSync, session: Session, key: Key, item: Any, epoch: int, now_ms: int) -> Any:
         answer = renew(self, session, key, item, epoch, now_ms)
-        locks, lock = self._books.locks, self._books.locks.get(key)
+        locks, lock = self._state.locks, self._state.locks.get(key)
         if answer.verdict is Verdict.STALE and lock is not None and lock.superseded and lock.session == session.id:
             locks._put(key, replace(lock, superseded=False))
         return answer
 
-    patch.set(Reconciliation, "_renew", heard)
+    patch.set(LockSync, "_renew", heard)
 
 
 @mutant("begin")
@@ -116,19 +116,19 @@ def where_a_group_begins_is_not_recorded(patch: Patches) -> None:
 @mutant("begin")
 def everybody_begins_at_the_first_message(patch: Patches) -> None:
     """A group's start policy says where it begins."""
-    patch.set(Reconciliation, "_start_offset", lambda self, queue_id, policy, by_time: self._books.bounds.bounds(policy.topic, queue_id)[0])
+    patch.set(LockSync, "_start_offset", lambda self, queue_id, policy, by_time: self._state.bounds.bounds(policy.topic, queue_id)[0])
 
 
 @mutant("begin")
 def an_added_queue_begins_at_its_end(patch: Patches) -> None:
     """A queue that was added after a group had begun starts at 0."""
 
-    def at_end(self: Reconciliation, key: Key) -> None:
-        books = self._books
-        if books.progress.get(key) is None:
-            books.progress.set(key, Progress(books.fence.draw(), books.bounds.end_offset(key[1], key[2])))
+    def at_end(self: LockSync, key: Key) -> None:
+        state = self._state
+        if state.progress.get(key) is None:
+            state.progress.set(key, Progress(state.fence.draw(), state.bounds.end_offset(key[1], key[2])))
 
-    patch.set(Reconciliation, "_begin", at_end)
+    patch.set(LockSync, "_begin", at_end)
 
 
 @mutant("delete", aimed="tests/unit/broker/test_topic_table.py::test_who_missed_a_deletion_finds_it_in_the_layout_that_made_the_topic_anew")
@@ -170,13 +170,13 @@ def a_deleted_topic_keeps_its_messages(patch: Patches) -> None:
 @mutant("classic")
 def classic_locks_never_lapse(patch: Patches) -> None:
     """A classic client's lock is over 60 s after its last LOCK_BATCH_MQ."""
-    patch.set(ClassicRules, "_expired", lambda self, key, now_ms: False)
+    patch.set(LegacyClients, "_expired", lambda self, key, now_ms: False)
 
 
 @mutant("classic")
 def anybody_takes_a_classic_lock(patch: Patches) -> None:
     """Nobody is granted a queue while a classic client's lock on it is good."""
-    patch.set(ClassicRules, "_expired", lambda self, key, now_ms: True)
+    patch.set(LegacyClients, "_expired", lambda self, key, now_ms: True)
 
 
 @mutant(
@@ -185,7 +185,7 @@ def anybody_takes_a_classic_lock(patch: Patches) -> None:
 )
 def offsets_are_taken_from_anybody(patch: Patches) -> None:
     """A commit without an epoch is not applied while somebody else holds the queue."""
-    patch.set(ClassicRules, "_may_commit", lambda self, connection, key: True)
+    patch.set(LegacyClients, "_may_commit", lambda self, connection, key: True)
 
 
 @mutant("swarm", aimed=READING + "test_many_groups_cost_a_question_each_at_each_broker_and_one_for_each_topic")

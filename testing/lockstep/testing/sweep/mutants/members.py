@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from lockstep.broker.books import Books
 from lockstep.broker.coordination import Coordination
+from lockstep.broker.group_state import GroupState
+from lockstep.broker.lock_sync import LockSync
 from lockstep.broker.processors.lock import LockProcessor
-from lockstep.broker.reconcile import Reconciliation
 from lockstep.broker.tables.lock_table import Fence, Key, Lock
 from lockstep.broker.tables.session_table import Bound, Refusal, Session, SessionTable
 from lockstep.protocol.bodies import LockAnswer, Verdict
@@ -16,16 +16,16 @@ from lockstep.testing.sweep.mutants.registry import Patches, mutant
 @mutant("churn", aimed="tests/unit/broker/test_reconcile.py::test_a_draining_queue_is_renewed_though_the_list_gives_it_to_another")
 def what_drains_is_not_renewed(patch: Patches) -> None:
     """Who holds a queue keeps it while it drains, although the list gives it to another."""
-    renew = Reconciliation._renew
+    renew = LockSync._renew
 
-    def moved(self: Reconciliation, session: Session, key: Key, item: Any, epoch: int, now_ms: int) -> LockAnswer:
+    def moved(self: LockSync, session: Session, key: Key, item: Any, epoch: int, now_ms: int) -> LockAnswer:
         answer = renew(self, session, key, item, epoch, now_ms)
-        group = self._books.groups.get(key[0])
+        group = self._state.groups.get(key[0])
         if answer.verdict is Verdict.OK and (group is None or not self._lists(group, session, key)):
             return LockAnswer(*key, Verdict.NOT_YOURS, epoch=epoch)
         return answer
 
-    patch.set(Reconciliation, "_renew", moved)
+    patch.set(LockSync, "_renew", moved)
 
 
 @mutant("fsync", aimed="tests/unit/broker/test_lock_processors.py::test_an_empty_sync_is_answered_at_once_and_overtakes_one_that_waits")
@@ -44,13 +44,13 @@ def proof_of_life_waits_for_the_disk(patch: Patches) -> None:
 @mutant("churn", aimed="tests/unit/broker/test_reconcile.py::test_a_rising_epoch_answers_held_pulls")
 def held_pulls_are_not_told(patch: Patches) -> None:
     """When an epoch rises, held pulls of an older one are answered at once."""
-    patch.set(Books, "_stale", lambda self, key, epoch: None)
+    patch.set(GroupState, "_stale", lambda self, key, epoch: None)
 
 
 @mutant("power", aimed="tests/unit/broker/test_coordination.py::test_when_the_hold_ends_everybody_is_told_what_is_free")
 def the_end_of_the_hold_is_not_told(patch: Patches) -> None:
     """When the hold after an assumed loss ends, whom each free queue belongs to is told."""
-    patch.set(Books, "tell_all_free", lambda self, group: None)
+    patch.set(GroupState, "tell_all_free", lambda self, group: None)
 
 
 @mutant(
@@ -89,10 +89,10 @@ def a_freed_epoch_commits_nothing(patch: Patches) -> None:
 def commits_beyond_the_end_are_taken(patch: Patches) -> None:
     """A commit beyond the end of its queue is refused."""
 
-    def unchecked(self: Reconciliation, key: Key, offset: int, attempts: int, now_ms: int) -> None:
-        self._books.progress.commit(key, offset, attempts, now_ms)
+    def unchecked(self: LockSync, key: Key, offset: int, attempts: int, now_ms: int) -> None:
+        self._state.progress.commit(key, offset, attempts, now_ms)
 
-    patch.set(Reconciliation, "_commit", unchecked)
+    patch.set(LockSync, "_commit", unchecked)
 
 
 @mutant("power", aimed="tests/unit/broker/test_coordination.py::test_progress_beyond_a_cut_queues_end_is_set_back_and_its_grant_ended")

@@ -6,8 +6,8 @@ from typing import Any
 
 from lockstep.broker import app, journal
 from lockstep.broker.coordination import Coordination
+from lockstep.broker.lock_sync import LockSync
 from lockstep.broker.processors.lock import LockProcessor
-from lockstep.broker.reconcile import Reconciliation
 from lockstep.broker.store import Store
 from lockstep.broker.store.directory import StoreDirectory
 from lockstep.broker.tables.lock_table import Key
@@ -53,11 +53,11 @@ def the_hold_ends_after_this_starts_grace(patch: Patches) -> None:
     tick = Coordination.tick
 
     def early(self: Coordination, now_ms: int) -> int:
-        books = self._books
-        if books.holding and self._opened_ms is not None and now_ms >= self._opened_ms + books.config.disconnect_grace_ms:
-            books.do(("broker.hold", False))
-            for group in books.groups:
-                books.tell_all_free(group)
+        state = self._state
+        if state.holding and self._opened_ms is not None and now_ms >= self._opened_ms + state.config.disconnect_grace_ms:
+            state.do(("broker.hold", False))
+            for group in state.groups:
+                state.tell_all_free(group)
         return tick(self, now_ms)
 
     patch.set(Coordination, "tick", early)
@@ -66,25 +66,25 @@ def the_hold_ends_after_this_starts_grace(patch: Patches) -> None:
 @mutant("loss")
 def newcomers_are_granted_queues_during_the_hold(patch: Patches) -> None:
     """During the hold after an assumed loss no session is granted a queue, a session that is new since the start neither."""
-    recorded, acquire = SessionTable.recorded, Reconciliation._acquire
+    recorded, acquire = SessionTable.recorded, LockSync._acquire
     known: dict[int, set[str]] = {}
 
     def remembered(self: SessionTable, session_id: str, client_id: str, now_ms: int) -> None:
         known.setdefault(id(self), set()).add(session_id)
         recorded(self, session_id, client_id, now_ms)
 
-    def unheld(self: Reconciliation, session: Session, key: Key, *facts: Any) -> LockAnswer:
-        books = self._books
-        holding = books.holding
-        if session.id not in known.get(id(books.sessions), ()):
-            books.holding = False
+    def unheld(self: LockSync, session: Session, key: Key, *facts: Any) -> LockAnswer:
+        state = self._state
+        holding = state.holding
+        if session.id not in known.get(id(state.sessions), ()):
+            state.holding = False
         try:
             return acquire(self, session, key, *facts)
         finally:
-            books.holding = holding
+            state.holding = holding
 
     patch.set(SessionTable, "recorded", remembered)
-    patch.set(Reconciliation, "_acquire", unheld)
+    patch.set(LockSync, "_acquire", unheld)
 
 
 @mutant("late_ports")

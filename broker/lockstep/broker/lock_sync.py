@@ -1,6 +1,6 @@
 """LOCK and SYNC of clients with a session (ordering.md 2-6). RocketMQ: RebalanceLockManager, ConsumerManageProcessor.
 
-LOCK is the reconciliation of everything the session holds at this broker. Each item in turn, over what is recorded of its queue:
+LOCK is the lock_sync of everything the session holds at this broker. Each item in turn, over what is recorded of its queue:
 
 | the item names       | recorded                                  | answer      | the session then holds it       |
 |----------------------|-------------------------------------------|-------------|---------------------------------|
@@ -19,7 +19,7 @@ All renewals come first, then everything the list does not name with its current
 
 from collections.abc import Mapping
 
-from lockstep.broker.books import Books
+from lockstep.broker.group_state import GroupState
 from lockstep.broker.letter import plain_words
 from lockstep.broker.tables.group_table import Group
 from lockstep.broker.tables.lock_table import Key
@@ -54,21 +54,21 @@ OffsetsByTime = Mapping[Key, int]
 """(group, topic, queue id) → offset at the time that the group's start policy names."""
 
 
-class Reconciliation:
-    """Over the books: the locks and the progress of sessions."""
+class LockSync:
+    """Over the state: the locks and the progress of sessions."""
 
-    def __init__(self, books: Books) -> None:
-        self._books = books
+    def __init__(self, state: GroupState) -> None:
+        self._state = state
         self._gap_told: dict[Key, tuple[int | None, tuple[int, int]]] = {}
 
     # --------------------------------------------------------------------------------------------------------------- LOCK
 
     def reconcile(self, connection: int, body: ReconcileBody, now_ms: int, by_time: OffsetsByTime) -> ReconcileReply | None:
         """None: the connection is not its session's and is being closed."""
-        books = self._books
-        session = books.sessions.heard(connection, now_ms)
+        state = self._state
+        session = state.sessions.heard(connection, now_ms)
         if session is None:
-            books.close(connection, "LOCK on a connection without a session")
+            state.close(connection, "LOCK on a connection without a session")
             return None
         keys = [(item.group, item.topic, item.queue_id) for item in body.items]
         if len(keys) > ITEMS_MAX or len(dict.fromkeys(keys)) != len(keys):
@@ -77,17 +77,17 @@ class Reconciliation:
         for key, item in zip(keys, body.items, strict=True):
             if item.epoch is not None:
                 answers[key] = self._renew(session, key, item, item.epoch, now_ms)
-        for key in books.locks.held_by(session.id):
-            lock, answer = books.locks.holder(key), answers.get(key)
+        for key in state.locks.held_by(session.id):
+            lock, answer = state.locks.holder(key), answers.get(key)
             if lock is not None and lock.superseded and answer is not None:
                 continue  # the session learns of the reset from this answer, if it arrives: a LOCK without this epoch frees the queue
             if answer is None or answer.verdict in (Verdict.STALE, Verdict.NOT_YOURS):
-                books.free(key)
+                state.free(key)
         starts = {(start.group, start.topic): start for start in body.starts}
         for key, item in zip(keys, body.items, strict=True):
             if item.epoch is None:
                 answers[key] = self._acquire(session, key, starts, by_time)
-        config = books.config
+        config = state.config
         return ReconcileReply(
             items=tuple(answers[key] for key in keys),
             versions=self._versions(session, {item.group: None for item in body.items}),
@@ -96,55 +96,55 @@ class Reconciliation:
         )
 
     def _renew(self, session: Session, key: Key, item: LockItem, epoch: int, now_ms: int) -> LockAnswer:
-        books = self._books
-        lock = books.locks.get(key)
+        state = self._state
+        lock = state.locks.get(key)
         if lock is None or not lock.good(session.id, epoch):
             return LockAnswer(*key, Verdict.STALE, epoch=epoch)
         refused = None if item.offset is None else self._commit(key, item.offset, item.attempts, now_ms)
         if not lock.held:
-            group = books.groups.get(item.group)
+            group = state.groups.get(item.group)
             if group is None or not self._lists(group, session, key):
                 return LockAnswer(*key, Verdict.NOT_YOURS, epoch=epoch)
-            books.locks.hold(key)
+            state.locks.hold(key)
         if refused is not None:
             return LockAnswer(*key, Verdict.REFUSED, epoch=epoch, remark=refused)
         return self._granted(session, key, epoch)
 
     def _acquire(self, session: Session, key: Key, starts: Mapping[tuple[str, str], StartPolicy], by_time: OffsetsByTime) -> LockAnswer:
-        books = self._books
-        group = books.groups.get(key[0])
+        state = self._state
+        group = state.groups.get(key[0])
         if group is None or group.contract is None or group.members.get(session.client_id) != session.id:
             return LockAnswer(*key, Verdict.NOT_YOURS, remark="not a member of the group: heartbeat first")
         reason = self._unreadable(group, group.contract, key, ordered=True) or self._no_room(key)
         if reason is not None:
             return LockAnswer(*key, Verdict.REFUSED, remark=reason)
         if not self._resolve(group.contract, key, starts.get(key[:2]), by_time):
-            books.tell_free(key)  # to its member, which then sends another LOCK
+            state.tell_free(key)  # to its member, which then sends another LOCK
             return LockAnswer(*key, Verdict.WAIT)
         if not self._lists(group, session, key):
             return LockAnswer(*key, Verdict.NOT_YOURS)
-        if books.holding:
+        if state.holding:
             return LockAnswer(*key, Verdict.WAIT)
-        holder = books.locks.holder(key)
+        holder = state.locks.holder(key)
         if holder is not None:
-            holding = books.sessions.get(holder.session)
+            holding = state.sessions.get(holder.session)
             waits = holding is not None and holding.connection is None
             return LockAnswer(*key, Verdict.WAIT if waits else Verdict.HELD)
         self._begin(key)
-        return self._granted(session, key, books.grant(key, session.id, session.client_id))
+        return self._granted(session, key, state.grant(key, session.id, session.client_id))
 
     def begin(self, connection: int, header: QueryConsumerOffsetHeader, now_ms: int, by_time: OffsetsByTime) -> LockAnswer | None:
         """QUERY_CONSUMER_OFFSET with a start policy: where a member of a concurrent group goes on. Nobody holds the queue for that.
 
         None: the connection is not its session's and is being closed.
         """
-        books = self._books
-        session = books.sessions.heard(connection, now_ms)
+        state = self._state
+        session = state.sessions.heard(connection, now_ms)
         if session is None:
-            books.close(connection, "QUERY_CONSUMER_OFFSET with a start policy on a connection without a session")
+            state.close(connection, "QUERY_CONSUMER_OFFSET with a start policy on a connection without a session")
             return None
         key = (header.consumer_group, header.topic, header.queue_id)
-        group = books.groups.get(key[0])
+        group = state.groups.get(key[0])
         if group is None or group.contract is None or group.members.get(session.client_id) != session.id:
             return LockAnswer(*key, Verdict.NOT_YOURS, remark="not a member of the group: heartbeat first")
         reason = self._unreadable(group, group.contract, key, ordered=False) or self._no_room(key)
@@ -155,14 +155,14 @@ class Reconciliation:
         if not self._lists(group, session, key):
             return LockAnswer(*key, Verdict.NOT_YOURS)
         self._begin(key)
-        progress = books.progress.get(key)
+        progress = state.progress.get(key)
         assert progress is not None
         return self._granted(session, key, progress.generation)
 
     def dead_lettered(self, connection: int, key: Key, epoch: int, offset: int) -> bool | None:
         """Whether progress is behind the message already; None: the epoch is not good."""
-        session, progress = self._books.sessions.of_connection(connection), self._books.progress.get(key)
-        if session is None or progress is None or not self._books.locks.good(key, session.id, epoch):
+        session, progress = self._state.sessions.of_connection(connection), self._state.progress.get(key)
+        if session is None or progress is None or not self._state.locks.good(key, session.id, epoch):
             return None
         return progress.offset > offset
 
@@ -173,29 +173,29 @@ class Reconciliation:
             return f"group {contract.group} is not a concurrent group in clustering: its queues are locked, or each member has them all"
         if key[1] not in group.subscribed and contract.allocate != BY_HAND:
             return f"group {contract.group} does not subscribe to {key[1]}"
-        if not self._books.has_queue(key[1], key[2]):
-            return f"{key[1]} has no readable queue {key[2]} at {self._books.config.broker_name}"
+        if not self._state.has_queue(key[1], key[2]):
+            return f"{key[1]} has no readable queue {key[2]} at {self._state.config.broker_name}"
         return None
 
     def _no_room(self, key: Key) -> str | None:
         """Why the group can't begin in the queue, and, where its start policy is resolved first, in the others of the topic."""
-        books, (group, topic, _) = self._books, key
-        resolved = books.progress.since(group, topic) is not None
-        count = int(books.progress.get(key) is None) if resolved else books.missing_progress_count(group, topic)
+        state, (group, topic, _) = self._state, key
+        resolved = state.progress.since(group, topic) is not None
+        count = int(state.progress.get(key) is None) if resolved else state.missing_progress_count(group, topic)
         try:
-            books.check_progress(group, topic, count)
+            state.check_progress(group, topic, count)
         except BrokerError as error:
             return error.remark
         return None
 
     def _lists(self, group: Group, session: Session, key: Key) -> bool:
         """Whether the group's list leaves the queue to this session; where RocketMQ's rule is in force, any member may have it."""
-        if group.members.get(session.client_id) != session.id or not self._books.has_queue(key[1], key[2]):
+        if group.members.get(session.client_id) != session.id or not self._state.has_queue(key[1], key[2]):
             return False
-        return not self._books.ruled(group) or self._books.owner(group, key[1], key[2]) == session.client_id
+        return not self._state.ruled(group) or self._state.owner(group, key[1], key[2]) == session.client_id
 
     def _granted(self, session: Session, key: Key, epoch: int) -> LockAnswer:
-        progress = self._books.progress.get(key)
+        progress = self._state.progress.get(key)
         assert progress is not None, "a grant begins progress, and they are dropped together"
         first, end = self.tell_gap(key, session) or (None, None)
         return LockAnswer(
@@ -205,7 +205,7 @@ class Reconciliation:
             offset=progress.offset,
             attempts=progress.attempts,
             generation=progress.generation,
-            since=self._books.progress.since(key[0], key[1]) or 0,
+            since=self._state.progress.since(key[0], key[1]) or 0,
             gap_first=first,
             gap_end=end,
         )
@@ -215,7 +215,7 @@ class Reconciliation:
 
         The answer that told it before may have come when nobody held the queue any more.
         """
-        progress = self._books.progress.get(key)
+        progress = self._state.progress.get(key)
         if progress is None or progress.gap is None:
             self._gap_told.pop(key, None)
             return None
@@ -229,20 +229,20 @@ class Reconciliation:
 
     def times_needed(self, connection: int, body: ReconcileBody) -> tuple[StartPolicy, ...]:
         """The start policies by time that this LOCK is about to resolve: of TIMES_MAX queues, and none that it may not have."""
-        books, left = self._books, TIMES_MAX
-        session = books.sessions.of_connection(connection)
+        state, left = self._state, TIMES_MAX
+        session = state.sessions.of_connection(connection)
         if session is None:
             return ()
         starts = {(start.group, start.topic): start for start in body.starts}
         found: dict[tuple[str, str], StartPolicy] = {}
         for item in body.items:
-            group, key = books.groups.get(item.group), (item.group, item.topic, item.queue_id)
+            group, key = state.groups.get(item.group), (item.group, item.topic, item.queue_id)
             if item.epoch is not None or group is None or group.contract is None or key[:2] in found:
                 continue
             policy = _policy(group.contract, item.topic, starts.get(key[:2]))
-            if policy.where is not StartPoint.TIMESTAMP or books.progress.since(*key[:2]) is not None:
+            if policy.where is not StartPoint.TIMESTAMP or state.progress.since(*key[:2]) is not None:
                 continue
-            count = books.own_queue_count(item.topic)
+            count = state.own_queue_count(item.topic)
             refused = self._unreadable(group, group.contract, key, ordered=group.contract.ordered) or self._no_room(key)
             if count <= left and not refused and group.members.get(session.client_id) == session.id:
                 left -= count
@@ -254,25 +254,25 @@ class Reconciliation:
 
         False: it begins by time, and the offset of the queue was not looked up.
         """
-        books = self._books
+        state = self._state
         group, topic, _ = key
-        layout = books.layouts.get(topic)
-        if layout is None or books.progress.since(group, topic) is not None:
+        layout = state.layouts.get(topic)
+        if layout is None or state.progress.since(group, topic) is not None:
             return True
         policy = _policy(contract, topic, start)
         if policy.where is StartPoint.TIMESTAMP and key not in by_time:
             return False
         since = min(layout.version.counter, policy.since or layout.version.counter)
         begins = []
-        for queue_id, added_in in layout.each_added(books.config.broker_name):
-            if books.progress.get((group, topic, queue_id)) is None:
+        for queue_id, added_in in layout.each_added(state.config.broker_name):
+            if state.progress.get((group, topic, queue_id)) is None:
                 begins.append((queue_id, 0 if added_in > since else self._start_offset(queue_id, policy, by_time)))
-        books.progress.resolve(group, topic, since=since, generation=books.fence.draw(), offsets=begins)
+        state.progress.resolve(group, topic, since=since, generation=state.fence.draw(), offsets=begins)
         return True
 
     def _start_offset(self, queue_id: int, policy: StartPolicy, by_time: OffsetsByTime) -> int:
-        minimum, _ = self._books.bounds.bounds(policy.topic, queue_id)
-        end = self._books.bounds.end_offset(policy.topic, queue_id)
+        minimum, _ = self._state.bounds.bounds(policy.topic, queue_id)
+        end = self._state.bounds.end_offset(policy.topic, queue_id)
         if policy.where is StartPoint.FIRST_OFFSET:
             return minimum
         if policy.where is StartPoint.LAST_OFFSET:
@@ -282,16 +282,16 @@ class Reconciliation:
     def _begin(self, key: Key) -> None:
         """A new grant: its gap is told anew, and a queue that was added after the start policy was resolved begins at 0."""
         self._gap_told.pop(key, None)
-        if self._books.progress.get(key) is None:
-            self._books.progress.set(key, Progress(self._books.fence.draw(), 0))
+        if self._state.progress.get(key) is None:
+            self._state.progress.set(key, Progress(self._state.fence.draw(), 0))
 
     # --------------------------------------------------------------------------------------------------------------- SYNC
 
     def sync(self, connection: int, body: SyncBody, now_ms: int) -> SyncReply | None:
         """None: the connection is not its session's and is being closed."""
-        session = self._books.sessions.heard(connection, now_ms)
+        session = self._state.sessions.heard(connection, now_ms)
         if session is None:
-            self._books.close(connection, "SYNC on a connection without a session")
+            self._state.close(connection, "SYNC on a connection without a session")
             return None
         if len(body.items) > ITEMS_MAX:
             raise LocalProtocolError(f"SYNC of {len(body.items)} items, {ITEMS_MAX} allowed")
@@ -299,32 +299,32 @@ class Reconciliation:
         return SyncReply(answers, self._versions(session, {}))
 
     def _sync_item(self, session: Session, item: SyncItem, now_ms: int) -> SyncAnswer:
-        books = self._books
+        state = self._state
         key = (item.group, item.topic, item.queue_id)
         if item.epoch is None:
             return self._sync_generation(key, item, now_ms)
-        lock = books.locks.get(key)
+        lock = state.locks.get(key)
         if lock is None or not lock.good(session.id, item.epoch):
             if item.release and lock is not None and lock.held and lock.session == session.id:
-                books.free(key)  # its grant was superseded
+                state.free(key)  # its grant was superseded
             return SyncAnswer(Verdict.STALE, item.epoch)
         if item.offset is not None and (refused := self._commit(key, item.offset, item.attempts, now_ms, item.error)) is not None:
             return SyncAnswer(Verdict.REFUSED, item.epoch, refused)
         if item.release and lock.held:
-            books.free(key)
+            state.free(key)
         return SyncAnswer(Verdict.OK, item.epoch)
 
     def _sync_generation(self, key: Key, item: SyncItem, now_ms: int) -> SyncAnswer:
         """A concurrent group commits under the generation; an ordered one, or a locked queue, needs the epoch."""
-        books = self._books
-        group = books.groups.get(key[0])
+        state = self._state
+        group = state.groups.get(key[0])
         if item.generation is None or item.release:
             return SyncAnswer(Verdict.REFUSED, None, "expected an epoch, or a generation and an offset to commit")
         if group is not None and group.contract is not None and group.contract.broadcasting:
             return SyncAnswer(Verdict.REFUSED, None, f"group {key[0]} is broadcasting: each member keeps its own progress")
-        if (group is not None and group.contract is not None and group.contract.ordered) or books.locks.holder(key) is not None:
+        if (group is not None and group.contract is not None and group.contract.ordered) or state.locks.holder(key) is not None:
             return SyncAnswer(Verdict.REFUSED, None, f"queues of group {key[0]} are committed under an epoch")
-        progress = books.progress.get(key)
+        progress = state.progress.get(key)
         if progress is None or progress.generation != item.generation:
             return SyncAnswer(Verdict.STALE)
         refused = None if item.offset is None else self._commit(key, item.offset, item.attempts, now_ms)
@@ -332,17 +332,17 @@ class Reconciliation:
 
     def _commit(self, key: Key, offset: int, attempts: int, now_ms: int, error: str | None = None) -> str | None:
         """Commits upward only; returns why the value can't be."""
-        end = self._books.bounds.end_offset(key[1], key[2])
+        end = self._state.bounds.end_offset(key[1], key[2])
         if not 0 <= offset <= end or attempts < 0:
             return f"offset {offset} of {key[1]} queue {key[2]}, attempts {attempts}: the queue ends at {end}"
-        self._books.activity.active(key[0])
-        self._books.progress.commit(key, offset, attempts, now_ms, error and plain_words(error))
+        self._state.activity.active(key[0])
+        self._state.progress.commit(key, offset, attempts, now_ms, error and plain_words(error))
         return None
 
     def _versions(self, session: Session, named: Mapping[str, None]) -> dict[str, ListVersion]:
-        books = self._books
-        names = {**named, **{group.name: None for group in books.groups.of_session(session.id)}}
-        return {name: books.version(name) for name in names}
+        state = self._state
+        names = {**named, **{group.name: None for group in state.groups.of_session(session.id)}}
+        return {name: state.version(name) for name in names}
 
 
 def start_policy(header: QueryConsumerOffsetHeader) -> StartPolicy:

@@ -79,7 +79,7 @@ class QueueBounds(Protocol):
         ...
 
 
-class Books:
+class GroupState:
     """`wake` is called when there is something to drain where there was nothing."""
 
     KINDS = frozenset({"broker.term", "broker.hold", "broker.grace"})

@@ -13,9 +13,9 @@ A classic lock has a lease of 60 s from its last LOCK_BATCH_MQ, survives its cli
 from dataclasses import dataclass
 from itertools import islice
 
-from lockstep.broker.books import FREES_PER_TICK, Books
+from lockstep.broker.group_state import FREES_PER_TICK, GroupState
+from lockstep.broker.lock_sync import LockSync
 from lockstep.broker.membership import Membership
-from lockstep.broker.reconcile import Reconciliation
 from lockstep.broker.tables.lock_table import Key, Lock
 from lockstep.broker.tables.progress_table import Progress
 from lockstep.protocol.bodies import LockBatchBody, LockBatchReply, QueueRef
@@ -35,13 +35,13 @@ class PullCheck:
     """[first, end) that retention took from the group: for PullReply, told once."""
 
 
-class ClassicRules:
-    """Over the books: what RocketMQ's clients ask for, and the pull, which both kinds ask for."""
+class LegacyClients:
+    """Over the state: what RocketMQ's clients ask for, and the pull, which both kinds ask for."""
 
-    def __init__(self, books: Books, membership: Membership, reconciliation: Reconciliation) -> None:
-        self._books = books
+    def __init__(self, state: GroupState, membership: Membership, lock_sync: LockSync) -> None:
+        self._state = state
         self._membership = membership
-        self._reconciliation = reconciliation
+        self._lock_sync = lock_sync
         self._leases: dict[Key, int] = {}
         """Classic lock → when it was renewed last, the longest ago first."""
         self.refused_update_count = 0
@@ -55,27 +55,27 @@ class ClassicRules:
         """
         check_group(body.consumer_group)
         check_client_id(body.client_id)
-        books = self._books
+        state = self._state
         granted = [ref for ref in dict.fromkeys(body.mq_set) if self._may_lock(self._key(body, ref), ref, body.client_id, now_ms)]
         if granted:
-            fresh = [key for ref in granted if books.locks.get(key := self._key(body, ref)) is None]
-            books.check_locks(self._key(body, granted[0]), len(fresh))
-            books.begin(body.consumer_group)
+            fresh = [key for ref in granted if state.locks.get(key := self._key(body, ref)) is None]
+            state.check_locks(self._key(body, granted[0]), len(fresh))
+            state.begin(body.consumer_group)
         for ref in granted:
             self._lock(self._key(body, ref), body.client_id, now_ms)
         return LockBatchReply(tuple(granted))
 
     def _may_lock(self, key: Key, ref: QueueRef, client_id: str, now_ms: int) -> bool:
-        books = self._books
-        if ref.broker_name != books.config.broker_name or not books.has_queue(ref.topic, ref.queue_id) or books.holding:
+        state = self._state
+        if ref.broker_name != state.config.broker_name or not state.has_queue(ref.topic, ref.queue_id) or state.holding:
             return False
-        holder = books.locks.holder(key)
+        holder = state.locks.holder(key)
         return holder is None or (holder.classic and (holder.client_id == client_id or self._expired(key, now_ms)))
 
     def _lock(self, key: Key, client_id: str, now_ms: int) -> None:
-        holder = self._books.locks.holder(key)
+        holder = self._state.locks.holder(key)
         if holder is None or holder.client_id != client_id or self._expired(key, now_ms):
-            self._books.grant(key, None, client_id)
+            self._state.grant(key, None, client_id)
         self._leases.pop(key, None)
         self._leases[key] = now_ms
 
@@ -83,8 +83,8 @@ class ClassicRules:
         """Frees what this client holds; anything else has no effect."""
         for ref in body.mq_set:
             key = self._key(body, ref)
-            holder = self._books.locks.holder(key)
-            if ref.broker_name == self._books.config.broker_name and holder is not None and self._is_holder(holder, body.client_id):
+            holder = self._state.locks.holder(key)
+            if ref.broker_name == self._state.config.broker_name and holder is not None and self._is_holder(holder, body.client_id):
                 self._free(key)
 
     def expire(self, now_ms: int) -> None:
@@ -96,25 +96,25 @@ class ClassicRules:
 
     def recorded(self, now_ms: int) -> None:
         """Every recorded classic lock has its whole lease from now."""
-        self._leases = {key: now_ms for key, lock in self._books.locks if lock.classic}
+        self._leases = {key: now_ms for key, lock in self._state.locks if lock.classic}
 
     def next_due_ms(self) -> int | None:
         renewed = next(iter(self._leases.values()), None)
-        return None if renewed is None else renewed + self._books.config.classic_lock_ms + 1
+        return None if renewed is None else renewed + self._state.config.classic_lock_ms + 1
 
     def lease_left_ms(self, key: Key, now_ms: int) -> int | None:
         """None: no classic client holds the queue."""
         renewed = self._leases.get(key)
-        return None if renewed is None else max(0, renewed + self._books.config.classic_lock_ms - now_ms)
+        return None if renewed is None else max(0, renewed + self._state.config.classic_lock_ms - now_ms)
 
     def _expired(self, key: Key, now_ms: int) -> bool:
-        return now_ms - self._leases[key] > self._books.config.classic_lock_ms
+        return now_ms - self._leases[key] > self._state.config.classic_lock_ms
 
     def _free(self, key: Key) -> None:
         del self._leases[key]
-        holder = self._books.locks.holder(key)
+        holder = self._state.locks.holder(key)
         if holder is not None and holder.classic:
-            self._books.free(key)
+            self._state.free(key)
 
     def _is_holder(self, holder: Lock, client_id: str | None) -> bool:
         return holder.classic and holder.client_id == client_id
@@ -126,56 +126,56 @@ class ClassicRules:
 
     def check_pull(self, connection: int, key: Key, epoch: int | None, generation: int | None = None) -> PullCheck | None:
         """None: the pull carries an epoch on a connection without a session, which is being closed. NoPermissionError."""
-        books = self._books
-        if not books.settings.may_consume(key[0]):
+        state = self._state
+        if not state.settings.may_consume(key[0]):
             raise NoPermissionError(f"group {key[0]} may not consume: allow it with `lockstep group update {key[0]} --consume`")
-        session = books.sessions.of_connection(connection)
+        session = state.sessions.of_connection(connection)
         if epoch is None and generation is not None:
-            progress = books.progress.get(key)
+            progress = state.progress.get(key)
             if progress is None or progress.generation != generation:
                 return PullCheck(stale=True)
-            return PullCheck(gap=None if session is None else self._reconciliation.tell_gap(key, session))
+            return PullCheck(gap=None if session is None else self._lock_sync.tell_gap(key, session))
         if epoch is None:
             return PullCheck(may_commit=self._may_commit(connection, key))
         if session is None:
-            books.close(connection, "PULL with an epoch on a connection without a session")
+            state.close(connection, "PULL with an epoch on a connection without a session")
             return None
-        if not books.locks.good(key, session.id, epoch):
+        if not state.locks.good(key, session.id, epoch):
             return PullCheck(stale=True)
-        return PullCheck(gap=self._reconciliation.tell_gap(key, session))
+        return PullCheck(gap=self._lock_sync.tell_gap(key, session))
 
     def _may_commit(self, connection: int, key: Key) -> bool:
-        holder = self._books.locks.holder(key)
+        holder = self._state.locks.holder(key)
         return holder is None or self._is_holder(holder, self._membership.classic_client(connection))
 
     def query_offset(self, key: Key, *, young: bool) -> int | None:
         """The group's offset; without one 0 for a young queue, whose first message is still at hand; else None: not found."""
-        progress = self._books.progress.get(key)
+        progress = self._state.progress.get(key)
         if progress is not None:
             return progress.offset
-        return 0 if young or self._books.progress.since(key[0], key[1]) is not None else None
+        return 0 if young or self._state.progress.since(key[0], key[1]) is not None else None
 
     def update_offset(self, connection: int, key: Key, offset: int, now_ms: int) -> None:
         """A commit without an epoch: taken as it is, a lower one as a reset. NoPermissionError names who holds the queue."""
-        books = self._books
+        state = self._state
         group, topic, queue_id = key
         check_group(group)
-        if not books.has_queue(topic, queue_id):
-            raise TopicNotExistError(f"{topic} has no readable queue {queue_id} at {books.config.broker_name}")
+        if not state.has_queue(topic, queue_id):
+            raise TopicNotExistError(f"{topic} has no readable queue {queue_id} at {state.config.broker_name}")
         if not self._may_commit(connection, key):
             self.refused_update_count += 1
-            holder = books.locks.holder(key)
+            holder = state.locks.holder(key)
             assert holder is not None, "a free queue takes commits"
             raise NoPermissionError(f"{topic} queue {queue_id} is held by {holder.client_id} of group {group}: the offset is not taken")
-        end = books.bounds.end_offset(topic, queue_id)
+        end = state.bounds.end_offset(topic, queue_id)
         if not 0 <= offset <= end:
             raise LocalProtocolError(f"offset {offset} of {topic} queue {queue_id}: expected 0 to {end}, where the queue ends")
-        progress = books.progress.get(key)
-        books.check_progress(group, topic, int(progress is None))
-        books.begin(group)
+        progress = state.progress.get(key)
+        state.check_progress(group, topic, int(progress is None))
+        state.begin(group)
         if progress is not None and offset >= progress.offset:
-            books.progress.commit(key, offset, 0, now_ms)
+            state.progress.commit(key, offset, 0, now_ms)
             return
-        books.progress.set(key, Progress(books.fence.draw(), offset))
-        if progress is not None and books.locks.holder(key) is None:
-            books.end(key)
+        state.progress.set(key, Progress(state.fence.draw(), offset))
+        if progress is not None and state.locks.holder(key) is None:
+            state.end(key)
