@@ -15,7 +15,7 @@ def pair(bench: Bench) -> tuple[Client, Client]:
     a, b = Client(bench, "a"), Client(bench, "b")
     a.connect()
     b.connect()
-    bench.c.drain()
+    bench.c.state.drain()
     return a, b
 
 
@@ -23,10 +23,10 @@ def test_who_has_lost_a_lock_is_still_a_member() -> None:
     bench = Bench()
     a, _ = pair(bench)
     epoch = a.lock(0)[0].epoch
-    version = bench.c.member_list("billing")
+    version = bench.c.membership.member_list("billing")
     assert a.verdicts(held={0: epoch + 1}) == {0: Verdict.STALE}
     assert bench.lists() == ("a", "b")
-    assert bench.c.member_list("billing") == version, "and nobody has to rebalance"
+    assert bench.c.membership.member_list("billing") == version, "and nobody has to rebalance"
 
 
 def test_a_hold_that_was_renewed_after_a_release_is_found_again_by_a_start() -> None:
@@ -62,7 +62,7 @@ def test_what_comes_late_on_an_older_connection_frees_nothing() -> None:
     a.connect()
     assert bench.closed() == [late]
     epoch = a.lock(0)[0].epoch
-    bench.c.reconcile(late, ReconcileBody(()), bench.now_ms)
+    bench.c.lock_sync.lock(late, ReconcileBody(()), bench.now_ms)
     assert bench.owner(0) == "a"
     assert a.commit(0, 1, epoch=epoch) is Verdict.OK
     assert b.verdicts(0) == {0: Verdict.NOT_YOURS}

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from lockstep.broker.coordination import Coordination, CoordinationConfig
 from lockstep.broker.effects import CloseConnection, Effect, Notify, PushQueueFree, StalePulls
+from lockstep.broker.heartbeats import Heartbeat
 from lockstep.broker.journal import Journal, decode_changes
 from lockstep.protocol.bodies import (
     ConsumerGroup,
@@ -83,7 +84,7 @@ class Bench:
         self.start()
 
     def start(self, *, assumed_loss: bool = False) -> None:
-        self.c.started(self.c.term + 1, assumed_loss=assumed_loss, now_ms=self.now_ms)
+        self.c.started(self.c.state.term + 1, assumed_loss=assumed_loss, now_ms=self.now_ms)
         self.c.opened(self.now_ms)
         self.flush()
 
@@ -92,7 +93,7 @@ class Bench:
         self.flush()
         self.journal = Journal()
         self.c = replay(self)
-        self.c.started(self.c.term + 1, assumed_loss=assumed_loss, now_ms=self.now_ms)
+        self.c.started(self.c.state.term + 1, assumed_loss=assumed_loss, now_ms=self.now_ms)
         if opened:
             self.c.opened(self.now_ms)
         self.flush()
@@ -114,7 +115,7 @@ class Bench:
 
     def drain(self, kind: type[E]) -> list[E]:
         """Drains everything, keeps one kind."""
-        return [effect for effect in self.c.drain() if isinstance(effect, kind)]
+        return [effect for effect in self.c.state.drain() if isinstance(effect, kind)]
 
     def closed(self) -> list[int]:
         return [effect.connection for effect in self.drain(CloseConnection)]
@@ -130,22 +131,22 @@ class Bench:
         return [(effect.group, effect.topic, effect.queue_id) for effect in self.drain(StalePulls)]
 
     def lists(self, group: str = GROUP) -> tuple[str, ...]:
-        members = self.c.member_list(group)
+        members = self.c.membership.member_list(group)
         return () if members is None else members.members
 
     def epoch(self, queue_id: int, group: str = GROUP, topic: str = TOPIC) -> int:
-        status = self.c.status(group, self.now_ms, str)
+        status = self.c.status.of(group, self.now_ms, str)
         assert status is not None
         return {(queue.topic, queue.queue_id): queue.epoch for queue in status.queues}[topic, queue_id]
 
     def owner(self, queue_id: int, group: str = GROUP, topic: str = TOPIC) -> str | None:
-        status = self.c.status(group, self.now_ms, str)
+        status = self.c.status.of(group, self.now_ms, str)
         assert status is not None
         return {(queue.topic, queue.queue_id): queue.owner for queue in status.queues}[topic, queue_id]
 
     def progress(self, queue_id: int, group: str = GROUP, topic: str = TOPIC) -> tuple[int, int]:
         """(committed offset, attempts)"""
-        status = self.c.status(group, self.now_ms, str)
+        status = self.c.status.of(group, self.now_ms, str)
         assert status is not None
         return {(q.topic, q.queue_id): (q.committed_offset, q.attempts) for q in status.queues}[topic, queue_id]
 
@@ -184,17 +185,17 @@ class Client:
         return HeartbeatBody(self.name, self.groups, session=self.session, connection=self.number)
 
     def beat(self) -> HeartbeatReply | None:
-        return self.bench.c.heartbeat(self.connection, self.body(), self.bench.now_ms)
+        return self.bench.c.membership.heartbeat(self.connection, Heartbeat.of(self.body()), self.bench.now_ms)
 
     def close(self) -> None:
-        self.bench.c.connection_closed(self.connection, self.bench.now_ms)
+        self.bench.c.membership.closed(self.connection, self.bench.now_ms)
 
     def leave(self, group: str = GROUP) -> bool:
         self.groups = tuple(each for each in self.groups if each.group != group)
-        return self.bench.c.unregister(self.connection, self.name, group, self.bench.now_ms)
+        return self.bench.c.membership.unregister(self.connection, self.name, group, self.bench.now_ms)
 
     def send_lock(self, *items: LockItem, starts: tuple[StartPolicy, ...] = ()) -> ReconcileReply | None:
-        return self.bench.c.reconcile(self.connection, ReconcileBody(items, starts), self.bench.now_ms)
+        return self.bench.c.lock_sync.lock(self.connection, ReconcileBody(items, starts), self.bench.now_ms)
 
     def lock(self, *wanted: int, held: dict[int, int] | None = None) -> dict[int, LockAnswer]:
         """LOCK of everything held and the queues wanted; takes over what was granted."""
@@ -209,7 +210,7 @@ class Client:
         return {queue_id: answer.verdict for queue_id, answer in self.lock(*wanted, held=held).items()}
 
     def send_sync(self, *items: SyncItem) -> tuple[SyncAnswer, ...] | None:
-        reply = self.bench.c.sync(self.connection, SyncBody(items), self.bench.now_ms)
+        reply = self.bench.c.lock_sync.sync(self.connection, SyncBody(items), self.bench.now_ms)
         return None if reply is None else reply.items
 
     def commit(self, queue_id: int, offset: int | None, *, epoch: int | None = None, attempts: int = 0, release: bool = False) -> Verdict:
@@ -220,7 +221,7 @@ class Client:
 
     def pull(self, queue_id: int, epoch: int | None = None) -> bool | None:
         """True: served; False: STALE; None: the connection is being closed."""
-        check = self.bench.c.check_pull(self.connection, GROUP, TOPIC, queue_id, self.held.get(queue_id) if epoch is None else epoch)
+        check = self.bench.c.pulls.check(self.connection, (GROUP, TOPIC, queue_id), self.held.get(queue_id) if epoch is None else epoch)
         return None if check is None else not check.stale
 
 
@@ -238,20 +239,20 @@ class ClassicClient:
         self.beat()
 
     def beat(self) -> None:
-        self.bench.c.heartbeat(self.connection, HeartbeatBody(self.name, self.groups), self.bench.now_ms)
+        self.bench.c.membership.heartbeat(self.connection, Heartbeat.of(HeartbeatBody(self.name, self.groups)), self.bench.now_ms)
 
     def close(self) -> None:
-        self.bench.c.connection_closed(self.connection, self.bench.now_ms)
+        self.bench.c.membership.closed(self.connection, self.bench.now_ms)
 
     def lock(self, *queue_ids: int, group: str = GROUP, broker: str = BROKER, topic: str = TOPIC) -> list[int]:
         body = LockBatchBody(self.name, group, tuple(QueueRef(topic, broker, queue_id) for queue_id in queue_ids))
-        return [ref.queue_id for ref in self.bench.c.classic_lock(body, self.bench.now_ms).lock_ok_mq_set]
+        return [ref.queue_id for ref in self.bench.c.legacy.lock(body, self.bench.now_ms).lock_ok_mq_set]
 
     def unlock(self, *queue_ids: int) -> None:
-        self.bench.c.classic_unlock(LockBatchBody(self.name, GROUP, tuple(QueueRef(TOPIC, BROKER, queue_id) for queue_id in queue_ids)))
+        self.bench.c.legacy.unlock(LockBatchBody(self.name, GROUP, tuple(QueueRef(TOPIC, BROKER, queue_id) for queue_id in queue_ids)))
 
     def update(self, queue_id: int, offset: int) -> None:
-        self.bench.c.update_offset(self.connection, GROUP, TOPIC, queue_id, offset, self.bench.now_ms)
+        self.bench.c.legacy.update_offset(self.connection, (GROUP, TOPIC, queue_id), offset, self.bench.now_ms)
 
 
 def versions(*replies: HeartbeatReply | None) -> list[ListVersion]:

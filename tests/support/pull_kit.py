@@ -3,9 +3,10 @@
 import asyncio
 from dataclasses import dataclass, field
 
-from lockstep.broker.coordination import PullCheck
 from lockstep.broker.journal import Journal
 from lockstep.broker.processors.pull import PullProcessor
+from lockstep.broker.pull_fence import PullCheck
+from lockstep.broker.tables.lock_table import Key
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.bodies import Subscription
 from lockstep.protocol.codes import RequestCode
@@ -22,24 +23,27 @@ LONG = {"sys_flag": SUBSCRIPTION | SUSPEND, "suspend_timeout_millis": 15_000}
 
 @dataclass
 class FakeCoordination:
+    """The parts of Coordination that a pull uses, in one."""
+
     checks: dict[int | None, PullCheck] = field(default_factory=dict)
     """By the epoch that the pull carries."""
     subscriptions: dict[tuple[str, str], Subscription] = field(default_factory=dict)
     commits: list[tuple[str, int, int]] = field(default_factory=list)
     refusal: Exception | None = None
 
-    def check_pull(
-        self, connection: int, group: str, topic: str, queue_id: int, epoch: int | None, generation: int | None = None
-    ) -> PullCheck:
+    def __post_init__(self) -> None:
+        self.pulls = self.membership = self.legacy = self
+
+    def check(self, connection: int, key: Key, epoch: int | None, generation: int | None = None) -> PullCheck:
         return self.checks.get(epoch, PullCheck(may_commit=epoch is None))
 
     def subscription(self, group: str, topic: str) -> Subscription | None:
         return self.subscriptions.get((group, topic))
 
-    def update_offset(self, connection: int, group: str, topic: str, queue_id: int, offset: int, now_ms: int) -> None:
+    def update_offset(self, connection: int, key: Key, offset: int, now_ms: int) -> None:
         if self.refusal is not None:
             raise self.refusal
-        self.commits.append((group, queue_id, offset))
+        self.commits.append((key[0], key[2], offset))
 
 
 class Broker:

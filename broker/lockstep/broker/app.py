@@ -99,7 +99,7 @@ class Broker:
 
     @property
     def term(self) -> int:
-        return self.state.coordination.term
+        return self.state.coordination.state.term
 
     @property
     def state(self) -> BrokerState:
@@ -178,7 +178,7 @@ class Broker:
         self._server = server = Server(
             host, config.listeners(), self._handle, LIMITS, on_close=self._closed, connections_max=connections_max
         )
-        self._effects = Effects(coordination, server.endpoints, pulls)
+        self._effects = Effects(coordination.state, server.endpoints, pulls)
         self._leases = Leases(host, coordination)
         store.on_arrival = self._arrived
         state.on_topic_changed.append(pulls.topic_changed)
@@ -189,7 +189,7 @@ class Broker:
         """A new term, durable before anyone is answered under it; then the boot id: a second crash must not hide the first."""
         clock, boot_id = self._host.clock, self._host.boot_id()
         assumed_loss = store.may_have_forgotten(boot_id) or recovery.lost_synced
-        last_term = max(state.coordination.term, store.last_term)
+        last_term = max(state.coordination.state.term, store.last_term)
         # A version that does not write lockstep/term may have served since: then the log alone knows its term.
         self._previous_term = store.accepted_term if last_term == store.last_term else last_term
         term = next_term(last_term, clock.wall_ms())
@@ -307,7 +307,7 @@ class Broker:
         self._dispatcher(command, endpoint)
 
     def _heard(self, endpoint: Endpoint) -> None:
-        self.state.coordination.heard(endpoint.id, self._host.clock.boot_ms())
+        self.state.coordination.state.sessions.heard(endpoint.id, self._host.clock.boot_ms())
 
     def _arrived(self, topic: str, queue_id: int) -> None:
         assert self._pulls is not None
@@ -320,7 +320,7 @@ class Broker:
         assert self._pulls is not None
         self._pulls.connection_closed(endpoint)
         if not self._failed and self._gate.closed_because is None:
-            self.state.coordination.connection_closed(endpoint.id, self._host.clock.boot_ms())
+            self.state.coordination.membership.closed(endpoint.id, self._host.clock.boot_ms())
 
     def _fail(self, error: BaseException) -> None:
         """Nothing is answered from here on: what was promised may not be on the disk."""

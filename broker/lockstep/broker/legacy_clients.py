@@ -10,11 +10,9 @@ A classic lock has a lease of 60 s from its last LOCK_BATCH_MQ, survives its cli
 |                           | held by another, or by a session  | refused: not in the answer |
 """
 
-from dataclasses import dataclass
 from itertools import islice
 
 from lockstep.broker.group_state import FREES_PER_TICK, GroupState
-from lockstep.broker.lock_sync import LockSync
 from lockstep.broker.membership import Membership
 from lockstep.broker.tables.lock_table import Key, Lock
 from lockstep.broker.tables.progress_table import Progress
@@ -23,25 +21,12 @@ from lockstep.protocol.errors import LocalProtocolError, NoPermissionError, Topi
 from lockstep.protocol.names import check_client_id, check_group
 
 
-@dataclass(frozen=True, slots=True)
-class PullCheck:
-    """Whether a pull may be served: the fence of a session, and what a pull without one may do beside reading."""
-
-    stale: bool = False
-    """Its epoch is not good: STALE_EPOCH."""
-    may_commit: bool = False
-    """Its commit bit counts."""
-    gap: tuple[int, int] | None = None
-    """[first, end) that retention took from the group: for PullReply, told once."""
-
-
 class LegacyClients:
-    """Over the state: what RocketMQ's clients ask for, and the pull, which both kinds ask for."""
+    """Locks and commits of RocketMQ's own clients, over the state of the groups."""
 
-    def __init__(self, state: GroupState, membership: Membership, lock_sync: LockSync) -> None:
+    def __init__(self, state: GroupState, membership: Membership) -> None:
         self._state = state
         self._membership = membership
-        self._lock_sync = lock_sync
         self._leases: dict[Key, int] = {}
         """Classic lock → when it was renewed last, the longest ago first."""
         self.refused_update_count = 0
@@ -124,27 +109,8 @@ class LegacyClients:
 
     # ----------------------------------------------------------------------------------------------------- pull and offset
 
-    def check_pull(self, connection: int, key: Key, epoch: int | None, generation: int | None = None) -> PullCheck | None:
-        """None: the pull carries an epoch on a connection without a session, which is being closed. NoPermissionError."""
-        state = self._state
-        if not state.settings.may_consume(key[0]):
-            raise NoPermissionError(f"group {key[0]} may not consume: allow it with `lockstep group update {key[0]} --consume`")
-        session = state.sessions.of_connection(connection)
-        if epoch is None and generation is not None:
-            progress = state.progress.get(key)
-            if progress is None or progress.generation != generation:
-                return PullCheck(stale=True)
-            return PullCheck(gap=None if session is None else self._lock_sync.tell_gap(key, session))
-        if epoch is None:
-            return PullCheck(may_commit=self._may_commit(connection, key))
-        if session is None:
-            state.close(connection, "PULL with an epoch on a connection without a session")
-            return None
-        if not state.locks.good(key, session.id, epoch):
-            return PullCheck(stale=True)
-        return PullCheck(gap=self._lock_sync.tell_gap(key, session))
-
-    def _may_commit(self, connection: int, key: Key) -> bool:
+    def may_commit(self, connection: int, key: Key) -> bool:
+        """Whether a commit without an epoch counts: the queue is free, or held by this connection's classic client."""
         holder = self._state.locks.holder(key)
         return holder is None or self._is_holder(holder, self._membership.classic_client(connection))
 
@@ -162,7 +128,7 @@ class LegacyClients:
         check_group(group)
         if not state.has_queue(topic, queue_id):
             raise TopicNotExistError(f"{topic} has no readable queue {queue_id} at {state.config.broker_name}")
-        if not self._may_commit(connection, key):
+        if not self.may_commit(connection, key):
             self.refused_update_count += 1
             holder = state.locks.holder(key)
             assert holder is not None, "a free queue takes commits"

@@ -52,6 +52,7 @@ TIMES_MAX = 65_536
 
 OffsetsByTime = Mapping[Key, int]
 """(group, topic, queue id) → offset at the time that the group's start policy names."""
+NO_TIMES: OffsetsByTime = {}
 
 
 class LockSync:
@@ -63,7 +64,7 @@ class LockSync:
 
     # --------------------------------------------------------------------------------------------------------------- LOCK
 
-    def reconcile(self, connection: int, body: ReconcileBody, now_ms: int, by_time: OffsetsByTime) -> ReconcileReply | None:
+    def lock(self, connection: int, body: ReconcileBody, now_ms: int, by_time: OffsetsByTime = NO_TIMES) -> ReconcileReply | None:
         """None: the connection is not its session's and is being closed."""
         state = self._state
         session = state.sessions.heard(connection, now_ms)
@@ -133,7 +134,9 @@ class LockSync:
         self._begin(key)
         return self._granted(session, key, state.grant(key, session.id, session.client_id))
 
-    def begin(self, connection: int, header: QueryConsumerOffsetHeader, now_ms: int, by_time: OffsetsByTime) -> LockAnswer | None:
+    def query(
+        self, connection: int, header: QueryConsumerOffsetHeader, now_ms: int, by_time: OffsetsByTime = NO_TIMES
+    ) -> LockAnswer | None:
         """QUERY_CONSUMER_OFFSET with a start policy: where a member of a concurrent group goes on. Nobody holds the queue for that.
 
         None: the connection is not its session's and is being closed.
@@ -165,6 +168,10 @@ class LockSync:
         if session is None or progress is None or not self._state.locks.good(key, session.id, epoch):
             return None
         return progress.offset > offset
+
+    def move_behind(self, key: Key, offset: int, now_ms: int) -> None:
+        """Commit past the message at `offset`, which was dead-lettered; what is before it is finished."""
+        self._state.progress.commit(key, offset + 1, 0, now_ms)
 
     def _unreadable(self, group: Group, contract: ConsumerGroup, key: Key, *, ordered: bool) -> str | None:
         if contract.ordered != ordered or contract.broadcasting:
@@ -226,6 +233,10 @@ class LockSync:
         return progress.gap
 
     # -------------------------------------------------------------------------------------------------------------- start
+
+    def own_queue_ids(self, topic: str) -> list[int]:
+        """This broker's readable queues of the topic."""
+        return [queue.queue_id for queue in self._state.own_queues(topic)]
 
     def times_needed(self, connection: int, body: ReconcileBody) -> tuple[StartPolicy, ...]:
         """The start policies by time that this LOCK is about to resolve: of TIMES_MAX queues, and none that it may not have."""

@@ -189,6 +189,21 @@ class Membership:
             return None
         return MemberList(group.member_ids, self._state.version(name), group.classic)
 
+    def member_count(self, name: str) -> int:
+        """How many members the group has here."""
+        group = self._state.groups.get(name)
+        return 0 if group is None else len(group.members)
+
+    def subscription(self, name: str, topic: str) -> Subscription | None:
+        """What the group subscribes to of this topic: by its contract, else as its classic members declare."""
+        group = self._state.groups.get(name)
+        if group is None:
+            return None
+        agreed = group.subscribed.get(topic)
+        if agreed is not None:
+            return replace(agreed, sub_version=group.sub_versions.get(topic, 0))
+        return group.subscriptions.get(topic)
+
     # ------------------------------------------------------------------------------------------------------------ leaving
 
     def unregister(self, connection: int, client_id: str, name: str, now_ms: int) -> bool:

@@ -38,7 +38,7 @@ class BrokerMetrics:
     async def render(self, standings: dict[str, Standing], connection_count: int) -> bytes:
         """`standings`: nameserver → how it stands to this broker. However much there is, no turn of the loop looks at more than a slice."""
         figures = Figures(self._labels)
-        groups = self._state.coordination.groups()
+        groups = self._state.coordination.status.groups()
         await self._topics(figures, groups)
         behind = await self._lag(figures, groups)
         await self._latency(figures, behind)
@@ -86,8 +86,8 @@ class BrokerMetrics:
         slices = Slices()
         for group in groups:
             await slices.item()
-            for topic in coordination.progress_topics(group):
-                for queue_id, progress in coordination.progress_of(group, topic):
+            for topic in coordination.state.progress.topics(group):
+                for queue_id, progress in coordination.state.progress.of_topic(group, topic):
                     await slices.item()
                     missing = max(0, bounds(topic, queue_id)[1] - progress.offset)
                     lag[topic, group] += missing
@@ -104,7 +104,7 @@ class BrokerMetrics:
         slices = Slices(READS_PER_SLICE)
         for group, topic, queue_id in behind:
             await slices.item()
-            progress = self._state.coordination.progress_at((group, topic, queue_id))
+            progress = self._state.coordination.state.progress.get((group, topic, queue_id))
             if progress is None:
                 continue  # its topic was deleted meanwhile
             offset = max(progress.offset, self._store.bounds(topic, queue_id)[0])
@@ -128,24 +128,28 @@ class BrokerMetrics:
         for name in groups:
             await slices.item()
             # 0 too: an alert on a series that is not there never fires.
-            members.append(((name,), coordination.member_count(name)))
-            if (count := coordination.held_count(name)) is not None:
+            members.append(((name,), coordination.membership.member_count(name)))
+            if (count := coordination.status.held_count(name)) is not None:
                 held.append(((name,), count))
         text = "Members of the group, 0 where it is known and none is there."
         figures.gauge("rocketmq_consumer_connections", text, ("consumer_group",), members)
         figures.gauge("lockstep_queues_held", "Queues that a member holds the lock of.", ("consumer_group",), held)
-        granted = (((group,), count) for group, count in coordination.granted_counts().items())
+        granted = (((group,), count) for group, count in dict(coordination.state.locks.granted).items())
         figures.counter("lockstep_queue_grants", "Locks granted since the start: each move is one.", ("consumer_group",), granted)
-        config = coordination.config
+        config = coordination.state.config
         for metric, text, value in (
-            ("rocketmq_consumer_group_number", "Groups of which anything is known.", coordination.group_count),
+            ("rocketmq_consumer_group_number", "Groups of which anything is known.", len(coordination.state.activity)),
             ("lockstep_groups_limit", "Groups of which anything may be known.", config.groups_max),
-            ("lockstep_groups_configured", "Groups with settings: they are never forgotten.", coordination.settings_count),
-            ("lockstep_progress_entries", "Queues with progress of a group: (group, topic, queue).", coordination.progress_count),
+            ("lockstep_groups_configured", "Groups with settings: they are never forgotten.", len(coordination.state.settings)),
+            ("lockstep_progress_entries", "Queues with progress of a group: (group, topic, queue).", len(coordination.state.progress)),
             ("lockstep_progress_entries_limit", "Queues that may have progress of a group.", config.progress_max),
-            ("lockstep_members", "Members of all groups.", coordination.members_count),
+            ("lockstep_members", "Members of all groups.", coordination.state.groups.members_count),
             ("lockstep_members_limit", "Members that all groups may have.", config.members_max),
-            ("lockstep_subscription_bytes", "About the memory of subscriptions; equal ones count once.", coordination.subscription_bytes),
+            (
+                "lockstep_subscription_bytes",
+                "About the memory of subscriptions; equal ones count once.",
+                coordination.state.groups.subscription_bytes,
+            ),
             ("lockstep_subscription_bytes_limit", "Memory that subscriptions may take.", config.subscription_bytes_max),
             ("lockstep_held_pulls", "Pulls that wait for messages.", self._pulls.held_count),
             ("lockstep_held_pulls_limit", "Pulls that may wait at a time.", self._pulls.held_max),
@@ -153,7 +157,7 @@ class BrokerMetrics:
             figures.gauge(metric, text, rows=[((), value)])
         text = "Pulls answered before their time since the start: more waited than may, at all or of their group at a queue."
         figures.counter("lockstep_held_pulls_evicted", text, rows=[((), self._pulls.excess_count)])
-        refused = [((), coordination.refused_update_count)]
+        refused = [((), coordination.legacy.refused_update_count)]
         figures.counter("lockstep_refused_commits", "Commits without an epoch of queues that somebody else holds.", rows=refused)
 
     def _log(self, figures: Figures) -> None:
@@ -170,6 +174,6 @@ class BrokerMetrics:
         )
         figures.gauge("lockstep_disk_free_bytes", "Free space beside the log.", rows=[((), disk.free_bytes)])
         figures.gauge("lockstep_disk_reserve_bytes", "Free space below which sends are refused.", rows=[((), disk.reserve_bytes)])
-        figures.gauge("lockstep_term", "Rises with each start.", rows=[((), self._state.coordination.term)])
+        figures.gauge("lockstep_term", "Rises with each start.", rows=[((), self._state.coordination.state.term)])
         text = "From the first append of a loop turn until its messages were confirmed and its senders answered."
         figures.histogram("lockstep_append_latency_seconds", text, store.append_latency)

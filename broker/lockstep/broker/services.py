@@ -8,6 +8,7 @@ from typing import Any, assert_never
 
 from lockstep.broker.coordination import TICK_MS_MAX, Coordination
 from lockstep.broker.effects import CloseConnection, DrainFault, Effect, Notify, PushLayout, PushQueueFree, StalePulls
+from lockstep.broker.group_state import GroupState
 from lockstep.broker.processors.pull import PullProcessor
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Store
@@ -54,8 +55,8 @@ class Effects:
     a free queue is told in the next turn, however many notices there are.
     """
 
-    def __init__(self, coordination: Coordination, endpoints: Mapping[int, Endpoint], pulls: PullProcessor) -> None:
-        self._coordination = coordination
+    def __init__(self, state: GroupState, endpoints: Mapping[int, Endpoint], pulls: PullProcessor) -> None:
+        self._state = state
         self._endpoints = endpoints
         self._pulls = pulls
         self._urgent: deque[Callable[[], None]] = deque()
@@ -64,7 +65,7 @@ class Effects:
         """Steps of drained notices, in their order: the effect, or one send of it."""
         self._undrained = False
         self._turn = Turn("effects", self.carry_out, self._failed)
-        coordination.wake = self._wake
+        state.wake = self._wake
 
     def _wake(self) -> None:
         self._undrained = True
@@ -87,7 +88,7 @@ class Effects:
     def _drain(self) -> None:
         """Drains notices only when the earlier ones are sent: one says what has changed until then."""
         self._undrained = False
-        for effect in self._coordination.drain(STEPS_PER_TURN, notices=not self._notices):
+        for effect in self._state.drain(STEPS_PER_TURN, notices=not self._notices):
             steps = self._notices if isinstance(effect, Notify | PushLayout) else self._urgent
             steps.append(partial(self._do, effect))
 
@@ -208,11 +209,11 @@ class Keeper:
     async def _forget_groups(self) -> None:
         """Once a day. Each group is looked at in its turn."""
         coordination, slices = self._state.coordination, Slices()
-        for group in coordination.groups():
+        for group in coordination.status.groups():
             await slices.item()
-            queue_count = coordination.forget_group(group) if coordination.is_idle(group) else None
+            queue_count = coordination.admin.forget(group) if coordination.admin.is_idle(group) else None
             if queue_count is not None:
-                facts = {"group": group, "queues": queue_count, "idle_days": coordination.config.group_idle_days}
+                facts = {"group": group, "queues": queue_count, "idle_days": coordination.state.config.group_idle_days}
                 log.info("group.forgotten", **facts, why="no member and no commit for so long")
                 await asyncio.sleep(0)
 

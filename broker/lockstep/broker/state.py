@@ -47,7 +47,7 @@ class BrokerState:
         self.sequences = SequenceTable()
         self.delays = DelayTable(self.journal)
         self.coordination = Coordination(config, self.layouts, store, self.journal)
-        self.coordination.may_begin = store.check_beginning
+        self.coordination.state.may_begin = store.check_beginning
         self.on_topic_changed: list[Callable[[str], None]] = []
         store.before_write = self.write_changes
 

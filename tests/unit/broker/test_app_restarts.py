@@ -110,7 +110,7 @@ async def test_every_lease_is_counted_on_the_clock_that_counts_suspension(tmp_pa
                 else:
                     await client.done(RequestCode.GET_MAX_OFFSET, QueueHeader(TOPIC, 0))
                 broker.state.coordination.tick(clock.boot_ms() + 4_000)  # the grace of the start is over
-                assert broker.state.coordination.online("g"), f"{request} was heard"
+                assert broker.state.coordination.membership.member_list("g") is not None, f"{request} was heard"
     finally:
         await broker.stop()
 
@@ -148,7 +148,7 @@ async def test_only_an_unclean_stop_and_another_boot_under_async_flush_count_as_
     again = Broker(settings(tmp_path, flush=flush_now), replace(Host.real(), boot_id=lambda: boot))
     try:
         await again.start()
-        assert again.state.coordination.holding is held
+        assert again.state.coordination.state.holding is held
     finally:
         await again.stop()
 
@@ -166,7 +166,7 @@ async def test_a_start_that_is_given_up_before_its_term_stands_does_not_count_as
     again = Broker(settings(tmp_path), replace(Host.real(), boot_id=lambda: "second"))
     try:
         await again.start()
-        assert again.state.coordination.holding
+        assert again.state.coordination.state.holding
     finally:
         await again.stop()
 

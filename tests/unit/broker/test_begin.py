@@ -25,7 +25,7 @@ def member(bench: Bench, name: str = "a") -> Client:
 
 def begin(client: Client, queue_id: int, where: StartPoint = StartPoint.FIRST_OFFSET) -> LockAnswer | None:
     header = QueryConsumerOffsetHeader(GROUP, TOPIC, queue_id, where)
-    return client.bench.c.begin(client.connection, header, client.bench.now_ms)
+    return client.bench.c.lock_sync.query(client.connection, header, client.bench.now_ms)
 
 
 def granted(client: Client, queue_id: int, where: StartPoint = StartPoint.FIRST_OFFSET) -> LockAnswer:
@@ -36,7 +36,7 @@ def granted(client: Client, queue_id: int, where: StartPoint = StartPoint.FIRST_
 
 
 def pulls(client: Client, queue_id: int, generation: int) -> bool:
-    check = client.bench.c.check_pull(client.connection, GROUP, TOPIC, queue_id, None, generation)
+    check = client.bench.c.pulls.check(client.connection, (GROUP, TOPIC, queue_id), None, generation)
     assert check is not None
     return not check.stale
 
@@ -65,10 +65,10 @@ def test_the_groups_own_retries_begin_at_their_first_message_whatever_its_start_
     a = Client(bench, "a", ordered(topics=(own, others), ordered=False))
     a.connect()
     header = QueryConsumerOffsetHeader(GROUP, own, 0, where, 1_000)
-    answer = bench.c.begin(a.connection, header, bench.now_ms, {(GROUP, own, 0): 50})
+    answer = bench.c.lock_sync.query(a.connection, header, bench.now_ms, {(GROUP, own, 0): 50})
     assert answer is not None
     assert (answer.verdict, answer.offset) == (Verdict.OK, 10)
-    other = bench.c.begin(a.connection, replace(header, topic=others), bench.now_ms, {(GROUP, others, 0): 50})
+    other = bench.c.lock_sync.query(a.connection, replace(header, topic=others), bench.now_ms, {(GROUP, others, 0): 50})
     assert other is not None
     assert other.offset == {StartPoint.FIRST_OFFSET: 10, StartPoint.LAST_OFFSET: 90, StartPoint.TIMESTAMP: 50}[where]
 
@@ -97,8 +97,8 @@ def test_a_reset_ends_the_generation_for_pulls_and_commits_and_wakes_those_held(
     a = member(bench)
     old = granted(a, 0).epoch
     commit(a, 0, old, 50)
-    bench.c.drain()
-    bench.c.update_offset(99, GROUP, TOPIC, 0, 10, bench.now_ms)
+    bench.c.state.drain()
+    bench.c.legacy.update_offset(99, (GROUP, TOPIC, 0), 10, bench.now_ms)
     assert bench.stale() == [(GROUP, TOPIC, 0)]
     assert not pulls(a, 0, old)
     assert commit(a, 0, old, 60) is Verdict.STALE
@@ -128,10 +128,10 @@ def test_an_ordered_group_is_locked_and_a_concurrent_one_is_queried() -> None:
     b = Client(bench, "b", concurrent("other"))
     b.connect()
     header = QueryConsumerOffsetHeader(GROUP, TOPIC, 0, StartPoint.FIRST_OFFSET)
-    stranger = bench.c.begin(b.connection, header, bench.now_ms)
+    stranger = bench.c.lock_sync.query(b.connection, header, bench.now_ms)
     assert stranger is not None
     assert stranger.verdict is Verdict.NOT_YOURS
-    assert bench.c.begin(999, header, bench.now_ms) is None, "a connection without a session is closed"
+    assert bench.c.lock_sync.query(999, header, bench.now_ms) is None, "a connection without a session is closed"
     assert bench.closed() == [999]
 
 
@@ -140,12 +140,12 @@ def test_dead_lettering_needs_the_epoch_and_happens_once() -> None:
     a = Client(bench, "a", ordered())
     a.connect()
     epoch = a.lock(0)[0].epoch
-    assert bench.c.dead_lettered(a.connection, GROUP, TOPIC, 0, epoch, 4) is False
-    bench.c.move_behind(GROUP, TOPIC, 0, 4, bench.now_ms)
+    assert bench.c.lock_sync.dead_lettered(a.connection, (GROUP, TOPIC, 0), epoch, 4) is False
+    bench.c.lock_sync.move_behind((GROUP, TOPIC, 0), 4, bench.now_ms)
     assert bench.progress(0) == (5, 0)
-    assert bench.c.dead_lettered(a.connection, GROUP, TOPIC, 0, epoch, 4) is True, "the repeat of a lost answer"
-    assert bench.c.dead_lettered(a.connection, GROUP, TOPIC, 0, epoch - 1, 5) is None
-    assert bench.c.dead_lettered(999, GROUP, TOPIC, 0, epoch, 5) is None
+    assert bench.c.lock_sync.dead_lettered(a.connection, (GROUP, TOPIC, 0), epoch, 4) is True, "the repeat of a lost answer"
+    assert bench.c.lock_sync.dead_lettered(a.connection, (GROUP, TOPIC, 0), epoch - 1, 5) is None
+    assert bench.c.lock_sync.dead_lettered(999, (GROUP, TOPIC, 0), epoch, 5) is None
 
 
 def test_members_by_hand_begin_in_any_queue_of_any_topic_and_commit_under_its_generation() -> None:
@@ -156,7 +156,7 @@ def test_members_by_hand_begin_in_any_queue_of_any_topic_and_commit_under_its_ge
     one, same, other = granted(a, 0), granted(b, 0), granted(b, 1)
     assert one.epoch == same.epoch == other.epoch, "nobody deals"
     assert commit(a, 0, one.epoch, 1) is Verdict.OK
-    bench.c.reset(ResetBody(GROUP, TOPIC, (QueueOffset(0, 0),)))
+    bench.c.admin.reset(ResetBody(GROUP, TOPIC, (QueueOffset(0, 0),)))
     assert not pulls(b, 0, same.epoch)
     assert commit(b, 0, same.epoch, 1) is Verdict.STALE
     assert granted(b, 0).epoch > same.epoch
@@ -174,5 +174,5 @@ def test_a_broadcasting_groups_progress_is_not_here(ordered_too: bool) -> None:
     assert answer.verdict is Verdict.REFUSED
     assert commit(a, 0, 1, 1) is Verdict.REFUSED
     with pytest.raises(LocalProtocolError, match="each member keeps its own progress"):
-        bench.c.reset(ResetBody(GROUP, TOPIC, (QueueOffset(0, 0),)))
-    assert not [effect for effect in bench.c.drain() if isinstance(effect, PushQueueFree)], "no queue of it is anybody's to lock"
+        bench.c.admin.reset(ResetBody(GROUP, TOPIC, (QueueOffset(0, 0),)))
+    assert not [effect for effect in bench.c.state.drain() if isinstance(effect, PushQueueFree)], "no queue of it is anybody's to lock"

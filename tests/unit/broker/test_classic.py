@@ -136,7 +136,7 @@ def test_the_end_of_a_lease_is_told_to_sessions_that_wait() -> None:
     for _ in range(6):
         bench.advance(10_000)
         native.beat()
-    bench.c.drain()
+    bench.c.state.drain()
     bench.advance(1)
     assert bench.pushed() == {native.connection: [0]}
     assert native.verdicts(0) == {0: Verdict.OK}
@@ -180,9 +180,9 @@ def test_a_lease_left_behind_by_a_dropped_topic_frees_no_session() -> None:
 def test_hostile_names_are_refused() -> None:
     bench = Bench()
     with pytest.raises(LocalProtocolError):
-        bench.c.classic_lock(LockBatchBody("a", "bad group!", (QueueRef(TOPIC, "broker-a", 0),)), bench.now_ms)
+        bench.c.legacy.lock(LockBatchBody("a", "bad group!", (QueueRef(TOPIC, "broker-a", 0),)), bench.now_ms)
     with pytest.raises(LocalProtocolError):
-        bench.c.classic_lock(LockBatchBody("", GROUP, ()), bench.now_ms)
+        bench.c.legacy.lock(LockBatchBody("", GROUP, ()), bench.now_ms)
 
 
 # -------------------------------------------------------------------------------------- the table: requests without an epoch
@@ -222,7 +222,7 @@ def setting(made: Setting) -> tuple[Bench, ClassicClient]:
 @pytest.mark.parametrize(("made", "commits"), [(nobody, True), (myself, True), (another, False), (a_session, False)])
 def test_a_pull_is_always_served_and_its_commit_bit_counts_unless_somebody_else_holds_the_queue(made: Setting, commits: bool) -> None:
     bench, me = setting(made)
-    check = bench.c.check_pull(me.connection, GROUP, TOPIC, 0, None)
+    check = bench.c.pulls.check(me.connection, (GROUP, TOPIC, 0), None)
     assert check is not None
     assert (check.stale, check.may_commit) == (False, commits)
 
@@ -231,11 +231,11 @@ def test_a_pull_is_always_served_and_its_commit_bit_counts_unless_somebody_else_
 @pytest.mark.parametrize("offset", [40, 50, 60])
 def test_an_update_is_taken_as_rocketmq_takes_it_and_a_lower_value_is_a_reset(made: Setting, offset: int) -> None:
     bench, me = setting(made)
-    row = bench.c.status(GROUP, bench.now_ms, str)
+    row = bench.c.status.of(GROUP, bench.now_ms, str)
     assert row is not None
     before = row.queues[0].generation
     me.update(0, offset)
-    row = bench.c.status(GROUP, bench.now_ms, str)
+    row = bench.c.status.of(GROUP, bench.now_ms, str)
     assert row is not None
     assert row.queues[0].committed_offset == offset
     assert (row.queues[0].generation > before) is (offset < 50)
@@ -249,7 +249,7 @@ def test_an_update_against_a_holder_is_not_applied_names_the_holder_and_is_count
     with pytest.raises(NoPermissionError, match=f"held by {holder} of group {GROUP}"):
         me.update(0, offset)
     assert bench.progress(0) == (50, 0)
-    assert bench.c.refused_update_count == 1
+    assert bench.c.legacy.refused_update_count == 1
 
 
 @pytest.mark.parametrize(("made", "owner"), [(nobody, None), (myself, None), (another, "other"), (a_session, "native")])
@@ -277,7 +277,7 @@ def test_a_reset_of_a_free_queue_ends_a_grant_that_was_still_good() -> None:
     native.commit(0, 50, release=True)
     me = ClassicClient(bench, "me")
     me.connect()
-    bench.c.drain()
+    bench.c.state.drain()
     me.update(0, 20)
     assert bench.stale() == [(GROUP, TOPIC, 0)], "a held pull of the old epoch is told"
     assert native.commit(0, 60) is Verdict.STALE
@@ -301,11 +301,11 @@ def test_a_query_answers_the_offset_else_0_for_a_young_queue_else_not_found() ->
     bench = Bench()
     me = ClassicClient(bench, "me")
     me.connect()
-    assert bench.c.query_offset(GROUP, TOPIC, 0, young=True) == 0
-    assert bench.c.query_offset(GROUP, TOPIC, 0, young=False) is None
+    assert bench.c.legacy.query_offset((GROUP, TOPIC, 0), young=True) == 0
+    assert bench.c.legacy.query_offset((GROUP, TOPIC, 0), young=False) is None
     me.update(0, 7)
-    assert bench.c.query_offset(GROUP, TOPIC, 0, young=True) == 7
-    assert bench.c.query_offset(GROUP, TOPIC, 0, young=False) == 7
+    assert bench.c.legacy.query_offset((GROUP, TOPIC, 0), young=True) == 7
+    assert bench.c.legacy.query_offset((GROUP, TOPIC, 0), young=False) == 7
 
 
 def test_a_queue_that_was_added_after_the_groups_start_is_answered_0() -> None:
@@ -315,7 +315,7 @@ def test_a_queue_that_was_added_after_the_groups_start_is_answered_0() -> None:
     native.lock(0)
     bench.layouts.adopt(layout(queues=2, counter=2))
     bench.c.layout_changed(TOPIC)
-    assert bench.c.query_offset(GROUP, TOPIC, 1, young=False) == 0
+    assert bench.c.legacy.query_offset((GROUP, TOPIC, 1), young=False) == 0
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ def test_a_classic_member_turns_the_rule_of_the_whole_group_and_its_leaving_turn
     native.connect()
     other.connect()
     me.connect()
-    members = bench.c.member_list(GROUP)
+    members = bench.c.membership.member_list(GROUP)
     assert members is not None
     assert members.classic
     assert native.verdicts(1) == {1: Verdict.OK}
@@ -355,6 +355,6 @@ def test_a_classic_heartbeat_is_never_refused_for_its_subscription() -> None:
     me = ClassicClient(bench, "me", ordered(expression="created"))
     me.connect()
     assert bench.lists() == ("me", "n")
-    found = bench.c.subscription(GROUP, TOPIC)
+    found = bench.c.membership.subscription(GROUP, TOPIC)
     assert found is not None
     assert found.expression == "paid"

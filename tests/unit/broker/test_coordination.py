@@ -38,8 +38,8 @@ def test_epochs_rise_over_a_restart_and_even_over_a_lost_store() -> None:
     wall_ms = 1_800_000_000_000
     wiped = Coordination(CONFIG, LayoutTable(), bench.ends, Journal())
     wiped.started(next_term(0, wall_ms), assumed_loss=False, now_ms=0)
-    assert wiped.term << 32 > first
-    assert wiped.term << 32 < 1 << 63
+    assert wiped.state.term << 32 > first
+    assert wiped.state.term << 32 < 1 << 63
 
 
 # ------------------------------------------------------------------------------------------------------------- ordinary starts
@@ -74,7 +74,7 @@ def test_recorded_sessions_have_the_grace_from_the_open_port() -> None:
     bench.advance(GRACE - 1)
     assert bench.lists() == ("a", "b")
     assert b.verdicts(0) == {1: OK, 0: NOT_YOURS}
-    bench.c.drain()
+    bench.c.state.drain()
     bench.advance(1)
     assert bench.lists() == ("b",)
     assert bench.pushed() == {b.connection: [0, 2, 3]}
@@ -152,7 +152,7 @@ def replay_generation(bench: Bench, queue_id: int) -> int:
     """The generation that the log held before the last start."""
     before = Bench(config=bench.config)
     before.records = bench.records[:-1]
-    found = replay(before).status(GROUP, 0, str)
+    found = replay(before).status.of(GROUP, 0, str)
     assert found is not None
     return found.queues[queue_id].generation
 
@@ -174,7 +174,7 @@ def test_when_the_hold_ends_everybody_is_told_what_is_free() -> None:
     assert bench.pushed() == {}
     bench.advance(GRACE)
     assert bench.pushed() == {a.connection: [0, 2], b.connection: [1, 3]}
-    assert not bench.c.holding
+    assert not bench.c.state.holding
 
 
 def test_nobody_is_told_of_free_queues_within_the_hold() -> None:
@@ -188,7 +188,7 @@ def test_a_start_within_the_hold_begins_it_again() -> None:
     bench, a, _ = crashed()
     bench.advance(GRACE - 1)
     bench.restart()
-    assert bench.c.holding
+    assert bench.c.state.holding
     a.connect()
     a.held = {}
     bench.advance(GRACE - 1)
@@ -297,17 +297,17 @@ def test_a_grace_above_the_session_timeout_raises_that() -> None:
 def test_the_shell_is_woken_once_until_it_drains() -> None:
     bench = Bench()
     woken: list[int] = []
-    bench.c.drain()
-    bench.c.wake = lambda: woken.append(1)
+    bench.c.state.drain()
+    bench.c.state.wake = lambda: woken.append(1)
     Client(bench, "a").connect()
     Client(bench, "b").connect()
     assert woken == [1]
-    assert bench.c.drain() != []
-    assert bench.c.drain() == []
+    assert bench.c.state.drain() != []
+    assert bench.c.state.drain() == []
     c = Client(bench, "c")
     c.connect()
     assert woken == [1, 1]
-    bench.c.drain()
+    bench.c.state.drain()
     c.leave()
     assert woken == [1, 1, 1], "others must hear of it"
 
@@ -325,13 +325,13 @@ def test_deleting_a_topic_deletes_progress_and_locks_and_answers_held_pulls() ->
     a.connect()
     a.lock(0)
     a.commit(0, 5)
-    bench.c.drain()
+    bench.c.state.drain()
     bench.layouts.adopt(deleted())
     bench.c.layout_changed(TOPIC)
     assert bench.stale() == [(GROUP, TOPIC, 0)]
     assert a.commit(0, 6) is STALE
     assert a.verdicts(0, held={}) == {0: REFUSED}
-    assert bench.c.query_offset(GROUP, TOPIC, 0, young=False) is None
+    assert bench.c.legacy.query_offset((GROUP, TOPIC, 0), young=False) is None
 
 
 def test_queues_that_a_layout_adds_are_offered_to_whom_the_list_names() -> None:
@@ -339,7 +339,7 @@ def test_queues_that_a_layout_adds_are_offered_to_whom_the_list_names() -> None:
     a, b = Client(bench, "a"), Client(bench, "b")
     a.connect()
     b.connect()
-    bench.c.drain()
+    bench.c.state.drain()
     bench.layouts.adopt(layout(queues=2, counter=2))
     bench.c.layout_changed(TOPIC)
     assert bench.pushed() == {a.connection: [0], b.connection: [1]}
@@ -354,11 +354,11 @@ def test_whoever_subscribes_to_the_topic_is_told_its_layout_before_of_its_free_q
     )
     for client in (a, b, c):
         client.connect()
-    bench.c.drain()
+    bench.c.state.drain()
     for again in (layout(queues=2, counter=2), deleted(3)):
         bench.layouts.adopt(again)
         bench.c.layout_changed(TOPIC)
-        effects = bench.c.drain()
+        effects = bench.c.state.drain()
         assert effects[0] == PushLayout(again, (a.connection, b.connection))
         assert [type(effect) for effect in effects[1:]] == ([] if again.deleted else [PushQueueFree, PushQueueFree])
     b.close()
@@ -375,7 +375,7 @@ def test_the_contract_of_one_that_left_and_drains_goes_with_its_last_topic() -> 
     a.leave()
     bench.layouts.adopt(deleted())
     bench.c.layout_changed(TOPIC)
-    assert bench.c.groups() == ()
+    assert bench.c.status.groups() == ()
 
 
 def test_a_topic_created_again_begins_anew_under_a_higher_epoch_and_generation() -> None:
@@ -407,7 +407,7 @@ def test_status_names_owner_epoch_progress_and_members_and_keeps_the_session_sec
     z.lock(1)
     a.commit(0, 9, attempts=1)
     bench.now_ms += 700
-    status = bench.c.status(GROUP, bench.now_ms, lambda connection: f"10.0.0.1:{connection}")
+    status = bench.c.status.of(GROUP, bench.now_ms, lambda connection: f"10.0.0.1:{connection}")
     assert status is not None
     assert status.contract is not None
     assert status.members == (
@@ -418,8 +418,8 @@ def test_status_names_owner_epoch_progress_and_members_and_keeps_the_session_sec
         QueueStatus(TOPIC, 0, "a", answer.epoch, answer.generation, 9, 1_000, 1, 700, None, 700, None),
         QueueStatus(TOPIC, 1, "z", bench.epoch(1), answer.generation, 0, 1_000, 0, None, 59_300),
     )
-    assert bench.c.status("unknown", bench.now_ms, str) is None
-    assert bench.c.groups() == (GROUP,)
+    assert bench.c.status.of("unknown", bench.now_ms, str) is None
+    assert bench.c.status.groups() == (GROUP,)
 
 
 def test_a_member_in_its_grace_is_shown_as_not_connected() -> None:
@@ -429,7 +429,7 @@ def test_a_member_in_its_grace_is_shown_as_not_connected() -> None:
     z.connect()
     bench.restart()
     bench.now_ms += 100
-    status = bench.c.status(GROUP, bench.now_ms, str)
+    status = bench.c.status.of(GROUP, bench.now_ms, str)
     assert status is not None
     assert [(each.client_id, each.connected, each.address, each.heard_ago_ms) for each in status.members] == [
         ("a", False, "", 100),
@@ -482,7 +482,7 @@ def test_the_owner_by_the_list_is_asked_of_this_brokers_queues_only() -> None:
     a, b = Client(bench, "a"), Client(bench, "b")
     a.connect()
     b.connect()
-    assert bench.c.own_queue_ids(TOPIC) == [0, 1]
-    assert bench.c.own_queue_ids("none") == []
+    assert bench.c.lock_sync.own_queue_ids(TOPIC) == [0, 1]
+    assert bench.c.lock_sync.own_queue_ids("none") == []
     assert a.verdicts(0, 1, 2) == {0: OK, 1: NOT_YOURS, 2: REFUSED}
     assert bench.config.broker_name == BROKER

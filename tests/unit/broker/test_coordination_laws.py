@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from lockstep.broker.coordination import Coordination
 from lockstep.broker.effects import CloseConnection
+from lockstep.broker.heartbeats import Heartbeat
 from lockstep.broker.journal import Journal, decode_changes
 from lockstep.broker.store.snapshot import encode
 from lockstep.protocol.bodies import ConsumerGroup, HeartbeatReply, LockItem, ReconcileBody, SyncBody, SyncItem, Verdict
@@ -101,7 +102,7 @@ class World:
                 owner.connection = 0
         if self.closing and number % 3 == 0:
             connection, _ = self.closing.pop(0)
-            self.bench.c.connection_closed(connection, self.bench.now_ms)
+            self.bench.c.membership.closed(connection, self.bench.now_ms)
 
     def connect(self, client: Client) -> None:
         self.heartbeat(client, client.connect)
@@ -126,7 +127,7 @@ class World:
     def leave(self, client: Client) -> None:
         client.groups = (ordered(),) if not client.groups else ()
         if not client.groups:
-            self.bench.c.unregister(client.connection, client.name, GROUP, self.bench.now_ms)
+            self.bench.c.membership.unregister(client.connection, client.name, GROUP, self.bench.now_ms)
 
     def change_contract(self, client: Client, number: int) -> None:
         client.groups = (ordered(expression=("*", "x")[number % 2]),)
@@ -148,16 +149,16 @@ class World:
         before = self.bench.c.snapshot()
         queue = (GROUP, TOPIC, wants % QUEUES)
         if number % 4 == 0 and isinstance(owner, Client):
-            assert self.bench.c.heartbeat(connection, owner.body(), self.bench.now_ms) is None
+            assert self.bench.c.membership.heartbeat(connection, Heartbeat.of(owner.body()), self.bench.now_ms) is None
         elif number % 4 == 1:
-            assert self.bench.c.sync(connection, SyncBody((SyncItem(*queue, epoch=1, release=True),)), self.bench.now_ms) is None
+            assert self.bench.c.lock_sync.sync(connection, SyncBody((SyncItem(*queue, epoch=1, release=True),)), self.bench.now_ms) is None
         else:
-            assert self.bench.c.reconcile(connection, ReconcileBody((LockItem(*queue),)), self.bench.now_ms) is None
+            assert self.bench.c.lock_sync.lock(connection, ReconcileBody((LockItem(*queue),)), self.bench.now_ms) is None
         assert self.bench.c.snapshot() == before
 
     def send_lock(self, client: Client, connection: int, items: tuple[LockItem, ...]) -> None:
         before = dict(self.running[client.session].epochs)
-        reply = self.bench.c.reconcile(connection, ReconcileBody(items), self.bench.now_ms)
+        reply = self.bench.c.lock_sync.lock(connection, ReconcileBody(items), self.bench.now_ms)
         if reply is None:
             return
         running = self.running[client.session]
@@ -191,7 +192,7 @@ class World:
         if held:
             key = held[queue_id % len(held)]
             items = [SyncItem(GROUP, TOPIC, key, mine[key], offset=number % (END + 20), attempts=number % 3, release=number % 4 == 0)]
-        reply = self.bench.c.sync(client.connection, SyncBody(tuple(items)), self.bench.now_ms)
+        reply = self.bench.c.lock_sync.sync(client.connection, SyncBody(tuple(items)), self.bench.now_ms)
         if reply is None:
             return
         if running.locked_on == client.connection:
@@ -245,7 +246,7 @@ class World:
     # ------------------------------------------------------------------------------------------------------------------ laws
 
     def check(self) -> None:
-        status = self.bench.c.status(GROUP, self.bench.now_ms, str)
+        status = self.bench.c.status.of(GROUP, self.bench.now_ms, str)
         if status is None:
             return
         version = (status.version.term, status.version.counter)
@@ -262,7 +263,7 @@ class World:
                 assert row.epoch >= self.highest.get(row.queue_id, 0), "a recorded epoch fell"
         locks = self.bench.c.snapshot()["locks"]
         assert len({tuple(lock[:3]) for lock in locks}) == len(locks), "two sessions hold one queue"
-        state = self.bench.c._state
+        state = self.bench.c.state
         assert state.locks._topics == Counter(key[1] for key, _ in state.locks)
         assert state.progress._topics == Counter(topic for group in state.progress.groups() for topic in state.progress.topics(group))
 

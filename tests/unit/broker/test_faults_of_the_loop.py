@@ -148,10 +148,10 @@ def test_an_error_while_notices_are_made_takes_neither_closes_nor_stale_pulls_wi
     bench = Bench(layout(queues=4))
     a = Client(bench, "a")
     a.connect()
-    bench.c.drain()
-    bench.c._state.close(a.connection, "its session is over")
+    bench.c.state.drain()
+    bench.c.state.close(a.connection, "its session is over")
     fails_once(GroupState, "_free_queue_effects", monkeypatch)
-    effects = bench.c.drain()
+    effects = bench.c.state.drain()
     assert [type(each) for each in effects] == [CloseConnection, DrainFault]
 
 
@@ -164,7 +164,7 @@ async def test_effects_go_on_where_their_callback_fails(monkeypatch: pytest.Monk
         abort = closed.append
 
     fails_once(Effects, "_carry_out", monkeypatch)
-    Effects(bench.c, cast(Any, {7: Peer()}), cast(Any, None))
-    bench.c._state.close(7, "its session is over")
+    Effects(bench.c.state, cast(Any, {7: Peer()}), cast(Any, None))
+    bench.c.state.close(7, "its session is over")
     await until(lambda: closed == ["its session is over"])
     assert events(caplog) == ["turn.failed"]

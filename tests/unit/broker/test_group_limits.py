@@ -33,7 +33,7 @@ def bench(**limits: int) -> Bench:
 
 def commit(on: Bench, group: str, queue_id: int = 0, offset: int = 5) -> None:
     """A commit without an epoch, by a stranger."""
-    on.c.update_offset(99, group, TOPIC, queue_id, offset, on.now_ms)
+    on.c.legacy.update_offset(99, (group, TOPIC, queue_id), offset, on.now_ms)
 
 
 def fill_disk(on: Bench) -> None:
@@ -42,28 +42,28 @@ def fill_disk(on: Bench) -> None:
     def full(what: str) -> None:
         raise ServiceNotAvailableError(f"the disk is full: {what}")
 
-    on.c.may_begin = full
+    on.c.state.may_begin = full
 
 
 def next_day(on: Bench, days: int = 1) -> list[str]:
     """What is forgotten as days pass, day by day."""
     gone = []
     for _ in range(days):
-        today = on.c._state.activity.today + 1
+        today = on.c.state.activity.today + 1
         assert on.c.set_day(today * DAY_MS)
-        gone += [group for group in idle_groups(on.c) if on.c.forget_group(group) is not None]
+        gone += [group for group in idle_groups(on.c) if on.c.admin.forget(group) is not None]
     return gone
 
 
 def idle_groups(coordination: Coordination) -> list[str]:
-    return [group for group in coordination.groups() if coordination.is_idle(group)]
+    return [group for group in coordination.status.groups() if coordination.admin.is_idle(group)]
 
 
 BEGINNINGS = {
     "a commit": lambda on, group: commit(on, group),
-    "a reset": lambda on, group: on.c.reset(ResetBody(group, TOPIC, (QueueOffset(0, 5),))),
+    "a reset": lambda on, group: on.c.admin.reset(ResetBody(group, TOPIC, (QueueOffset(0, 5),))),
     "a classic lock": lambda on, group: ClassicClient(on, "s").lock(0, group=group),
-    "settings": lambda on, group: on.c.configure(GroupSettings(group)),
+    "settings": lambda on, group: on.c.admin.configure(GroupSettings(group)),
     "a member": lambda on, group: Client(on, f"of-{group}", ordered(group)).connect(),
     "a classic member": lambda on, group: ClassicClient(on, f"of-{group}", ordered(group)).connect(),
 }
@@ -76,10 +76,10 @@ def test_one_group_more_than_the_limit_is_refused_by_name_and_those_that_are_the
     commit(on, "second")
     with pytest.raises(NoPermissionError, match=r"knows 2 groups, 2 are allowed \(--groups-max\): group third is refused"):
         BEGINNINGS[how](on, "third")
-    assert on.c.groups() == ("first", "second")
+    assert on.c.status.groups() == ("first", "second")
     BEGINNINGS[how](on, "first")
     commit(on, "second", 1)
-    assert on.c.group_count == 2
+    assert len(on.c.state.activity) == 2
 
 
 def test_a_group_too_many_does_not_keep_the_others_of_its_client_from_being_joined() -> None:
@@ -104,10 +104,10 @@ def test_groups_that_leave_with_their_topic_leave_no_count_behind() -> None:
     on = bench()
     for number in range(5):
         assert ClassicClient(on, "s").lock(0, group=f"g{number}") == [0]
-    assert len(on.c.granted_counts()) == 5
+    assert len(dict(on.c.state.locks.granted)) == 5
     on.layouts.adopt(layout(queues=0, counter=2))
     on.c.layout_changed(TOPIC)
-    assert (on.c.group_count, on.c.granted_counts()) == (0, {})
+    assert (len(on.c.state.activity), dict(on.c.state.locks.granted)) == (0, {})
 
 
 @pytest.mark.parametrize("how", BEGINNINGS)
@@ -116,14 +116,14 @@ def test_a_group_of_which_nothing_is_left_makes_room(how: str) -> None:
     on = bench(groups_max=1)
     BEGINNINGS[how](on, "first")
     if how.endswith("member"):
-        on.c.connection_closed(on.connections, on.now_ms)
+        on.c.membership.closed(on.connections, on.now_ms)
         on.advance(60_000)
     elif how != "settings":
         on.layouts.adopt(layout(queues=0, counter=2))
         on.c.layout_changed(TOPIC)
-    assert on.c.group_count == (how == "settings")
+    assert len(on.c.state.activity) == (how == "settings")
     on.flush()
-    assert replay(on).group_count == on.c.group_count
+    assert len(replay(on).state.activity) == len(on.c.state.activity)
 
 
 def test_progress_of_all_groups_together_has_a_limit() -> None:
@@ -136,12 +136,12 @@ def test_progress_of_all_groups_together_has_a_limit() -> None:
         commit(on, "g", 3)
     commit(on, "g", 2, 9)
     with pytest.raises(NoPermissionError):
-        on.c.reset(ResetBody("h", TOPIC, (QueueOffset(0, 5),)))
+        on.c.admin.reset(ResetBody("h", TOPIC, (QueueOffset(0, 5),)))
     a = Client(on, "a")
     a.connect()
     answer = a.lock(0)[0]
     assert (answer.verdict, "--progress-max" in (answer.remark or "")) == (Verdict.REFUSED, True)
-    assert on.c.progress_count == 3
+    assert len(on.c.state.progress) == 3
 
 
 @pytest.mark.parametrize("ordered_group", [True, False])
@@ -155,11 +155,11 @@ def test_one_commit_does_not_let_a_group_begin_in_the_other_queues_beyond_the_li
         answer = a.lock(0)[0]
     else:
         header = QueryConsumerOffsetHeader(GROUP, TOPIC, 0, where=StartPoint.FIRST_OFFSET)
-        answer = cast(LockAnswer, on.c.begin(a.connection, header, on.now_ms))
+        answer = cast(LockAnswer, on.c.lock_sync.query(a.connection, header, on.now_ms))
     assert answer.verdict is Verdict.REFUSED
     assert "--progress-max" in (answer.remark or "")
     assert "group billing can't begin in 999 queues of orders" in (answer.remark or "")
-    assert on.c.progress_count == 1
+    assert len(on.c.state.progress) == 1
 
 
 def test_on_a_disk_that_is_nearly_full_a_group_with_one_commit_begins_in_no_other_queue() -> None:
@@ -169,7 +169,7 @@ def test_on_a_disk_that_is_nearly_full_a_group_with_one_commit_begins_in_no_othe
     a.connect()
     fill_disk(on)
     assert a.lock(0)[0].verdict is Verdict.REFUSED
-    assert on.c.progress_count == 1
+    assert len(on.c.state.progress) == 1
 
 
 def test_a_group_with_progress_in_all_its_queues_begins_also_at_the_limit() -> None:
@@ -179,15 +179,15 @@ def test_a_group_with_progress_in_all_its_queues_begins_also_at_the_limit() -> N
     a = Client(on, "a")
     a.connect()
     assert [answer.verdict for answer in a.lock(0, 1, 2, 3).values()] == [Verdict.OK] * 4
-    assert on.c.progress_count == 4
+    assert len(on.c.state.progress) == 4
 
 
 def test_a_reset_whose_first_queue_has_progress_counts_the_others() -> None:
     on = bench(progress_max=2)
     commit(on, "g", 0)
     with pytest.raises(NoPermissionError, match="group g can't begin in 3 queues of orders"):
-        on.c.reset(ResetBody("g", TOPIC, tuple(QueueOffset(queue_id, 0) for queue_id in range(4))))
-    assert on.c.progress_count == 1
+        on.c.admin.reset(ResetBody("g", TOPIC, tuple(QueueOffset(queue_id, 0) for queue_id in range(4))))
+    assert len(on.c.state.progress) == 1
 
 
 def test_a_member_begins_in_all_queues_of_its_topic_or_in_none() -> None:
@@ -196,7 +196,7 @@ def test_a_member_begins_in_all_queues_of_its_topic_or_in_none() -> None:
     a = Client(on, "a")
     a.connect()
     assert a.lock(0)[0].verdict is Verdict.REFUSED
-    assert on.c.progress_count == 1
+    assert len(on.c.state.progress) == 1
 
 
 def test_a_refusal_in_a_topic_of_many_queues_builds_none_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,7 +231,7 @@ def test_a_lock_request_that_exceeds_the_limit_locks_none_of_its_queues() -> Non
     on.flush()
     with pytest.raises(NoPermissionError, match=r"keeps 0 locks, 2 are allowed .*: 3 more from \('g', 'orders', 0\) are refused"):
         ClassicClient(on, "s").lock(0, 1, 2, group="g")
-    assert (len(on.journal), on.c.group_count, on.c.held_count("g")) == (0, 0, None)
+    assert (len(on.journal), len(on.c.state.activity), on.c.status.held_count("g")) == (0, 0, None)
 
 
 @pytest.mark.parametrize("how", BEGINNINGS)
@@ -272,10 +272,10 @@ def test_a_group_without_a_member_and_a_commit_is_forgotten_after_its_days_with_
     assert next_day(on, 29) == []
     commit(on, "busy", 0, 9)
     assert next_day(on) == ["idle"]
-    assert (on.c.groups(), on.c.progress_count, on.c.status("idle", on.now_ms, str)) == (("busy",), 1, None)
+    assert (on.c.status.groups(), len(on.c.state.progress), on.c.status.of("idle", on.now_ms, str)) == (("busy",), 1, None)
     on.flush()
     assert replay(on).snapshot() == on.c.snapshot()
-    assert on.c.query_offset("idle", TOPIC, 0, young=False) is None
+    assert on.c.legacy.query_offset(("idle", TOPIC, 0), young=False) is None
 
 
 @pytest.mark.parametrize("how", ["a member", "a held queue", "settings", "0 days"])
@@ -287,9 +287,9 @@ def test_a_group_that_is_in_use_is_never_forgotten(how: str) -> None:
     elif how == "a held queue":
         assert ClassicClient(on, "s").lock(0) == [0]
     elif how == "settings":
-        on.c.configure(GroupSettings(GROUP))
+        on.c.admin.configure(GroupSettings(GROUP))
     assert next_day(on, 100) == []
-    assert on.c.progress_count == 1
+    assert len(on.c.state.progress) == 1
 
 
 def test_days_in_which_the_broker_was_stopped_make_no_group_idle() -> None:
@@ -298,7 +298,7 @@ def test_days_in_which_the_broker_was_stopped_make_no_group_idle() -> None:
     commit(on, GROUP)
     on.flush()
     again = replay(on)
-    again.started(on.c.term + 1, assumed_loss=False, now_ms=on.now_ms)
+    again.started(on.c.state.term + 1, assumed_loss=False, now_ms=on.now_ms)
     again.set_day(20_100 * DAY_MS)
     again.set_day(20_101 * DAY_MS)
     assert idle_groups(again) == []
@@ -315,11 +315,11 @@ def test_a_clock_that_jumps_makes_no_group_idle(jumps: tuple[int, ...]) -> None:
     commit(on, "before")
     on.flush()
     again = replay(on)
-    again.started(on.c.term + 1, assumed_loss=False, now_ms=on.now_ms)
+    again.started(on.c.state.term + 1, assumed_loss=False, now_ms=on.now_ms)
     for day in jumps:
         again.set_day(day * DAY_MS)
-        again.update_offset(99, f"at-{day}", TOPIC, 0, 5, on.now_ms)
-        again.update_offset(99, "before", TOPIC, 0, 6, on.now_ms)
+        again.legacy.update_offset(99, (f"at-{day}", TOPIC, 0), 5, on.now_ms)
+        again.legacy.update_offset(99, ("before", TOPIC, 0), 6, on.now_ms)
         assert idle_groups(again) == []
     again.set_day((jumps[-1] + 1) * DAY_MS)
     assert idle_groups(again) == []
@@ -359,8 +359,8 @@ def test_groups_of_a_log_that_did_not_record_activity_count_from_the_start() -> 
     again = Coordination(on.config, on.layouts, on.ends, on.journal)
     again.restore(kept)
     again.set_day(20_000 * DAY_MS)
-    again.started(on.c.term + 1, assumed_loss=False, now_ms=on.now_ms)
-    assert again.groups() == ("g",)
+    again.started(on.c.state.term + 1, assumed_loss=False, now_ms=on.now_ms)
+    assert again.status.groups() == ("g",)
     assert idle_groups(again) == []
 
 
@@ -378,7 +378,7 @@ async def test_a_day_later_idle_groups_are_forgotten_one_a_turn(caplog: pytest.L
     left = []
     while not task.done():
         await asyncio.sleep(0)
-        left.append(on.c.group_count)
+        left.append(len(on.c.state.activity))
     assert left == [4, 3, 2, 1, 0, 0]
     assert sum("group.forgotten" in record.getMessage() for record in caplog.records) <= 5
 
@@ -431,7 +431,7 @@ def test_a_question_about_one_group_looks_at_that_group_alone() -> None:
     for number in range(50):
         commit(on, f"g{number}")
     looked: list[str] = []
-    table = on.c._state.progress
+    table = on.c.state.progress
     of_topic = table.of_topic
 
     def counted(group: str, topic: str) -> Any:
@@ -439,7 +439,7 @@ def test_a_question_about_one_group_looks_at_that_group_alone() -> None:
         return of_topic(group, topic)
 
     table.of_topic = counted  # type: ignore[method-assign]
-    assert on.c.status("g7", on.now_ms, str) is not None
+    assert on.c.status.of("g7", on.now_ms, str) is not None
     assert looked == ["g7"]
 
 
@@ -450,14 +450,14 @@ def test_a_refusal_leaves_nothing_behind(how: str) -> None:
     for number in range(3):
         with pytest.raises(BrokerError, match="--progress-max"):
             BEGINNINGS[how](on, f"g{number}")
-    assert (on.c.group_count, len(on.journal)) == (0, 0)
+    assert (len(on.c.state.activity), len(on.journal)) == (0, 0)
 
 
 def test_a_contract_that_the_log_cannot_hold_leaves_no_group_behind() -> None:
     on = bench()
     with pytest.raises(LocalProtocolError, match=r"'group.contract' can't be written to the log"):
         Client(on, "a", ordered(retry="\ud800")).connect()
-    assert on.c.group_count == 0
+    assert len(on.c.state.activity) == 0
 
 
 @pytest.mark.parametrize("prefix", ["%RETRY%", "%DLQ%"])
@@ -468,12 +468,12 @@ def test_a_group_that_comes_and_goes_counts_while_its_topic_is_here(prefix: str)
     a = Client(on, "a", ordered("first"))
     a.connect()
     a.leave("first")
-    assert on.c.groups() == ("first",)
+    assert on.c.status.groups() == ("first",)
     with pytest.raises(NoPermissionError, match="group second is refused"):
         commit(on, "second")
     on.layouts.adopt(layout(f"{prefix}first", 0, counter=2))
     on.c.layout_changed(f"{prefix}first")
-    assert on.c.groups() == ()
+    assert on.c.status.groups() == ()
     commit(on, "second")
 
 
@@ -483,7 +483,7 @@ def test_a_group_whose_topic_is_at_another_broker_alone_does_not_count_here() ->
     a = Client(on, "a", ordered("first"))
     a.connect()
     a.leave("first")
-    assert on.c.group_count == 0
+    assert len(on.c.state.activity) == 0
 
 
 def test_an_idle_group_is_forgotten_although_its_topic_is_here() -> None:

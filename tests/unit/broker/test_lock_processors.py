@@ -9,8 +9,9 @@ import pytest
 
 from lockstep.broker import lock_sync
 from lockstep.broker.app import LANES
-from lockstep.broker.coordination import Coordination, CoordinationConfig
+from lockstep.broker.coordination import CoordinationConfig
 from lockstep.broker.effects import CloseConnection, PushQueueFree
+from lockstep.broker.group_status import GroupStatusReader
 from lockstep.broker.processors.client import ClientProcessor
 from lockstep.broker.processors.lock import START_LANE, LockProcessor
 from lockstep.broker.processors.offset import OffsetProcessor
@@ -264,7 +265,7 @@ async def test_one_lock_by_time_looks_up_so_many_queues_and_the_member_asks_agai
     group = ordered(topics=topics, consume_from_where=StartPoint.TIMESTAMP, consume_timestamp_ms=77)
     peer = desk.native(1, group)
     wanted = tuple(LockItem(GROUP, topic, queue_id) for topic in ("not-subscribed", *topics) for queue_id in (7, 0))
-    desk.bench.c.drain()
+    desk.bench.c.state.drain()
     first = await desk.later(peer, ReconcileBody(wanted))
     granted, waits = Verdict.OK, Verdict.WAIT
     assert [item.verdict for item in first.items if item.queue_id == 0] == [Verdict.REFUSED, granted, granted, waits]
@@ -312,12 +313,12 @@ async def broken_disk(*_: object) -> int:
 async def test_a_lock_by_time_of_a_connection_that_is_gone_meanwhile_leaves_nothing_behind() -> None:
     desk = Desk()
     peer = desk.native(1, ordered(consume_from_where=StartPoint.TIMESTAMP, consume_timestamp_ms=77))
-    desk.bench.c.drain()
+    desk.bench.c.state.drain()
     desk.send(peer, RequestCode.LOCK_BATCH_MQ, None, ReconcileBody((LockItem(GROUP, TOPIC, 2),)))
     peer.closed = True
-    desk.bench.c.connection_closed(peer.id, desk.bench.now_ms)
+    desk.bench.c.membership.closed(peer.id, desk.bench.now_ms)
     await until(lambda: not len(desk.dispatcher._tasks))
-    assert desk.bench.c.drain() == []
+    assert desk.bench.c.state.drain() == []
     assert desk.store.waiting == []
 
 
@@ -366,14 +367,14 @@ async def test_the_status_of_a_group_of_thousands_of_queues_is_made_in_slices(mo
     peer = desk.native()
     keys = [(GROUP, TOPIC, queue_id) for queue_id in range(4 * LANE_ITEMS_PER_TURN)]
     turns = [0]
-    status = Coordination.queue_status
+    status = GroupStatusReader.queue
 
-    def counted(self: Coordination, key: Key, now_ms: int) -> QueueStatus:
+    def counted(self: GroupStatusReader, key: Key, now_ms: int) -> QueueStatus:
         turns[-1] += 1
         return status(self, key, now_ms)
 
-    monkeypatch.setattr(Coordination, "queue_keys", lambda self, group: keys)
-    monkeypatch.setattr(Coordination, "queue_status", counted)
+    monkeypatch.setattr(GroupStatusReader, "queue_keys", lambda self, group: keys)
+    monkeypatch.setattr(GroupStatusReader, "queue", counted)
     desk.send(peer, RequestCode.GROUP_STATUS, GroupStatusHeader(GROUP))
     while not peer.sent:
         turns.append(0)

@@ -7,9 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from lockstep.broker.coordination import Coordination
 from lockstep.broker.effects import Notify, PushQueueFree, StalePulls
+from lockstep.broker.group_admin import GroupAdmin
 from lockstep.broker.group_state import FREES_PER_TICK
+from lockstep.broker.group_status import GroupStatusReader
+from lockstep.broker.heartbeats import Heartbeat
 from lockstep.broker.journal import Journal
 from lockstep.broker.processors import client
 from lockstep.broker.services import MOVES_PER_SLICE, NOTICES_PER_TURN_MIN, STEPS_PER_TURN, Effects, Keeper
@@ -77,9 +79,9 @@ async def test_the_free_queues_of_a_member_that_joins_are_looked_at_in_slices(mo
     bench = Bench(layout(queues=QUEUES))
     monkeypatch.setattr(LockTable, "holder", counted.of(LockTable.holder))
     drained: list[Any] = []
-    drain = bench.c.drain
-    bench.c.drain = lambda count_max=None, **named: [drained.append(effect) or effect for effect in drain(count_max, **named)]  # type: ignore[method-assign, func-returns-value]
-    Effects(bench.c, {}, cast(Any, None))
+    drain = bench.c.state.drain
+    bench.c.state.drain = lambda count_max=None, **named: [drained.append(effect) or effect for effect in drain(count_max, **named)]  # type: ignore[method-assign, func-returns-value]
+    Effects(bench.c.state, {}, cast(Any, None))
     a = Client(bench, "a")
     a.connect()
     await counted.until(lambda: sum(len(each.queues) for each in drained if isinstance(each, PushQueueFree)) == QUEUES)
@@ -100,11 +102,11 @@ def test_a_group_whose_list_keeps_changing_leaves_the_others_their_slices_and_is
     while (len(told[GROUP]), len(told["other"])) != (40, 40):
         slices += 1
         assert slices < 100, {group: len(queues) for group, queues in told.items()}
-        for each in bench.c.drain(10):
+        for each in bench.c.state.drain(10):
             for queue in each.queues if isinstance(each, PushQueueFree) else ():
                 told[queue.group].add(queue.queue_id)
         if slices % 2:
-            bench.c.unregister(flapping.connection, "b", GROUP, bench.now_ms)
+            bench.c.membership.unregister(flapping.connection, "b", GROUP, bench.now_ms)
         else:
             flapping.beat()
     assert slices <= 2 * 40 * 2 // 10, "each of the two groups has every other slice; a queue and who is told of it count one each"
@@ -116,10 +118,10 @@ def test_a_slice_counts_each_connection_that_is_told() -> None:
     members = [Client(bench, f"m{number}", ordered(allocate=AVERAGE)) for number in range(20)]
     for member in members:
         member.connect()
-    bench.c.drain()
+    bench.c.state.drain()
     bench.layouts.adopt(layout(queues=100, counter=2))
     bench.c.layout_changed(TOPIC)
-    pushes = [len(each.queues) for each in bench.c.drain(40) if isinstance(each, PushQueueFree)]
+    pushes = [len(each.queues) for each in bench.c.state.drain(40) if isinstance(each, PushQueueFree)]
     assert pushes == [2] * 20
 
 
@@ -127,9 +129,9 @@ def test_a_queue_that_is_granted_between_two_slices_is_told_to_nobody() -> None:
     bench = Bench(layout(queues=10))
     a = Client(bench, "a")
     a.connect()
-    first = [queue.queue_id for each in bench.c.drain(4) if isinstance(each, PushQueueFree) for queue in each.queues]
+    first = [queue.queue_id for each in bench.c.state.drain(4) if isinstance(each, PushQueueFree) for queue in each.queues]
     a.lock(*range(2, 6))
-    rest = [queue.queue_id for each in bench.c.drain() if isinstance(each, PushQueueFree) for queue in each.queues]
+    rest = [queue.queue_id for each in bench.c.state.drain() if isinstance(each, PushQueueFree) for queue in each.queues]
     assert (len(first), rest) == (2, [6, 7, 8, 9])
 
 
@@ -143,7 +145,7 @@ async def test_effects_are_carried_out_in_slices_and_those_of_a_kind_in_order() 
         def __init__(self) -> None:
             self.stale = counted.of(stale.append)
 
-    class Coordination:
+    class State:
         def __init__(self) -> None:
             self.wake: Callable[[], None] | None = None
             self.effects: list[Any] = [Notify(GROUP, tuple(peers), ListVersion(1, 1))]
@@ -153,10 +155,10 @@ async def test_effects_are_carried_out_in_slices_and_those_of_a_kind_in_order() 
             effects, self.effects = self.effects, []
             return effects
 
-    coordination = Coordination()
-    Effects(cast(Any, coordination), cast(Any, peers), cast(Any, Pulls()))
-    assert coordination.wake is not None
-    coordination.wake()
+    state = State()
+    Effects(cast(Any, state), cast(Any, peers), cast(Any, Pulls()))
+    assert state.wake is not None
+    state.wake()
     await counted.until(lambda: len(stale) == 4 * STEPS_PER_TURN)
     first = sum(len(peer.sent) for peer in peers.values())
     assert NOTICES_PER_TURN_MIN <= first < STEPS_PER_TURN, "the other effects come first, and notices do not wait for all of them"
@@ -194,11 +196,11 @@ async def test_a_close_a_stale_pull_and_a_free_queue_do_not_wait_for_notices() -
     a, b = Client(bench, "a"), Client(bench, "b")
     a.connect()
     b.connect()
-    bench.c.drain()
+    bench.c.state.drain()
     a.lock(0, 1, 2, 3)
-    bench.c.drain()
-    state = bench.c._state
-    Effects(bench.c, Ends(), cast(Any, Pulls()))
+    bench.c.state.drain()
+    state = bench.c.state
+    Effects(bench.c.state, Ends(), cast(Any, Pulls()))
     groups = tuple(ordered(f"g{number}", expression="*") for number in range(100))
     members = [Client(bench, f"m{number}", *groups) for number in range(50)]
     for each in members:
@@ -221,15 +223,15 @@ async def test_the_queues_of_a_group_are_asked_for_packed_and_answered_in_slices
     bench = Bench(*(layout(topic, LANE_ITEMS_PER_TURN // 2) for topic in topics))
     Client(bench, "a", ordered(topics=topics)).connect()
     coordination = bench.c
-    expected = coordination.status(GROUP, bench.now_ms, lambda connection: "")
-    keys: Callable[[str], Iterator[Key]] = coordination.queue_keys
+    expected = coordination.status.of(GROUP, bench.now_ms, lambda connection: "")
+    keys: Callable[[str], Iterator[Key]] = coordination.status.queue_keys
 
     def each_key(group: str) -> Iterator[Key]:
         for key in keys(group):
             counted.turns[-1] += 1
             yield key
 
-    monkeypatch.setattr(Coordination, "queue_keys", lambda self, group: each_key(group))
+    monkeypatch.setattr(GroupStatusReader, "queue_keys", lambda self, group: each_key(group))
     monkeypatch.setattr(client, "pack_plain", counted.of(pack_plain))
     host = FakeHost()
     host.clock.now_ms = bench.now_ms
@@ -249,7 +251,7 @@ async def test_status_of_many_groups_that_is_asked_for_at_once_shares_the_turns(
     bench = Bench(layout(TOPIC, LANE_ITEMS_PER_TURN - 2))
     groups = [f"g{number}" for number in range(20)]
     Client(bench, "a", *(ordered(name) for name in groups)).connect()
-    monkeypatch.setattr(Coordination, "queue_status", counted.of(Coordination.queue_status))
+    monkeypatch.setattr(GroupStatusReader, "queue", counted.of(GroupStatusReader.queue))
     host = FakeHost()
     host.clock.now_ms = bench.now_ms
     budget = TurnBudget(LANE_ITEMS_PER_TURN)
@@ -271,8 +273,8 @@ async def test_members_of_a_group_are_asked_for_and_packed_in_slices(monkeypatch
     bench = Bench(layout())
     for number in range(3 * LANE_ITEMS_PER_TURN):
         Client(bench, f"c{number:04}").connect()
-    expected = bench.c.status(GROUP, bench.now_ms, lambda connection: "")
-    monkeypatch.setattr(Coordination, "member_status", counted.of(Coordination.member_status))
+    expected = bench.c.status.of(GROUP, bench.now_ms, lambda connection: "")
+    monkeypatch.setattr(GroupStatusReader, "member", counted.of(GroupStatusReader.member))
     host = FakeHost()
     host.clock.now_ms = bench.now_ms
     processor = client.ClientProcessor(cast(Any, host), bench.c)
@@ -289,7 +291,7 @@ async def test_groups_that_retention_moves_are_moved_in_slices(monkeypatch: pyte
     counted = Counted()
     bench = Bench(layout(queues=QUEUES))
     generations = [Progress(number + 1, 5) for number in range(QUEUES)]
-    progress = bench.c._state.progress
+    progress = bench.c.state.progress
     for queue_id, each in enumerate(generations):
         progress.set((GROUP, TOPIC, queue_id), each)
     monkeypatch.setattr(ProgressTable, "set", counted.of(ProgressTable.set))
@@ -304,7 +306,7 @@ async def test_groups_that_retention_moves_are_moved_in_slices(monkeypatch: pyte
     await counted.until(moving.done)
     assert max(counted.turns) <= MOVES_PER_SLICE
     assert sum(counted.turns) == QUEUES - 1
-    moved = [each for _, each in bench.c.progress()]
+    moved = [each for _, each in bench.c.state.progress]
     assert {(each.offset, each.gap) for each in moved[:-1]} == {(9, (5, 9))}
     assert (moved[-1].offset, moved[-1].gap) == (12, None), "a commit in between is not undone"
 
@@ -315,7 +317,7 @@ def test_a_layout_that_is_new_looks_only_at_the_groups_that_subscribe_to_it(monk
         Client(bench, f"m{number}", ordered(f"g{number}", ("other",))).connect()
     a = Client(bench, "a")
     a.connect()
-    bench.c.drain()
+    bench.c.state.drain()
     bench.layouts.adopt(layout(queues=5, counter=2))
     monkeypatch.setattr(GroupTable, "__iter__", None)
     bench.c.layout_changed(TOPIC)
@@ -329,13 +331,13 @@ def lines_to_delete(others: int) -> int:
     a.connect()
     for topic, count in ((TOPIC, 4), ("other", others)):
         for queue_id in range(count):
-            bench.c._state.progress.set((GROUP, topic, queue_id), Progress(1, 0))
-            bench.c._state.grant((GROUP, topic, queue_id), a.session, "a")
-    bench.c.drain()
+            bench.c.state.progress.set((GROUP, topic, queue_id), Progress(1, 0))
+            bench.c.state.grant((GROUP, topic, queue_id), a.session, "a")
+    bench.c.state.drain()
     bench.layouts.adopt(layout(queues=0, counter=2))
     with Steps("broker/tables/") as steps:
         bench.c.layout_changed(TOPIC)
-    assert sorted(topic for (_, topic, _), _ in bench.c._state.locks) == ["other"] * others
+    assert sorted(topic for (_, topic, _), _ in bench.c.state.locks) == ["other"] * others
     return steps.count
 
 
@@ -363,12 +365,12 @@ async def test_groups_and_sequences_that_may_be_forgotten_are_looked_at_in_slice
     counted = Counted()
     bench = Bench()
     for number in range(3 * SLICE_ITEMS):
-        bench.c._state.activity.active(f"g{number}")
+        bench.c.state.activity.active(f"g{number}")
     sequences = SequenceTable()
     for number in range(3 * SLICE_ITEMS):
         scope = Scope("ab" * 16, 0, TOPIC, number)
         sequences.record(scope, FrameSequence("ab" * 16, 0, 1, 0, 1, False, 0), Place(0, 0, 1_000 * IDLE_MS * (number % 2)))
-    monkeypatch.setattr(Coordination, "is_idle", counted.of(Coordination.is_idle))
+    monkeypatch.setattr(GroupAdmin, "is_idle", counted.of(GroupAdmin.is_idle))
     monkeypatch.setattr(Last, "idle_ms_max", property(counted.of(lambda self: IDLE_MS)))
 
     class State:
@@ -396,7 +398,7 @@ def test_the_end_of_a_connection_looks_at_its_own_classic_members_alone() -> Non
             each.connect()
         with Steps("broker/membership.py") as steps:
             mine.close()
-            bench.c.connection_closed(12_345, bench.now_ms)
+            bench.c.membership.closed(12_345, bench.now_ms)
         assert bench.lists() == tuple(sorted(each.name for each in members))
         return steps.count
 
@@ -422,9 +424,9 @@ def test_free_queues_are_found_without_a_walk_over_all_entries_of_the_layout() -
         parts = tuple(LayoutEntry(BROKER, 2_000 // entries, 2_000 // entries, number + 1) for number in range(entries))
         bench = Bench(TopicLayout(TOPIC, LayoutVersion(entries, 7), parts))
         Client(bench, "a").connect()
-        bench.c.drain(10)
+        bench.c.state.drain(10)
         with Steps("protocol/queue.py") as steps:
-            pushes = bench.c.drain(100)
+            pushes = bench.c.state.drain(100)
         assert sum(len(each.queues) for each in pushes if isinstance(each, PushQueueFree)) == 50
         return steps.count
 
@@ -439,7 +441,7 @@ def test_the_start_in_a_topic_looks_at_each_entry_of_its_layout_once() -> None:
     a.connect()
     with Steps("lockstep/protocol/queue.py") as steps:
         assert a.verdicts(0) == {0: Verdict.OK}
-    assert bench.c.progress_count == 4 * ENTRY_COUNT_MAX
+    assert len(bench.c.state.progress) == 4 * ENTRY_COUNT_MAX
     assert steps.count < 40 * ENTRY_COUNT_MAX
 
 
@@ -453,11 +455,11 @@ def test_a_tick_looks_at_the_leases_that_are_over_and_frees_so_many_at_a_time() 
     with Steps("lockstep/broker/legacy_clients.py") as steps:
         bench.c.tick(bench.now_ms)
     assert steps.count < 20
-    held = bench.c.held_count(GROUP)
+    held = bench.c.status.held_count(GROUP)
     bench.now_ms += CONFIG.classic_lock_ms - 500
     for left in (2 * FREES_PER_TICK, FREES_PER_TICK, FREES_PER_TICK - 1, FREES_PER_TICK - 1):
         due_ms = bench.c.tick(bench.now_ms)
-        assert bench.c.held_count(GROUP) == left
+        assert bench.c.status.held_count(GROUP) == left
         assert (due_ms == bench.now_ms + 1) == (left > FREES_PER_TICK - 1)
     assert held == 3 * FREES_PER_TICK
 
@@ -472,9 +474,9 @@ def test_a_tick_frees_so_many_locks_of_sessions_that_are_over() -> None:
     bench.now_ms += 1
     for left in (FREES_PER_TICK + 1, 1):
         assert bench.c.tick(bench.now_ms) == bench.now_ms + 1
-        assert (bench.c.held_count(GROUP), bench.lists()) == (left, ())
+        assert (bench.c.status.held_count(GROUP), bench.lists()) == (left, ())
     bench.c.tick(bench.now_ms)
-    assert (bench.c.held_count(GROUP), len(bench.c._state.sessions)) == (0, 0)
+    assert (bench.c.status.held_count(GROUP), len(bench.c.state.sessions)) == (0, 0)
 
 
 def test_a_session_that_comes_back_while_its_locks_are_freed_keeps_the_others() -> None:
@@ -488,7 +490,7 @@ def test_a_session_that_comes_back_while_its_locks_are_freed_keeps_the_others() 
     bench.c.tick(bench.now_ms)
     a.connect()
     assert set(a.verdicts().values()) == {Verdict.OK}
-    assert bench.c.held_count(GROUP) == FREES_PER_TICK + 1
+    assert bench.c.status.held_count(GROUP) == FREES_PER_TICK + 1
 
 
 @pytest.mark.parametrize("known_before", [False, True])
@@ -498,7 +500,7 @@ def test_the_deletion_of_a_topic_that_nothing_has_looks_at_no_group(known_before
         client = ClassicClient(bench, "c")
         client.connect()
         for number in range(groups):
-            bench.c.update_offset(client.connection, f"g{number}", TOPIC, 0, 5, bench.now_ms)
+            bench.c.legacy.update_offset(client.connection, (f"g{number}", TOPIC, 0), 5, bench.now_ms)
             client.lock(1, group=f"g{number}")
         if known_before:
             client.lock(0, topic="other")
@@ -536,13 +538,13 @@ def test_members_that_leave_one_after_the_other_sort_the_list_of_their_group_onc
     bench = Bench()
     connection = bench.new_connection()
     for number in range(100):
-        bench.c.heartbeat(connection, HeartbeatBody(f"c{number}", (ordered(),)), bench.now_ms)
+        bench.c.membership.heartbeat(connection, Heartbeat.of(HeartbeatBody(f"c{number}", (ordered(),))), bench.now_ms)
     ClassicClient(bench, "stays").connect()
-    bench.c.drain()
+    bench.c.state.drain()
     bench.flush()
     sorts: list[int] = []
     monkeypatch.setattr(group_table, "sorted", lambda found: sorts.append(len(found)) or sorted(found), raising=False)  # type: ignore[func-returns-value]
-    bench.c.connection_closed(connection, bench.now_ms)
+    bench.c.membership.closed(connection, bench.now_ms)
     assert bench.lists() == ("stays",)
     bench.restart()
     assert bench.lists() == ("stays",)

@@ -33,9 +33,9 @@ def test_a_heartbeat_that_changes_nothing_tells_nobody() -> None:
     bench = Bench()
     a = Client(bench, "a")
     first = a.connect()
-    bench.c.drain()
+    bench.c.state.drain()
     assert versions(a.beat()) == versions(first)
-    assert bench.c.drain() == []
+    assert bench.c.state.drain() == []
 
 
 def test_the_version_of_a_list_never_falls_even_where_the_group_was_gone() -> None:
@@ -43,7 +43,7 @@ def test_the_version_of_a_list_never_falls_even_where_the_group_was_gone() -> No
     a = Client(bench, "a")
     before = versions(a.connect())[0]
     a.leave()
-    assert bench.c.member_list(GROUP) is None
+    assert bench.c.membership.member_list(GROUP) is None
     a.groups = (ordered(),)
     after = versions(a.beat())[0]
     bench.restart()
@@ -57,7 +57,7 @@ def test_leave_first_then_drain() -> None:
     a.connect()
     a.lock(0, 1, 2, 3)
     b.connect()
-    bench.c.drain()
+    bench.c.state.drain()
     assert a.leave()
     assert bench.lists() == ("b",)
     assert bench.notified() == {GROUP: (b.connection,)}
@@ -86,7 +86,7 @@ def test_leaving_twice_or_for_somebody_else_changes_nothing() -> None:
     a, b = Client(bench, "a"), Client(bench, "b")
     a.connect()
     b.connect()
-    assert bench.c.unregister(a.connection, "b", GROUP, bench.now_ms)
+    assert bench.c.membership.unregister(a.connection, "b", GROUP, bench.now_ms)
     assert bench.lists() == ("a", "b")
     a.leave()
     a.leave()
@@ -110,7 +110,7 @@ def test_a_classic_member_leaves_with_its_connection() -> None:
     a, b = ClassicClient(bench, "a"), ClassicClient(bench, "b")
     a.connect()
     b.connect()
-    bench.c.drain()
+    bench.c.state.drain()
     a.close()
     assert bench.lists() == ("b",)
     assert bench.notified() == {GROUP: (b.connection,)}
@@ -123,7 +123,7 @@ def test_a_classic_member_may_be_silent_for_120_s_and_the_others_are_told(after:
     a.connect()
     bench.advance(60_000)
     b.connect()
-    bench.c.drain()
+    bench.c.state.drain()
     bench.advance(after - 60_000)
     assert bench.lists() == (("a", "b") if member else ("b",))
     assert bench.notified() == ({} if member else {GROUP: (b.connection,)})
@@ -144,7 +144,7 @@ def test_the_newest_connection_of_a_classic_client_counts() -> None:
     a.connect()
     old = a.connection
     a.connect()
-    bench.c.connection_closed(old, bench.now_ms)
+    bench.c.membership.closed(old, bench.now_ms)
     assert bench.lists() == ("a",)
 
 
@@ -156,7 +156,7 @@ def test_a_classic_subscription_follows_rocketmq_the_newer_version_wins_and_abse
         subscriptions = tuple(replace(s, sub_version=version) for s in ordered(topics=topics, expression=expression).subscriptions)
         a.groups = (replace(ordered(), subscriptions=subscriptions),)
         a.connect()
-        found = bench.c.subscription(GROUP, TOPIC)
+        found = bench.c.membership.subscription(GROUP, TOPIC)
         return None if found is None else found.expression
 
     assert beat("x", 5, TOPIC) == "x"
@@ -182,6 +182,6 @@ def test_a_session_that_takes_a_classic_clients_place_is_not_thrown_out_with_it(
     a.connect()
     old.close()
     assert bench.lists() == ("a",)
-    members = bench.c.member_list(GROUP)
+    members = bench.c.membership.member_list(GROUP)
     assert members is not None
     assert not members.classic

@@ -84,7 +84,7 @@ def test_dropping_a_contract_ends_its_grants() -> None:
     a.lock(0)
     epoch = bench.epoch(0)
     a.close()
-    bench.c.drain()
+    bench.c.state.drain()
     bench.advance(GRACE)
     assert bench.epoch(0) > epoch
     assert (GROUP, TOPIC, 0) in bench.stale()
@@ -113,11 +113,11 @@ def test_the_only_member_may_change_the_contract_and_its_grants_end() -> None:
     a.connect()
     a.lock(0)
     a.groups = (ordered(expression="x"),)
-    bench.c.drain()
+    bench.c.state.drain()
     assert a.beat() is not None
     assert bench.pushed() == {a.connection: [0]}, "its queues are free under the new contract"
     assert a.commit(0, 1) is Verdict.STALE
-    subscription = bench.c.subscription(GROUP, TOPIC)
+    subscription = bench.c.membership.subscription(GROUP, TOPIC)
     assert subscription is not None
     assert subscription.expression == "x"
 
@@ -147,10 +147,10 @@ def test_a_pull_hears_the_version_that_heartbeats_named() -> None:
     bench = Bench()
     group = ordered()
     Client(bench, "a", replace(group, subscriptions=tuple(replace(s, sub_version=4) for s in group.subscriptions))).connect()
-    found = bench.c.subscription(GROUP, TOPIC)
+    found = bench.c.membership.subscription(GROUP, TOPIC)
     assert found is not None
     assert found.sub_version == 4
-    assert bench.c.subscription(GROUP, "other") is None
-    assert bench.c.subscription("other", TOPIC) is None
-    assert bench.c.online(GROUP)
-    assert not bench.c.online("other")
+    assert bench.c.membership.subscription(GROUP, "other") is None
+    assert bench.c.membership.subscription("other", TOPIC) is None
+    assert bench.c.membership.member_list(GROUP) is not None
+    assert bench.c.membership.member_list("other") is None

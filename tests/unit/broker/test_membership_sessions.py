@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from lockstep.broker.heartbeats import Heartbeat
 from lockstep.broker.tables.lock_table import LockTable
 from lockstep.protocol.bodies import HeartbeatBody, SyncBody, Verdict
 from lockstep.protocol.errors import DuplicateClientIdError, LocalProtocolError
@@ -43,7 +44,7 @@ def test_binding_a_newer_connection_closes_the_older_one_and_its_close_means_not
     old = a.connection
     a.connect()
     assert bench.closed() == [old]
-    bench.c.connection_closed(old, bench.now_ms)
+    bench.c.membership.closed(old, bench.now_ms)
     bench.advance(GRACE + 10_000)
     a.beat()
     assert bench.lists() == ("a",)
@@ -70,7 +71,7 @@ def test_unregister_on_a_connection_that_is_not_its_sessions_closes_that() -> No
     a.connect()
     old = a.connection
     a.connect()
-    assert not bench.c.unregister(old, "a", GROUP, bench.now_ms)
+    assert not bench.c.membership.unregister(old, "a", GROUP, bench.now_ms)
     assert bench.closed() == [old]
     assert bench.lists() == ("a",)
 
@@ -83,7 +84,7 @@ def test_a_connection_that_is_being_closed_binds_nothing_any_more() -> None:
     assert bench.closed() == [a.connection]
     assert a.beat() is None
     assert bench.lists() == ()
-    bench.c.connection_closed(a.connection, bench.now_ms)
+    bench.c.membership.closed(a.connection, bench.now_ms)
     assert a.connect() is not None
 
 
@@ -93,8 +94,8 @@ def test_a_late_heartbeat_of_an_older_connection_closes_that_unanswered() -> Non
     a.connect()
     late, body = bench.new_connection(), replace(a.body(), connection=1)
     a.connect()
-    bench.c.drain()
-    assert bench.c.heartbeat(late, body, bench.now_ms) is None
+    bench.c.state.drain()
+    assert bench.c.membership.heartbeat(late, Heartbeat.of(body), bench.now_ms) is None
     assert bench.closed() == [late]
 
 
@@ -102,7 +103,7 @@ def test_a_heartbeat_without_a_session_on_a_sessions_connection_closes_it() -> N
     bench = Bench()
     a = Client(bench, "a")
     a.connect()
-    assert bench.c.heartbeat(a.connection, HeartbeatBody("a", a.groups), bench.now_ms) is None
+    assert bench.c.membership.heartbeat(a.connection, Heartbeat.of(HeartbeatBody("a", a.groups)), bench.now_ms) is None
     assert bench.closed() == [a.connection]
 
 
@@ -124,7 +125,7 @@ def test_a_silent_session_ends_and_its_connection_is_closed_in_the_same_step(aft
     a = Client(bench, "a")
     a.connect()
     a.lock(0)
-    bench.c.drain()
+    bench.c.state.drain()
     bench.advance(after)
     assert bench.closed() == ([] if member else [a.connection])
     assert (bench.lists() == ("a",)) is member
@@ -140,7 +141,7 @@ def test_anything_that_is_heard_keeps_a_session_alive() -> None:
     for _ in range(4):
         bench.advance(TIMEOUT - 1)
         assert a.send_sync() == ()
-    bench.c.heard(a.connection, bench.now_ms)
+    bench.c.state.sessions.heard(a.connection, bench.now_ms)
     bench.advance(TIMEOUT - 1)
     assert bench.lists() == ("a",)
 
@@ -192,7 +193,7 @@ def test_during_the_first_ones_grace_the_second_takes_its_place_but_not_its_lock
     bench.advance(1_000)
     assert versions(second.connect()) == before
     assert second.verdicts(0, 1) == {0: Verdict.WAIT, 1: Verdict.OK}
-    bench.c.drain()
+    bench.c.state.drain()
     bench.advance(GRACE - 1_001)
     assert second.verdicts(0)[0] is Verdict.WAIT
     bench.advance(1)
@@ -222,13 +223,13 @@ def test_a_heartbeat_that_breaks_the_rules_changes_nothing(body: HeartbeatBody) 
     bench = Bench()
     before = bench.c.snapshot()
     with pytest.raises(LocalProtocolError):
-        bench.c.heartbeat(1, body, bench.now_ms)
+        bench.c.membership.heartbeat(1, Heartbeat.of(body), bench.now_ms)
     assert bench.c.snapshot() == before
-    assert not bench.c.has_session(1)
+    assert not (bench.c.state.sessions.of_connection(1) is not None)
 
 
 def test_an_unknown_connection_may_close_and_sync_without_harm() -> None:
     bench = Bench()
-    bench.c.connection_closed(99, bench.now_ms)
-    assert bench.c.sync(99, SyncBody(), bench.now_ms) is None
+    bench.c.membership.closed(99, bench.now_ms)
+    assert bench.c.lock_sync.sync(99, SyncBody(), bench.now_ms) is None
     assert bench.closed() == [99]

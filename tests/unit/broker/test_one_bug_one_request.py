@@ -125,7 +125,7 @@ async def test_what_the_session_table_raises_ends_the_request_that_it_is_asked_f
 ) -> None:
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
         with monkeypatch.context() as patch:
-            patch.setattr(broker.state.coordination, "heard", missing)
+            patch.setattr(broker.state.coordination.state.sessions, "heard", missing)
             answer = await client.ask(RequestCode.GET_MAX_OFFSET, QueueHeader(TOPIC, 0))
         assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "KeyError: 'missing'")
         assert (await client.ask(RequestCode.GET_MAX_OFFSET, QueueHeader(TOPIC, 0))).code == ResponseCode.SUCCESS

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from lockstep.broker.coordination import PullCheck
 from lockstep.broker.effects import StalePulls
 from lockstep.broker.processors import pull
 from lockstep.broker.processors.pull import (
@@ -16,6 +15,7 @@ from lockstep.broker.processors.pull import (
     UNSENT_BYTES_MAX,
     page_of,
 )
+from lockstep.broker.pull_fence import PullCheck
 from lockstep.broker.store import ReadResult, ReadStatus
 from lockstep.protocol.bodies import Subscription
 from lockstep.protocol.codes import ResponseCode

@@ -21,14 +21,14 @@ def test_the_start_policy_is_resolved_once_for_all_queues_of_the_topic(where: St
     a = Client(bench, "a", ordered(consume_from_where=where, consume_timestamp_ms=1_000))
     a.connect()
     body = ReconcileBody((LockItem(GROUP, TOPIC, 0),))
-    needed = bench.c.times_needed(a.connection, body)
+    needed = bench.c.lock_sync.times_needed(a.connection, body)
     assert [(start.topic, start.timestamp_ms) for start in needed] == ([(TOPIC, 1_000)] if where is StartPoint.TIMESTAMP else [])
     by_time = {(GROUP, TOPIC, 0): 33, (GROUP, TOPIC, 1): 99}
     bench.flush()
-    assert bench.c.reconcile(a.connection, body, bench.now_ms, by_time) is not None
+    assert bench.c.lock_sync.lock(a.connection, body, bench.now_ms, by_time) is not None
     assert [bench.progress(queue_id)[0] for queue_id in (0, 1)] == begins
     bench.ends.queues = {(TOPIC, 0): (11, 500), (TOPIC, 1): (21, 600)}
-    assert bench.c.times_needed(a.connection, body) == ()
+    assert bench.c.lock_sync.times_needed(a.connection, body) == ()
     assert a.lock(1, held={})[1].offset == begins[1]
     view = a.beat()
     assert view is not None
@@ -49,7 +49,7 @@ def test_a_time_that_nobody_names_is_the_first_message() -> None:
     bench.ends.queues[TOPIC, 0] = (12, 50)
     a = Client(bench, "a", ordered(consume_from_where=StartPoint.TIMESTAMP))
     a.connect()
-    assert bench.c.times_needed(a.connection, ReconcileBody((LockItem(GROUP, TOPIC, 0),))) == ()
+    assert bench.c.lock_sync.times_needed(a.connection, ReconcileBody((LockItem(GROUP, TOPIC, 0),))) == ()
     assert a.lock(0)[0].offset == 12
 
 
@@ -109,7 +109,7 @@ def test_retention_moves_a_group_up_and_the_gap_is_told_once_a_connection_until_
     assert (answer.verdict, answer.offset, gap(answer)) == (OK, 30, (5, 30))
     assert gap(a.lock()[0]) == (None, None)
     a.connect()
-    check = bench.c.check_pull(a.connection, GROUP, TOPIC, 0, a.held[0])
+    check = bench.c.pulls.check(a.connection, (GROUP, TOPIC, 0), a.held[0])
     assert check is not None
     assert check.gap == (5, 30)
     assert a.commit(0, 25) is OK
@@ -129,7 +129,7 @@ def test_a_new_grant_tells_the_gap_also_where_an_answer_to_the_one_before_has_to
     epoch = a.lock(0)[0].epoch
     a.commit(0, 5)
     bench.retention_moved({(TOPIC, 0): 20})
-    check = bench.c.check_pull(a.connection, GROUP, TOPIC, 0, epoch)
+    check = bench.c.pulls.check(a.connection, (GROUP, TOPIC, 0), epoch)
     assert check is not None
     assert check.gap == (5, 20)
     assert a.commit(0, 5, epoch=epoch, release=True) is OK

@@ -83,7 +83,7 @@ def test_the_answer_to_an_empty_sync_heals_a_lost_notice() -> None:
     Client(bench, "b").connect()
     beaten = a.beat()
     assert beaten is not None
-    reply = bench.c.sync(a.connection, SyncBody(), bench.now_ms)
+    reply = bench.c.lock_sync.sync(a.connection, SyncBody(), bench.now_ms)
     assert reply is not None
     assert reply.versions == {GROUP: beaten.groups[GROUP].list.version}
 
@@ -95,7 +95,7 @@ def test_a_concurrent_group_commits_under_its_generation_upward_only() -> None:
     classic = ClassicClient(bench, "tool")
     classic.connection = bench.new_connection()
     classic.update(0, 5)
-    row = bench.c.status(GROUP, bench.now_ms, str)
+    row = bench.c.status.of(GROUP, bench.now_ms, str)
     assert row is not None
     generation = row.queues[0].generation
 
@@ -134,7 +134,7 @@ def test_a_queue_that_somebody_has_locked_is_not_committed_under_its_generation(
     classic.connect()
     classic.update(0, 3)
     assert classic.lock(0) == [0]
-    status = bench.c.status(GROUP, bench.now_ms, str)
+    status = bench.c.status.of(GROUP, bench.now_ms, str)
     assert status is not None
     answers = a.send_sync(SyncItem(GROUP, TOPIC, 0, generation=status.queues[0].generation, offset=7))
     assert answers is not None

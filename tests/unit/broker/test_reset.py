@@ -13,7 +13,7 @@ from support.coordination_kit import GRACE, GROUP, TOPIC, Bench, Client, layout,
 def reset(bench: Bench, offsets: dict[int, int], group: str = GROUP, topic: str = TOPIC) -> list[tuple[int, int]]:
     """(queue id, offset before) as answered."""
     body = ResetBody(group, topic, tuple(QueueOffset(queue_id, offset) for queue_id, offset in offsets.items()))
-    return [(each.queue_id, each.offset) for each in bench.c.reset(body).queues]
+    return [(each.queue_id, each.offset) for each in bench.c.admin.reset(body).queues]
 
 
 def holder(bench: Bench, *queue_ids: int) -> Client:
@@ -24,7 +24,7 @@ def holder(bench: Bench, *queue_ids: int) -> Client:
 
 
 def generation(bench: Bench, queue_id: int) -> int:
-    return {key[2]: progress.generation for key, progress in bench.c.progress() if key[:2] == (GROUP, TOPIC)}[queue_id]
+    return {key[2]: progress.generation for key, progress in bench.c.state.progress if key[:2] == (GROUP, TOPIC)}[queue_id]
 
 
 def test_a_reset_of_a_held_queue_fences_its_holder_and_gives_it_again_from_there() -> None:
@@ -32,7 +32,7 @@ def test_a_reset_of_a_held_queue_fences_its_holder_and_gives_it_again_from_there
     a = holder(bench, 0, 1)
     assert a.commit(0, 500) is Verdict.OK
     epoch, old = a.held[0], generation(bench, 0)
-    bench.c.drain()
+    bench.c.state.drain()
     assert reset(bench, {0: 100}) == [(0, 500)]
     assert bench.stale() == [(GROUP, TOPIC, 0)], "its held pull is answered at once"
     assert bench.epoch(0) > epoch
@@ -47,7 +47,7 @@ def test_a_reset_of_a_held_queue_fences_its_holder_and_gives_it_again_from_there
 def test_the_member_whose_queue_was_reset_is_told_to_lock_it_again() -> None:
     bench = Bench()
     a = holder(bench, 0)
-    bench.c.drain()
+    bench.c.state.drain()
     reset(bench, {0: 0})
     assert bench.pushed() == {a.connection: [0]}
 
@@ -155,9 +155,9 @@ def test_a_members_own_going_back_is_refused_where_another_reset_came_before() -
     reset(bench, {0: 100})
     back = ResetBody(GROUP, TOPIC, (QueueOffset(1, 0), QueueOffset(0, 300, known)))
     with pytest.raises(StaleEpochError, match=f"generation {known} of {GROUP} at {TOPIC} queue 0 is over"):
-        bench.c.reset(back)
+        bench.c.admin.reset(back)
     assert bench.progress(0) == (100, 0)
-    bench.c.reset(ResetBody(GROUP, TOPIC, (QueueOffset(0, 50, generation(bench, 0)),)))
+    bench.c.admin.reset(ResetBody(GROUP, TOPIC, (QueueOffset(0, 50, generation(bench, 0)),)))
     assert bench.progress(0) == (50, 0)
 
 
@@ -191,15 +191,15 @@ def test_a_concurrent_members_commits_and_pulls_of_before_are_stale() -> None:
     a = Client(bench, "a", ConsumerGroup(GROUP, ordered().subscriptions, consume_from_where=StartPoint.FIRST_OFFSET))
     a.connect()
     header = QueryConsumerOffsetHeader(GROUP, TOPIC, 0, StartPoint.FIRST_OFFSET)
-    begun = bench.c.begin(a.connection, header, bench.now_ms)
+    begun = bench.c.lock_sync.query(a.connection, header, bench.now_ms)
     assert begun is not None
-    bench.c.drain()
+    bench.c.state.drain()
     reset(bench, {0: 40})
     assert bench.stale() == [(GROUP, TOPIC, 0)]
     answers = a.send_sync(SyncItem(GROUP, TOPIC, 0, None, begun.generation, 50))
     assert answers is not None
     assert answers[0].verdict is Verdict.STALE
-    again = bench.c.begin(a.connection, header, bench.now_ms)
+    again = bench.c.lock_sync.query(a.connection, header, bench.now_ms)
     assert again is not None
     assert (again.offset, again.generation > begun.generation) == (40, True)
 
@@ -214,7 +214,7 @@ def test_an_offset_is_one_that_the_queue_holds_or_its_end(offset: int, fits: boo
     else:
         with pytest.raises(LocalProtocolError, match="expected 10 to 90; nothing was reset here"):
             reset(bench, {1: 5, 0: offset})
-        assert list(bench.c.progress()) == [], "the queue that could be set neither"
+        assert list(bench.c.state.progress) == [], "the queue that could be set neither"
 
 
 @pytest.mark.parametrize(("queue_id", "topic"), [(4, TOPIC), (-1, TOPIC), (0, "other")])
@@ -247,7 +247,7 @@ def test_within_a_generation_no_offset_falls_whatever_is_reset(steps: list[tuple
         last[queue_id] = now
     bench.flush()
     again = replay(bench)
-    assert dict(again.progress()) == dict(bench.c.progress())
+    assert dict(again.state.progress) == dict(bench.c.state.progress)
 
 
 def test_a_reset_needs_the_name_of_a_group() -> None:

@@ -38,7 +38,7 @@ async def send_back(client: Client, offset: int, groups: range, level: int) -> l
 
 def known(broker: Broker) -> tuple[int, int]:
     """(groups, topics) of the broker."""
-    return broker.state.coordination.group_count, broker.state.layouts.live_count
+    return len(broker.state.coordination.state.activity), broker.state.layouts.live_count
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from lockstep.broker.heartbeats import Heartbeat
 from lockstep.broker.services import Keeper
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Store, recovery, snapshot
@@ -34,7 +35,7 @@ class Life:
 
     def begin(self) -> None:
         coordination = self.state.coordination
-        coordination.started(coordination.term + 1, assumed_loss=False, now_ms=0)
+        coordination.started(coordination.state.term + 1, assumed_loss=False, now_ms=0)
         coordination.opened(0)
         self.lay_out(2)
 
@@ -58,16 +59,16 @@ class Life:
     def join(self) -> None:
         self.connection += 1
         body = HeartbeatBody("a@1#0", (ordered(),), session="0" * 32, connection=self.connection)
-        self.state.coordination.heartbeat(self.connection, body, 0)
+        self.state.coordination.membership.heartbeat(self.connection, Heartbeat.of(body), 0)
 
     def lock(self, queue_id: int) -> None:
-        reply = self.state.coordination.reconcile(self.connection, ReconcileBody((LockItem(GROUP, TOPIC, queue_id),)), 0)
+        reply = self.state.coordination.lock_sync.lock(self.connection, ReconcileBody((LockItem(GROUP, TOPIC, queue_id),)), 0)
         assert reply is not None
         self.held = {answer.queue_id: answer.epoch or 0 for answer in reply.items if answer.verdict is Verdict.OK}
 
     def commit(self, queue_id: int, offset: int, *, release: bool) -> None:
         item = SyncItem(GROUP, TOPIC, queue_id, epoch=self.held.get(queue_id, 0), offset=offset, release=release)
-        self.state.coordination.sync(self.connection, SyncBody((item,)), 0)
+        self.state.coordination.lock_sync.sync(self.connection, SyncBody((item,)), 0)
 
     async def step(self, random: Random) -> None:
         queue_id = random.randrange(2)

@@ -48,7 +48,7 @@ class ClientProcessor:
         heartbeat = self._heartbeats.read(request.body)
         body = heartbeat.body
         before = [self._in_force(entry.group) for entry in body.consumers]
-        reply = self._coordination.parsed_heartbeat(endpoint.id, heartbeat, self._clock.boot_ms())
+        reply = self._coordination.membership.heartbeat(endpoint.id, heartbeat, self._clock.boot_ms())
         for entry, (count, was) in zip(body.consumers, before, strict=True):
             now_count, now = self._in_force(entry.group)
             if now_count > count:
@@ -63,14 +63,14 @@ class ClientProcessor:
         header: UnregisterClientHeader = request.header
         if header.consumer_group is not None:
             now_ms = self._clock.boot_ms()
-            if not self._coordination.unregister(request.endpoint.id, header.client_id, header.consumer_group, now_ms):
+            if not self._coordination.membership.unregister(request.endpoint.id, header.client_id, header.consumer_group, now_ms):
                 return HELD
         return request.reply()
 
     @handles(RequestCode.GET_CONSUMER_LIST_BY_GROUP, GroupHeader)
     def member_list(self, request: Request) -> Outcome:
         header: GroupHeader = request.header
-        members = self._coordination.member_list(header.consumer_group)
+        members = self._coordination.membership.member_list(header.consumer_group)
         if members is None:
             raise BrokerSystemError(f"no consumer for this group, {header.consumer_group}")
         return request.reply(body=members)
@@ -79,28 +79,28 @@ class ClientProcessor:
     async def group_status(self, request: Request) -> Outcome:
         header: GroupStatusHeader = request.header
         if header.consumer_group is None:
-            return request.reply(body=GroupStatusReply(self._coordination.groups()))
+            return request.reply(body=GroupStatusReply(self._coordination.status.groups()))
         coordination, group = self._coordination, header.consumer_group
         queues, members = list[bytes](), list[bytes]()
-        for key in coordination.queue_keys(group):
+        for key in coordination.status.queue_keys(group):
             await self._budget.item()
-            queues.append(pack_plain(to_plain(coordination.queue_status(key, self._clock.boot_ms()))))
-        for client_id in coordination.member_ids(group):
+            queues.append(pack_plain(to_plain(coordination.status.queue(key, self._clock.boot_ms()))))
+        for client_id in coordination.status.member_ids(group):
             await self._budget.item()
-            member = coordination.member_status(group, client_id, self._clock.boot_ms(), lambda connection: self._peers.get(connection, ""))
+            member = coordination.status.member(group, client_id, self._clock.boot_ms(), lambda connection: self._peers.get(connection, ""))
             if member is not None:
                 await self._budget.item(len(member.subscriptions or ()) // TOPICS_PER_ITEM)
                 members.append(pack_plain(to_plain(member)))
-        status = coordination.status_with(group, [], [])
+        status = coordination.status.combined(group, [], [])
         if status is None:
-            raise SubscriptionGroupNotExistError(f"nothing is known of group {group} at {coordination.config.broker_name}")
+            raise SubscriptionGroupNotExistError(f"nothing is known of group {group} at {coordination.state.config.broker_name}")
         plain = to_plain(GroupStatusReply((), status))
         plain["status"] |= {"queues": PackedList(queues), "members": PackedList(members)}
         return request.reply(body=pack_around(plain))
 
     def _in_force(self, group: str) -> tuple[int, ConsumerGroup | None]:
         """How often its subscriptions were replaced, and what holds."""
-        return self._coordination.overruled_count(group), self._coordination.contract(group)
+        return self._coordination.state.overruled.get(group, 0), self._coordination.status.contract(group)
 
     def _forget(self, endpoint: Endpoint, _reason: str) -> None:
         self._peers.pop(endpoint.id, None)

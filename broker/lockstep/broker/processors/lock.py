@@ -40,19 +40,19 @@ class LockProcessor:
     def lock(self, request: Request) -> Outcome:
         request.body = body = self._lock_body(request)
         if isinstance(body, LockBatchBody):
-            return Pending(request.reply(body=self._coordination.classic_lock(body, self._clock.boot_ms())))
-        if self._coordination.times_needed(request.endpoint.id, body):
+            return Pending(request.reply(body=self._coordination.legacy.lock(body, self._clock.boot_ms())))
+        if self._coordination.lock_sync.times_needed(request.endpoint.id, body):
             return Later(START_LANE, partial(self._lock_by_time, request, body))
         return self._reconcile(request, body, {})
 
     @handles(RequestCode.UNLOCK_BATCH_MQ, None, LockBatchBody, body_bytes_max=MEMBER_BYTES_MAX)
     def unlock(self, request: Request) -> Outcome:
-        self._coordination.classic_unlock(request.body)
+        self._coordination.legacy.unlock(request.body)
         return Pending(request.reply())
 
     @handles(RequestCode.SYNC, None, SyncBody, body_bytes_max=MEMBER_BYTES_MAX)
     def sync(self, request: Request) -> Outcome:
-        reply = self._coordination.sync(request.endpoint.id, request.body, self._clock.boot_ms())
+        reply = self._coordination.lock_sync.sync(request.endpoint.id, request.body, self._clock.boot_ms())
         if reply is None:
             return HELD
         command = request.reply(body=reply)
@@ -60,7 +60,7 @@ class LockProcessor:
 
     def _lock_body(self, request: Request) -> ReconcileBody | LockBatchBody:
         raw = request.body
-        if self._coordination.has_session(request.endpoint.id):
+        if self._coordination.state.sessions.of_connection(request.endpoint.id) is not None:
             return decode_body(ReconcileBody, raw)
         try:
             return decode_body(LockBatchBody, raw)
@@ -71,12 +71,12 @@ class LockProcessor:
                 raise error from None
 
     def _reconcile(self, request: Request, body: ReconcileBody, by_time: dict[Key, int]) -> Outcome:
-        reply = self._coordination.reconcile(request.endpoint.id, body, self._clock.boot_ms(), by_time)
+        reply = self._coordination.lock_sync.lock(request.endpoint.id, body, self._clock.boot_ms(), by_time)
         return HELD if reply is None else Pending(request.reply(body=reply))
 
     async def _lock_by_time(self, request: Request, body: ReconcileBody) -> Outcome:
         """The offsets of a start policy by time may have to be read from the disk: once per group and topic, whoever asks first."""
-        needed = self._coordination.times_needed(request.endpoint.id, body)
+        needed = self._coordination.lock_sync.times_needed(request.endpoint.id, body)
         by_time = await offsets_by_time(self._coordination, self._store, needed)
         if request.endpoint.closed:
             return HELD  # and forgotten: nothing may be recorded of this connection any more
@@ -88,6 +88,6 @@ async def offsets_by_time(coordination: Coordination, store: TimeIndex, policies
     found = {}
     for policy in policies:
         assert policy.timestamp_ms is not None, "a policy by time names one"
-        for queue_id in coordination.own_queue_ids(policy.topic):
+        for queue_id in coordination.lock_sync.own_queue_ids(policy.topic):
             found[policy.group, policy.topic, queue_id] = await store.offset_by_time(policy.topic, queue_id, policy.timestamp_ms)
     return found

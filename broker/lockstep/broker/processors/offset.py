@@ -41,7 +41,7 @@ class OffsetProcessor:
         if header.where is not None:
             return self._query_session(request, header)
         young = self._store.young_queue(header.topic, header.queue_id)
-        offset = self._coordination.query_offset(header.consumer_group, header.topic, header.queue_id, young=young)
+        offset = self._coordination.legacy.query_offset((header.consumer_group, header.topic, header.queue_id), young=young)
         if offset is None:
             raise QueryNotFoundError(f"group {header.consumer_group} has no offset for {header.topic} queue {header.queue_id}")
         return request.reply(ProgressReply(offset))
@@ -49,8 +49,8 @@ class OffsetProcessor:
     @handles(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader)
     def update(self, request: Request) -> Outcome:
         header: UpdateConsumerOffsetHeader = request.header
-        self._coordination.update_offset(
-            request.endpoint.id, header.consumer_group, header.topic, header.queue_id, header.commit_offset, self._clock.boot_ms()
+        self._coordination.legacy.update_offset(
+            request.endpoint.id, (header.consumer_group, header.topic, header.queue_id), header.commit_offset, self._clock.boot_ms()
         )
         return Pending(request.reply())
 
@@ -62,10 +62,10 @@ class OffsetProcessor:
     def _times_needed(self, request: Request, header: QueryConsumerOffsetHeader) -> tuple[StartPolicy, ...]:
         """The start policy while the group has not begun in the topic, if it is by time."""
         item = LockItem(header.consumer_group, header.topic, header.queue_id)
-        return self._coordination.times_needed(request.endpoint.id, ReconcileBody((item,), (start_policy(header),)))
+        return self._coordination.lock_sync.times_needed(request.endpoint.id, ReconcileBody((item,), (start_policy(header),)))
 
     def _begin(self, request: Request, header: QueryConsumerOffsetHeader, by_time: OffsetsByTime) -> Outcome:
-        answer = self._coordination.begin(request.endpoint.id, header, self._clock.boot_ms(), by_time)
+        answer = self._coordination.lock_sync.query(request.endpoint.id, header, self._clock.boot_ms(), by_time)
         if answer is None:
             return HELD
         if answer.verdict is Verdict.NOT_YOURS:

@@ -299,7 +299,7 @@ class PullProcessor:
         check_topic(header.topic)
         self._topics.check_readable(header.topic, header.queue_id)
         key = (header.consumer_group, header.topic, header.queue_id)
-        check = self._coordination.check_pull(request.endpoint.id, *key, header.epoch, header.generation)
+        check = self._coordination.pulls.check(request.endpoint.id, key, header.epoch, header.generation)
         if check is None:
             return False
         if check.stale:
@@ -315,8 +315,8 @@ class PullProcessor:
     def _commit(self, request: Request, header: PullHeader) -> None:
         """The commit bit of a classic pull. It is no reason to refuse the pull."""
         try:
-            self._coordination.update_offset(
-                request.endpoint.id, header.consumer_group, header.topic, header.queue_id, header.commit_offset, self._clock.boot_ms()
+            self._coordination.legacy.update_offset(
+                request.endpoint.id, (header.consumer_group, header.topic, header.queue_id), header.commit_offset, self._clock.boot_ms()
             )
         except (BrokerError, LocalProtocolError):
             pass
@@ -328,7 +328,7 @@ class PullProcessor:
         if header.sys_flag & SUBSCRIPTION:
             return tag_hashes(header.subscription)
         group, topic = header.consumer_group, header.topic
-        subscription = self._coordination.subscription(group, topic)
+        subscription = self._coordination.membership.subscription(group, topic)
         if subscription is None:
             raise SubscriptionNotExistError(
                 f"group {group} has no subscription to {topic} here: send HEART_BEAT first, or the expression with the pull"

@@ -72,7 +72,7 @@ class SendBackProcessor:
         if request.endpoint.closed:
             return HELD
         key = (header.consumer_group, header.topic, header.queue_id)
-        done = self._coordination.dead_lettered(request.endpoint.id, *key, header.epoch, header.offset)
+        done = self._coordination.lock_sync.dead_lettered(request.endpoint.id, key, header.epoch, header.offset)
         if done is None:
             remark = f"epoch {header.epoch} of {key[0]} at {key[1]}:{key[2]} is over: drop the queue"
             return Pending(request.reply(code=ResponseCode.STALE_EPOCH, remark=remark))
@@ -83,7 +83,7 @@ class SendBackProcessor:
         self._gate.check()
         self._dead_letter(header.consumer_group, _users(result.parts[0]), header.reason)
         if header.advance:
-            self._coordination.move_behind(*key, header.offset, self._clock.boot_ms())
+            self._coordination.lock_sync.move_behind(key, header.offset, self._clock.boot_ms())
         return Pending(request.reply())
 
     def _dead_letter(self, group: str, record: RecordView, reason: str) -> None:
@@ -96,9 +96,9 @@ class SendBackProcessor:
     def _ready(self, group: str, copy: Letter) -> None:
         """Counts the group and creates the topic of its copy; all that can refuse either is asked before."""
         self._store.check_append(len(copy.body) + COPY_HEAD_BYTES_MAX)
-        self._coordination.check_group_room(group)
+        self._coordination.state.check_group_room(group)
         self._homes.create(copy.topic)
-        self._coordination.begin_group(group)
+        self._coordination.state.begin(group)
 
 
 def _check_same(record: RecordView, header: SendBackHeader) -> None:

@@ -181,7 +181,7 @@ class Universe:
     def broker_opened(self, broker: Broker) -> None:
         self._open[broker.config.name] = broker
         self.history.append(opened_event(self, broker))
-        if broker.state.coordination.holding:
+        if broker.state.coordination.state.holding:
             self.history.append(Reached(*self.place(), "nobody is granted a queue after an assumed loss"))
 
     def broker_ended(self, broker: Broker) -> None:

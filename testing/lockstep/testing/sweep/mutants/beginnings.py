@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from lockstep.broker.coordination import Coordination
 from lockstep.broker.delays import GroupTopics
+from lockstep.broker.group_admin import GroupAdmin
 from lockstep.broker.group_state import GroupState
 from lockstep.broker.store import Store
 from lockstep.broker.tables.lock_table import LockTable
@@ -19,8 +19,8 @@ GROUPS = "tests/unit/broker/test_group_limits.py"
 @mutant("swarm", aimed=f"{SEND_BACKS}::test_a_group_above_the_limit_is_refused_by_name_and_gets_no_topic")
 def messages_sent_back_count_no_group(patch: Patches) -> None:
     """A message that is sent back counts its group, and is refused above the limit of groups."""
-    patch.set(Coordination, "check_group_room", lambda self, group: None)
-    patch.set(Coordination, "begin_group", lambda self, group: None)
+    patch.set(GroupState, "check_group_room", lambda self, group: None)
+    patch.set(GroupState, "begin", lambda self, group: None)
 
 
 @mutant("swarm", aimed=f"{SEND_BACKS}::test_a_topic_that_is_refused_leaves_no_group_behind")
@@ -78,13 +78,13 @@ def any_number_of_locks_is_kept(patch: Patches) -> None:
 @mutant("swarm", aimed=f"{GROUPS}::test_a_refusal_leaves_nothing_behind")
 def a_refused_reset_counts_its_group(patch: Patches) -> None:
     """A request that is refused leaves no group behind."""
-    reset: Any = Coordination.reset
+    reset: Any = GroupAdmin.reset
 
-    def begun_first(self: Coordination, body: Any) -> Any:
+    def begun_first(self: GroupAdmin, body: Any) -> Any:
         self._state.begin(body.group)
         return reset(self, body)
 
-    patch.set(Coordination, "reset", begun_first)
+    patch.set(GroupAdmin, "reset", begun_first)
 
 
 @mutant("swarm", aimed=f"{DELETED}::test_a_group_with_members_is_refused_and_they_are_named")
@@ -96,7 +96,7 @@ def groups_in_use_are_deleted(patch: Patches) -> None:
 @mutant("swarm", aimed=f"{DELETED}::test_groups_with_settings_make_room_when_they_are_deleted")
 def a_group_is_not_deleted(patch: Patches) -> None:
     """A group is deleted on request: those with settings are never forgotten."""
-    patch.set(Coordination, "delete_group", lambda self, group, *, with_progress: 0)
+    patch.set(GroupAdmin, "delete", lambda self, group, *, with_progress: 0)
 
 
 @mutant("swarm", aimed=f"{DELETED}::test_all_that_is_known_goes_in_one_change_and_stays_gone_after_a_restart")
@@ -119,8 +119,8 @@ def a_deletion_in_memory(patch: Patches) -> None:
 @mutant("swarm", aimed=f"{DELETED}::test_without_a_flag_settings_go_and_progress_stays_as_in_rocketmq")
 def progress_goes_with_the_settings(patch: Patches) -> None:
     """Without cleanOffset a deletion keeps the group's progress."""
-    delete: Any = Coordination.delete_group
-    patch.set(Coordination, "delete_group", lambda self, group, *, with_progress: delete(self, group, with_progress=True))
+    delete: Any = GroupAdmin.delete
+    patch.set(GroupAdmin, "delete", lambda self, group, *, with_progress: delete(self, group, with_progress=True))
 
 
 @mutant("swarm", aimed=f"{GROUPS}::test_groups_that_leave_with_their_topic_leave_no_count_behind")

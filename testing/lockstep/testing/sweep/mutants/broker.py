@@ -7,9 +7,9 @@ from lockstep.broker import app
 from lockstep.broker.coordination import Coordination
 from lockstep.broker.effects import Notify
 from lockstep.broker.group_state import GroupState
-from lockstep.broker.legacy_clients import LegacyClients, PullCheck
 from lockstep.broker.lock_sync import LockSync
 from lockstep.broker.membership import Membership
+from lockstep.broker.pull_fence import PullCheck, PullFence
 from lockstep.broker.services import Effects
 from lockstep.broker.store import Store
 from lockstep.broker.tables.group_table import GroupTable
@@ -29,13 +29,13 @@ def epochs_are_not_checked(patch: Patches) -> None:
 @mutant("net", "pause", aimed="tests/sim/test_aimed.py::test_a_pull_under_an_epoch_that_was_beaten_is_stale")
 def pulls_are_not_checked(patch: Patches) -> None:
     """A pull under an epoch that is not good is answered STALE_EPOCH."""
-    check = LegacyClients.check_pull
+    check = PullFence.check
 
-    def unchecked(self: LegacyClients, *facts: Any) -> PullCheck | None:
+    def unchecked(self: PullFence, *facts: Any) -> PullCheck | None:
         found = check(self, *facts)
         return None if found is None else replace(found, stale=False)
 
-    patch.set(LegacyClients, "check_pull", unchecked)
+    patch.set(PullFence, "check", unchecked)
 
 
 @mutant("pause", aimed="tests/sim/test_aimed.py::test_what_a_silent_client_wakes_up_on_is_closed")
@@ -122,7 +122,7 @@ def omitted_locks_are_kept(patch: Patches) -> None:
     def nothing(self: LockTable, session: str) -> list[Key]:
         import sys
 
-        return [] if sys._getframe(1).f_code.co_name == "reconcile" else held_by(self, session)
+        return [] if sys._getframe(1).f_code.co_name == "lock" else held_by(self, session)
 
     patch.set(LockTable, "held_by", nothing)
 
@@ -276,7 +276,7 @@ def no_hold_after_a_loss(patch: Patches) -> None:
     opened = Coordination.opened
 
     def unheld(self: Coordination, now_ms: int) -> None:
-        self._state.holding = False
+        self.state.holding = False
         opened(self, now_ms)
 
     patch.set(Coordination, "opened", unheld)
@@ -288,7 +288,7 @@ def a_second_start_forgets_the_hold(patch: Patches) -> None:
     started = Coordination.started
 
     def forgetful(self: Coordination, term: int, *, assumed_loss: bool, now_ms: int) -> None:
-        self._state.holding = False
+        self.state.holding = False
         started(self, term, assumed_loss=assumed_loss, now_ms=now_ms)
 
     patch.set(Coordination, "started", forgetful)
@@ -332,7 +332,7 @@ def a_longer_grace_is_forgotten(patch: Patches) -> None:
     started = Coordination.started
 
     def forgetful(self: Coordination, term: int, *, assumed_loss: bool, now_ms: int) -> None:
-        self._state.told_grace_ms = 0
+        self.state.told_grace_ms = 0
         started(self, term, assumed_loss=assumed_loss, now_ms=now_ms)
 
     patch.set(Coordination, "started", forgetful)

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from lockstep.broker.coordination import Coordination
 from lockstep.broker.delays import Delays, GroupTopics
 from lockstep.broker.group_state import GroupState
 from lockstep.broker.letter import failed_copy
@@ -138,7 +137,7 @@ def what_is_refused_is_left_behind(patch: Patches) -> None:
 @mutant(WORLD)
 def a_letter_leaves_progress_where_it_is(patch: Patches) -> None:
     """A dead letter and the progress behind it are one write."""
-    patch.set(Coordination, "move_behind", lambda self, *facts: None)
+    patch.set(LockSync, "move_behind", lambda self, *facts: None)
 
 
 @mutant(WORLD)

@@ -185,7 +185,7 @@ def anybody_takes_a_classic_lock(patch: Patches) -> None:
 )
 def offsets_are_taken_from_anybody(patch: Patches) -> None:
     """A commit without an epoch is not applied while somebody else holds the queue."""
-    patch.set(LegacyClients, "_may_commit", lambda self, connection, key: True)
+    patch.set(LegacyClients, "may_commit", lambda self, connection, key: True)
 
 
 @mutant("swarm", aimed=READING + "test_many_groups_cost_a_question_each_at_each_broker_and_one_for_each_topic")

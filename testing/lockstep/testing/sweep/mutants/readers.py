@@ -212,7 +212,7 @@ def a_gap_begins_late(patch: Patches) -> None:
 
     def late(self: Coordination, minimums: Any) -> Any:
         yield from moved(self, minimums)
-        table = self._state.progress
+        table = self.state.progress
         for key, progress in list(table):
             if key[0] == READERS and progress.gap is not None and progress.gap[1] == progress.offset:
                 table.set(key, replace(progress, gap=(progress.offset - 1, progress.offset)))

@@ -53,7 +53,7 @@ def the_hold_ends_after_this_starts_grace(patch: Patches) -> None:
     tick = Coordination.tick
 
     def early(self: Coordination, now_ms: int) -> int:
-        state = self._state
+        state = self.state
         if state.holding and self._opened_ms is not None and now_ms >= self._opened_ms + state.config.disconnect_grace_ms:
             state.do(("broker.hold", False))
             for group in state.groups:

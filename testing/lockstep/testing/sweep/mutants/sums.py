@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from lockstep.broker.coordination import Coordination
+from lockstep.broker.group_admin import GroupAdmin
 from lockstep.broker.group_state import GroupState
 from lockstep.broker.membership import Membership
 from lockstep.broker.processors import pull
@@ -50,7 +50,7 @@ def any_number_of_queues_has_progress(patch: Patches) -> None:
 )
 def idle_groups_are_kept(patch: Patches) -> None:
     """A group without a member and a commit is forgotten after its days."""
-    patch.set(Coordination, "is_idle", lambda self, group: False)
+    patch.set(GroupAdmin, "is_idle", lambda self, group: False)
 
 
 @mutant(

@@ -1,0 +1,53 @@
+"""Whether a pull may be served: by epoch, by generation, or by neither (ordering.md 5, 9)."""
+
+from dataclasses import dataclass
+
+from lockstep.broker.group_state import GroupState
+from lockstep.broker.legacy_clients import LegacyClients
+from lockstep.broker.lock_sync import LockSync
+from lockstep.broker.tables.lock_table import Key
+from lockstep.protocol.errors import NoPermissionError
+
+
+@dataclass(frozen=True, slots=True)
+class PullCheck:
+    """Whether a pull may be served: the fence of a session, and what a pull without one may do beside reading."""
+
+    stale: bool = False
+    """Its epoch is not good: STALE_EPOCH."""
+    may_commit: bool = False
+    """Its commit bit counts."""
+    gap: tuple[int, int] | None = None
+    """[first, end) that retention took from the group: for PullReply, told once."""
+
+
+class PullFence:
+    """The fence of PULL_MESSAGE. Ask again before a pull that waited is answered."""
+
+    def __init__(self, state: GroupState, lock_sync: LockSync, legacy: LegacyClients) -> None:
+        self._state = state
+        self._lock_sync = lock_sync
+        self._legacy = legacy
+
+    def check(self, connection: int, key: Key, epoch: int | None, generation: int | None = None) -> PullCheck | None:
+        """Returns None if the pull carries an epoch on a connection without a session, which is being closed.
+
+        Raises NoPermissionError if the group may not consume.
+        """
+        state = self._state
+        if not state.settings.may_consume(key[0]):
+            raise NoPermissionError(f"group {key[0]} may not consume: allow it with `lockstep group update {key[0]} --consume`")
+        session = state.sessions.of_connection(connection)
+        if epoch is not None:
+            if session is None:
+                state.close(connection, "PULL with an epoch on a connection without a session")
+                return None
+            stale = not state.locks.good(key, session.id, epoch)
+        elif generation is not None:
+            progress = state.progress.get(key)
+            stale = progress is None or progress.generation != generation
+        else:
+            return PullCheck(may_commit=self._legacy.may_commit(connection, key))
+        if stale:
+            return PullCheck(stale=True)
+        return PullCheck(gap=None if session is None else self._lock_sync.tell_gap(key, session))
