@@ -50,6 +50,10 @@ ITEMS_MAX = 100_000
 TIMES_MAX = 65_536
 """Queues of which one LOCK looks up the offset at a time: about 16 MB. What is left waits for the member's next LOCK."""
 
+BEGINS_MAX = 16_384
+"""Queues in which groups begin in BEGINS_MS: as many as the largest topic has, which take some 50 ms. Members ask again for the others."""
+BEGINS_MS = 100
+
 OffsetsByTime = Mapping[Key, int]
 """(group, topic, queue id) → offset at the time that the group's start policy names."""
 NO_TIMES: OffsetsByTime = {}
@@ -61,6 +65,9 @@ class LockSync:
     def __init__(self, state: GroupState) -> None:
         self._state = state
         self._gap_told: dict[Key, tuple[int | None, tuple[int, int]]] = {}
+        self._begins_since_ms = 0
+        self._begins = 0
+        """Queues in which groups have begun since then."""
 
     # --------------------------------------------------------------------------------------------------------------- LOCK
 
@@ -87,7 +94,7 @@ class LockSync:
         starts = {(start.group, start.topic): start for start in body.starts}
         for key, item in zip(keys, body.items, strict=True):
             if item.epoch is None:
-                answers[key] = self._acquire(session, key, starts, by_time)
+                answers[key] = self._acquire(session, key, starts, by_time, now_ms)
         config = state.config
         return ReconcileReply(
             items=tuple(answers[key] for key in keys),
@@ -111,7 +118,9 @@ class LockSync:
             return LockAnswer(*key, Verdict.REFUSED, epoch=epoch, remark=refused)
         return self._granted(session, key, epoch)
 
-    def _acquire(self, session: Session, key: Key, starts: Mapping[tuple[str, str], StartPolicy], by_time: OffsetsByTime) -> LockAnswer:
+    def _acquire(
+        self, session: Session, key: Key, starts: Mapping[tuple[str, str], StartPolicy], by_time: OffsetsByTime, now_ms: int
+    ) -> LockAnswer:
         state = self._state
         group = state.groups.get(key[0])
         if group is None or group.contract is None or group.members.get(session.client_id) != session.id:
@@ -119,7 +128,7 @@ class LockSync:
         reason = self._unreadable(group, group.contract, key, ordered=True) or self._no_room(key)
         if reason is not None:
             return LockAnswer(*key, Verdict.REFUSED, remark=reason)
-        if not self._resolve(group.contract, key, starts.get(key[:2]), by_time):
+        if not self._resolve(group.contract, key, starts.get(key[:2]), by_time, now_ms):
             state.tell_free(key)  # to its member, which then sends another LOCK
             return LockAnswer(*key, Verdict.WAIT)
         if not self._lists(group, session, key):
@@ -153,7 +162,7 @@ class LockSync:
         reason = self._unreadable(group, group.contract, key, ordered=False) or self._no_room(key)
         if reason is not None:
             return LockAnswer(*key, Verdict.REFUSED, remark=reason)
-        if not self._resolve(group.contract, key, start_policy(header), by_time):
+        if not self._resolve(group.contract, key, start_policy(header), by_time, now_ms):
             return LockAnswer(*key, Verdict.WAIT, remark=f"where group {key[0]} begins in {key[1]} is not known yet: try again")
         if not self._lists(group, session, key):
             return LockAnswer(*key, Verdict.NOT_YOURS)
@@ -260,10 +269,11 @@ class LockSync:
                 found[key[:2]] = policy
         return tuple(found.values())
 
-    def _resolve(self, contract: ConsumerGroup, key: Key, start: StartPolicy | None, by_time: OffsetsByTime) -> bool:
-        """Where the group begins in this topic, for all queues of this broker in one record, if that is not known yet.
+    def _resolve(self, contract: ConsumerGroup, key: Key, start: StartPolicy | None, by_time: OffsetsByTime, now_ms: int) -> bool:
+        """Record where the group begins in this topic, for all queues of this broker at once, if that is not known yet.
 
-        False: it begins by time, and the offset of the queue was not looked up.
+        Returns False if the member has to ask again: the group begins by time, and the offset of the queue was not looked up, or groups
+        begin in too many queues at once.
         """
         state = self._state
         group, topic, _ = key
@@ -273,12 +283,23 @@ class LockSync:
         policy = _policy(contract, topic, start)
         if policy.where is StartPoint.TIMESTAMP and key not in by_time:
             return False
+        if not self._may_begin(state.own_queue_count(topic), now_ms):
+            return False
         since = min(layout.version.counter, policy.since or layout.version.counter)
         begins = []
         for queue_id, added_in in layout.each_added(state.config.broker_name):
             if state.progress.get((group, topic, queue_id)) is None:
                 begins.append((queue_id, 0 if added_in > since else self._start_offset(queue_id, policy, by_time)))
         state.progress.resolve(group, topic, since=since, generation=state.fence.draw(), offsets=begins)
+        return True
+
+    def _may_begin(self, count: int, now_ms: int) -> bool:
+        """Whether a group may begin in `count` queues now, which then count."""
+        if now_ms - self._begins_since_ms >= BEGINS_MS:
+            self._begins_since_ms, self._begins = now_ms, 0
+        if self._begins and self._begins + count > BEGINS_MAX:
+            return False
+        self._begins += count
         return True
 
     def _start_offset(self, queue_id: int, policy: StartPolicy, by_time: OffsetsByTime) -> int:

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from lockstep.broker import lock_sync
 from lockstep.broker.effects import Notify, PushQueueFree, StalePulls
 from lockstep.broker.group_admin import GroupAdmin
 from lockstep.broker.group_state import FREES_PER_TICK
@@ -21,7 +22,7 @@ from lockstep.broker.tables.lock_table import Key, LockTable
 from lockstep.broker.tables.progress_table import Progress, ProgressTable
 from lockstep.broker.tables.sequence_table import IDLE_MS, Last, Place, Scope, SequenceTable
 from lockstep.protocol.allocate import AVERAGE
-from lockstep.protocol.bodies import GroupStatusReply, HeartbeatBody, ListVersion, Verdict
+from lockstep.protocol.bodies import GroupStatusReply, HeartbeatBody, ListVersion, LockItem, Verdict
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codec.plain import pack_plain
 from lockstep.protocol.codes import RequestCode
@@ -549,3 +550,32 @@ def test_members_that_leave_one_after_the_other_sort_the_list_of_their_group_onc
     bench.restart()
     assert bench.lists() == ("stays",)
     assert sorts == [1, 1]
+
+
+def test_groups_begin_in_so_many_queues_at_a_time_and_members_ask_again_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock_sync, "BEGINS_MAX", 6)
+    topics = [f"t{number}" for number in range(5)]
+    bench = Bench(*(layout(topic, 3) for topic in topics), layout("wide", 7))
+    a = Client(bench, "a", ordered(topics=[*topics, "wide"]))
+    b = Client(bench, "b", ordered("other", topics=topics))
+    for member in (a, b):
+        member.connect()
+    bench.c.state.drain()
+
+    def asks(*topics: str) -> list[Verdict]:
+        reply = a.send_lock(*(LockItem(GROUP, topic, queue_id) for topic in topics for queue_id in range(3)))
+        assert reply is not None
+        return [answer.verdict for answer in reply.items[::3]]
+
+    ok, waits = Verdict.OK, Verdict.WAIT
+    assert asks("t0", "t1", "t2", "t3") == [ok, ok, waits, waits]
+    assert {queue.topic for effect in bench.drain(PushQueueFree) for queue in effect.queues} == {"t2", "t3"}, "it is told to ask again"
+    reply = b.send_lock(LockItem("other", "t0", 0))
+    assert reply is not None
+    assert reply.items[0].verdict is waits, "the sum is over all groups"
+    bench.advance(lock_sync.BEGINS_MS - 1)
+    assert asks("t2") == [waits]
+    bench.advance(1)
+    assert asks("wide", "t2") == [ok, waits], "one topic may begin, however wide it is"
+    bench.advance(lock_sync.BEGINS_MS)
+    assert asks("t2", "t3", "t4") == [ok, ok, waits]

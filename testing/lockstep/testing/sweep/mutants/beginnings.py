@@ -5,6 +5,7 @@ from typing import Any
 from lockstep.broker.delays import GroupTopics
 from lockstep.broker.group_admin import GroupAdmin
 from lockstep.broker.group_state import GroupState
+from lockstep.broker.lock_sync import LockSync
 from lockstep.broker.store import Store
 from lockstep.broker.tables.lock_table import LockTable
 from lockstep.broker.tables.settings_table import SettingsTable
@@ -67,6 +68,15 @@ def groups_leave_their_topics_behind(patch: Patches) -> None:
 def one_queue_stands_for_its_topic(patch: Patches) -> None:
     """A start counts all the queues in which it begins."""
     patch.set(GroupState, "missing_progress_count", lambda self, group, topic: 1)
+
+
+@mutant(
+    "swarm",
+    aimed="tests/unit/broker/test_long_turns.py::test_groups_begin_in_so_many_queues_at_a_time_and_members_ask_again_for_the_others",
+)
+def groups_begin_in_any_number_of_queues_at_once(patch: Patches) -> None:
+    """Groups begin in so many queues at a time; the members of others ask again."""
+    patch.set(LockSync, "_may_begin", lambda self, count, now_ms: True)
 
 
 @mutant("swarm", aimed=f"{GROUPS}::test_locks_of_strangers_have_a_limit")
