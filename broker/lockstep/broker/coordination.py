@@ -6,7 +6,8 @@ Pure: a connection is an int, time is `now_ms` of one monotonic clock that count
     group_state.py     the tables together: the one way to free a queue, end a grant, join, leave
     membership.py      heartbeats, member lists     contract.py  what the members of a group agree on
     lock_sync.py       LOCK, SYNC, start policies of sessions
-    legacy_clients.py  requests without an epoch
+    legacy_clients.py  requests without an epoch    pull_fence.py    whether a pull may be served
+    group_admin.py     settings, resets, deletion   group_status.py  what is known of a group
 """
 
 from collections.abc import Iterator, Mapping

@@ -148,8 +148,8 @@ class Verdict(IntEnum):
     REFUSED = 4
     """The value can't be: an offset beyond the end, an unknown queue or topic, no contract. `remark` says which."""
     WAIT = 5
-    """Nobody is granted the queue now: the broker holds after an assumed loss, a recorded holder has the grace, or the group begins by time
-    and this LOCK asks for more offsets than are looked up at once. QUEUE_FREE comes."""
+    """Nobody is granted the queue now: the broker holds after an assumed loss, a recorded holder has the grace, groups begin in too many
+    queues at once, or this LOCK asks for more starts by time than are looked up at once. QUEUE_FREE comes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,8 @@ def check(history: History) -> list[Violation]:
     messages = Messages(history)
     passes = Passes(history, messages)
     done = _done(history)
-    found += _told_of_removed(history, messages, passes, done)
     begins = first_offsets(history)
+    found += _told_of_removed(history, messages, passes, done, begins)
     reached = _reached(history)
     for (group, topic), processes in passes.groups().items():
         for queue, stored in _by_queue(messages, topic).items():
@@ -46,9 +46,10 @@ def check(history: History) -> list[Violation]:
     return found
 
 
-def _told_of_removed(history: History, messages: Messages, passes: Passes, done: set[tuple[str, Place, bytes]]) -> list[Violation]:
+def _told_of_removed(
+    history: History, messages: Messages, passes: Passes, done: set[tuple[str, Place, bytes]], begins: dict[QueueKey, int]
+) -> list[Violation]:
     """O5: what retention removed before a group had it was told to the group as a gap."""
-    begins = first_offsets(history)
     gaps: dict[QueueKey, list[QueueGapSeen]] = {}
     for gap in history.of(QueueGapSeen):
         gaps.setdefault(gap.queue, []).append(gap)
